@@ -1,0 +1,40 @@
+"""The exceptions of adagp.
+
+A message says what was wrong, what was given, and what is allowed. The command line prints it and exits with code 2;
+anything that is not an `AdagpError` is a defect of ours and keeps its traceback.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class AdagpError(Exception):
+    """Base of all errors that a user can cause and mend."""
+
+
+class OptionError(AdagpError, ValueError):
+    """An option or argument has a value that is not allowed."""
+
+
+class ModelError(AdagpError, ValueError):
+    """A model, optimizer or layer cannot be trained in the way that was asked for."""
+
+
+class UsageError(AdagpError, RuntimeError):
+    """Calls were made in an order that cannot work."""
+
+
+class DataError(AdagpError, ValueError):
+    """A data set is missing, broken, or does not fit the model."""
+
+
+class RunError(AdagpError, RuntimeError):
+    """A run folder or checkpoint cannot be read, written or continued."""
+
+
+def unknown_name(kind: str, given: str, options: Iterable[str]) -> OptionError:
+    """Return the error for a name that is not among `options`, with the nearest match if there is one."""
+    names = sorted(options)
+    near = get_close_matches(given.lower(), names, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return OptionError(f"unknown {kind} '{given}'.{hint} Choose from: {', '.join(names)}.")

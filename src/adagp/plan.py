@@ -1,0 +1,59 @@
+"""The one idea of adagp: each batch is trained under a plan.
+
+A **site** is a layer whose weight gradient we can take from somewhere else than backpropagation. A **plan** names, for
+one batch, the **source** of every site's weight gradient. A **schedule** (`adagp.schedules`) is a pure function from the
+step to a plan. The engine (`adagp.train.engine`) derives from the plan what has to be computed, and computes nothing else.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+BACKPROP = "backprop"
+"""The name of the source that is not a source: autograd itself."""
+
+
+class Phase(StrEnum):
+    """What a batch is called in tables and metrics."""
+
+    WARMUP = "warmup"
+    BP = "bp"
+    GP = "gp"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch's place in a run. All counts start at 0."""
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where each site's weight gradient comes from in one batch.
+
+    `default` is the source of every site that `by_site` does not name. `hold_rest` says what happens to parameters that
+    belong to no site (biases, normalisation, embeddings, unknown layers): held at their values, or trained by backprop.
+    They can only be trained where there is a backward pass, so a plan without one holds them.
+    """
+
+    phase: Phase
+    default: str = BACKPROP
+    by_site: Mapping[str, str] = field(default_factory=dict)
+    hold_rest: bool = False
+
+    def source_of(self, site: str) -> str:
+        """Return the name of the source of `site`'s weight gradient."""
+        return self.by_site.get(site, self.default)
+
+    def sources(self, sites: Iterable[str]) -> dict[str, list[str]]:
+        """Return the sites of each source, both in first-seen order."""
+        groups: dict[str, list[str]] = {}
+        for site in sites:
+            groups.setdefault(self.source_of(site), []).append(site)
+        return groups
+
+
+WARM_UP = Plan(Phase.WARMUP)
+BACKPROP_ALL = Plan(Phase.BP)

@@ -1,0 +1,179 @@
+"""The schedules of ADA-GP and of tensor re-mapping: a warm-up, then phases GP and BP in a ratio that changes by epochs."""
+
+from dataclasses import dataclass
+
+from adagp.errors import OptionError
+from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
+from adagp.schedules.base import Schedule, predicted_plan
+
+
+@dataclass(frozen=True)
+class Rung:
+    """`predicted` GP batches, then `true` BP batches, over and over, for `epochs` epochs (None: to the end of the run)."""
+
+    predicted: int
+    true: int
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ratio(self.predicted, self.true)
+        if self.epochs is not None and self.epochs < 1:
+            raise OptionError(f"a rung lasts at least 1 epoch; got {self.epochs} for {self.ratio}.")
+
+    @property
+    def ratio(self) -> str:
+        """The ratio as it is written: GP batches to BP batches."""
+        return f"{self.predicted}:{self.true}"
+
+    @property
+    def text(self) -> str:
+        """The rung as `parse_schedule` reads it."""
+        return self.ratio if self.epochs is None else f"{self.ratio}x{self.epochs}"
+
+    def is_predicted(self, index: int) -> bool:
+        """Tell whether the batch (or epoch) at `index` falls into Phase GP, which comes first."""
+        return index % (self.predicted + self.true) < self.predicted
+
+
+PAPER_WARMUP = 10
+PAPER_EPOCHS = 90
+PAPER_RUNGS = (Rung(4, 1, 4), Rung(3, 1, 4), Rung(2, 1, 4), Rung(1, 1))
+
+
+@dataclass(frozen=True)
+class Ladder(Schedule):
+    """Warm-up epochs of backprop, then rungs of `k:m` batches, each for some epochs, the last one to the end.
+
+    The defaults are the paper's: 10 epochs of warm-up, 4:1, 3:1 and 2:1 for four epochs each, then 1:1. The count starts
+    anew in each epoch, so an epoch always begins with Phase GP.
+    """
+
+    warmup: int = PAPER_WARMUP
+    rungs: tuple[Rung, ...] = PAPER_RUNGS
+    source: str = "predicted"
+
+    def __post_init__(self) -> None:
+        check_warmup(self.warmup)
+        if not self.rungs:
+            raise OptionError("a ladder needs at least one rung, for example 4:1.")
+        if any(rung.epochs is None for rung in self.rungs[:-1]):
+            raise OptionError("only the last rung of a ladder may go on to the end; give the others their epochs (4:1x4).")
+
+    @classmethod
+    def scaled(cls, epochs: int, warmup: int | None = None, source: str = "predicted") -> "Ladder":
+        """Return the paper's ladder shrunk to a run of `epochs`, each part its share of the paper's 90, one epoch at least."""
+        factor = epochs / PAPER_EPOCHS
+        rungs = tuple(
+            rung if rung.epochs is None else Rung(rung.predicted, rung.true, max(1, round(rung.epochs * factor)))
+            for rung in PAPER_RUNGS
+        )
+        return cls(scaled_warmup(epochs) if warmup is None else warmup, rungs, source)
+
+    def plan(self, step: Step) -> Plan:
+        """Return the plan of the batch at `step`."""
+        rung = self.rung(step.epoch)
+        if rung is None:
+            return WARM_UP
+        return predicted_plan(self.source) if rung.is_predicted(step.batch) else BACKPROP_ALL
+
+    def rung(self, epoch: int) -> Rung | None:
+        """Return the rung that `epoch` stands on, or None during warm-up."""
+        left = epoch - self.warmup
+        if left < 0:
+            return None
+        for rung in self.rungs:
+            if rung.epochs is None or left < rung.epochs:
+                return rung
+            left -= rung.epochs
+        return self.rungs[-1]
+
+    def label(self, epoch: int) -> str:
+        """Return `warm-up` or the ratio of the epoch."""
+        rung = self.rung(epoch)
+        return "warm-up" if rung is None else rung.ratio
+
+    @property
+    def text(self) -> str:
+        """The rungs as `parse_schedule` reads them."""
+        return ",".join(rung.text for rung in self.rungs)
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """The one source of Phase GP."""
+        return frozenset({self.source})
+
+
+@dataclass(frozen=True)
+class EpochAlternation(Schedule):
+    """Warm-up, then whole epochs alternate: `ratio.predicted` epochs of GP, `ratio.true` epochs of BP (re-mapping paper)."""
+
+    warmup: int = 5
+    ratio: Rung = Rung(3, 1)
+    source: str = "remapped"
+
+    def __post_init__(self) -> None:
+        check_warmup(self.warmup)
+
+    def plan(self, step: Step) -> Plan:
+        """Return the plan of the batch at `step`; all batches of an epoch have the same."""
+        if step.epoch < self.warmup:
+            return WARM_UP
+        return predicted_plan(self.source) if self.ratio.is_predicted(step.epoch - self.warmup) else BACKPROP_ALL
+
+    def label(self, epoch: int) -> str:
+        """Return `warm-up` or the phase of the epoch."""
+        phase = self.plan(Step(epoch, 0)).phase
+        return "warm-up" if phase is Phase.WARMUP else f"all {phase}"
+
+    @property
+    def text(self) -> str:
+        """The alternation as `parse_schedule` reads it."""
+        return f"epochs:{self.ratio.ratio}"
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """The one source of GP epochs."""
+        return frozenset({self.source})
+
+
+@dataclass(frozen=True)
+class BackpropOnly(Schedule):
+    """Ordinary training: every batch by backprop."""
+
+    def plan(self, step: Step) -> Plan:
+        """Return the plan of ordinary training."""
+        return BACKPROP_ALL
+
+    def label(self, epoch: int) -> str:
+        """Return `backprop`."""
+        return "backprop"
+
+    @property
+    def text(self) -> str:
+        """The word for ordinary training."""
+        return "bp"
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """No source but backprop."""
+        return frozenset()
+
+
+def scaled_warmup(epochs: int) -> int:
+    """Return the paper's share of warm-up epochs in a run of `epochs`: a ninth, one at least."""
+    return max(1, round(epochs * PAPER_WARMUP / PAPER_EPOCHS))
+
+
+def check_ratio(predicted: int, true: int) -> None:
+    """Refuse ratios that describe no alternation."""
+    if predicted < 0 or true < 0 or predicted + true == 0:
+        raise OptionError(
+            f"ratio {predicted}:{true} is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
+            "for example 4:1 (four GP batches, then one BP batch)."
+        )
+
+
+def check_warmup(warmup: int) -> None:
+    """Refuse a negative warm-up."""
+    if warmup < 0:
+        raise OptionError(f"warm-up is {warmup} epochs; it must be 0 or more.")
