@@ -1,0 +1,47 @@
+"""The PE array: its sides, and the text form `ROWSxCOLUMNS`."""
+
+import re
+from dataclasses import dataclass
+
+from adagp.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Array:
+    """A grid of processing elements, each with one multiply-accumulate a cycle."""
+
+    rows: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.columns < 1:
+            raise OptionError(f"array {self} is not allowed: rows and columns must be at least 1, for example 12x15.")
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}"
+
+    @property
+    def pes(self) -> int:
+        """Processing elements."""
+        return self.rows * self.columns
+
+
+def parse_array(text: str) -> Array:
+    """Return the array that `text` (`12x15`) describes."""
+    match = re.fullmatch(r"(-?\d+)x(-?\d+)", text.strip())
+    if match is None:
+        raise OptionError(f"cannot read the array '{text}'; write ROWSxCOLUMNS, for example 12x15.")
+    return Array(int(match[1]), int(match[2]))
+
+
+def enlarged(array: Array, factor: float) -> Array:
+    """Return an array with `factor` times the PEs.
+
+    Of the arrays with at most that many PEs (rounded) whose shape is within a factor of two of the given one's, it is the one with the
+    most PEs, and of those the one nearest in shape.
+    """
+    budget = round(array.pes * factor)
+    shape = array.rows / array.columns
+    choices = [Array(rows, budget // rows) for rows in range(1, budget + 1)]
+    similar = [choice for choice in choices if 0.5 <= choice.rows / choice.columns / shape <= 2]
+    return max(similar, key=lambda choice: (choice.pes, -abs(choice.rows / choice.columns - shape)))

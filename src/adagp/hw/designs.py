@@ -1,0 +1,109 @@
+"""The designs: how a batch's duties and the predictor's work share the hardware.
+
+    baseline     backprop on every batch, no predictor
+    low          no extra hardware: layer, load the predictor, predict, store, one after the other
+    efficient    the predictor's weights have a memory of their own: layer, then predictor
+    max          and an array of its own: the predictor's forward runs beside the next layer's forward, its training
+                 beside the same layer's backward; layers stay in step, so each step takes the longer of the two
+
+`max` has everything that `efficient` has. Where its smaller array would hold the layers up for longer than the main array
+takes, it uses the main array, so it is never the slower of the two.
+
+`equal-power` and `equal-area` are baselines with 10 % and 11 % more PEs, which is what the paper gives a baseline of the power and the
+area of `max`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from adagp.hw.duties import Duty
+from adagp.hw.product import NOTHING, Cost
+from adagp.hw.stages import Predictions
+from adagp.registry import Registry
+
+StepCosts = list[Cost]
+"""A batch's cost, stage by stage; their sum is the batch's."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A way to run batches: what a batch costs by stage, and what the hardware has."""
+
+    step: Callable[[Sequence[Duty]], StepCosts]
+    predicts: bool = True
+    predictor_memory: bool = True
+    array_factor: float = 1.0
+
+
+def run_baseline(duties: Sequence[Duty]) -> StepCosts:
+    """Every layer's forward and backward, and no more."""
+    return [duty.forward + duty.backward for duty in duties]
+
+
+def run_low(duties: Sequence[Duty]) -> StepCosts:
+    """Everything in sequence on one array; the predictor comes and goes through off-chip memory."""
+    return [duty.forward + duty.backward + _low_predictor(duty) for duty in duties]
+
+
+def _low_predictor(duty: Duty) -> Cost:
+    work, cost = duty.stage.predictions, NOTHING
+    if work is not None and duty.predicts:
+        cost += work.load + work.forward + work.store
+    if work is not None and duty.learns:
+        cost += work.load + work.training + work.write_back
+    return cost
+
+
+def run_efficient(duties: Sequence[Duty]) -> StepCosts:
+    """Layer, then predictor, on one array; the predictor's words are in its own memory."""
+    costs = []
+    for duty in duties:
+        cost, work = duty.forward + duty.backward, duty.stage.predictions
+        if work is not None and duty.predicts:
+            cost += in_own_memory(work.forward)
+        if work is not None and duty.learns:
+            cost += in_own_memory(work.training)
+        costs.append(cost)
+    return costs
+
+
+def run_max(duties: Sequence[Duty]) -> StepCosts:
+    """Predict for a layer beside the next layer's forward; train the predictor beside the layer's backward."""
+    costs = []
+    waiting: Predictions | None = None
+    for duty in duties:
+        work = duty.stage.predictions
+        forward, backward = duty.forward, duty.backward
+        if waiting is not None:
+            forward = overlapped(forward, waiting.forward, waiting.forward_own)
+        if work is not None and duty.learns:
+            backward = overlapped(backward, work.training, work.training_own)
+        waiting = work if duty.predicts else None
+        costs.append(forward + backward)
+    if waiting is not None:
+        costs[-1] += overlapped(NOTHING, waiting.forward, waiting.forward_own)
+    return costs
+
+
+def overlapped(layer: Cost, on_main: Cost, on_own: Cost) -> Cost:
+    """Return the better of predicting beside `layer` on the predictor's array and after it on the main one."""
+    beside, after = layer.beside(in_own_memory(on_own)), layer + in_own_memory(on_main)
+    return beside if beside.cycles <= after.cycles else after
+
+
+def in_own_memory(cost: Cost) -> Cost:
+    """Return `cost` with its buffer accesses in the predictor's memory."""
+    return replace(
+        cost, buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes
+    )
+
+
+DESIGNS: Registry[Design] = Registry("design")
+DESIGNS.add("baseline", Design(run_baseline, predicts=False, predictor_memory=False))
+DESIGNS.add("low", Design(run_low, predictor_memory=False))
+DESIGNS.add("efficient", Design(run_efficient))
+DESIGNS.add("max", Design(run_max))
+DESIGNS.add("equal-power", replace(DESIGNS["baseline"], array_factor=1.10))
+DESIGNS.add("equal-area", replace(DESIGNS["baseline"], array_factor=1.11))
+
+PAPER_DESIGNS = ("baseline", "low", "efficient", "max")

@@ -1,0 +1,176 @@
+"""A workload on an accelerator, batch by batch: what each stage's passes cost.
+
+A **stage** is a layer on the array with the element-wise work that follows it. Off-chip traffic is double-buffered: a layer takes the
+longer of its compute and its transfer cycles, so stalls appear where bandwidth is short.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from adagp.hw.accelerator import Accelerator
+from adagp.hw.array import Array
+from adagp.hw.dataflows import array_cost
+from adagp.hw.product import NOTHING, Cost, Operation, Product, total
+from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Workload
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one site's predictor costs in a batch, on the main array and on an array of its own.
+
+    The rest is what a design without predictor memory moves: `load` the predictor's weights in, `store` the predicted
+    gradient, `write_back` the predictor's weights after training.
+    """
+
+    forward: Cost
+    training: Cost
+    forward_own: Cost = NOTHING
+    training_own: Cost = NOTHING
+    load: Cost = NOTHING
+    store: Cost = NOTHING
+    write_back: Cost = NOTHING
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A layer of the array, the element-wise work after it, and the costs of their passes for one batch.
+
+    `update` is the optimizer's traffic. `top_one` and `feedback` are the weight gradients of approximated sources.
+    """
+
+    layer: ArrayLayer
+    forward: Cost
+    input_gradient: Cost
+    weight_gradient: Cost
+    elementwise_forward: Cost = NOTHING
+    elementwise_backward: Cost = NOTHING
+    update: Cost = NOTHING
+    top_one: Cost = NOTHING
+    feedback: Cost = NOTHING
+    predictions: Predictions | None = None
+
+    @property
+    def is_site(self) -> bool:
+        """Tell whether the stage has weights to train."""
+        return self.layer.trainable
+
+
+@dataclass
+class _Builder:
+    """Collects stages; element-wise work before the first layer joins the first stage."""
+
+    stages: list[Stage] = field(default_factory=list)
+    forward: Cost = NOTHING
+    backward: Cost = NOTHING
+
+    def close(self) -> None:
+        if self.stages:
+            self.stages[-1] = replace(
+                self.stages[-1],
+                elementwise_forward=self.stages[-1].elementwise_forward + self.forward,
+                elementwise_backward=self.stages[-1].elementwise_backward + self.backward,
+            )
+            self.forward = self.backward = NOTHING
+
+
+def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[Stage, ...]:
+    """Return the stages of `workload` for batches of `batch` samples."""
+    builder = _Builder()
+    error_words = error_width(workload)
+    for layer in workload.layers:
+        if isinstance(layer, Elementwise):
+            read, written = batch * layer.input_words, batch * layer.output_words
+            builder.forward += moved(accelerator, read, written)
+            builder.backward += moved(accelerator, read + written, read)
+        else:
+            builder.close()
+            builder.stages.append(_stage(layer, accelerator, batch, error_words))
+    builder.close()
+    return tuple(builder.stages)
+
+
+def error_width(workload: Workload) -> int:
+    """Return the width of the network's output: the last layer's outputs for each row."""
+    last = [layer for layer in workload.array_layers if layer.trainable]
+    return last[-1].samples if last else 0
+
+
+def moved(accelerator: Accelerator, reads: int, writes: int) -> Cost:
+    """Return the cost of off-chip words that nothing overlaps."""
+    cycles = accelerator.transfer_cycles(reads + writes)
+    return Cost(cycles, dram_reads=reads, dram_writes=writes)
+
+
+def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Stage:
+    product = layer.product(batch)
+    passes = {
+        operation: _pass(layer, product.gradient(operation), accelerator, batch) for operation in Operation
+    }
+    stage = Stage(layer, *passes.values())
+    if not layer.trainable:
+        return stage
+    state = accelerator.optimizer_words * layer.weights
+    feedback = Product(batch, error_words, layer.output_words)
+    return replace(
+        stage,
+        update=moved(accelerator, state, state + layer.weights),
+        top_one=_top_one(layer, accelerator, batch),
+        feedback=_work((feedback,), accelerator.array, accelerator.dataflow) + stage.weight_gradient,
+        predictions=_predictions(layer, accelerator),
+    )
+
+
+def _pass(layer: ArrayLayer, product: Product, accelerator: Accelerator, batch: int) -> Cost:
+    """Return the longer of compute and transfer, with both counted."""
+    reads, writes = traffic(layer, product.operation, accelerator.buffer_words, batch)
+    compute = array_cost(accelerator.dataflow, product, accelerator.array)
+    return compute.beside(moved(accelerator, reads, writes))
+
+
+def traffic(layer: ArrayLayer, operation: Operation, buffer_words: float, batch: int) -> tuple[int, int]:
+    """Return the off-chip words read and written by one pass.
+
+    Half the buffer holds the working set while the other half is filled. If the weights (or their gradient) of a group fit, each
+    matrix moves once; if not, they are cut into parts and the cheaper of the other matrices moves again for each part,
+    or the weights move again for each part of the activations.
+    """
+    inputs, outputs = batch * layer.input_words, batch * layer.output_words
+    weights = layer.weights * (batch if isinstance(layer, Attention) else 1)
+    copies = layer.count * batch if isinstance(layer, Attention) else layer.groups
+    half = max(1.0, buffer_words / 2)
+    parts = max(1, -int(-weights // (copies * half)))
+    if operation is Operation.WEIGHT_GRADIENT:
+        return min(inputs * parts + outputs, inputs + outputs * parts), weights
+    moving, result = (inputs, outputs) if operation is Operation.FORWARD else (outputs, inputs)
+    activation_parts = max(1, -int(-moving // (copies * half)))
+    return min(moving * parts + weights, moving + weights * activation_parts), result
+
+
+def _top_one(layer: ArrayLayer, accelerator: Accelerator, batch: int) -> Cost:
+    """One input patch for each sample and output channel, found by reading the output's gradient once."""
+    macs = batch * layer.weights
+    patches = Cost(-(-macs // accelerator.array.pes), macs, buffer_reads=batch * layer.output_words + macs)
+    return patches.beside(moved(accelerator, batch * layer.output_words, 0))
+
+
+def _work(products: Iterable[Product], array: Array, dataflow: str) -> Cost:
+    return total(array_cost(dataflow, product, array) for product in products)
+
+
+def _predictions(layer: ArrayLayer, accelerator: Accelerator) -> Predictions:
+    """Cost the predictor by the same dataflow. Adam's two moments live off-chip and stream by during its training."""
+    shape, dataflow = accelerator.predictor, accelerator.dataflow
+    arrays = (accelerator.array, accelerator.predictor_array)
+    weights = shape.weights(layer)
+    moments = moved(accelerator, 2 * weights, 2 * weights)
+    forward, forward_own = (_work(shape.products(layer), array, dataflow) for array in arrays)
+    training, training_own = (_work(shape.training(layer), array, dataflow).beside(moments) for array in arrays)
+    return Predictions(
+        forward,
+        training,
+        forward_own,
+        training_own,
+        load=moved(accelerator, weights, 0),
+        store=moved(accelerator, 0, layer.weights),
+        write_back=moved(accelerator, 0, weights),
+    )

@@ -1,0 +1,232 @@
+"""What a model asks of an accelerator: its layers' shapes for one sample, without torch and without weights.
+
+A workload is what crosses from `adagp.trace` to the accelerator model. All sizes are those of **one sample**; a batch
+multiplies the rows of a product, never its weights. It is saved as JSON, and reads back equal.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from adagp.errors import DataError
+from adagp.hw.product import Product, Window
+
+FORMAT = "adagp-workload"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of `(height, width)` sizes; a transposed one has its input and output sizes as they are seen outside.
+
+    `trainable` says whether its weights are trained, `input_gradient` whether anything below it is.
+    """
+
+    kind: ClassVar[str] = "convolution"
+    name: str
+    in_channels: int
+    out_channels: int
+    kernel: tuple[int, int]
+    input_size: tuple[int, int]
+    output_size: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    transposed: bool = False
+    trainable: bool = True
+    input_gradient: bool = True
+
+    @property
+    def weights(self) -> int:
+        """Weights in words."""
+        return self.in_channels * self.out_channels // self.groups * prod(self.kernel)
+
+    @property
+    def samples(self) -> int:
+        """Samples that a gradient predictor sees: output channels."""
+        return self.out_channels
+
+    @property
+    def input_words(self) -> int:
+        """Words of one sample's input."""
+        return self.in_channels * prod(self.input_size)
+
+    @property
+    def output_words(self) -> int:
+        """Words of one sample's output."""
+        return self.out_channels * prod(self.output_size)
+
+    def product(self, batch: int) -> Product:
+        """Return the forward pass of `batch` samples as matrix products, one for each group."""
+        if self.transposed:
+            rows, depth = prod(self.input_size), self.in_channels // self.groups
+            columns = self.out_channels // self.groups * prod(self.kernel)
+            return Product(batch * rows, depth, columns, count=self.groups)
+        depth = self.in_channels // self.groups * prod(self.kernel)
+        window = Window(batch, self.kernel, self.output_size, self.stride)
+        columns = self.out_channels // self.groups
+        return Product(batch * prod(self.output_size), depth, columns, count=self.groups, window=window)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer that maps `rows` vectors a sample (1 in a classifier, the tokens in a Transformer)."""
+
+    kind: ClassVar[str] = "linear"
+    name: str
+    rows: int
+    in_features: int
+    out_features: int
+    trainable: bool = True
+    input_gradient: bool = True
+
+    groups: ClassVar[int] = 1
+
+    @property
+    def weights(self) -> int:
+        """Weights in words."""
+        return self.in_features * self.out_features
+
+    @property
+    def samples(self) -> int:
+        """Samples that a gradient predictor sees: output neurons."""
+        return self.out_features
+
+    @property
+    def input_words(self) -> int:
+        """Words of one sample's input."""
+        return self.rows * self.in_features
+
+    @property
+    def output_words(self) -> int:
+        """Words of one sample's output."""
+        return self.rows * self.out_features
+
+    def product(self, batch: int) -> Product:
+        """Return the forward pass of `batch` samples as a matrix product."""
+        return Product(batch * self.rows, self.in_features, self.out_features)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """`count` products a sample of two activations, (rows x depth) (depth x columns): attention scores and their use."""
+
+    kind: ClassVar[str] = "attention"
+    name: str
+    count: int
+    rows: int
+    depth: int
+    columns: int
+    input_gradient: bool = True
+
+    trainable: ClassVar[bool] = False
+    groups: ClassVar[int] = 1
+    samples: ClassVar[int] = 0
+
+    @property
+    def weights(self) -> int:
+        """Words of the second factor of one sample; it is an activation, but takes the place of weights in the array."""
+        return self.count * self.depth * self.columns
+
+    @property
+    def input_words(self) -> int:
+        """Words of one sample's first factor."""
+        return self.count * self.rows * self.depth
+
+    @property
+    def output_words(self) -> int:
+        """Words of one sample's result."""
+        return self.count * self.rows * self.columns
+
+    def product(self, batch: int) -> Product:
+        """Return the forward pass of `batch` samples as matrix products."""
+        return Product(self.rows, self.depth, self.columns, count=batch * self.count)
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """Everything that is no product (normalisation, activation, pooling, sums): traffic only, in words a sample."""
+
+    kind: ClassVar[str] = "elementwise"
+    name: str
+    operation: str
+    input_words: int
+    output_words: int
+
+
+ArrayLayer = Convolution | Linear | Attention
+Layer = ArrayLayer | Elementwise
+KINDS: Mapping[str, type[Layer]] = {cls.kind: cls for cls in (Convolution, Linear, Attention, Elementwise)}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model's layers in the order of their execution."""
+
+    name: str
+    layers: tuple[Layer, ...]
+
+    @property
+    def array_layers(self) -> tuple[ArrayLayer, ...]:
+        """The layers that run on the PE array."""
+        return tuple(layer for layer in self.layers if not isinstance(layer, Elementwise))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one sample's forward pass."""
+        return sum(layer.product(1).macs for layer in self.array_layers)
+
+    @property
+    def weights(self) -> int:
+        """Weights of convolutions and linear layers, in words."""
+        return sum(layer.weights for layer in self.array_layers if not isinstance(layer, Attention))
+
+    def to_json(self) -> str:
+        """Return the workload as text, one line a layer."""
+        rows = ",\n  ".join(json.dumps({"kind": layer.kind, **asdict(layer)}) for layer in self.layers)
+        head = f'"format": "{FORMAT}", "version": {VERSION}, "name": {json.dumps(self.name)}'
+        return f'{{{head}, "layers": [\n  {rows}\n]}}\n'
+
+    def save(self, path: Path) -> None:
+        """Write the workload to `path`."""
+        path.write_text(self.to_json(), encoding="utf-8")
+
+
+def load_workload(path: Path) -> Workload:
+    """Read a workload that was saved."""
+    if not path.is_file():
+        raise DataError(f"there is no workload file {path}.")
+    try:
+        return workload_from_json(path.read_text(encoding="utf-8"))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def workload_from_json(text: str) -> Workload:
+    """Return the workload that `text` describes."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"not a workload: {error}.") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DataError(f'not a workload: "format" must be "{FORMAT}".')
+    if document.get("version") != VERSION:
+        raise DataError(f"workload of version {document.get('version')}; this program reads version {VERSION}.")
+    return Workload(document["name"], tuple(_layer(entry) for entry in document["layers"]))
+
+
+def _layer(entry: Mapping[str, Any]) -> Layer:
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    kind = KINDS.get(values.pop("kind", ""))
+    if kind is None:
+        raise DataError(f"layer kind {entry.get('kind')!r} is unknown; allowed: {', '.join(KINDS)}.")
+    known = {field.name for field in fields(kind)}
+    if set(values) - known:
+        raise DataError(f"a {kind.kind} has no field {min(set(values) - known)!r}; allowed: {', '.join(sorted(known))}.")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise DataError(f"a {kind.kind} is incomplete: {error}.") from None

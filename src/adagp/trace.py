@@ -1,0 +1,250 @@
+"""From a torch model to a Workload, on the meta device: shapes only, no weights, no arithmetic.
+
+The model runs once forward with stand-ins for its parameters, buffers and inputs, in training mode and with gradients recorded, while every
+operation that reaches the dispatcher is watched. So it works for any module, whatever its forward does, and the user's model
+is left as it was: parameters, buffers and mode. A weight is recognised by its storage, which views and chunks share; the layer
+is named after the module that owns it. Whether a layer needs an input gradient is what autograd says of its input.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from adagp.errors import ModelError
+from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
+
+aten = torch.ops.aten
+BATCH = 2
+"""Samples in the traced batch: batch normalisation needs more than one."""
+
+Inputs = Sequence[int] | Sequence[Tensor]
+
+
+def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int = BATCH) -> Workload:
+    """Return the workload of `model`.
+
+    `inputs` is either the shape of one sample, for example `(3, 224, 224)`, or a sequence of tensors, for example token indices, whose
+    batch is `batch`. Only their shapes and types matter.
+    """
+    label = name or type(model).__name__
+    watcher = _Watcher(model, batch)
+    try:
+        with torch.enable_grad(), _training(model), watcher, watcher.named_calls(model):
+            torch.func.functional_call(model, watcher.stand_ins, _stand_in_inputs(inputs, batch))
+    except ModelError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        raise _refusal(label, inputs, watcher, error) from error
+    return Workload(label, tuple(watcher.layers))
+
+
+class _Watcher(TorchDispatchMode):
+    """Turns each operation into a layer."""
+
+    def __init__(self, model: nn.Module, batch: int) -> None:
+        super().__init__()
+        self.batch = batch
+        self.layers: list[Layer] = []
+        self.stand_ins: dict[str, Tensor] = {}
+        self.owners: dict[int, tuple[str, bool]] = {}
+        self.operation = "the first operation"
+        self.calls: list[str] = []
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            stand_in = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
+            self.stand_ins[name] = stand_in
+            self.owners[_storage(stand_in)] = (name.rpartition(".")[0] or name, tensor.requires_grad)
+
+    @property
+    def module(self) -> str:
+        """The name of the module that is running."""
+        return self.calls[-1] if self.calls else ""
+
+    @contextmanager
+    def named_calls(self, model: nn.Module) -> Iterator[None]:
+        """Keep the names of the running modules, innermost last."""
+        names = {module: name for name, module in model.named_modules()}
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(
+                lambda module, _: self.calls.append(names.get(module, ""))
+            ),
+            nn.modules.module.register_module_forward_hook(lambda *_: self._leave()),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _leave(self) -> None:
+        self.calls.pop()
+
+    def owner(self, tensor: Tensor) -> tuple[str, bool] | None:
+        """Return the module that owns `tensor` and whether it is trained; None for an activation."""
+        return self.owners.get(_storage(tensor))
+
+    def per_sample(self, size: int, what: str) -> int:
+        """Return `size` of the batch for one sample."""
+        if size % self.batch:
+            raise ModelError(
+                f"cannot trace module '{self.module}': {what} of {self.operation} is {size}, which does not divide by the "
+                f"batch of {self.batch}, so it cannot be scaled to other batches."
+            )
+        return size // self.batch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation on its shapes and note it."""
+        self.operation = str(func)
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            record = RULES.get(func.overloadpacket, _elementwise)
+            record(self, func, args, result)
+        return result
+
+
+Rule = Callable[[_Watcher, Any, tuple[Any, ...], Any], None]
+
+
+def _convolution(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    source, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
+    dimensions = source.dim() - 2
+    if dimensions > 2:
+        raise ModelError(f"cannot trace module '{watcher.module}': a convolution of {dimensions} dimensions.")
+    name, trainable = watcher.owner(weight) or (watcher.module, False)
+    outputs, inputs = weight.shape[0], weight.shape[1] * groups
+    if transposed:
+        outputs, inputs = weight.shape[1] * groups, weight.shape[0]
+    watcher.layers.append(
+        Convolution(
+            name,
+            inputs,
+            outputs,
+            _pair(weight.shape[2:]),
+            _pair(source.shape[2:]),
+            _pair(result.shape[2:]),
+            _pair(stride),
+            _pair(dilation),
+            groups,
+            bool(transposed),
+            trainable,
+            source.requires_grad,
+        )
+    )
+
+
+def _matrix_product(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    """A product of two matrices: a linear layer if one of them is a weight."""
+    left, right = args[1:3] if func.overloadpacket is aten.addmm else args[:2]
+    weight_is_left = watcher.owner(left) is not None
+    rows, features = (right.shape[1], left.shape[::-1]) if weight_is_left else (left.shape[0], right.shape)
+    source, weight = (right, left) if weight_is_left else (left, right)
+    name, trainable = watcher.owner(weight) or (watcher.module, False)
+    rows = watcher.per_sample(rows, "the number of rows")
+    if watcher.owner(weight) is None:
+        watcher.layers.append(Attention(name, 1, rows, *features, source.requires_grad or weight.requires_grad))
+    else:
+        watcher.layers.append(Linear(name, rows, *features, trainable, source.requires_grad))
+
+
+def _batched_product(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    left, right = args[1:3] if func.overloadpacket is aten.baddbmm else args[:2]
+    count = watcher.per_sample(left.shape[0], "the number of products")
+    needed = left.requires_grad or right.requires_grad
+    watcher.layers.append(Attention(watcher.module, count, left.shape[1], left.shape[2], right.shape[2], needed))
+
+
+def _attention(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    """Fused attention of (batch, heads, length, width): scores, then their use."""
+    query, key, value = args[:3]
+    heads = watcher.per_sample(prod(query.shape[:-2]), "the number of heads")
+    length, width, keys = query.shape[-2], query.shape[-1], key.shape[-2]
+    needed = query.requires_grad or key.requires_grad or value.requires_grad
+    watcher.layers.append(Attention(watcher.module, heads, length, width, keys, needed))
+    watcher.layers.append(Attention(watcher.module, heads, length, keys, value.shape[-1], needed))
+
+
+def _linear(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    """A linear layer that was not taken apart into a matrix product."""
+    source, weight = args[:2]
+    name, trainable = watcher.owner(weight) or (watcher.module, False)
+    rows = watcher.per_sample(source.numel() // source.shape[-1], "the number of rows")
+    watcher.layers.append(Linear(name, rows, weight.shape[1], weight.shape[0], trainable, source.requires_grad))
+
+
+def _elementwise(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    """Anything else reads its activations and writes its result once; work on parameters and buffers alone is left out."""
+    activations = [tensor for tensor in _tensors(args) if watcher.owner(tensor) is None]
+    if not activations:
+        return
+    read = sum(tensor.numel() for tensor in activations) // watcher.batch
+    written = sum(tensor.numel() for tensor in _tensors((result,))) // watcher.batch
+    if read + written:
+        watcher.layers.append(Elementwise(watcher.module, func.overloadpacket.__name__, read, written))
+
+
+RULES: Mapping[Any, Rule] = {
+    aten.convolution: _convolution,
+    aten.mm: _matrix_product,
+    aten.addmm: _matrix_product,
+    aten.bmm: _batched_product,
+    aten.baddbmm: _batched_product,
+    aten.linear: _linear,
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention: _attention,
+    aten._scaled_dot_product_efficient_attention: _attention,
+    aten._scaled_dot_product_fused_attention_overrideable: _attention,
+}
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return two sizes; a 1-D convolution is one of height 1."""
+    return (1, int(sizes[0])) if len(sizes) == 1 else (int(sizes[0]), int(sizes[1]))
+
+
+def _stand_in_inputs(inputs: Inputs, batch: int) -> tuple[Tensor, ...]:
+    if inputs and all(isinstance(value, Tensor) for value in inputs):
+        return tuple(torch.empty_like(value, device="meta") for value in inputs if isinstance(value, Tensor))
+    return (torch.empty(batch, *(int(size) for size in inputs if isinstance(size, int)), device="meta"),)
+
+
+@contextmanager
+def _training(model: nn.Module) -> Iterator[None]:
+    """Put all modules into training mode, then each back into its own."""
+    modes = {module: module.training for module in model.modules()}
+    model.train()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _refusal(label: str, inputs: Inputs, watcher: _Watcher, error: Exception) -> ModelError:
+    place = f"module '{watcher.module}'" if watcher.module else "the model"
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "meta" in reason.lower() or isinstance(error, NotImplementedError):
+        return ModelError(
+            f"cannot trace {label}: {watcher.operation} in {place} needs the values of a tensor, and tracing has only "
+            f"shapes ({reason})."
+        )
+    shapes = [tuple(value.shape) if isinstance(value, Tensor) else value for value in inputs]
+    given = "x".join(map(str, shapes))
+    return ModelError(f"input {given} does not fit {label}: {watcher.operation} in {place} says: {reason}.")
