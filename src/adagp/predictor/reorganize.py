@@ -84,7 +84,7 @@ def _pool(
 def summarize(rule: Rule, module: nn.Module, output: Tensor) -> Tensor:
     """Return the samples of one forward call, detached, in single precision at least, checked against the weight."""
     samples = rule(module, output.detach())
-    rows = module.weight.shape[0]  # type: ignore[union-attr,index]  # a site has a weight
+    rows = module.weight.shape[0]  # type: ignore[index]  # a site has a weight
     if samples.dim() != 3 or samples.shape[0] != rows:
         raise ModelError(
             f"the rule for {type(module).__name__} gave samples of shape {tuple(samples.shape)}; "

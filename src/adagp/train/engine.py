@@ -208,7 +208,7 @@ class Batch:
             if loss is None:
                 raise UsageError(f"a {self.phase.upper()} batch needs the loss: call backward(loss).")
             with trainer._watcher.asleep():
-                (loss if trainer.scaler is None else trainer.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+                (loss if trainer.scaler is None else trainer.scaler.scale(loss)).backward()
         if more:
             return
         self._has_gradients = True

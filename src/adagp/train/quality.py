@@ -100,7 +100,8 @@ def cosine(one: Tensor, other: Tensor | None) -> Tensor:
     if other is None:
         return one.new_tensor(torch.nan, dtype=torch.float64)
     product = (one * other).sum(dtype=torch.float64)
-    return product / (one.double().norm() * other.double().norm())
+    norms = gradient_norms([one, other]).double()
+    return product / norms.prod()
 
 
 def _compare(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> Tensor:
