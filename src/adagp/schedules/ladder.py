@@ -7,6 +7,21 @@ from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules.base import Schedule, predicted_plan
 
 
+def check_ratio(predicted: int, true: int) -> None:
+    """Refuse ratios that describe no alternation."""
+    if predicted < 0 or true < 0 or predicted + true == 0:
+        raise OptionError(
+            f"ratio {predicted}:{true} is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
+            "for example 4:1 (four GP batches, then one BP batch)."
+        )
+
+
+def check_warmup(warmup: int) -> None:
+    """Refuse a negative warm-up."""
+    if warmup < 0:
+        raise OptionError(f"warm-up is {warmup} epochs; it must be 0 or more.")
+
+
 @dataclass(frozen=True)
 class Rung:
     """`predicted` GP batches, then `true` BP batches, over and over, for `epochs` epochs (None: to the end of the run)."""
@@ -57,7 +72,9 @@ class Ladder(Schedule):
         if not self.rungs:
             raise OptionError("a ladder needs at least one rung, for example 4:1.")
         if any(rung.epochs is None for rung in self.rungs[:-1]):
-            raise OptionError("only the last rung of a ladder may go on to the end; give the others their epochs (4:1x4).")
+            raise OptionError(
+                "only the last rung of a ladder may go on to the end; give the others their epochs (4:1x4)."
+            )
 
     @classmethod
     def scaled(cls, epochs: int, warmup: int | None = None, source: str = "predicted") -> "Ladder":
@@ -162,18 +179,3 @@ class BackpropOnly(Schedule):
 def scaled_warmup(epochs: int) -> int:
     """Return the paper's share of warm-up epochs in a run of `epochs`: a ninth, one at least."""
     return max(1, round(epochs * PAPER_WARMUP / PAPER_EPOCHS))
-
-
-def check_ratio(predicted: int, true: int) -> None:
-    """Refuse ratios that describe no alternation."""
-    if predicted < 0 or true < 0 or predicted + true == 0:
-        raise OptionError(
-            f"ratio {predicted}:{true} is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
-            "for example 4:1 (four GP batches, then one BP batch)."
-        )
-
-
-def check_warmup(warmup: int) -> None:
-    """Refuse a negative warm-up."""
-    if warmup < 0:
-        raise OptionError(f"warm-up is {warmup} epochs; it must be 0 or more.")

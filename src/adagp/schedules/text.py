@@ -1,18 +1,18 @@
 """Schedules in a small text form, the same on the command line, in config files and in run folders.
 
-    ladder                     the paper's ladder shrunk to the length of the run
-    paper                      the paper's ladder as printed: 4:1x4,3:1x4,2:1x4,1:1
-    3:1                        three GP batches, one BP batch, to the end
-    4:1x4,2:1x8,1:1            rungs: 4:1 for four epochs, 2:1 for eight, then 1:1
-    epochs:3:1                 three whole epochs of GP, one of BP
-    bp                         backprop only
+ladder                     the paper's ladder shrunk to the length of the run
+paper                      the paper's ladder as printed: 4:1x4,3:1x4,2:1x4,1:1
+3:1                        three GP batches, one BP batch, to the end
+4:1x4,2:1x8,1:1            rungs: 4:1 for four epochs, 2:1 for eight, then 1:1
+epochs:3:1                 three whole epochs of GP, one of BP
+bp                         backprop only
 """
 
 import re
 
 from adagp.errors import OptionError
 from adagp.schedules.base import Schedule
-from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, PAPER_RUNGS, Rung, scaled_warmup
+from adagp.schedules.ladder import PAPER_RUNGS, BackpropOnly, EpochAlternation, Ladder, Rung, scaled_warmup
 
 FORMS = "ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp"
 _RUNG = re.compile(r"(-?\d+):(-?\d+)(?:x(-?\d+))?")

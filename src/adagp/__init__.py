@@ -1,0 +1,75 @@
+"""adagp: train deep networks with predicted gradients, and know what that is worth.
+
+The public names are imported on first use, so that `import adagp` and `adagp --help` cost nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from adagp._version import __version__
+
+if TYPE_CHECKING:
+    from adagp.errors import AdagpError
+    from adagp.plan import Phase, Plan, Step
+    from adagp.predictor.reorganize import register_rule
+    from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, Schedule, parse_schedule
+    from adagp.sources import SOURCES, LearningOptions, PredictedSource, RemappedSource, Source
+    from adagp.train.attach import attach
+    from adagp.train.engine import Trainer
+    from adagp.train.guard import Guard
+    from adagp.train.validate import validate
+
+_HOMES = {
+    "AdagpError": "adagp.errors",
+    "BackpropOnly": "adagp.schedules",
+    "EpochAlternation": "adagp.schedules",
+    "Guard": "adagp.train.guard",
+    "Ladder": "adagp.schedules",
+    "LearningOptions": "adagp.sources",
+    "Phase": "adagp.plan",
+    "Plan": "adagp.plan",
+    "PredictedSource": "adagp.sources",
+    "RemappedSource": "adagp.sources",
+    "Rung": "adagp.schedules",
+    "SOURCES": "adagp.sources",
+    "Schedule": "adagp.schedules",
+    "Source": "adagp.sources",
+    "Step": "adagp.plan",
+    "Trainer": "adagp.train.engine",
+    "attach": "adagp.train.attach",
+    "parse_schedule": "adagp.schedules",
+    "register_rule": "adagp.predictor.reorganize",
+    "validate": "adagp.train.validate",
+}
+
+__all__ = [
+    "SOURCES",
+    "AdagpError",
+    "BackpropOnly",
+    "EpochAlternation",
+    "Guard",
+    "Ladder",
+    "LearningOptions",
+    "Phase",
+    "Plan",
+    "PredictedSource",
+    "RemappedSource",
+    "Rung",
+    "Schedule",
+    "Source",
+    "Step",
+    "Trainer",
+    "__version__",
+    "attach",
+    "parse_schedule",
+    "register_rule",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'adagp' has no attribute '{name}'")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,5 @@
+"""`python -m adagp` is `adagp`."""
+
+from adagp.cli import main
+
+main()

@@ -1,0 +1,31 @@
+"""The command line: parse, make one call, print. Commands import torch only when they run."""
+
+import sys
+
+import typer
+
+from adagp.cli.train import train
+from adagp.errors import AdagpError
+
+app = typer.Typer(
+    help="Train deep networks with predicted gradients, and know what that is worth.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command()(train)
+
+
+@app.callback()
+def root() -> None:
+    """Train deep networks with predicted gradients, and know what that is worth."""
+
+
+def main() -> None:
+    """Run the program. What a user did wrong is told in a line or two, with exit code 2."""
+    try:
+        app()
+    except AdagpError as error:
+        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(2)

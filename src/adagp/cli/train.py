@@ -1,0 +1,141 @@
+"""`adagp train`: one training run."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adagp.errors import OptionError, RunError
+from adagp.run import RunFolder, TrainConfig
+from adagp.run.config import read_toml
+from adagp.run.folder import unused_path
+
+_TRAINING, _PREDICTOR, _RUN = "Training", "Prediction", "Run"
+
+
+def train(
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set (digits is built in).", rich_help_panel=_TRAINING)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model name, or package.module:function.", rich_help_panel=_TRAINING)
+    ] = None,
+    width: Annotated[
+        float | None, typer.Option(help="Factor on the model's channels.", rich_help_panel=_TRAINING)
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="adagp, remap or bp.", rich_help_panel=_TRAINING)] = None,
+    epochs: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
+    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the model.", rich_help_panel=_TRAINING)] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.", rich_help_panel=_TRAINING)] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", rich_help_panel=_TRAINING)] = None,
+    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_TRAINING)] = None,
+    lr_scheduler: Annotated[
+        str | None, typer.Option(help="plateau, multistep, cosine or none.", rich_help_panel=_TRAINING)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...", rich_help_panel=_TRAINING)] = None,
+    warmup: Annotated[
+        int | None, typer.Option(help="Epochs of backprop before the first prediction.", rich_help_panel=_PREDICTOR)
+    ] = None,
+    ratio: Annotated[
+        str | None,
+        typer.Option(
+            help="GP to BP batches: ladder, paper, K:M, rungs such as 4:1x4,2:1x8,1:1, or epochs:K:M.",
+            rich_help_panel=_PREDICTOR,
+        ),
+    ] = None,
+    predictor_lr: Annotated[float | None, typer.Option(rich_help_panel=_PREDICTOR)] = None,
+    predictor_scheduler: Annotated[
+        str | None, typer.Option(help="multistep, plateau or none.", rich_help_panel=_PREDICTOR)
+    ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option("--normalize", help="Divide targets by a running scale of each site.", rich_help_panel=_PREDICTOR),
+    ] = None,
+    hold_norm: Annotated[
+        bool | None,
+        typer.Option(
+            "--hold-norm", help="Give predictions the true gradient's running norm.", rich_help_panel=_PREDICTOR
+        ),
+    ] = None,
+    guard_limit: Annotated[
+        float | None,
+        typer.Option(help="Refuse predictions over this many times the usual norm.", rich_help_panel=_PREDICTOR),
+    ] = None,
+    metrics_every: Annotated[
+        int | None,
+        typer.Option(help="Sample predictor quality every N BP batches; 0: never.", rich_help_panel=_PREDICTOR),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are.", rich_help_panel=_RUN)] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch a missing data set.", rich_help_panel=_RUN)
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; a new one in runs/ by default.", rich_help_panel=_RUN)
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder.", rich_help_panel=_RUN)
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete the run that --out holds.", rich_help_panel=_RUN)
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Options from a TOML file; the command line wins.", rich_help_panel=_RUN)
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(help="Checkpoint at least this often, besides each epoch.", rich_help_panel=_RUN)
+    ] = 60.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_RUN)
+    ] = False,
+) -> None:
+    """Train a model; with predicted gradients, or by plain backprop for comparison."""
+    not_options = {"data_dir", "download", "out", "resume", "force", "config", "checkpoint_seconds", "as_json"}
+    given = {name: value for name, value in locals().items() if value is not None and name not in not_options}
+    given.pop("not_options", None)
+    if config is not None:
+        given = read_toml(config) | given
+    if resume is not None and (out is not None or force):
+        raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
+    place = {"data_dir": data_dir, "download": download, "checkpoint_seconds": checkpoint_seconds}
+    summary = _resume(resume, given, place) if resume else _start(given, str(config), place, out, force)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+
+
+def _start(given: dict[str, Any], origin: str, place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
+    options = TrainConfig.from_dict(given, origin)
+    from adagp.cli.progress import carry_out
+    from adagp.train.session import Session
+
+    name = f"{options.dataset}-{options.model}-{options.method}-s{options.seed}".replace("/", "_").replace(":", "_")
+    folder = out or unused_path(Path("runs") / name)
+    session = Session(options, **place)
+    return carry_out(session, session.start(folder, force=force))
+
+
+def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
+    folder = RunFolder.open(path)
+    from adagp.cli.progress import carry_out
+    from adagp.train.session import Session, read_config
+
+    saved, saved_place = read_config(folder)
+    refuse_changes(saved, given, path)
+    place["data_dir"] = place["data_dir"] or saved_place
+    session = Session(saved, **place)
+    return carry_out(session, session.resume(path))
+
+
+def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
+    """Refuse to go on with a run under other options than it was begun with."""
+    before = saved.as_dict()
+    changed = [
+        f"{name} (was {before[name]}, now {value})" for name, value in given.items() if before.get(name) != value
+    ]
+    if changed:
+        raise RunError(
+            f"the run in '{path}' was begun with other options: {', '.join(changed)}. "
+            "Resume it without them, or start a new run with --out."
+        )

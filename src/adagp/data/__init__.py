@@ -1,0 +1,20 @@
+"""What to train on: image sets by name, in memory as numpy arrays. Importing this imports no torch.
+
+`adagp.data.batches` and `adagp.data.loaders` turn them into batches of tensors and need torch.
+"""
+
+from adagp.data.images import ImageSet, image_set
+from adagp.data.load import DEFAULT_DATA_DIR, load_images
+from adagp.data.npz import read_npz
+from adagp.data.registry import DATASETS, IMAGES, DatasetInfo
+
+__all__ = [
+    "DATASETS",
+    "DEFAULT_DATA_DIR",
+    "IMAGES",
+    "DatasetInfo",
+    "ImageSet",
+    "image_set",
+    "load_images",
+    "read_npz",
+]

@@ -1,0 +1,138 @@
+"""Batches of an image set.
+
+Which images, in which order and how augmented is a pure function of seed, epoch and batch.
+No global random state is read or moved, so a run resumed at any batch sees exactly the batches it would have
+seen.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adagp.data.augment import crop_and_flip
+from adagp.data.images import Labels, Pixels
+from adagp.errors import OptionError
+
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation of each channel, in units of a uint8 pixel."""
+
+
+class Batches(Protocol):
+    """What the training loop needs of its data."""
+
+    def __len__(self) -> int:
+        """Return the batches in an epoch."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of the batches `start`, `start` + 1, ... of `epoch`; both count from 0."""
+
+
+class ImageBatches:
+    """The images of one part of a set in batches of float32 tensors (N, C, H, W) with int64 labels (N,).
+
+    `images` are uint8 (N, H, W, C); `mean` and `std` are the training set's, a number a channel
+    (`channel_statistics`). `augment` shifts images by up to an eighth of their height (4 pixels of 32) and
+    mirrors every second one. With `drop_last`, the choice for training, every batch has the same size and the
+    surplus of an epoch is left out, other images each time if shuffled. `part` names the set in errors.
+    """
+
+    def __init__(
+        self,
+        images: Pixels,
+        labels: Labels,
+        batch_size: int,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: bool = False,
+        drop_last: bool = True,
+        channels_last: bool = False,
+        part: str = "training set",
+    ) -> None:
+        check_batch_size(batch_size, len(images), drop_last, part)
+        check_seed(seed)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.padding = images.shape[1] // 8 if augment else 0
+        self.augment = augment
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        self.images = torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, 3, 1)))
+        self.labels = torch.tensor(labels)
+        self._mean = torch.tensor(mean).view(-1, 1, 1)
+        self._scale = 1 / torch.tensor(std).view(-1, 1, 1)
+
+    def __len__(self) -> int:
+        """Return the batches in an epoch."""
+        return batch_count(len(self.images), self.batch_size, self.drop_last)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of `epoch` from batch `start` on."""
+        order = epoch_order(len(self.images), self.seed, epoch, self.shuffle)
+        for batch in range(start, len(self)):
+            chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield self._images(chosen, epoch, batch), self.labels[chosen]
+
+    def _images(self, chosen: Tensor, epoch: int, batch: int) -> Tensor:
+        images = self.images.index_select(0, chosen)
+        if self.augment:
+            images = crop_and_flip(images, self.padding, generator_for(self.seed, epoch, batch))
+        return images.contiguous(memory_format=self.memory_format).float().sub_(self._mean).mul_(self._scale)
+
+
+def channel_statistics(images: Pixels) -> Statistics:
+    """Return mean and standard deviation of each channel of `images` (N, H, W, C).
+
+    They are exact but for the last rounding, since they come from counts of the 256 values. A channel that
+    never changes gets the deviation 1, so that dividing by it is harmless.
+    """
+    values = np.arange(256)
+    mean, std = [], []
+    for channel in torch.from_numpy(images.reshape(-1, images.shape[-1])).unbind(1):
+        share = torch.bincount(channel, minlength=256).numpy() / len(channel)
+        mean.append(float(share @ values))
+        std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)) or 1.0)
+    return tuple(mean), tuple(std)
+
+
+def epoch_order(samples: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
+    """Return the order of the samples in an epoch."""
+    return torch.randperm(samples, generator=generator_for(seed, epoch)) if shuffle else torch.arange(samples)
+
+
+def generator_for(*place: int) -> torch.Generator:
+    """Return a generator for a place in a run, such as (seed, epoch, batch); near places are unrelated."""
+    return torch.Generator().manual_seed(seed_for(*place))
+
+
+def seed_for(*place: int) -> int:
+    """Return a well mixed 64-bit seed for a place in a run."""
+    return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest(), "big")
+
+
+def batch_count(samples: int, batch_size: int, drop_last: bool) -> int:
+    """Return how many batches `samples` make."""
+    return samples // batch_size if drop_last else -(-samples // batch_size)
+
+
+def check_batch_size(batch_size: int, samples: int, drop_last: bool, part: str) -> None:
+    """Refuse a batch size with which an epoch would hold no batch."""
+    if batch_size < 1:
+        raise OptionError(f"batch size {batch_size} is not allowed; choose 1 to {samples}.")
+    if drop_last and batch_size > samples:
+        raise OptionError(
+            f"batch size {batch_size} is larger than the {part} of {samples} samples; choose 1 to {samples}."
+        )
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a negative seed."""
+    if seed < 0:
+        raise OptionError(f"seed {seed} is not allowed; it must be 0 or more.")

@@ -1,0 +1,112 @@
+"""Image sets in the folders that people have on disk. torchvision and Pillow are imported when a set is read.
+
+Every reader has one signature: the set's name, its folder, and the height and width in pixels that pictures
+of various sizes are brought to (shorter side first, then the centre).
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adagp.data.images import ImageSet, Pixels, image_set
+from adagp.data.pictures import class_folders, read_picture
+from adagp.errors import DataError
+
+Reader = Callable[[str, Path, int], ImageSet]
+
+IMAGENETTE_NAMES = {
+    "n01440764": "tench",
+    "n02102040": "English springer",
+    "n02979186": "cassette player",
+    "n03000684": "chain saw",
+    "n03028079": "church",
+    "n03394916": "French horn",
+    "n03417042": "garbage truck",
+    "n03425413": "gas pump",
+    "n03445777": "golf ball",
+    "n03888257": "parachute",
+}
+
+
+def read_cifar10(name: str, folder: Path, size: int) -> ImageSet:
+    """Return CIFAR-10 from its Python batches `cifar-10-batches-py`."""
+    return _read_cifar("CIFAR10", name, folder)
+
+
+def read_cifar100(name: str, folder: Path, size: int) -> ImageSet:
+    """Return CIFAR-100 with its 100 fine labels from `cifar-100-python`."""
+    return _read_cifar("CIFAR100", name, folder)
+
+
+def _read_cifar(kind: str, name: str, folder: Path) -> ImageSet:
+    """Read through torchvision, which first compares the files' md5: they are pickles and could run code."""
+    from adagp.models.vision import load_torchvision
+
+    reader: Any = getattr(load_torchvision("torchvision.datasets"), kind)
+    try:
+        train, test = (reader(str(folder.parent), train=part) for part in (True, False))
+    except RuntimeError as fault:
+        raise DataError(
+            f"{folder}: these are not the original files of {name} (one is missing or its md5 differs)."
+        ) from fault
+    arrays = {
+        "x_train": train.data,
+        "y_train": np.asarray(train.targets),
+        "x_test": test.data,
+        "y_test": np.asarray(test.targets),
+    }
+    return image_set(name, arrays, str(folder), tuple(train.classes))
+
+
+def read_imagenette(name: str, folder: Path, size: int) -> ImageSet:
+    """Return Imagenette from `train` and `val` with a folder for each class."""
+    wnids, train = class_folders(folder / "train")
+    _, test = class_folders(folder / "val", wnids)
+    return _read_pictures(
+        name, folder, size, train, test, tuple(IMAGENETTE_NAMES.get(wnid, wnid) for wnid in wnids)
+    )
+
+
+def read_tinyimagenet(name: str, folder: Path, size: int) -> ImageSet:
+    """Return Tiny-ImageNet from its own layout, or with the `val` pictures sorted into class folders."""
+    wnids, train = class_folders(folder / "train")
+    annotations = folder / "val" / "val_annotations.txt"
+    test = (
+        _annotated(annotations, wnids) if annotations.is_file() else class_folders(folder / "val", wnids)[1]
+    )
+    return _read_pictures(name, folder, size, train, test, tuple(wnids))
+
+
+def _annotated(annotations: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
+    labels = {wnid: label for label, wnid in enumerate(wnids)}
+    samples = []
+    for line in annotations.read_text().splitlines():
+        picture, wnid, *_ = line.split("\t")
+        if wnid not in labels:
+            raise DataError(f"{annotations}: {picture} is of class {wnid}, which has no folder below train.")
+        samples.append((annotations.parent / "images" / picture, labels[wnid]))
+    return samples
+
+
+def _read_pictures(
+    name: str,
+    folder: Path,
+    size: int,
+    train: Sequence[tuple[Path, int]],
+    test: Sequence[tuple[Path, int]],
+    class_names: tuple[str, ...],
+) -> ImageSet:
+    def decode(samples: Sequence[tuple[Path, int]]) -> Pixels:
+        with ThreadPoolExecutor() as pool:  # decoding releases the interpreter lock
+            return np.stack(list(pool.map(lambda sample: read_picture(sample[0], size), samples)))
+
+    arrays = {
+        "x_train": decode(train),
+        "y_train": np.array([label for _, label in train]),
+        "x_test": decode(test),
+        "y_test": np.array([label for _, label in test]),
+    }
+    return image_set(name, arrays, str(folder), class_names)

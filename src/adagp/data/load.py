@@ -1,0 +1,102 @@
+"""Finding an image set by name and reading it into memory. No torch, unless torchvision must read the set."""
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from adagp.data.images import ImageSet
+from adagp.data.npz import KEYS, NAMES_KEY, read_npz
+from adagp.data.registry import DATASETS, IMAGES, DatasetInfo
+from adagp.errors import DataError, OptionError
+
+DEFAULT_DATA_DIR = Path("data")
+_PACKAGED = Path(__file__).parent
+
+
+def load_images(
+    name: str, data_dir: Path | str = DEFAULT_DATA_DIR, download: bool = False, size: int | None = None
+) -> ImageSet:
+    """Return the image set called `name`, or the one in the file `name` if that ends in `.npz`.
+
+    `digits` comes with the package: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI
+    Machine Learning Repository, 1998, CC BY 4.0 (details in DIGITS.md beside this file). Other sets are
+    looked for in `data_dir` and, with `download`, fetched into it if they are missing. `size` in pixels is
+    for sets whose pictures are resized when read from folders; None means the set's usual size.
+    """
+    if name.endswith(".npz"):
+        return read_npz(Path(name), Path(name).stem)
+    info = image_info(name)
+    if info.streamed:
+        raise OptionError(
+            f"{name} is too large to hold in memory; "
+            "adagp.data.loaders.image_loaders reads it batch by batch."
+        )
+    path = _PACKAGED / "digits.npz" if name == "digits" else locate(info, Path(data_dir), download)
+    if path.suffix == ".npz":
+        images = read_npz(path, name, info.classes)
+    else:
+        assert info.reader is not None, f"{name} lists a folder but has no reader"
+        images = info.reader(name, path, size or info.shape[-1])
+    _refuse_other_data(info, images, path, size)
+    return images
+
+
+def image_info(name: str) -> DatasetInfo:
+    """Return what is known of the image set `name`; sets of other tasks are refused."""
+    info = DATASETS[name]
+    if info.task != IMAGES:
+        raise OptionError(f"data set '{name}' is for the task {info.task}, not {IMAGES}.")
+    return info
+
+
+def locate(info: DatasetInfo, data_dir: Path, download: bool = False) -> Path:
+    """Return the first of a data set's files that exists; with `download`, a missing set is fetched."""
+    found = _find(info, data_dir)
+    if found is None and download and info.fetch is not None:
+        with redirect_stdout(sys.stderr):  # standard output belongs to results
+            try:
+                info.fetch(data_dir)
+            except (OSError, RuntimeError) as fault:
+                raise DataError(
+                    f"could not download {info.name}: {fault}. {ways_to_get(info, data_dir)}"
+                ) from fault
+        found = _find(info, data_dir)
+    if found is None:
+        raise DataError(f"data set '{info.name}' is not in {data_dir}. {ways_to_get(info, data_dir)}")
+    return found
+
+
+def _find(info: DatasetInfo, data_dir: Path) -> Path | None:
+    return next((data_dir / file for file in info.files if (data_dir / file).exists()), None)
+
+
+def ways_to_get(info: DatasetInfo, data_dir: Path) -> str:
+    """Say where the set is looked for and how it gets there."""
+    archives = [str(data_dir / file) for file in info.files if file.endswith(".npz")]
+    folders = [str(data_dir / file) for file in info.files if not file.endswith(".npz")]
+    ways = []
+    if archives:
+        ways.append(
+            f"the file {' or '.join(archives)} with the arrays {', '.join(KEYS)} "
+            f"(and {NAMES_KEY} if you like)"
+        )
+    if folders:
+        ways.append(f"the folder {' or '.join(folders)} in its usual layout")
+    offer = " Or let --download fetch it." if info.fetch else " It cannot be downloaded from here."
+    return f"Put there {', or '.join(ways)}.{offer}"
+
+
+def _refuse_other_data(info: DatasetInfo, images: ImageSet, path: Path, size: int | None) -> None:
+    """Refuse a sound file that holds another data set, or another image size than was asked for."""
+    if images.classes != info.classes:
+        raise DataError(f"{path}: it has {images.classes} classes; {info.name} has {info.classes}.")
+    expected = (info.shape[0], size, size) if size else images.shape if info.size_varies else info.shape
+    if images.shape != expected or images.shape[0] != info.shape[0]:
+        raise DataError(
+            f"{path}: its images are {_text(images.shape)} (channels x height x width); "
+            f"expected {_text(expected)}."
+        )
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(str(length) for length in shape)

@@ -1,0 +1,71 @@
+"""From a model's name to the model."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adagp.errors import ModelError, OptionError
+from adagp.models.references import call_with_accepted, import_function
+from adagp.models.registry import IMAGES, MODELS, ModelInfo
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def build_model(
+    name: str, *, classes: int, image: tuple[int, int, int] = (3, 32, 32), width: float = 1.0
+) -> "nn.Module":
+    """Return a fresh model that tells `classes` classes of images of shape `image` (channels, height, width).
+
+    `width` scales the channels of every hidden layer, for small machines. The model is drawn with torch's
+    global random state on the current default device (`with torch.device("meta")` allocates nothing). `name`
+    is one of `MODELS`, or `package.module:function` for a function of your own, called with the keyword
+    arguments it accepts out of `classes`, `image` and `width`.
+    """
+    _check_options(classes, image, width)
+    if ":" in name:
+        _look_into_current_directory()
+    reference = name if ":" in name else _checked_info(name, image).builder
+    options = {"classes": classes, "image": image, "width": width}
+    model = call_with_accepted(import_function(reference), options, reference)
+    return _checked_module(model, reference)
+
+
+def _look_into_current_directory() -> None:
+    """Let users' modules be found there, as `python -m` does and console scripts do not."""
+    current = str(Path.cwd())
+    if current not in sys.path:
+        sys.path.insert(0, current)
+
+
+def _check_options(classes: int, image: tuple[int, int, int], width: float) -> None:
+    if classes < 2:
+        raise OptionError(f"{classes} classes cannot be told apart; a model needs 2 or more.")
+    if min(image) < 1:
+        raise OptionError(
+            f"image {image} is not allowed; it must be channels, height and width, each 1 or more."
+        )
+    if not 0 < width < float("inf"):
+        raise OptionError(f"width {width} is not allowed; it must be above 0 (1 is the model as published).")
+
+
+def _checked_info(name: str, image: tuple[int, int, int]) -> ModelInfo:
+    info = MODELS[name]
+    if info.task != IMAGES:
+        raise ModelError(f"model '{name}' is for the task {info.task}, not {IMAGES}.")
+    if min(image[1:]) < info.smallest:
+        raise ModelError(
+            f"model '{name}' needs images of at least {info.smallest}x{info.smallest} pixels; "
+            f"got {image[1]}x{image[2]}."
+        )
+    return info
+
+
+def _checked_module(model: object, reference: str) -> "nn.Module":
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module."
+        )
+    return model

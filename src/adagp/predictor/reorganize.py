@@ -1,0 +1,93 @@
+"""Tensor reorganisation: a layer's output, averaged over the batch, with one sample for each row of its weight.
+
+A **rule** is a plain function `(module, output) -> samples` for one type of layer. `samples` has the shape `(rows, height,
+width)`, where `rows` is the first dimension of the layer's weight (its output channels or neurons). The predictor then maps
+each sample to one row of the weight's gradient, so that it stays small however large the layer is.
+
+A layer type of your own needs a function and one line::
+
+    register_rule(MyLayer, lambda module, output: output.mean(0)[:, None, None])
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from adagp.errors import ModelError
+
+Rule = Callable[[nn.Module, Tensor], Tensor]
+
+
+def convolution(module: nn.Module, output: Tensor) -> Tensor:
+    """Return `(N, C, ...spatial)` as `(C, height, width)`; one spatial dimension has height 1, of three two are joined."""
+    spatial = len(module.kernel_size)  # type: ignore[arg-type]  # every torch convolution has a tuple here
+    mean = output.mean(0) if output.dim() == spatial + 2 else output
+    return mean.reshape(mean.shape[0], -1, mean.shape[-1])
+
+
+def linear(module: nn.Module, output: Tensor) -> Tensor:
+    """Return `(N, F)` as `(F, 1, 1)`, a sequence `(N, T, F)` as `(F, 1, T)`, more dimensions as `(F, joined, last)`."""
+    mean = output.mean(0) if output.dim() > 1 else output
+    features = mean.shape[-1]
+    positions = mean.shape[-2] if mean.dim() > 1 else 1
+    return mean.reshape(-1, positions, features).permute(2, 0, 1)
+
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Conv1d: convolution,
+    nn.Conv2d: convolution,
+    nn.Conv3d: convolution,
+    nn.Linear: linear,
+}
+"""The rule of each layer type. A subclass follows its nearest base class that is named here."""
+
+
+def register_rule(layer_type: type[nn.Module], rule: Rule) -> None:
+    """Make layers of `layer_type` sites, with `rule` as their reorganisation. A type is registered once."""
+    if layer_type in RULES:
+        raise ModelError(f"there is a rule for {layer_type.__name__} already; a layer type has one rule.")
+    RULES[layer_type] = rule
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """Return the rule for `module`, or None where its type and all its base types are unknown."""
+    return next((RULES[kind] for kind in type(module).__mro__ if kind in RULES), None)
+
+
+def pool_average(samples: Tensor, grid: int) -> Tensor:
+    """Average samples `(rows, height, width)` down (or repeat them up) to `(rows, 1, grid, grid)`."""
+    return _pool(samples, grid, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d)
+
+
+def pool_maximum(samples: Tensor, grid: int) -> Tensor:
+    """Take the maximum of samples `(rows, height, width)` in each cell of `(rows, 1, grid, grid)`."""
+    return _pool(samples, grid, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
+
+
+def _pool(
+    samples: Tensor,
+    grid: int,
+    along_line: Callable[[Tensor, int], Tensor],
+    over_plane: Callable[[Tensor, tuple[int, int]], Tensor],
+) -> Tensor:
+    rows, height, width = samples.shape
+    if height * width == 1:
+        return samples.expand(rows, grid, grid).unsqueeze(1).contiguous()
+    if height == 1:  # a sequence fills the grid line by line: grid * grid sections of it instead of grid
+        return along_line(samples, grid * grid).view(rows, 1, grid, grid)
+    return over_plane(samples.unsqueeze(1), (grid, grid))
+
+
+@torch.no_grad()
+def summarize(rule: Rule, module: nn.Module, output: Tensor) -> Tensor:
+    """Return the samples of one forward call, detached, in single precision at least, checked against the weight."""
+    samples = rule(module, output.detach())
+    rows = module.weight.shape[0]  # type: ignore[index]  # a site has a weight
+    if samples.dim() != 3 or samples.shape[0] != rows:
+        raise ModelError(
+            f"the rule for {type(module).__name__} gave samples of shape {tuple(samples.shape)}; "
+            f"it must give (rows, height, width) with rows = {rows}, the first dimension of the weight."
+        )
+    return samples if samples.dtype == torch.float64 else samples.float()

@@ -1,0 +1,7 @@
+"""What a run is: its configuration and its folder. No torch here."""
+
+from adagp.run.config import TrainConfig
+from adagp.run.folder import RunFolder
+from adagp.run.methods import METHODS, Method
+
+__all__ = ["METHODS", "Method", "RunFolder", "TrainConfig"]

@@ -1,0 +1,137 @@
+"""The configuration of a training run: everything that decides its result, as plain values."""
+
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from adagp.errors import OptionError, unknown_name
+from adagp.run.methods import METHODS, Method
+from adagp.schedules import BackpropOnly, Schedule, parse_schedule
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+LR_SCHEDULERS = ("plateau", "multistep", "cosine", "none")
+PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
+
+    `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
+    three quarters of the run.
+    """
+
+    dataset: str = "digits"
+    model: str = "digits_cnn"
+    method: str = "adagp"
+    epochs: int = 20
+    warmup: int | None = None
+    ratio: str | None = None
+    batch_size: int = 32
+    lr: float = 1e-3
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    lr_scheduler: str = "plateau"
+    predictor_lr: float = 1e-4
+    predictor_scheduler: str | None = None
+    normalize: bool = False
+    hold_norm: bool = False
+    guard_limit: float = 10.0
+    width: float = 1.0
+    seed: int = 0
+    metrics_every: int = 10
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, options in _CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in options:
+                raise unknown_name(name.replace("_", " "), value, options)
+        for name, (low, allowed) in _LOWEST.items():
+            value = getattr(self, name)
+            if not value >= low:
+                raise OptionError(f"{_option(name)} is {value}; it must be {allowed}.")
+        for name in ("lr", "predictor_lr", "width", "guard_limit"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{_option(name)} is {getattr(self, name)}; it must be above 0.")
+        self.schedule()
+
+    @property
+    def way(self) -> Method:
+        """The training method that `method` names."""
+        return METHODS[self.method]
+
+    def schedule(self) -> Schedule:
+        """Return the schedule of the run."""
+        if self.way.source is None:
+            if self.ratio not in (None, "bp") or self.warmup is not None:
+                raise OptionError(f"method '{self.method}' predicts nothing: it takes no --ratio and no --warmup.")
+            return BackpropOnly()
+        return parse_schedule(self.ratio or self.way.ratio, self.epochs, self.warmup, self.way.source)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all values by name, ready for JSON."""
+        return asdict(self)
+
+    def command(self) -> str:
+        """Return the command that repeats this run (data folder aside)."""
+        words = ["adagp", "train"]
+        defaults = TrainConfig()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != getattr(defaults, field.name):
+                flag = _option(field.name)
+                words += [flag] if value is True else [flag, str(value)]
+        return " ".join(words)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], origin: str) -> "TrainConfig":
+        """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`."""
+        hints = get_type_hints(cls)
+        for name, value in values.items():
+            if name not in hints:
+                raise OptionError(f"{origin}: {unknown_name('option', name, hints)}")
+            _check_type(name, value, hints[name], origin)
+        return cls(**values)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the options in a TOML file; hyphens and underscores in names are the same."""
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise OptionError(f"cannot read the configuration file '{path}': {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"'{path}' is not valid TOML: {error}.") from None
+    return {name.replace("-", "_"): value for name, value in content.items()}
+
+
+def _check_type(name: str, value: Any, hint: Any, origin: str) -> None:
+    allowed = get_args(hint) or (hint,)
+    fits = any(type(value) is kind or (kind is float and type(value) is int) for kind in allowed)
+    if not fits:
+        words = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in allowed)
+        raise OptionError(f"{origin}: option '{name}' is {value!r}; it must be of type {words}.")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "method": tuple(METHODS),
+    "optimizer": OPTIMIZERS,
+    "lr_scheduler": LR_SCHEDULERS,
+    "predictor_scheduler": PREDICTOR_SCHEDULERS,
+}
+_LOWEST: dict[str, tuple[float, str]] = {
+    "epochs": (1, "1 or more"),
+    "batch_size": (1, "1 or more"),
+    "momentum": (0, "0 or more"),
+    "weight_decay": (0, "0 or more"),
+    "seed": (0, "0 or more"),
+    "metrics_every": (0, "0 (never) or more"),
+}

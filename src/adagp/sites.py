@@ -1,0 +1,142 @@
+"""Sites: the layers whose weight gradient can come from somewhere else than backpropagation.
+
+`survey` walks a model once and says of every parameter whether it belongs to a site, and if not, why. Parameters that belong
+to no site (biases, normalisation, embeddings, ...) are trained by backprop in BP batches and held at their values in GP
+batches: they get no gradient, so that neither momentum nor weight decay moves them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from adagp.errors import ModelError, OptionError
+from adagp.predictor.reorganize import Rule, rule_for
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A layer with a weight whose gradient can be predicted. `index` is its place among the model's sites."""
+
+    name: str
+    index: int
+    module: nn.Module
+    weight: nn.Parameter
+    rule: Rule
+
+    @property
+    def rows(self) -> int:
+        """Output channels or neurons: the number of samples the predictor sees."""
+        return self.weight.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Numbers in one row of the weight's gradient."""
+        return self.weight.numel() // self.rows
+
+
+@dataclass(frozen=True)
+class Unpredicted:
+    """A trainable parameter that belongs to no site, and why."""
+
+    name: str
+    parameter: nn.Parameter
+    reason: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All trainable parameters of a model: those of sites, and the rest."""
+
+    sites: tuple[Site, ...]
+    rest: tuple[Unpredicted, ...]
+
+
+_NORMALISATION = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm", "LocalResponseNorm")
+
+
+def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude: Sequence[str] = ()) -> Survey:
+    """Sort the trainable parameters of `model` into sites and the rest.
+
+    `optimized` are the optimizer's parameters; a weight that is not among them never moves and is no site. `exclude` are
+    name patterns (`head`, `blocks.0.*`) of layers that shall not be sites; one that matches no layer is refused.
+    """
+    _refuse_uninitialized(model)
+    _refuse_idle_patterns(model, exclude)
+    owners = _owners(model)
+    moving = None if optimized is None else {id(parameter) for parameter in optimized}
+    sites: list[Site] = []
+    rest: list[Unpredicted] = []
+    for parameter, owner in owners.items():
+        module, path, leaf = owner[0]
+        name = f"{path}.{leaf}" if path else leaf
+        if not parameter.requires_grad:
+            continue
+        reason = _why_no_site(owner, model, moving, exclude)
+        rule = rule_for(module)
+        if reason is None and rule is not None:
+            sites.append(Site(path, len(sites), module, parameter, rule))
+        else:
+            rest.append(Unpredicted(name, parameter, reason or "no rule"))
+    return Survey(tuple(sites), tuple(rest))
+
+
+_Owner = tuple[nn.Module, str, str]
+
+
+def _owners(model: nn.Module) -> dict[nn.Parameter, list[_Owner]]:
+    """Return for each parameter the modules that hold it, with their paths and the parameter's name there."""
+    owners: dict[nn.Parameter, list[_Owner]] = {}
+    for path, module in model.named_modules():
+        for leaf, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            owners.setdefault(parameter, []).append((module, path, leaf))
+    return owners
+
+
+def _why_no_site(owner: list[_Owner], model: nn.Module, moving: set[int] | None, exclude: Sequence[str]) -> str | None:
+    module, path, leaf = owner[0]
+    kind = type(module).__name__
+    parameter = module._parameters[leaf]
+    if moving is not None and id(parameter) not in moving:
+        return "not in the optimizer, so it never moves"
+    if any(word in kind for word in _NORMALISATION):
+        return "normalisation"
+    if leaf == "bias":
+        return "bias"
+    if len(owner) > 1:
+        return "shared by " + " and ".join(f"{where}.{name}" for _, where, name in owner)
+    if leaf.startswith("original") and "parametrizations" in path:
+        return "the layer computes its weight from it (parametrization)"
+    if rule_for(module) is None:
+        return f"no rule for layer type {kind}"
+    if leaf != "weight":
+        return f"not the weight of its {kind}"
+    if isinstance(_parent(model, path), nn.MultiheadAttention):
+        return "used by nn.MultiheadAttention without calling the layer"
+    if any(fnmatchcase(path, pattern) for pattern in exclude):
+        return "excluded"
+    if not parameter.is_floating_point():  # type: ignore[union-attr]  # named_parameters gave it, so it is not None
+        return "not a real floating-point tensor"
+    return None
+
+
+def _parent(model: nn.Module, path: str) -> nn.Module:
+    return model.get_submodule(path.rpartition(".")[0])
+
+
+def _refuse_uninitialized(model: nn.Module) -> None:
+    lazy = [name for name, parameter in model.named_parameters() if isinstance(parameter, UninitializedParameter)]
+    if lazy:
+        raise ModelError(
+            f"parameter '{lazy[0]}' has no shape yet (a lazy layer). Run one forward pass before attaching adagp."
+        )
+
+
+def _refuse_idle_patterns(model: nn.Module, exclude: Sequence[str]) -> None:
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in exclude:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise OptionError(f"the pattern '{pattern}' matches no layer of the model. Its layers are: {shown}.")

@@ -1,0 +1,39 @@
+"""The source of tensor re-mapping: a fixed number of predicted values, repeated over each weight."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from adagp.errors import OptionError
+from adagp.predictor.remap import RemapNetwork
+from adagp.predictor.reorganize import pool_maximum
+from adagp.sites import Site
+from adagp.sources.base import SOURCES
+from adagp.sources.learned import LearnedSource, LearningOptions
+
+
+class RemappedSource(LearnedSource):
+    """Predicts one vector of `outputs` numbers a layer and repeats it over the layer's weight."""
+
+    def __init__(self, options: LearningOptions | None = None, outputs: int = 10_000, channels: int = 64) -> None:
+        super().__init__(options or LearningOptions(plateau=True))
+        if outputs < 1:
+            raise OptionError(f"the re-mapping predictor has {outputs} outputs; it must have 1 or more.")
+        self.outputs = outputs
+        self.channels = channels
+
+    def build_network(self, sites: Sequence[Site]) -> nn.Module:
+        """Return a network whose size does not depend on the model's."""
+        return RemapNetwork(self.outputs, self.options.grid, self.channels)
+
+    def predict(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> list[Tensor]:
+        """Return a flat tensor for each site."""
+        flat: list[Tensor] = self.network(summaries, [site.weight.numel() for site in sites])
+        return flat
+
+    def pool(self, samples: Tensor) -> Tensor:
+        """Keep the largest value of each cell of the grid."""
+        return pool_maximum(samples, self.options.grid)
+
+
+SOURCES.add("remapped", RemappedSource)

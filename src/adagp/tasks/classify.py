@@ -1,0 +1,90 @@
+"""Image classification: cross-entropy and top-1 accuracy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from adagp.data.load import DEFAULT_DATA_DIR
+from adagp.data.loaders import image_loaders
+from adagp.errors import ModelError
+from adagp.models.build import build_model
+from adagp.run.config import TrainConfig
+from adagp.tasks.base import Task
+
+
+class Classification(Task):
+    """Learn to name what an image shows."""
+
+    def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
+        self.config = config
+        self.data = image_loaders(
+            config.dataset,
+            config.batch_size,
+            seed=config.seed,
+            data_dir=data_dir or DEFAULT_DATA_DIR,
+            download=download,
+        )
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Whole batches in the training set."""
+        return len(self.data.train)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images and labels."""
+        return self.data.train.epoch(epoch, start)
+
+    def build_model(self) -> nn.Module:
+        """Return the model, tried out on one image: a misfit of model and data shows before training."""
+        model = build_model(
+            self.config.model, classes=self.data.classes, image=self.data.shape, width=self.config.width
+        )
+        check_output(model, self.data.shape, self.data.classes, self.config.model)
+        return model
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross-entropy."""
+        return F.cross_entropy(output, targets)
+
+    def score(self, output: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        """Count the images whose first guess is right."""
+        return (output.argmax(1) == targets).sum(), len(targets)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return loss and accuracy on the test set."""
+        was_training = model.training
+        model.eval()
+        device = next(model.parameters()).device
+        loss = right = torch.zeros((), device=device)
+        count = 0
+        for images, labels in self.data.test.epoch(0):
+            images, labels = images.to(device), labels.to(device)
+            output = model(images)
+            loss = loss + F.cross_entropy(output, labels, reduction="sum")
+            right = right + (output.argmax(1) == labels).sum()
+            count += len(labels)
+        model.train(was_training)
+        return {"loss": loss.item() / count, "accuracy": right.item() / count}
+
+
+@torch.no_grad()
+def check_output(model: nn.Module, image: tuple[int, ...], classes: int, name: str) -> None:
+    """Refuse a model that cannot take such images or does not answer with one number a class. Its mode is kept."""
+    was_training = model.training
+    model.eval()
+    try:
+        output: Any = model(torch.zeros(2, *image))
+    except RuntimeError as error:
+        size = "x".join(map(str, image))
+        raise ModelError(f"model '{name}' cannot take images of {size}: {str(error).splitlines()[0]}.") from None
+    model.train(was_training)
+    if not isinstance(output, Tensor) or output.shape != (2, classes):
+        given = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ModelError(
+            f"model '{name}' answers a batch of 2 images with {given}; for {classes} classes it must be (2, {classes})."
+        )

@@ -1,0 +1,177 @@
+"""The training loop: epochs of batches, evaluation, learning-rate schedule, metrics and checkpoints.
+
+for each epoch that is left:
+    for each batch that is left of it:
+        trainer.step(batch)                 # the engine's story
+        checkpoint, if it is time
+        stop here, if asked to              # with a checkpoint
+    evaluate; move the learning rate; write the epoch's metrics; checkpoint
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from adagp.plan import Phase
+from adagp.run.folder import RunFolder
+from adagp.sources.learned import plain_state
+from adagp.tasks.base import Task
+from adagp.train.checkpoint import load_checkpoint, save_checkpoint
+from adagp.train.engine import Trainer
+from adagp.train.meter import EpochMeter
+
+
+@dataclass(frozen=True)
+class News:
+    """What an observer is told after each batch: where the run is, and the means of the epoch so far."""
+
+    epoch: int
+    batch: int
+    phase: Phase
+    loss: float
+    accuracy: float
+
+
+class Observer(Protocol):
+    """Somebody who watches a run go by."""
+
+    def on_batch(self, news: News) -> None:
+        """Take note of a batch."""
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        """Take note of a finished epoch's metrics."""
+
+
+class Loop:
+    """Trains `epochs` epochs of a task and keeps its run folder. Everything that changes is in `state_dict`."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        task: Task,
+        scheduler: LRScheduler | None,
+        folder: RunFolder,
+        *,
+        epochs: int,
+        checkpoint_seconds: float = 60.0,
+    ) -> None:
+        self.trainer = trainer
+        self.task = task
+        self.scheduler = scheduler
+        self.folder = folder
+        self.epochs = epochs
+        self.checkpoint_seconds = checkpoint_seconds
+        self.meter = EpochMeter()
+        self.rows: list[dict[str, Any]] = []
+        self.device = next(trainer.model.parameters()).device
+
+    def run(self, observer: Observer, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the end, or until `stop()`; return whether the end was reached. Either way the folder is up to date."""
+        saved = time.perf_counter()
+        while self.trainer.at.epoch < self.epochs:
+            epoch = self.trainer.at.epoch
+            before = time.perf_counter()
+            for inputs, targets in self.task.batches(epoch, self.trainer.at.batch):
+                self._train(inputs, targets, before, observer)
+                if self.trainer.at.epoch == epoch and (stop() or time.perf_counter() - saved > self.checkpoint_seconds):
+                    self.save()
+                    saved = time.perf_counter()
+                    if stop():
+                        return False
+                before = time.perf_counter()
+            observer.on_epoch(self._end_epoch(epoch))
+            self.save()
+            saved = time.perf_counter()
+            if stop() and self.trainer.at.epoch < self.epochs:
+                return False
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        save_checkpoint(self.folder.checkpoint, self.state_dict())
+
+    def resume(self) -> None:
+        """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""
+        state = load_checkpoint(self.folder.checkpoint)
+        self.load_state_dict(state)
+        self.rows = [row for row in self.folder.rows() if row["epoch"] < self.trainer.at.epoch]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return model, optimizer, scheduler, trainer, the epoch's sums and the random state."""
+        return {
+            "model": self.trainer.model.state_dict(),
+            "optimizer": self.trainer.optimizer.state_dict(),
+            "scheduler": plain_state(self.scheduler) if self.scheduler else {},
+            "trainer": self.trainer.state_dict(),
+            "meter": self.meter.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.trainer.model.load_state_dict(state["model"])
+        self.trainer.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.trainer.load_state_dict(state["trainer"])
+        self.meter.load_state_dict(state["meter"])
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"]:
+            torch.cuda.set_rng_state_all(state["random_cuda"])
+
+    def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
+        place = self.trainer.at
+        inputs, targets = to_device(inputs, self.device), to_device(targets, self.device)
+        start = self._clock()
+        result = self.trainer.step(inputs, targets, self.task.loss)
+        seconds = self._clock() - start
+        right, answers = self.task.score(result.output, targets)
+        self.meter.add_seconds("data", start - before)
+        self.meter.add(result.phase, result.loss.item(), float(right), answers, seconds, result.guarded)
+        observer.on_batch(News(place.epoch, place.batch, result.phase, self.meter.mean_loss, self.meter.accuracy))
+
+    def _end_epoch(self, epoch: int) -> dict[str, Any]:
+        start = self._clock()
+        test = self.task.evaluate(self.trainer.model)
+        self.meter.add_seconds("evaluation", self._clock() - start)
+        row = {
+            "epoch": epoch,
+            "label": self.trainer.schedule.label(epoch),
+            "train_loss": self.meter.mean_loss,
+            "train_accuracy": self.meter.accuracy,
+            **{f"test_{name}": value for name, value in test.items()},
+            "lr": self.trainer.optimizer.param_groups[0]["lr"],
+            "batches": self.meter.counts(),
+            "answers": dict(self.meter.answers_by_phase),
+            "seconds": dict(self.meter.seconds),
+            "sites": self.trainer.quality.read(),
+        }
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(self.meter.mean_loss)  # the training loss: test data decide nothing
+        elif self.scheduler is not None:
+            self.scheduler.step()
+        self.meter = EpochMeter()
+        self.rows.append(row)
+        self.folder.write_rows(self.rows)
+        return row
+
+    def _clock(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return tensors, and tensors in tuples, lists and dicts, on `device`."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, tuple | list):
+        return type(value)(to_device(one, device) for one in value)
+    if isinstance(value, dict):
+        return {name: to_device(one, device) for name, one in value.items()}
+    return value

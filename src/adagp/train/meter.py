@@ -1,0 +1,64 @@
+"""What happened in an epoch so far: losses, right answers, batches and seconds by phase."""
+
+from collections import Counter
+from typing import Any
+
+from adagp.plan import Phase
+
+
+class EpochMeter:
+    """Sums over the batches of one epoch. Its state is plain values, so a resumed epoch reports as if never stopped."""
+
+    def __init__(self) -> None:
+        self.loss = 0.0
+        self.right = 0.0
+        self.answers = 0
+        self.batches: Counter[str] = Counter()
+        self.answers_by_phase: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
+
+    def add(self, phase: Phase, loss: float, right: float, answers: int, seconds: float, guarded: bool) -> None:
+        """Add one batch. A guarded batch is counted on its own; its time belongs to its phase."""
+        self.loss += loss
+        self.right += right
+        self.answers += answers
+        self.batches["guarded" if guarded else str(phase)] += 1
+        self.answers_by_phase[str(phase)] += answers
+        self.seconds[str(phase)] += seconds
+
+    def add_seconds(self, what: str, seconds: float) -> None:
+        """Add time that belongs to no batch: `data` or `evaluation`."""
+        self.seconds[what] += seconds
+
+    @property
+    def mean_loss(self) -> float:
+        """The training loss averaged over the batches."""
+        return self.loss / max(1, self.batches.total())
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers on training batches, each before its update."""
+        return self.right / max(1, self.answers)
+
+    def counts(self) -> dict[str, int]:
+        """Return the batches by kind. `bp` has the warm-up in it; `bp` + `gp` + `guarded` are all batches."""
+        warmup, bp = self.batches[Phase.WARMUP], self.batches[Phase.BP]
+        return {"warmup": warmup, "bp": warmup + bp, "gp": self.batches[Phase.GP], "guarded": self.batches["guarded"]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all sums as plain values."""
+        return {
+            "loss": self.loss,
+            "right": self.right,
+            "answers": self.answers,
+            "batches": dict(self.batches),
+            "answers_by_phase": dict(self.answers_by_phase),
+            "seconds": dict(self.seconds),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.loss, self.right, self.answers = state["loss"], state["right"], state["answers"]
+        self.batches = Counter(state["batches"])
+        self.answers_by_phase = Counter(state["answers_by_phase"])
+        self.seconds = Counter(state["seconds"])

@@ -1,0 +1,211 @@
+"""From a configuration to a trained model in a run folder."""
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, ReduceLROnPlateau
+
+from adagp._version import __version__
+from adagp.errors import OptionError, RunError
+from adagp.plan import Phase
+from adagp.run.config import TrainConfig
+from adagp.run.folder import RunFolder
+from adagp.sources import LearningOptions, PredictedSource, RemappedSource, Source
+from adagp.tasks.base import Task
+from adagp.tasks.classify import Classification
+from adagp.train.attach import attach
+from adagp.train.checkpoint import save_weights
+from adagp.train.engine import Trainer
+from adagp.train.guard import Guard
+from adagp.train.loop import Loop, Observer
+
+
+class Session:
+    """One run: everything is built and checked on construction, before any file is written; `run` does the work."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        data_dir: Path | None = None,
+        download: bool = False,
+        checkpoint_seconds: float = 60.0,
+    ) -> None:
+        self.config = config
+        self.data_dir = data_dir
+        self.checkpoint_seconds = checkpoint_seconds
+        self.device = check_device(config.device)
+        torch.manual_seed(config.seed)
+        self.task: Task = Classification(config, data_dir, download)
+        self.model = self.task.build_model().to(self.device)
+        self.optimizer = build_optimizer(config, self.model)
+        self.scheduler = build_scheduler(config, self.optimizer)
+        self.trainer = build_trainer(config, self.task, self.model, self.optimizer)
+
+    def start(self, path: Path, *, force: bool = False) -> Loop:
+        """Return the loop of a new run in the folder `path`."""
+        folder = RunFolder.create(path, force=force)
+        folder.write_json("config.json", saved_config(self.config, self.data_dir))
+        folder.write_json("versions.json", versions())
+        folder.write_rows([])
+        return self._loop(folder)
+
+    def resume(self, path: Path) -> Loop:
+        """Return the loop of the run in `path`, where it was left."""
+        loop = self._loop(RunFolder.open(path))
+        loop.resume()
+        return loop
+
+    def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
+        """Train to the end and return the summary; None if stopped before."""
+        if not loop.run(observer, stop):
+            return None
+        save_weights(loop.folder.weights, self.model)
+        summary = summarize(self.config, self.data_dir, loop)
+        loop.folder.write_json("summary.json", summary)
+        return summary
+
+    def _loop(self, folder: RunFolder) -> Loop:
+        return Loop(
+            self.trainer,
+            self.task,
+            self.scheduler,
+            folder,
+            epochs=self.config.epochs,
+            checkpoint_seconds=self.checkpoint_seconds,
+        )
+
+
+def build_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the model's optimizer."""
+    parameters, decay = model.parameters(), config.weight_decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=decay)
+    if config.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=decay)
+    return torch.optim.AdamW(parameters, lr=config.lr, weight_decay=decay)
+
+
+def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
+    """Return the schedule of the model's learning rate, stepped once an epoch."""
+    if config.lr_scheduler == "plateau":
+        factor, patience = config.way.plateau
+        return ReduceLROnPlateau(optimizer, factor=factor, patience=patience)
+    if config.lr_scheduler == "multistep":
+        return MultiStepLR(optimizer, list(milestones(config.epochs)))
+    if config.lr_scheduler == "cosine":
+        return CosineAnnealingLR(optimizer, config.epochs)
+    return None
+
+
+def milestones(epochs: int) -> tuple[int, ...]:
+    """Return the epochs after which a stepped learning rate falls to a tenth: a half and three quarters of the run."""
+    return tuple(sorted({max(1, epochs // 2), max(1, epochs * 3 // 4)}))
+
+
+def build_sources(config: TrainConfig) -> dict[str, Source]:
+    """Return the sources of the run's method, with its options."""
+    scheduler = config.predictor_scheduler or config.way.predictor_scheduler
+    options = LearningOptions(
+        learning_rate=config.predictor_lr,
+        milestones=milestones(config.epochs) if scheduler == "multistep" else (),
+        plateau=scheduler == "plateau",
+        normalize=config.normalize,
+        hold_norm=config.hold_norm,
+        seed=config.seed,
+    )
+    kinds: dict[str, Callable[[LearningOptions], Source]] = {"predicted": PredictedSource, "remapped": RemappedSource}
+    source = config.way.source
+    return {} if source is None else {source: kinds[source](options)}
+
+
+def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trainer:
+    """Return the trainer for the run's schedule and sources."""
+    return attach(
+        model,
+        optimizer,
+        epochs=config.epochs,
+        batches_per_epoch=task.batches_per_epoch,
+        schedule=config.schedule(),
+        sources=build_sources(config),
+        guard=Guard(config.guard_limit),
+        metrics_every=config.metrics_every,
+    )
+
+
+def check_device(name: str) -> torch.device:
+    """Return the device called `name`, tried out."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise OptionError(f"device '{name}' cannot be used here: {reason} Try cpu.") from None
+    return device
+
+
+def saved_config(config: TrainConfig, data_dir: Path | None) -> dict[str, Any]:
+    """Return what config.json holds: the options, where the data were, and the command that repeats the run."""
+    command = config.command() + (f" --data-dir {data_dir}" if data_dir else "")
+    return {**config.as_dict(), "data_dir": str(data_dir) if data_dir else None, "command": command}
+
+
+def read_config(folder: RunFolder) -> tuple[TrainConfig, Path | None]:
+    """Return the configuration of a run, and where its data were."""
+    saved = folder.read_json("config.json")
+    if not isinstance(saved, dict):
+        raise RunError(f"'{folder.path / 'config.json'}' does not hold a configuration.")
+    data_dir = saved.pop("data_dir", None)
+    saved.pop("command", None)
+    config = TrainConfig.from_dict(saved, str(folder.path / "config.json"))
+    return config, Path(data_dir) if data_dir else None
+
+
+def versions() -> dict[str, Any]:
+    """Return what decides whether numbers can be repeated: programs, machine, threads."""
+    return {
+        "adagp": __version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": metadata.version("numpy"),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[str, Any]:
+    """Return the result of a finished run."""
+    rows = loop.rows
+    batches, seconds, answers = Counter[str](), Counter[str](), Counter[str]()
+    for row in rows:
+        batches.update(row["batches"])
+        seconds.update(row["seconds"])
+        answers.update(row["answers"])
+    last = rows[-1]
+    sampled = [row["sites"] for row in rows if any(figures["cosine"] is not None for figures in row["sites"].values())]
+    speeds = {phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if seconds[phase]}
+    return {
+        "run": str(loop.folder.path),
+        "command": saved_config(config, data_dir)["command"],
+        "dataset": config.dataset,
+        "model": config.model,
+        "method": config.method,
+        "seed": config.seed,
+        "epochs": len(rows),
+        "parameters": sum(parameter.numel() for parameter in loop.trainer.model.parameters()),
+        **{name: value for name, value in last.items() if name.startswith(("test_", "train_"))},
+        "best_test_accuracy": max(row["test_accuracy"] for row in rows),
+        "seconds": sum(seconds.values()),
+        "seconds_by_phase": dict(seconds),
+        "samples_per_second": speeds,
+        "batches": {kind: batches[kind] for kind in ("bp", "gp", "guarded", "warmup")},
+        "sites": sampled[-1] if sampled else {},
+    }

@@ -1,0 +1,83 @@
+"""Tells before training what adagp will do with a model and an optimizer, and what it cannot do."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from adagp.errors import ModelError
+from adagp.sites import Survey, survey
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The findings of `validate`. `problems` must be mended before training; `notes` are worth knowing."""
+
+    survey: Survey
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def raise_problems(self) -> None:
+        """Raise a `ModelError` with all problems, if there are any."""
+        if self.problems:
+            raise ModelError(" ".join(self.problems))
+
+    def __str__(self) -> str:
+        sites, rest = self.survey.sites, self.survey.rest
+        predicted = sum(site.weight.numel() for site in sites)
+        held = sum(one.parameter.numel() for one in rest)
+        lines = [f"{len(sites)} sites, {predicted:,} weights: predicted in GP batches"]
+        lines += [
+            f"  {site.name:<32} {type(site.module).__name__:<10} {site.rows} samples x {site.width} gradients"
+            for site in sites
+        ]
+        lines.append(f"{len(rest)} other parameters, {held:,} numbers: held in GP batches, backprop in BP batches")
+        lines += [f"  {one.name:<32} {one.reason}" for one in rest]
+        lines += [f"note: {note}" for note in self.notes]
+        lines += [f"problem: {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+def validate(model: nn.Module, optimizer: torch.optim.Optimizer, exclude: Sequence[str] = ()) -> Validation:
+    """Look at a model and its optimizer without changing or running them. `print` the answer to read it."""
+    optimized = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    found = survey(model, optimized, exclude)
+    return Validation(found, tuple(_problems(model, optimizer, found)), tuple(_notes(model, optimized, found)))
+
+
+def _problems(model: nn.Module, optimizer: torch.optim.Optimizer, found: Survey) -> list[str]:
+    problems = []
+    if _needs_closure(optimizer):
+        problems.append(
+            f"{type(optimizer).__name__} calls a closure several times a step, each with a loss and a backward pass; "
+            "a GP batch has neither. Use an optimizer whose step() needs no closure."
+        )
+    if not found.sites:
+        problems.append(
+            "the model has no layer whose gradient can be predicted: no trainable Conv1d, Conv2d, Conv3d or Linear "
+            "weight in the optimizer, nor a layer with a rule of your own (adagp.register_rule)."
+        )
+    return problems
+
+
+def _notes(model: nn.Module, optimized: Sequence[nn.Parameter], found: Survey) -> list[str]:
+    own = {id(parameter) for parameter in model.parameters()}
+    foreign = sum(id(parameter) not in own for parameter in optimized)
+    unknown = sorted(
+        {one.reason.removeprefix("no rule for layer type ") for one in found.rest if "no rule" in one.reason}
+    )
+    notes = []
+    if foreign:
+        notes.append(f"{foreign} parameters of the optimizer do not belong to the model; GP batches hold them.")
+    if unknown:
+        notes.append(f"no rule for {', '.join(unknown)}; adagp.register_rule makes such layers sites.")
+    return notes
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return True
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
