@@ -8,6 +8,7 @@ from adagp.hw.array import Array
 from adagp.hw.dataflows import DATAFLOWS
 from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.predictor import PredictorShape
+from adagp.hw.product import Cost
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,12 @@ class Accelerator:
         """Words that the global buffer holds."""
         return self.buffer_kilobytes * 8192 / self.word_bits
 
-    def transfer_cycles(self, words: int) -> int:
-        """Return the cycles in which `words` come from or go to off-chip memory."""
-        return 0 if self.bandwidth == inf else -int(-words // self.words_per_cycle)
+    def with_stalls(self, cost: Cost) -> Cost:
+        """Return `cost` with the longer of its compute and its transfer cycles, as double buffering gives."""
+        if self.bandwidth == inf:
+            return cost
+        transfer = -int(-cost.dram_words // self.words_per_cycle)
+        return cost if transfer <= cost.cycles else cost.taking(transfer)
 
     def energy_model(self, predictor_weights: int = 0) -> EnergyModel:
         """Return the energy model; `predictor_weights` in words is what the predictor memory holds, 0 if there is none."""

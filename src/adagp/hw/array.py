@@ -34,14 +34,19 @@ def parse_array(text: str) -> Array:
     return Array(int(match[1]), int(match[2]))
 
 
-def enlarged(array: Array, factor: float) -> Array:
-    """Return an array with `factor` times the PEs.
+def enlarged(array: Array, factor: float) -> list[Array]:
+    """Return arrays with up to `factor` times the PEs (rounded), the given one first.
 
-    Of the arrays with at most that many PEs (rounded) whose shape is within a factor of two of the given one's, it is the one with the
-    most PEs, and of those the one nearest in shape.
+    They are as large as their rows allow, larger than the given one, and of a shape within a factor of two of its own.
     """
     budget = round(array.pes * factor)
     shape = array.rows / array.columns
     choices = [Array(rows, budget // rows) for rows in range(1, budget + 1)]
-    similar = [choice for choice in choices if 0.5 <= choice.rows / choice.columns / shape <= 2]
-    return max(similar, key=lambda choice: (choice.pes, -abs(choice.rows / choice.columns - shape)))
+    return [
+        array,
+        *(
+            choice
+            for choice in choices
+            if choice.pes > array.pes and 0.5 <= choice.rows / choice.columns / shape <= 2
+        ),
+    ]

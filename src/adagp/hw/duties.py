@@ -7,6 +7,7 @@ weight gradient where a source supplies it; no forward pass if the batch is skip
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from adagp.hw.accelerator import Accelerator
 from adagp.hw.product import NOTHING, Cost
 from adagp.hw.stages import Stage
 from adagp.hw.workload import Attention
@@ -30,12 +31,14 @@ class Duty:
     learns: bool = False
 
 
-def duties(stages: Sequence[Stage], plan: Plan, predictor_learns: bool) -> list[Duty]:
+def duties(stages: Sequence[Stage], plan: Plan, accelerator: Accelerator, predictor_learns: bool) -> list[Duty]:
     """Return what each stage does under `plan`; `predictor_learns` says whether true gradients train a predictor."""
     if plan.default == "skip" and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
-    return [_duty(stage, plan, predictor_learns, index, stop) for index, stage in enumerate(stages)]
+    return [
+        _duty(stage, plan, accelerator, predictor_learns, index - stop) for index, stage in enumerate(stages)
+    ]
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
@@ -50,23 +53,40 @@ def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     return next(true, len(stages))
 
 
-def _duty(stage: Stage, plan: Plan, predictor_learns: bool, index: int, stop: int) -> Duty:
+def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, predictor_learns: bool, above_stop: int) -> Duty:
+    source = plan.source_of(stage.layer.name) if stage.is_site else None
     forward = stage.forward + stage.elementwise_forward
-    backward = NOTHING
-    if index >= stop:
-        backward += stage.elementwise_backward
-        if stage.layer.input_gradient and index > stop:
-            backward += stage.input_gradient
-            if isinstance(stage.layer, Attention):
-                backward += stage.weight_gradient  # the gradient of the other activation
-    if not stage.is_site:
-        return Duty(stage, forward, backward)
-    source = plan.source_of(stage.layer.name)
-    if source == BACKPROP:
-        backward += stage.weight_gradient
-    elif source == "topk":
-        backward += stage.top_one
-    elif source == "feedback":
-        backward += stage.feedback
+    backward = _chain(stage, above_stop) + _weight_gradient(stage, source)
+    if backward == NOTHING:
+        forward += stage.update  # the weights are there, so they are updated as the forward pass goes on
+    else:
+        backward += stage.update
     learns = predictor_learns and source == BACKPROP
-    return Duty(stage, forward, backward + stage.update, learns or source in PREDICTED, learns)
+    return Duty(
+        stage,
+        accelerator.with_stalls(forward),
+        accelerator.with_stalls(backward),
+        predicts=learns or source in PREDICTED,
+        learns=learns,
+    )
+
+
+def _chain(stage: Stage, above_stop: int) -> Cost:
+    """Return what it takes to bring the gradient through a stage that lies `above_stop` stages above the lowest one."""
+    if above_stop < 0:
+        return NOTHING
+    if above_stop == 0 or not stage.layer.input_gradient:
+        return stage.elementwise_backward
+    through = stage.elementwise_backward + stage.input_gradient
+    # A product of two activations has two input gradients.
+    return through + stage.weight_gradient if isinstance(stage.layer, Attention) else through
+
+
+def _weight_gradient(stage: Stage, source: str | None) -> Cost:
+    if source == BACKPROP:
+        return stage.weight_gradient
+    if source == "topk":
+        return stage.top_one
+    if source == "feedback":
+        return stage.feedback
+    return NOTHING

@@ -97,7 +97,20 @@ class Cost:
 
     def beside(self, other: "Cost") -> "Cost":
         """Return the cost of both at the same time: the slower one's cycles, the sum of the rest."""
-        return replace(self + other, cycles=max(self.cycles, other.cycles))
+        return (self + other).taking(max(self.cycles, other.cycles))
+
+    def taking(self, cycles: int) -> "Cost":
+        """Return the same work in `cycles`."""
+        return Cost(
+            cycles,
+            self.macs,
+            self.buffer_reads,
+            self.buffer_writes,
+            self.dram_reads,
+            self.dram_writes,
+            self.own_reads,
+            self.own_writes,
+        )
 
     @property
     def dram_words(self) -> int:

@@ -77,28 +77,27 @@ class Recorded:
 def recorded_run(folder: Path) -> Recorded:
     """Read the phases that a training run recorded.
 
-    `phases.jsonl` has an object an epoch with counts of batches: `warmup`, `bp`, `gp` and `guarded` (predicted batches that fell back to
-    backprop). `config.json` has the batch size, the model and the data set.
+    Each line of `metrics.jsonl` has an epoch's `batches`: `warmup`, `bp` (the warm-up among them), `gp` and `guarded` (predicted
+    batches whose prediction was refused). `config.json` has the batch size, the model and the data set.
     """
     config = json.loads(_read(folder, "config.json"))
-    lines = [json.loads(line) for line in _read(folder, "phases.jsonl").splitlines() if line.strip()]
-    if not lines:
-        raise RunError(f"run {folder} has recorded no epoch in phases.jsonl.")
+    epochs = [json.loads(line)["batches"] for line in _read(folder, "metrics.jsonl").splitlines()]
+    if not epochs:
+        raise RunError(f"run {folder} has recorded no epoch yet.")
     totals: Counter[str] = Counter()
-    for line in lines:
-        totals.update({name: line.get(name, 0) for name in ("warmup", "bp", "gp", "guarded")})
-    predicted = predicted_plan("predicted")
+    for batches in epochs:
+        totals.update(batches)
     counts = (
         (WARM_UP, totals["warmup"]),
-        (BACKPROP_ALL, totals["bp"] + totals["guarded"]),
-        (predicted, totals["gp"]),
+        (BACKPROP_ALL, totals["bp"] - totals["warmup"]),
+        (predicted_plan("predicted"), totals["gp"] + totals["guarded"]),
     )
     learns = totals["warmup"] + totals["gp"] + totals["guarded"] > 0
-    return Recorded(Run(config["batch_size"], counts, learns), len(lines), config)
+    return Recorded(Run(config["batch_size"], counts, learns), len(epochs), config)
 
 
 def _read(folder: Path, name: str) -> str:
     try:
         return (folder / name).read_text(encoding="utf-8")
     except OSError:
-        raise RunError(f"run {folder} has no {name}; it is not a finished `adagp train` run.") from None
+        raise RunError(f"run {folder} has no {name}; `adagp train` writes it.") from None

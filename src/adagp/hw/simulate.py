@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from adagp.errors import ModelError
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import enlarged
+from adagp.hw.array import Array, enlarged
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
 from adagp.hw.duties import duties
 from adagp.hw.energy import Energy
@@ -20,6 +20,7 @@ from adagp.plan import BACKPROP_ALL, Phase
 class Outcome:
     """A design's whole run: `by_layer[i][phase]` is the cost of stage `i` in all batches of a phase."""
 
+    array: Array
     cost: Cost
     energy: Energy
     seconds: float
@@ -62,29 +63,46 @@ def simulate(
     chosen = {name: DESIGNS[name] for name in dict.fromkeys(("baseline", *designs))}
     if not workload.array_layers:
         raise ModelError(f"'{workload.name}' has no convolution, linear layer or product: there is nothing to simulate.")
-    plain = stages(workload, accelerator, run.batch)
-    outcomes = {name: _outcome(workload, accelerator, run, design, plain) for name, design in chosen.items()}
-    return Simulation(workload, accelerator, run, plain, outcomes)
+    work = _Work(workload, accelerator, run)
+    outcomes = {name: _best(work, design) for name, design in chosen.items()}
+    return Simulation(workload, accelerator, run, work.stages, outcomes)
 
 
-def _outcome(
-    workload: Workload, accelerator: Accelerator, run: Run, design: Design, plain: tuple[Stage, ...]
-) -> Outcome:
-    if design.array_factor != 1.0:
-        larger = replace(accelerator, array=enlarged(accelerator.array, design.array_factor))
-        plain = stages(workload, larger, run.batch)
-    counts = run.counts if design.predicts else ((BACKPROP_ALL, run.batches),)
-    learns = design.predicts and run.predictor_learns
-    by_layer: list[dict[Phase, Cost]] = [{} for _ in plain]
-    for plan, count in counts:
-        for layer, cost in zip(by_layer, design.step(duties(plain, plan, learns)), strict=True):
-            layer[plan.phase] = layer.get(plan.phase, NOTHING) + cost * count
-    phases = {plan.phase for plan, _ in counts}
-    by_phase = {phase: total(layer[phase] for layer in by_layer) for phase in Phase if phase in phases}
+class _Work:
+    """A run's stages, and the duties under each of its plans, which all designs share."""
+
+    def __init__(self, workload: Workload, accelerator: Accelerator, run: Run) -> None:
+        self.workload = workload
+        self.accelerator = accelerator
+        self.run = run
+        self.stages = stages(workload, accelerator, run.batch)
+        self.scheduled = [
+            (plan.phase, count, duties(self.stages, plan, accelerator, run.predictor_learns))
+            for plan, count in run.counts
+        ]
+        self.backprop = [(Phase.BP, run.batches, duties(self.stages, BACKPROP_ALL, accelerator, False))]
+
+
+def _best(work: _Work, design: Design) -> Outcome:
+    """Return the design's outcome, on the quickest of the arrays that it may have."""
+    if design.array_factor == 1.0:
+        return _outcome(work, design)
+    arrays = enlarged(work.accelerator.array, design.array_factor)
+    others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in arrays)
+    return min((_outcome(other, design) for other in others), key=lambda outcome: outcome.cost.cycles)
+
+
+def _outcome(work: _Work, design: Design) -> Outcome:
+    accelerator = work.accelerator
+    by_layer: list[dict[Phase, Cost]] = [{} for _ in work.stages]
+    for phase, count, batch in work.scheduled if design.predicts else work.backprop:
+        for layer, cost in zip(by_layer, design.step(batch), strict=True):
+            layer[phase] = layer.get(phase, NOTHING) + cost * count
+    by_phase = {phase: total(layer[phase] for layer in by_layer) for phase in by_layer[0]}
     cost = total(by_phase.values())
-    model = accelerator.energy_model(predictor_weights(workload, accelerator) if design.predictor_memory else 0)
-    seconds = cost.cycles / accelerator.clock_hz
-    return Outcome(cost, model.energy(cost), seconds, by_phase, tuple(by_layer))
+    weights = predictor_weights(work.workload, accelerator) if design.predictor_memory else 0
+    energy = accelerator.energy_model(weights).energy(cost)
+    return Outcome(accelerator.array, cost, energy, cost.cycles / accelerator.clock_hz, by_phase, tuple(by_layer))
 
 
 def predictor_weights(workload: Workload, accelerator: Accelerator) -> int:

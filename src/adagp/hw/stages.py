@@ -1,11 +1,11 @@
-"""A workload on an accelerator, batch by batch: what each stage's passes cost.
+"""A workload on an accelerator, batch by batch: what each stage's passes compute and move.
 
-A **stage** is a layer on the array with the element-wise work that follows it. Off-chip traffic is double-buffered: a layer takes the
-longer of its compute and its transfer cycles, so stalls appear where bandwidth is short.
+A **stage** is a layer on the array with the element-wise work that follows it. Here compute cycles and off-chip words stand side
+by side; `Accelerator.with_stalls` brings them together.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array
@@ -33,7 +33,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Stage:
-    """A layer of the array, the element-wise work after it, and the costs of their passes for one batch.
+    """A layer of the array, the element-wise work after it, and the costs of their passes for one batch, without stalls.
 
     `update` is the optimizer's traffic. `top_one` and `feedback` are the weight gradients of approximated sources.
     """
@@ -55,50 +55,37 @@ class Stage:
         return self.layer.trainable
 
 
-@dataclass
-class _Builder:
-    """Collects stages; element-wise work before the first layer joins the first stage."""
-
-    stages: list[Stage] = field(default_factory=list)
-    forward: Cost = NOTHING
-    backward: Cost = NOTHING
-
-    def close(self) -> None:
-        if self.stages:
-            self.stages[-1] = replace(
-                self.stages[-1],
-                elementwise_forward=self.stages[-1].elementwise_forward + self.forward,
-                elementwise_backward=self.stages[-1].elementwise_backward + self.backward,
-            )
-            self.forward = self.backward = NOTHING
-
-
 def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[Stage, ...]:
-    """Return the stages of `workload` for batches of `batch` samples."""
-    builder = _Builder()
+    """Return the stages of `workload` for batches of `batch` samples.
+
+    Element-wise work before the first layer joins the first stage.
+    """
+    found: list[Stage] = []
+    forward = backward = NOTHING
     error_words = error_width(workload)
+    known: dict[ArrayLayer, Stage] = {}  # models repeat shapes
     for layer in workload.layers:
         if isinstance(layer, Elementwise):
             read, written = batch * layer.input_words, batch * layer.output_words
-            builder.forward += moved(accelerator, read, written)
-            builder.backward += moved(accelerator, read + written, read)
-        else:
-            builder.close()
-            builder.stages.append(_stage(layer, accelerator, batch, error_words))
-    builder.close()
-    return tuple(builder.stages)
+            forward += Cost(dram_reads=read, dram_writes=written)
+            backward += Cost(dram_reads=read + written, dram_writes=read)
+            continue
+        if found:
+            found[-1] = replace(found[-1], elementwise_forward=forward, elementwise_backward=backward)
+            forward = backward = NOTHING
+        shape = replace(layer, name="")
+        if shape not in known:
+            known[shape] = _stage(layer, accelerator, batch, error_words)
+        found.append(replace(known[shape], layer=layer))
+    if found:
+        found[-1] = replace(found[-1], elementwise_forward=forward, elementwise_backward=backward)
+    return tuple(found)
 
 
 def error_width(workload: Workload) -> int:
     """Return the width of the network's output: the last layer's outputs for each row."""
     last = [layer for layer in workload.array_layers if layer.trainable]
     return last[-1].samples if last else 0
-
-
-def moved(accelerator: Accelerator, reads: int, writes: int) -> Cost:
-    """Return the cost of off-chip words that nothing overlaps."""
-    cycles = accelerator.transfer_cycles(reads + writes)
-    return Cost(cycles, dram_reads=reads, dram_writes=writes)
 
 
 def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Stage:
@@ -113,7 +100,7 @@ def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words:
     feedback = Product(batch, error_words, layer.output_words)
     return replace(
         stage,
-        update=moved(accelerator, state, state + layer.weights),
+        update=Cost(dram_reads=state, dram_writes=state + layer.weights),
         top_one=_top_one(layer, accelerator, batch),
         feedback=_work((feedback,), accelerator.array, accelerator.dataflow) + stage.weight_gradient,
         predictions=_predictions(layer, accelerator),
@@ -121,10 +108,9 @@ def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words:
 
 
 def _pass(layer: ArrayLayer, product: Product, accelerator: Accelerator, batch: int) -> Cost:
-    """Return the longer of compute and transfer, with both counted."""
     reads, writes = traffic(layer, product.operation, accelerator.buffer_words, batch)
     compute = array_cost(accelerator.dataflow, product, accelerator.array)
-    return compute.beside(moved(accelerator, reads, writes))
+    return compute + Cost(dram_reads=reads, dram_writes=writes)
 
 
 def traffic(layer: ArrayLayer, operation: Operation, buffer_words: float, batch: int) -> tuple[int, int]:
@@ -149,8 +135,8 @@ def traffic(layer: ArrayLayer, operation: Operation, buffer_words: float, batch:
 def _top_one(layer: ArrayLayer, accelerator: Accelerator, batch: int) -> Cost:
     """One input patch for each sample and output channel, found by reading the output's gradient once."""
     macs = batch * layer.weights
-    patches = Cost(-(-macs // accelerator.array.pes), macs, buffer_reads=batch * layer.output_words + macs)
-    return patches.beside(moved(accelerator, batch * layer.output_words, 0))
+    outputs = batch * layer.output_words
+    return Cost(-(-macs // accelerator.array.pes), macs, buffer_reads=outputs + macs, dram_reads=outputs + macs)
 
 
 def _work(products: Iterable[Product], array: Array, dataflow: str) -> Cost:
@@ -162,15 +148,17 @@ def _predictions(layer: ArrayLayer, accelerator: Accelerator) -> Predictions:
     shape, dataflow = accelerator.predictor, accelerator.dataflow
     arrays = (accelerator.array, accelerator.predictor_array)
     weights = shape.weights(layer)
-    moments = moved(accelerator, 2 * weights, 2 * weights)
+    moments = Cost(dram_reads=2 * weights, dram_writes=2 * weights)
     forward, forward_own = (_work(shape.products(layer), array, dataflow) for array in arrays)
-    training, training_own = (_work(shape.training(layer), array, dataflow).beside(moments) for array in arrays)
+    training, training_own = (
+        accelerator.with_stalls(_work(shape.training(layer), array, dataflow) + moments) for array in arrays
+    )
     return Predictions(
         forward,
         training,
         forward_own,
         training_own,
-        load=moved(accelerator, weights, 0),
-        store=moved(accelerator, 0, layer.weights),
-        write_back=moved(accelerator, 0, weights),
+        load=accelerator.with_stalls(Cost(dram_reads=weights)),
+        store=accelerator.with_stalls(Cost(dram_writes=layer.weights)),
+        write_back=accelerator.with_stalls(Cost(dram_writes=weights)),
     )
