@@ -75,13 +75,9 @@ def _checked_images(key: str, images: NDArray[Any], where: str) -> Pixels:
 def _checked_labels(part: str, arrays: dict[str, NDArray[Any]], where: str) -> Labels:
     labels, images = arrays[f"y_{part}"], arrays[f"x_{part}"]
     if labels.dtype.kind not in "iu":
-        raise DataError(
-            f"{where}: y_{part} has dtype {labels.dtype}; labels must be whole numbers (an integer dtype)."
-        )
+        raise DataError(f"{where}: y_{part} has dtype {labels.dtype}; labels must be whole numbers (an integer dtype).")
     if labels.ndim != 1:
-        raise DataError(
-            f"{where}: y_{part} has shape {labels.shape}; labels must be (N,), one number an image."
-        )
+        raise DataError(f"{where}: y_{part} has shape {labels.shape}; labels must be (N,), one number an image.")
     if len(labels) != len(images):
         raise DataError(f"{where}: x_{part} has {len(images)} images but y_{part} has {len(labels)} labels.")
     return labels.astype(np.int64)
@@ -90,8 +86,7 @@ def _checked_labels(part: str, arrays: dict[str, NDArray[Any]], where: str) -> L
 def _refuse_unequal_sizes(train: Pixels, test: Pixels, where: str) -> None:
     if train.shape[1:] != test.shape[1:]:
         raise DataError(
-            f"{where}: training images are {_size(train)} but test images are {_size(test)}; "
-            "both must be alike."
+            f"{where}: training images are {_size(train)} but test images are {_size(test)}; both must be alike."
         )
 
 
@@ -103,6 +98,5 @@ def _refuse_foreign_labels(key: str, labels: Labels, classes: int, where: str) -
     foreign = labels[(labels < 0) | (labels >= classes)]
     if len(foreign):
         raise DataError(
-            f"{where}: {key} holds the label {foreign[0]}; "
-            f"with {classes} classes labels run from 0 to {classes - 1}."
+            f"{where}: {key} holds the label {foreign[0]}; with {classes} classes labels run from 0 to {classes - 1}."
         )

@@ -65,18 +65,14 @@ def read_imagenette(name: str, folder: Path, size: int) -> ImageSet:
     """Return Imagenette from `train` and `val` with a folder for each class."""
     wnids, train = class_folders(folder / "train")
     _, test = class_folders(folder / "val", wnids)
-    return _read_pictures(
-        name, folder, size, train, test, tuple(IMAGENETTE_NAMES.get(wnid, wnid) for wnid in wnids)
-    )
+    return _read_pictures(name, folder, size, train, test, tuple(IMAGENETTE_NAMES.get(wnid, wnid) for wnid in wnids))
 
 
 def read_tinyimagenet(name: str, folder: Path, size: int) -> ImageSet:
     """Return Tiny-ImageNet from its own layout, or with the `val` pictures sorted into class folders."""
     wnids, train = class_folders(folder / "train")
     annotations = folder / "val" / "val_annotations.txt"
-    test = (
-        _annotated(annotations, wnids) if annotations.is_file() else class_folders(folder / "val", wnids)[1]
-    )
+    test = _annotated(annotations, wnids) if annotations.is_file() else class_folders(folder / "val", wnids)[1]
     return _read_pictures(name, folder, size, train, test, tuple(wnids))
 
 

@@ -28,8 +28,7 @@ def load_images(
     info = image_info(name)
     if info.streamed:
         raise OptionError(
-            f"{name} is too large to hold in memory; "
-            "adagp.data.loaders.image_loaders reads it batch by batch."
+            f"{name} is too large to hold in memory; adagp.data.loaders.image_loaders reads it batch by batch."
         )
     path = _PACKAGED / "digits.npz" if name == "digits" else locate(info, Path(data_dir), download)
     if path.suffix == ".npz":
@@ -57,9 +56,7 @@ def locate(info: DatasetInfo, data_dir: Path, download: bool = False) -> Path:
             try:
                 info.fetch(data_dir)
             except (OSError, RuntimeError) as fault:
-                raise DataError(
-                    f"could not download {info.name}: {fault}. {ways_to_get(info, data_dir)}"
-                ) from fault
+                raise DataError(f"could not download {info.name}: {fault}. {ways_to_get(info, data_dir)}") from fault
         found = _find(info, data_dir)
     if found is None:
         raise DataError(f"data set '{info.name}' is not in {data_dir}. {ways_to_get(info, data_dir)}")
@@ -76,10 +73,7 @@ def ways_to_get(info: DatasetInfo, data_dir: Path) -> str:
     folders = [str(data_dir / file) for file in info.files if not file.endswith(".npz")]
     ways = []
     if archives:
-        ways.append(
-            f"the file {' or '.join(archives)} with the arrays {', '.join(KEYS)} "
-            f"(and {NAMES_KEY} if you like)"
-        )
+        ways.append(f"the file {' or '.join(archives)} with the arrays {', '.join(KEYS)} (and {NAMES_KEY} if you like)")
     if folders:
         ways.append(f"the folder {' or '.join(folders)} in its usual layout")
     offer = " Or let --download fetch it." if info.fetch else " It cannot be downloaded from here."
@@ -93,8 +87,7 @@ def _refuse_other_data(info: DatasetInfo, images: ImageSet, path: Path, size: in
     expected = (info.shape[0], size, size) if size else images.shape if info.size_varies else info.shape
     if images.shape != expected or images.shape[0] != info.shape[0]:
         raise DataError(
-            f"{path}: its images are {_text(images.shape)} (channels x height x width); "
-            f"expected {_text(expected)}."
+            f"{path}: its images are {_text(images.shape)} (channels x height x width); expected {_text(expected)}."
         )
 
 

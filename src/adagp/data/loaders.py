@@ -44,9 +44,7 @@ def image_loaders(
     """
     if not name.endswith(".npz") and (info := image_info(name)).streamed:
         folder = locate(info, Path(data_dir), download)
-        return _streamed(
-            info, folder, batch_size, size or info.shape[-1], seed, augment, channels_last, workers
-        )
+        return _streamed(info, folder, batch_size, size or info.shape[-1], seed, augment, channels_last, workers)
     images = load_images(name, data_dir, download, size)
     return loaders_of(images, batch_size, seed=seed, augment=augment, channels_last=channels_last)
 

@@ -53,9 +53,7 @@ def _array(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> NDArray[Any
         array = archive[key]
     except ValueError as fault:
         if "allow_pickle" in str(fault):
-            raise DataError(
-                f"{path}: {key} is pickled, which could run code; save it as a plain array."
-            ) from fault
+            raise DataError(f"{path}: {key} is pickled, which could run code; save it as a plain array.") from fault
         raise DataError(f"{path}: {key} is damaged ({fault}).") from fault
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path}: {key} is not a numpy array.")

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 
 
-def class_folders(
-    root: Path, classes: Sequence[str] | None = None
-) -> tuple[list[str], list[tuple[Path, int]]]:
+def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[list[str], list[tuple[Path, int]]]:
     """Return the class names below `root` and every picture with its label, both in sorted order.
 
     A class is a folder of `root`; its pictures may lie deeper. With `classes` given, `root` may hold no

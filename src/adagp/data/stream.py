@@ -103,9 +103,7 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
         picture = open_picture(Path(self.paths[index]))
         if self.augment:
             generator = generator_for(seed, epoch, index)
-            pixels: Pixels = resized_box(
-                picture, random_box(picture.width, picture.height, generator), self.size
-            )
+            pixels: Pixels = resized_box(picture, random_box(picture.width, picture.height, generator), self.size)
             if torch.rand((), generator=generator) < 0.5:
                 pixels = pixels[:, ::-1]
         else:

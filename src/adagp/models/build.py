@@ -42,9 +42,7 @@ def _check_options(classes: int, image: tuple[int, int, int], width: float) -> N
     if classes < 2:
         raise OptionError(f"{classes} classes cannot be told apart; a model needs 2 or more.")
     if min(image) < 1:
-        raise OptionError(
-            f"image {image} is not allowed; it must be channels, height and width, each 1 or more."
-        )
+        raise OptionError(f"image {image} is not allowed; it must be channels, height and width, each 1 or more.")
     if not 0 < width < float("inf"):
         raise OptionError(f"width {width} is not allowed; it must be above 0 (1 is the model as published).")
 
@@ -65,7 +63,5 @@ def _checked_module(model: object, reference: str) -> "nn.Module":
     from torch import nn
 
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module."
-        )
+        raise ModelError(f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module.")
     return model

@@ -12,15 +12,11 @@ def import_function(reference: str) -> Callable[..., Any]:
     """Return the function that `reference` names as `package.module:function`."""
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
-        raise ModelError(
-            f"cannot read '{reference}'; a model of your own is named as package.module:function."
-        )
+        raise ModelError(f"cannot read '{reference}'; a model of your own is named as package.module:function.")
     try:
         module = importlib.import_module(module_name)
     except Exception as fault:  # whatever the user's module does wrong at import is the answer to the user
-        raise ModelError(
-            f"cannot import '{module_name}' of '{reference}': {type(fault).__name__}: {fault}"
-        ) from fault
+        raise ModelError(f"cannot import '{module_name}' of '{reference}': {type(fault).__name__}: {fault}") from fault
     function = getattr(module, attribute, None)
     if function is None:
         raise ModelError(f"module '{module_name}' has no function '{attribute}' (from '{reference}').")
@@ -46,7 +42,6 @@ def call_with_accepted(function: Callable[..., Any], options: Mapping[str, Any],
     missing = [item.name for item in named if item.default is item.empty and item.name not in options]
     if missing:
         raise ModelError(
-            f"'{reference}' needs the argument '{missing[0]}', which has no default; "
-            f"given are {', '.join(options)}."
+            f"'{reference}' needs the argument '{missing[0]}', which has no default; given are {', '.join(options)}."
         )
     return function(**{item.name: options[item.name] for item in named if item.name in options})

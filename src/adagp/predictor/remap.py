@@ -24,6 +24,8 @@ class RemapNetwork(nn.Module):
 
     The published network averages the vectors of all samples after the fully connected layer. Averaging the features before
     it gives the same vector, as the layer is linear, at a fraction (one over the number of samples) of the work.
+
+    The fully connected layer starts at zero: an untrained predictor says "no gradient", not noise.
     """
 
     def __init__(self, outputs: int = 10_000, grid: int = 4, channels: int = 64) -> None:
@@ -37,6 +39,8 @@ class RemapNetwork(nn.Module):
             ]
         self.features = nn.Sequential(*layers, nn.Flatten())
         self.readout = nn.Linear(channels * grid * grid, outputs)
+        nn.init.zeros_(self.readout.weight)
+        nn.init.zeros_(self.readout.bias)
 
     def forward(self, summaries: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
         """Return a flat tensor of `size` numbers for each site from its summary `(rows, 1, grid, grid)`."""

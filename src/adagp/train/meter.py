@@ -1,6 +1,6 @@
 """What happened in an epoch so far: losses, right answers, batches and seconds by phase."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 from adagp.plan import Phase
@@ -15,7 +15,7 @@ class EpochMeter:
         self.answers = 0
         self.batches: Counter[str] = Counter()
         self.answers_by_phase: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def add(self, phase: Phase, loss: float, right: float, answers: int, seconds: float, guarded: bool) -> None:
         """Add one batch. A guarded batch is counted on its own; its time belongs to its phase."""
@@ -61,4 +61,4 @@ class EpochMeter:
         self.loss, self.right, self.answers = state["loss"], state["right"], state["answers"]
         self.batches = Counter(state["batches"])
         self.answers_by_phase = Counter(state["answers_by_phase"])
-        self.seconds = Counter(state["seconds"])
+        self.seconds = defaultdict(float, state["seconds"])

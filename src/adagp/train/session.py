@@ -2,8 +2,7 @@
 
 import platform
 import sys
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.sources import LearningOptions, PredictedSource, RemappedSource, Source
 from adagp.tasks.base import Task
-from adagp.tasks.classify import Classification
+from adagp.tasks.build import build_task
 from adagp.train.attach import attach
 from adagp.train.checkpoint import save_weights
 from adagp.train.engine import Trainer
@@ -43,7 +42,7 @@ class Session:
         self.checkpoint_seconds = checkpoint_seconds
         self.device = check_device(config.device)
         torch.manual_seed(config.seed)
-        self.task: Task = Classification(config, data_dir, download)
+        self.task = build_task(config, data_dir, download)
         self.model = self.task.build_model().to(self.device)
         self.optimizer = build_optimizer(config, self.model)
         self.scheduler = build_scheduler(config, self.optimizer)
@@ -181,17 +180,22 @@ def versions() -> dict[str, Any]:
     }
 
 
+def total(tables: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the sums by name over several tables."""
+    sums: dict[str, float] = {}
+    for table in tables:
+        for name, value in table.items():
+            sums[name] = sums.get(name, 0) + value
+    return sums
+
+
 def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[str, Any]:
     """Return the result of a finished run."""
     rows = loop.rows
-    batches, seconds, answers = Counter[str](), Counter[str](), Counter[str]()
-    for row in rows:
-        batches.update(row["batches"])
-        seconds.update(row["seconds"])
-        answers.update(row["answers"])
+    batches, seconds, answers = (total(row[name] for row in rows) for name in ("batches", "seconds", "answers"))
     last = rows[-1]
     sampled = [row["sites"] for row in rows if any(figures["cosine"] is not None for figures in row["sites"].values())]
-    speeds = {phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if seconds[phase]}
+    speeds = {phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if phase in answers}
     return {
         "run": str(loop.folder.path),
         "command": saved_config(config, data_dir)["command"],
@@ -204,7 +208,7 @@ def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[st
         **{name: value for name, value in last.items() if name.startswith(("test_", "train_"))},
         "best_test_accuracy": max(row["test_accuracy"] for row in rows),
         "seconds": sum(seconds.values()),
-        "seconds_by_phase": dict(seconds),
+        "seconds_by_phase": seconds,
         "samples_per_second": speeds,
         "batches": {kind: batches[kind] for kind in ("bp", "gp", "guarded", "warmup")},
         "sites": sampled[-1] if sampled else {},

@@ -1,0 +1,18 @@
+"""From a configuration to its task. Which one it is depends on the data set."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from adagp.data import DATASETS, IMAGES
+from adagp.run.config import TrainConfig
+from adagp.tasks.base import Task
+from adagp.tasks.classify import Classification
+
+TASKS: dict[str, Callable[[TrainConfig, Path | None, bool], Task]] = {IMAGES: Classification}
+"""The task of each kind of data set: made from the configuration, the data folder, and whether to download."""
+
+
+def build_task(config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> Task:
+    """Return the task of the configuration's data set; a path to a `.npz` file is an image set."""
+    kind = IMAGES if config.dataset.endswith(".npz") else DATASETS[config.dataset].task
+    return TASKS[kind](config, data_dir, download)

@@ -1,0 +1,101 @@
+"""Attaching and validating: what is said before training starts."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import adagp
+from adagp.errors import ModelError, OptionError
+from adagp.schedules import Ladder
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Embedding(7, 2), nn.Flatten(), nn.Linear(8, 2))
+
+
+def attach(one: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> adagp.Trainer:
+    given = {"epochs": 9, "batches_per_epoch": 10, **options}
+    return adagp.attach(one, optimizer or torch.optim.SGD(one.parameters(), lr=0.1), **given)
+
+
+def test_validate_tells_it_all() -> None:
+    one = model()
+    foreign = nn.Parameter(torch.zeros(3))
+    report = adagp.validate(one, torch.optim.SGD([*one.parameters(), foreign], lr=0.1))
+    assert str(report) == "\n".join(
+        [
+            "2 sites, 124 weights: predicted in GP batches",
+            "  0                                Conv2d     4 samples x 27 gradients",
+            "  4                                Linear     2 samples x 8 gradients",
+            "5 other parameters, 28 numbers: held in GP batches, backprop in BP batches",
+            "  0.bias                           bias",
+            "  1.weight                         normalisation",
+            "  1.bias                           normalisation",
+            "  2.weight                         no rule for layer type Embedding",
+            "  4.bias                           bias",
+            "note: 1 parameters of the optimizer do not belong to the model; GP batches hold them.",
+            "note: no rule for Embedding; adagp.register_rule makes such layers sites.",
+        ]
+    )
+    report.raise_problems()
+
+
+def test_closures_are_refused() -> None:
+    one = model()
+    with pytest.raises(
+        ModelError, match="^LBFGS calls a closure several times a step, each with a loss and a backward pass"
+    ):
+        attach(one, torch.optim.LBFGS(one.parameters()))
+
+    class Own(torch.optim.SGD):
+        def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
+            return closure()
+
+    with pytest.raises(ModelError, match="^Own calls a closure several times a step"):
+        attach(one, Own(one.parameters(), lr=0.1))
+
+
+def test_a_model_without_sites_is_refused() -> None:
+    with pytest.raises(
+        ModelError, match="^the model has no layer whose gradient can be predicted: no trainable Conv1d"
+    ):
+        attach(nn.BatchNorm2d(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "a run needs at least 1 epoch and 1 batch an epoch; got 0 epochs, 10 batches."),
+        ({"schedule": "0:0"}, "ratio 0:0 is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "),
+        (
+            {"schedule": "ladder", "warmup": 9},
+            "warm-up of 9 epochs does not fit a run of 9: nothing would be predicted. ",
+        ),
+        (
+            {"schedule": Ladder(), "warmup": 1},
+            "warmup goes with a schedule in text form; a Schedule object has its own.",
+        ),
+        ({"exclude": ["head*"]}, "the pattern 'head*' matches no layer of the model. Its layers are: 0, 1, 2, 3, 4."),
+        (
+            {"schedule": Ladder(source="predicte")},
+            "unknown source 'predicte'. Did you mean 'predicted'? Choose from: predicted, remapped.",
+        ),
+        (
+            {"sources": {"remapped": adagp.RemappedSource()}},
+            "source 'remapped' was given, but the schedule names only: predicted.",
+        ),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match="^" + re.escape(message)):
+        attach(model(), **options)
+
+
+def test_excluded_layers_are_held() -> None:
+    trainer = attach(model(), exclude=["4"])
+    assert [site.name for site in trainer.survey.sites] == ["0"]
+    assert {one.name: one.reason for one in trainer.survey.rest}["4.weight"] == "excluded"

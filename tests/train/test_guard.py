@@ -1,0 +1,27 @@
+"""The guard against predictions that would wreck the model."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from adagp.errors import OptionError
+from adagp.sites import survey
+from adagp.sources.norms import RunningNorms
+from adagp.train.guard import Guard
+
+
+def test_the_guard_knows_the_usual_norm() -> None:
+    sites = survey(nn.Linear(3, 2, bias=False)).sites
+    norms = RunningNorms(sites)
+    guard = Guard(limit=2.0)
+    assert guard.allows(sites, [torch.full((2, 3), 1e15)], norms), "before the first truth only finiteness counts"
+    norms.update(sites, torch.tensor([1.0]))
+    assert guard.allows(sites, [torch.full((2, 3), 0.8)], norms)  # norm 1.96
+    assert not guard.allows(sites, [torch.full((2, 3), 0.83)], norms)  # norm 2.03
+    assert not guard.allows(sites, [torch.full((2, 3), math.nan)], norms)
+    with pytest.raises(
+        OptionError, match=r"^the guard's limit is 0; it must be above 0 \(infinity checks finiteness only\)\.$"
+    ):
+        Guard(limit=0)

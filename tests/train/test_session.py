@@ -1,0 +1,256 @@
+"""Whole runs: their folders, and resuming them exactly."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adagp.errors import OptionError, RunError
+from adagp.run import RunFolder, TrainConfig
+from adagp.train.checkpoint import load_checkpoint, save_checkpoint
+from adagp.train.loop import News
+from adagp.train.session import Session, build_scheduler, check_device, milestones, read_config
+
+USER_MODEL = """
+from torch import nn
+
+def make(classes, image):
+    return nn.Sequential(
+        nn.Conv2d(image[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3),
+        nn.Flatten(), nn.Linear(4 * image[1] * image[2], classes),
+    )
+"""
+
+
+class Silent:
+    def on_batch(self, news: News) -> None:
+        pass
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        pass
+
+
+class StopAfter:
+    """Answers `stop()` with yes from the given batch on."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def on_batch(self, news: News) -> None:
+        self.left -= 1
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        pass
+
+    def __call__(self) -> bool:
+        return self.left <= 0
+
+
+@pytest.fixture
+def user_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model of the user's own, with dropout: its result depends on the random state."""
+    (tmp_path / "own_model.py").write_text(USER_MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_model:make"
+
+
+def short(model: str, **options: Any) -> TrainConfig:
+    return TrainConfig(
+        **{
+            "model": model,
+            "epochs": 3,
+            "batch_size": 200,  # 7 batches an epoch
+            "ratio": "2:1",
+            "warmup": 1,
+            "lr": 0.02,
+            "metrics_every": 2,
+            **options,
+        }
+    )
+
+
+def assert_same(one: Any, other: Any, where: str = "") -> None:
+    """Assert bit-equality of two checkpoints, measured seconds aside."""
+    assert type(one) is type(other), where
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for name in one:
+            if name != "seconds":
+                assert_same(one[name], other[name], f"{where}.{name}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for place, pair in enumerate(zip(one, other, strict=True)):
+            assert_same(*pair, f"{where}[{place}]")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    else:
+        assert one == other, where
+
+
+def same_rows(one: RunFolder, other: RunFolder) -> None:
+    assert_same(one.rows(), other.rows())
+
+
+@pytest.mark.parametrize("method", ["adagp", "remap", "bp"])
+def test_stopped_anywhere_and_resumed_ends_bit_equal(method: str, tmp_path: Path, user_model: str) -> None:
+    options = (
+        {} if method == "adagp" else {"ratio": "epochs:1:1"} if method == "remap" else {"ratio": None, "warmup": None}
+    )
+    config = short(user_model, method=method, lr_scheduler="multistep", **options)
+    whole = Session(config)
+    assert whole.run(loop := whole.start(tmp_path / "whole"), Silent()) is not None
+    expected = load_checkpoint(loop.folder.checkpoint)
+    # The first batch, the middle of a GP phase, the last batch of an epoch, the last batch but one.
+    for stop in (1, 8, 14, 20) if method == "adagp" else (9,):
+        path = tmp_path / f"stopped-{stop}"
+        first, stopper = Session(config), StopAfter(stop)
+        assert first.run(first.start(path), stopper, stopper) is None
+        torch.manual_seed(12345)  # what happens in between must not matter
+        second = Session(config)
+        assert second.run(resumed := second.resume(path), Silent()) is not None
+        assert_same(load_checkpoint(resumed.folder.checkpoint), expected, f"after {stop}")
+        same_rows(resumed.folder, loop.folder)
+
+
+def test_killed_at_any_time_and_resumed_ends_bit_equal(tmp_path: Path) -> None:
+    """kill -9 in the middle of a run that writes checkpoints all the time, again and again."""
+    command = [sys.executable, "-m", "adagp", "train", "--epochs", "4", "--batch-size", "64", "--ratio", "2:1"]
+    command += ["--lr", "0.01", "--checkpoint-seconds", "0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, env=environment, capture_output=True)
+    path = tmp_path / "killed"
+    process = subprocess.Popen([*command, "--out", str(path)], env=environment, stderr=subprocess.DEVNULL)
+    kills = 0
+    for _ in range(3):
+        _wait_for_progress(process, path)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        resume = [sys.executable, "-m", "adagp", "train", "--resume", str(path), "--checkpoint-seconds", "0"]
+        process = subprocess.Popen(resume, env=environment, stderr=subprocess.DEVNULL)
+    assert process.wait() == 0
+    assert kills > 0, "the run was over before it could be killed"
+    assert_same(load_checkpoint(path / "checkpoint.pt"), load_checkpoint(tmp_path / "whole" / "checkpoint.pt"))
+    same_rows(RunFolder.open(path), RunFolder.open(tmp_path / "whole"))
+
+
+def _wait_for_progress(process: "subprocess.Popen[bytes]", path: Path) -> None:
+    """Wait until this process has replaced the checkpoint a few times, or is over."""
+    checkpoint = path / "checkpoint.pt"
+    seen: set[int] = set()
+    while process.poll() is None and len(seen) < 8:
+        if checkpoint.exists():
+            seen.add(checkpoint.stat().st_mtime_ns)
+        time.sleep(0.002)
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "adagp",
+        "train",
+        "--epochs",
+        "500",
+        "--checkpoint-seconds",
+        "0",
+        "--out",
+        str(path),
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    _wait_for_progress(process, path)  # type: ignore[arg-type]  # text or bytes does not matter here
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+    assert process.returncode == 130
+    assert error == f"Stopped. Go on with: adagp train --resume {path}\n"
+    state = load_checkpoint(path / "checkpoint.pt")
+    config, _ = read_config(RunFolder.open(path))
+    loop = Session(config).resume(path)
+    assert loop.trainer.at.epoch == state["trainer"]["epoch"]
+
+
+def test_a_run_folder_says_all_about_the_run(tmp_path: Path, user_model: str) -> None:
+    config = short(user_model, method="adagp")
+    session = Session(config)
+    summary = session.run(session.start(tmp_path / "run"), Silent())
+    folder = RunFolder.open(tmp_path / "run")
+    assert summary == folder.read_json("summary.json")
+    assert summary is not None
+    assert summary["batches"] == {"bp": 7 + 2 + 2, "gp": 5 + 5, "guarded": 0, "warmup": 7}
+    assert 0 < summary["test_accuracy"] <= 1
+    assert set(summary["seconds_by_phase"]) == {"data", "warmup", "bp", "gp", "evaluation"}
+    assert summary["seconds"] == pytest.approx(sum(summary["seconds_by_phase"].values()))
+    assert set(summary["sites"]) == {"0", "5"}
+    assert set(summary["sites"]["0"]) == {"cosine", "norm_ratio", "mse", "mape", "cosine_previous"}
+    assert read_config(folder) == (config, None)
+    assert folder.read_json("versions.json")["torch"] == torch.__version__
+    assert len((folder.path / "sites.csv").read_text().splitlines()) == 1 + 3 * 2
+    weights = torch.load(folder.weights, weights_only=True)
+    assert list(weights) == list(session.model.state_dict())
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, user_model: str) -> None:
+    folders = []
+    for name, seed in (("one", 3), ("two", 3), ("three", 4)):
+        session = Session(short(user_model, seed=seed))
+        session.run(session.start(tmp_path / name), Silent())
+        folders.append(RunFolder.open(tmp_path / name))
+    same_rows(folders[0], folders[1])
+    assert folders[0].rows()[-1]["train_loss"] != folders[2].rows()[-1]["train_loss"]
+
+
+def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    with pytest.raises(RunError, match="there is no checkpoint at '.*' yet: nothing to resume"):
+        load_checkpoint(path)
+    save_checkpoint(path, {"weights": torch.zeros(1000)})
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(RunError, match="cannot read the checkpoint '.*': it is damaged or not a checkpoint"):
+        load_checkpoint(path)
+    torch.save({"format": 99}, path)
+    with pytest.raises(RunError, match="'.*' is not an adagp checkpoint of format 1"):
+        load_checkpoint(path)
+    torch.save({"format": 1, "evil": Silent()}, path)  # a class of ours: the safe loader must not build it
+    with pytest.raises(RunError, match="it is damaged or not a checkpoint"):
+        load_checkpoint(path)
+
+
+def test_schedules_of_the_learning_rate() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    kinds = {
+        name: type(build_scheduler(TrainConfig(lr_scheduler=name), optimizer)).__name__
+        for name in ("plateau", "multistep", "cosine", "none")
+    }
+    assert kinds == {
+        "plateau": "ReduceLROnPlateau",
+        "multistep": "MultiStepLR",
+        "cosine": "CosineAnnealingLR",
+        "none": "NoneType",
+    }
+    assert milestones(90) == (45, 67)
+    assert milestones(1) == (1,)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(OptionError, match="^device 'cuda:77' cannot be used here: .* Try cpu.$"):
+        check_device("cuda:77")
+    with pytest.raises(OptionError, match="^device 'toaster' cannot be used here: .* Try cpu.$"):
+        check_device("toaster")
+
+
+def test_metrics_are_json_lines(tmp_path: Path, user_model: str) -> None:
+    session = Session(short(user_model))
+    session.run(session.start(tmp_path / "run"), Silent())
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
+    assert [json.loads(line)["label"] for line in lines] == ["warm-up", "2:1", "2:1"]
