@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adagp.errors import ModelError
+from adagp.errors import ModelError, OptionError
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
+from adagp.models import build_model
 
 aten = torch.ops.aten
 BATCH = 2
@@ -41,6 +42,17 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         raise _refusal(label, inputs, watcher, error) from error
     return Workload(label, tuple(watcher.layers))
+
+
+def trace_model(
+    name: str, *, classes: int, image: tuple[int, ...] = (3, 32, 32), width: float = 1.0, batch: int = BATCH
+) -> Workload:
+    """Build a model by its name (see `adagp.models.build_model`) without allocating weights, and trace it."""
+    if len(image) != 3:
+        raise OptionError(f"image {image} is not allowed; it must be channels, height and width.")
+    with torch.device("meta"):
+        model = build_model(name, classes=classes, image=(image[0], image[1], image[2]), width=width)
+    return trace(model, image, name, batch)
 
 
 class _Watcher(TorchDispatchMode):

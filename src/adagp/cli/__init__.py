@@ -4,6 +4,8 @@ import sys
 
 import typer
 
+from adagp.cli.simulate import simulate
+from adagp.cli.sweep import sweep
 from adagp.cli.train import train
 from adagp.errors import AdagpError
 
@@ -15,6 +17,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(train)
+app.command()(simulate)
+app.command()(sweep)
 
 
 @app.callback()

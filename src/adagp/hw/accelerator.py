@@ -33,9 +33,13 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         DATAFLOWS[self.dataflow]
-        for name, unit in (("clock_hz", "hertz"), ("bandwidth", "bytes a second"), ("buffer_kilobytes", "kilobytes")):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{name} is {getattr(self, name):g} {unit}; it must be more than 0.")
+        for name, value, unit in (
+            ("clock", self.clock_hz / 1e6, "megahertz"),
+            ("bandwidth", self.bandwidth / 1e9, "gigabytes a second"),
+            ("buffer", self.buffer_kilobytes, "kilobytes"),
+        ):
+            if not value > 0:
+                raise OptionError(f"{name} is {value:g} {unit}; it must be more than 0.")
         if self.optimizer_words < 0:
             raise OptionError(f"optimizer_words is {self.optimizer_words}; it must be 0 or more.")
         mac(self.word_bits)

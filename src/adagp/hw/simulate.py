@@ -43,6 +43,13 @@ class Simulation:
         """The outcome that the others are compared with."""
         return self.outcomes["baseline"]
 
+    @property
+    def backward_to_forward(self) -> float:
+        """The compute cycles of a backward pass over those of a forward pass."""
+        passes = [stage.needed_passes for stage in self.stages]
+        forward = sum(costs["forward"].cycles for costs in passes)
+        return sum(costs["input_gradient"].cycles + costs["weight_gradient"].cycles for costs in passes) / forward
+
     def speedup(self, design: str) -> float:
         """Return the baseline's cycles over the design's."""
         return self.baseline.cost.cycles / self.outcomes[design].cost.cycles

@@ -54,6 +54,16 @@ class Stage:
         """Tell whether the stage has weights to train."""
         return self.layer.trainable
 
+    @property
+    def needed_passes(self) -> dict[str, Cost]:
+        """The passes of a backprop batch, by name; those that nothing needs cost nothing."""
+        both = isinstance(self.layer, Attention) and self.layer.input_gradient
+        return {
+            "forward": self.forward + self.elementwise_forward,
+            "input_gradient": self.input_gradient if self.layer.input_gradient else NOTHING,
+            "weight_gradient": self.weight_gradient if self.layer.trainable or both else NOTHING,
+        }
+
 
 def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[Stage, ...]:
     """Return the stages of `workload` for batches of `batch` samples.

@@ -1,0 +1,204 @@
+"""`adagp simulate`: a training run on a modelled accelerator."""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adagp.cli.workloads import Origin, find_origin, parse_shape
+from adagp.errors import OptionError
+from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
+from adagp.hw import simulate as run_simulation
+from adagp.hw.plots import check_plot_path, plot_simulation
+from adagp.hw.report import simulation_report
+from adagp.schedules import parse_schedule
+
+_MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
+
+OPTIMIZER_WORDS = {"sgd": 0, "momentum": 1, "adam": 2}
+
+
+class Optimizer(StrEnum):
+    """Optimizers by the state they keep for each weight."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+
+
+def simulate(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Model name, package.module:function, a saved workload (.json) or a run folder.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
+    dataset: Annotated[
+        str, typer.Option(help="Data set: image shape, classes and samples.", rich_help_panel=_MODEL)
+    ] = "cifar10",
+    input_: Annotated[
+        str | None, typer.Option("--input", help="Input shape, for example 3x64x64.", rich_help_panel=_MODEL)
+    ] = None,
+    width: Annotated[float, typer.Option(help="Factor on the model's channels.", rich_help_panel=_MODEL)] = 1.0,
+    batch: Annotated[int | None, typer.Option(help="Samples a batch; 128.", rich_help_panel=_RUN)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; 90.", rich_help_panel=_RUN)] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Training samples; the data set's.", rich_help_panel=_RUN)
+    ] = None,
+    ratio: Annotated[
+        str, typer.Option(help="Schedule: ladder, paper, K:M, rungs, epochs:K:M or bp.", rich_help_panel=_RUN)
+    ] = "ladder",
+    warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.", rich_help_panel=_RUN)] = None,
+    source: Annotated[
+        str,
+        typer.Option(help="Gradients of GP batches: predicted, zero, random, topk, feedback.", rich_help_panel=_RUN),
+    ] = "predicted",
+    from_run: Annotated[
+        Path | None, typer.Option(help="Replay the phases that a training run recorded.", rich_help_panel=_RUN)
+    ] = None,
+    design: Annotated[
+        str, typer.Option(help="all, or names separated by commas.", rich_help_panel=_HARDWARE)
+    ] = "all",
+    dataflow: Annotated[str, typer.Option(help="ws, os, is or rs.", rich_help_panel=_HARDWARE)] = "ws",
+    array: Annotated[str, typer.Option(help="PEs, ROWSxCOLUMNS.", rich_help_panel=_HARDWARE)] = "12x15",
+    predictor_array: Annotated[
+        str, typer.Option(help="PEs of the predictor in design max.", rich_help_panel=_HARDWARE)
+    ] = "8x10",
+    clock: Annotated[float, typer.Option(help="Megahertz.", rich_help_panel=_HARDWARE)] = 200.0,
+    word_bits: Annotated[int, typer.Option(help="8, 16 or 32.", rich_help_panel=_HARDWARE)] = 16,
+    buffer: Annotated[float, typer.Option(help="Global buffer in kilobytes.", rich_help_panel=_HARDWARE)] = 512.0,
+    bandwidth: Annotated[
+        float, typer.Option(help="Off-chip gigabytes a second; inf: never stalls.", rich_help_panel=_HARDWARE)
+    ] = 12.8,
+    optimizer: Annotated[
+        Optimizer, typer.Option(help="Whose state moves off-chip.", rich_help_panel=_HARDWARE)
+    ] = Optimizer.MOMENTUM,
+    node: Annotated[int, typer.Option(help="Energy table: nanometres.", rich_help_panel=_HARDWARE)] = 45,
+    cell: Annotated[str, typer.Option(help="Energy table: SRAM cells, hp or lstp.", rich_help_panel=_HARDWARE)] = "lstp",
+    dram: Annotated[str, typer.Option(help="Energy table: ddr3 or ddr4.", rich_help_panel=_HARDWARE)] = "ddr3",
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="A row for each layer.", rich_help_panel=_OUTPUT)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_OUTPUT)
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Picture to FILE.svg or FILE.png.", rich_help_panel=_OUTPUT)
+    ] = None,
+    save_workload: Annotated[
+        Path | None, typer.Option(help="Write the traced layers as JSON.", rich_help_panel=_OUTPUT)
+    ] = None,
+) -> None:
+    """Cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
+    accelerator = Accelerator(
+        array=parse_array(array),
+        dataflow=dataflow,
+        predictor_array=parse_array(predictor_array),
+        clock_hz=clock * 1e6,
+        word_bits=word_bits,
+        buffer_kilobytes=buffer,
+        bandwidth=bandwidth * 1e9,
+        optimizer_words=OPTIMIZER_WORDS[optimizer],
+        technology=Technology(node, cell, dram),
+    )
+    designs = parse_designs(design)
+    if plot is not None:
+        check_plot_path(plot)
+    origin = find_origin(model, from_run, dataset, parse_shape(input_), width)
+    plan = RunOptions(batch, epochs, samples, ratio, warmup, source)
+    simulation = run_simulation(origin.workload(), accelerator, plan.run(origin), designs)
+    if save_workload is not None:
+        simulation.workload.save(save_workload)
+    if plot is not None:
+        plot_simulation(simulation, plot)
+    report = {"dataset": origin.dataset, "epochs": plan.epochs_of(origin), **simulation_report(simulation, per_layer)}
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        print_tables(simulation, report)
+
+
+def parse_designs(text: str) -> tuple[str, ...]:
+    """Return the designs that `text` names; the baseline is always simulated."""
+    if text == "all":
+        return PAPER_DESIGNS
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        DESIGNS[name]
+    return names
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options that describe a run; None means the default, or what a recorded run says."""
+
+    batch: int | None = None
+    epochs: int | None = None
+    samples: int | None = None
+    ratio: str = "ladder"
+    warmup: int | None = None
+    source: str = "predicted"
+
+    def epochs_of(self, origin: Origin) -> int:
+        """Return the number of epochs."""
+        if origin.recorded is not None:
+            return origin.recorded.epochs
+        return 90 if self.epochs is None else self.epochs
+
+    def run(self, origin: Origin) -> Run:
+        """Return the recorded run, or the scheduled one."""
+        if origin.recorded is not None:
+            given = [name for name in ("batch", "epochs", "samples", "warmup") if getattr(self, name) is not None]
+            if given:
+                raise OptionError(f"--{given[0]} is recorded in the run that is replayed; leave it out.")
+            return origin.recorded.run
+        epochs = self.epochs_of(origin)
+        if epochs < 1:
+            raise OptionError(f"epochs is {epochs}; it must be 1 or more.")
+        schedule = parse_schedule(self.ratio, epochs, self.warmup, self.source)
+        samples = origin.samples if self.samples is None else self.samples
+        return scheduled_run(schedule, epochs, samples, 128 if self.batch is None else self.batch)
+
+
+def print_tables(simulation: Simulation, report: dict[str, Any]) -> None:
+    """Print a row for each design and, if the report has them, for each layer."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    phases = ", ".join(f"{count:,} {phase}" for phase, count in report["batches"].items() if count)
+    heading = f"{report['model']}: {report['dataflow']} on {report['array']} PEs; batches: {phases}"
+    table = Table(title=heading, title_justify="left")
+    for column in ("design", "cycles", "seconds", "speed-up", "joules", "saved", "memory joules saved"):
+        table.add_column(column, justify="left" if column == "design" else "right")
+    for name, row in report["designs"].items():
+        table.add_row(
+            name,
+            f"{row['cycles']:.4g}",
+            f"{row['seconds']:.4g}",
+            f"{row['speedup']:.3f}x",
+            f"{row['energy_joules']:.4g}",
+            f"{row['energy_saving']:.1%}",
+            f"{row['memory_energy_saving']:.1%}",
+        )
+    console.print(table)
+    ratio = simulation.backward_to_forward
+    console.print(f"Backward takes {ratio:.2f} times the forward pass.", highlight=False)
+    if "layers" in report:
+        console.print(_layer_table(report["layers"]))
+
+
+def _layer_table(rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(title="One batch, layer by layer (cycles)", title_justify="left")
+    for column in ("layer", "MACs", "forward", "input gradient", "weight gradient", "predictor", "utilisation"):
+        table.add_column(column, justify="left" if column == "layer" else "right")
+    for row in rows:
+        cycles = (f"{row[f'{name}_cycles']:,}" for name in ("forward", "input_gradient", "weight_gradient", "predictor"))
+        table.add_row(row["name"], f"{row['macs']:,}", *cycles, f"{row['utilisation']:.1%}")
+    return table

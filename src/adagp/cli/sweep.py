@@ -1,0 +1,175 @@
+"""`adagp sweep`: many models, data sets, dataflows, arrays and designs, to CSV."""
+
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from adagp.cli.simulate import RunOptions, parse_designs
+from adagp.cli.workloads import Origin, model_workload
+from adagp.data.registry import DATASETS
+from adagp.errors import OptionError
+from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array
+from adagp.hw import simulate as run_simulation
+from adagp.hw.plots import check_plot_path, plot_speedups
+from adagp.models import MODELS
+
+PAPER_MODELS = (
+    "resnet50,resnet101,resnet152,inception_v4,inception_v3,vgg13,vgg16,vgg19,"
+    "densenet121,densenet161,densenet169,densenet201,mobilenet_v2"
+)
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One line of the CSV file."""
+
+    model: str
+    dataset: str
+    dataflow: str
+    array: str
+    design: str
+    batch: int
+    epochs: int
+    cycles: int
+    seconds: float
+    speedup: float
+    energy_joules: float
+    energy_saving: float
+    memory_energy_saving: float
+    dram_words: int
+    backward_to_forward: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is to be swept over."""
+
+    models: tuple[str, ...]
+    datasets: tuple[str, ...]
+    accelerators: tuple[Accelerator, ...]
+    designs: tuple[str, ...]
+
+    @property
+    def simulations(self) -> int:
+        """Simulations in the sweep; each covers all designs."""
+        return len(self.models) * len(self.datasets) * len(self.accelerators)
+
+
+def sweep(
+    models: Annotated[str, typer.Option(help="Model names, separated by commas.")] = PAPER_MODELS,
+    datasets: Annotated[str, typer.Option(help="Data sets.")] = "cifar10,cifar100,imagenet",
+    dataflows: Annotated[str, typer.Option(help="Dataflows.")] = "ws,os,is,rs",
+    arrays: Annotated[str, typer.Option(help="Arrays, ROWSxCOLUMNS.")] = "12x15",
+    designs: Annotated[str, typer.Option(help="Designs, or all.")] = "all",
+    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 128,
+    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 90,
+    ratio: Annotated[str, typer.Option(help="Schedule: ladder, paper, K:M, rungs, epochs:K:M or bp.")] = "ladder",
+    warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.")] = None,
+    bandwidth: Annotated[float, typer.Option(help="Off-chip gigabytes a second; inf: never stalls.")] = 12.8,
+    out: Annotated[Path | None, typer.Option(help="CSV file; standard output by default.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Speed-up bars of the first data set, dataflow and array.")] = None,
+) -> None:
+    """Simulate every combination and write a row for each design."""
+    grid = Grid(
+        models=_names(models, "models"),
+        datasets=_names(datasets, "datasets"),
+        accelerators=tuple(
+            Accelerator(array=array, dataflow=dataflow, bandwidth=bandwidth * 1e9)
+            for array in _arrays(arrays)
+            for dataflow in _names(dataflows, "dataflows")
+        ),
+        designs=parse_designs(designs),
+    )
+    for registry, names in ((MODELS, grid.models), (DATASETS, grid.datasets)):
+        for name in names:
+            if ":" not in name:
+                registry[name]
+    if plot is not None:
+        check_plot_path(plot)
+    rows = list(_with_progress(grid, RunOptions(batch, epochs, None, ratio, warmup)))
+    if out is None:
+        write_rows(rows, sys.stdout)
+    else:
+        with out.open("w", encoding="utf-8", newline="") as file:
+            write_rows(rows, file)
+    if plot is not None:
+        _plot(rows, plot)
+
+
+def _names(text: str, option: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise OptionError(f"--{option} is empty; give at least one name.")
+    return names
+
+
+def _arrays(text: str) -> list[Array]:
+    return [parse_array(name) for name in _names(text, "arrays")]
+
+
+def _with_progress(grid: Grid, options: RunOptions) -> Iterator[SweepRow]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("simulating", total=grid.simulations)
+        for model in grid.models:
+            for dataset in grid.datasets:
+                progress.update(task, description=f"{model} on {dataset}")
+                workload = model_workload(model, dataset)
+                for accelerator in grid.accelerators:
+                    yield from sweep_rows(workload, dataset, accelerator, grid.designs, options)
+                    progress.advance(task)
+
+
+def sweep_rows(
+    workload: Workload, dataset: str, accelerator: Accelerator, designs: tuple[str, ...], options: RunOptions
+) -> list[SweepRow]:
+    """Return the rows of one simulation."""
+    origin = Origin(lambda: workload, dataset, DATASETS[dataset].train)
+    simulation = run_simulation(workload, accelerator, options.run(origin), designs)
+    return [_row(simulation, dataset, options.epochs_of(origin), design) for design in simulation.outcomes]
+
+
+def _row(simulation: Simulation, dataset: str, epochs: int, design: str) -> SweepRow:
+    outcome = simulation.outcomes[design]
+    return SweepRow(
+        model=simulation.workload.name,
+        dataset=dataset,
+        dataflow=simulation.accelerator.dataflow,
+        array=str(outcome.array),
+        design=design,
+        batch=simulation.run.batch,
+        epochs=epochs,
+        cycles=outcome.cost.cycles,
+        seconds=outcome.seconds,
+        speedup=simulation.speedup(design),
+        energy_joules=outcome.energy.joules,
+        energy_saving=simulation.energy_saving(design),
+        memory_energy_saving=simulation.memory_energy_saving(design),
+        dram_words=outcome.cost.dram_words,
+        backward_to_forward=simulation.backward_to_forward,
+    )
+
+
+def write_rows(rows: list[SweepRow], file: TextIO) -> None:
+    """Write rows as CSV with a header."""
+    writer = csv.writer(file, lineterminator="\n")
+    names = [field.name for field in fields(SweepRow)]
+    writer.writerow(names)
+    writer.writerows([getattr(row, name) for name in names] for row in rows)
+
+
+def _plot(rows: list[SweepRow], path: Path) -> None:
+    first = rows[0]
+    speedups: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        if (row.dataset, row.dataflow, row.array) == (first.dataset, first.dataflow, first.array):
+            speedups[row.model][row.design] = row.speedup
+    plot_speedups(speedups, f"{first.dataset}, {first.dataflow}, {first.array} PEs", path)

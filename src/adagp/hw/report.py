@@ -1,0 +1,77 @@
+"""A simulation as plain values, with stable names: what `--json` prints and what tables are made of."""
+
+from typing import Any
+
+from adagp.hw.product import Cost
+from adagp.hw.simulate import Outcome, Simulation
+from adagp.hw.stages import Stage
+
+
+def simulation_report(simulation: Simulation, per_layer: bool = False) -> dict[str, Any]:
+    """Return what was simulated and what came out; with `per_layer`, also one batch layer by layer."""
+    accelerator, run = simulation.accelerator, simulation.run
+    report: dict[str, Any] = {
+        "model": simulation.workload.name,
+        "dataflow": accelerator.dataflow,
+        "array": str(accelerator.array),
+        "predictor_array": str(accelerator.predictor_array),
+        "batch": run.batch,
+        "batches": {str(phase): count for phase, count in run.phases.items()},
+        "macs_per_sample": simulation.workload.macs,
+        "weights": simulation.workload.weights,
+        "backward_to_forward": simulation.backward_to_forward,
+        "designs": {name: _design(simulation, name, outcome) for name, outcome in simulation.outcomes.items()},
+    }
+    if per_layer:
+        report["layers"] = layer_rows(simulation)
+    return report
+
+
+def _design(simulation: Simulation, name: str, outcome: Outcome) -> dict[str, Any]:
+    energy = outcome.energy
+    return {
+        "cycles": outcome.cost.cycles,
+        "seconds": outcome.seconds,
+        "speedup": simulation.speedup(name),
+        "energy_joules": energy.joules,
+        "energy_saving": simulation.energy_saving(name),
+        "memory_energy_joules": energy.memory,
+        "memory_energy_saving": simulation.memory_energy_saving(name),
+        "energy": {
+            "arithmetic": energy.arithmetic,
+            "buffer": energy.buffer,
+            "predictor_memory": energy.predictor_memory,
+            "dram": energy.dram,
+            "leakage": energy.leakage,
+        },
+        "array": str(outcome.array),
+        "dram_words": outcome.cost.dram_words,
+        "cycles_by_phase": {str(phase): cost.cycles for phase, cost in outcome.by_phase.items()},
+        "dram_words_by_phase": {str(phase): cost.dram_words for phase, cost in outcome.by_phase.items()},
+    }
+
+
+def layer_rows(simulation: Simulation) -> list[dict[str, Any]]:
+    """Return each layer of the array in one batch: passes with their stalls, the predictor on the main array."""
+    return [_layer(simulation, stage) for stage in simulation.stages]
+
+
+def _layer(simulation: Simulation, stage: Stage) -> dict[str, Any]:
+    accelerator = simulation.accelerator
+    passes = stage.needed_passes
+    cycles = {name: accelerator.with_stalls(cost).cycles for name, cost in passes.items()}
+    work = stage.predictions
+    busy = accelerator.array.pes * sum(cycles.values())
+    return {
+        "name": stage.layer.name,
+        "kind": stage.layer.kind,
+        "macs": stage.forward.macs,
+        **{f"{name}_cycles": count for name, count in cycles.items()},
+        "predictor_cycles": work.forward.cycles + work.training.cycles if work else 0,
+        "utilisation": sum(cost.macs for cost in passes.values()) / busy if busy else 0.0,
+    }
+
+
+def operational_intensity(cost: Cost) -> float:
+    """Return multiply-accumulates for each off-chip word."""
+    return cost.macs / max(1, cost.dram_words)
