@@ -3,8 +3,8 @@
     python -m venv /somewhere && /somewhere/bin/pip install 'numpy<2.4' scalesim==3.0.0
     python benchmarks/check_scale_sim.py --python /somewhere/bin/python
 
-Draws convolutions, products and arrays of random shape, asks both, and prints every difference; the exit code says whether there
-was one. SCALE-Sim reports the index of the last cycle, so one is added.
+Draws convolutions, products and arrays of random shape, asks both, and prints every difference; the exit code says
+whether there was one. SCALE-Sim reports the index of the last cycle, so one is added.
 """
 
 import argparse
@@ -103,7 +103,9 @@ def main() -> None:
     for number in range(options.arrays):
         array = default if number == 0 else Array(draw.randint(1, 20), draw.randint(1, 20))
         layers = [convolution(draw, index) for index in range(options.layers)]
-        products = [Product(*(draw.randint(1, 90) for _ in range(3))) for _ in range(options.layers)]
+        products = [
+            Product(draw.randint(1, 90), draw.randint(1, 90), draw.randint(1, 90)) for _ in range(options.layers)
+        ]
         header = "Layer, H, W, R, S, C, M, Stride,"
         gemms = [f"gemm{index}, {p.rows}, {p.columns}, {p.depth}," for index, p in enumerate(products)]
         for dataflow in ("ws", "os", "is"):

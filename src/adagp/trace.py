@@ -1,9 +1,10 @@
 """From a torch model to a Workload, on the meta device: shapes only, no weights, no arithmetic.
 
-The model runs once forward with stand-ins for its parameters, buffers and inputs, in training mode and with gradients recorded, while every
-operation that reaches the dispatcher is watched. So it works for any module, whatever its forward does, and the user's model
-is left as it was: parameters, buffers and mode. A weight is recognised by its storage, which views and chunks share; the layer
-is named after the module that owns it. Whether a layer needs an input gradient is what autograd says of its input.
+The model runs once forward with stand-ins for its parameters, buffers and inputs, in training mode and with gradients
+recorded, while every operation that reaches the dispatcher is watched. So it works for any module, whatever its
+forward does, and the user's model is left as it was: parameters, buffers and mode. A weight is recognised by its
+storage, which views and chunks share; the layer is named after the module that owns it. Whether a layer needs an
+input gradient is what autograd says of its input.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +30,8 @@ Inputs = Sequence[int] | Sequence[Tensor]
 def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int = BATCH) -> Workload:
     """Return the workload of `model`.
 
-    `inputs` is either the shape of one sample, for example `(3, 224, 224)`, or a sequence of tensors, for example token indices, whose
-    batch is `batch`. Only their shapes and types matter.
+    `inputs` is either the shape of one sample, for example `(3, 224, 224)`, or a sequence of tensors, for example
+    token indices, whose batch is `batch`. Only their shapes and types matter.
     """
     label = name or type(model).__name__
     watcher = _Watcher(model, batch)
@@ -59,7 +60,7 @@ class _Watcher(TorchDispatchMode):
     """Turns each operation into a layer."""
 
     def __init__(self, model: nn.Module, batch: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.batch = batch
         self.layers: list[Layer] = []
         self.stand_ins: dict[str, Tensor] = {}
@@ -113,10 +114,8 @@ class _Watcher(TorchDispatchMode):
     ) -> Any:
         """Run the operation on its shapes and note it."""
         self.operation = str(func)
-        if func.overloadpacket is aten.native_batch_norm:
-            result = _batch_norm_shapes(args[0])
-        else:
-            result = func(*args, **(kwargs or {}))
+        is_batch_norm = func.overloadpacket is aten.native_batch_norm
+        result = _batch_norm_shapes(args[0]) if is_batch_norm else func(*args, **(kwargs or {}))
         if not func.is_view:
             record = RULES.get(func.overloadpacket, _elementwise)
             record(self, func, args, result)
@@ -156,15 +155,17 @@ def _convolution(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Te
 def _matrix_product(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     """A product of two matrices: a linear layer if one of them is a weight."""
     left, right = args[1:3] if func.overloadpacket is aten.addmm else args[:2]
-    weight_is_left = watcher.owner(left) is not None
-    rows, features = (right.shape[1], left.shape[::-1]) if weight_is_left else (left.shape[0], right.shape)
-    source, weight = (right, left) if weight_is_left else (left, right)
-    name, trainable = watcher.owner(weight) or (watcher.module, False)
+    (rows, inputs), outputs = left.shape, right.shape[1]
+    owner, source = watcher.owner(right), left
+    if watcher.owner(left) is not None:  # a weight times columns of activations
+        rows, outputs = outputs, rows
+        owner, source = watcher.owner(left), right
     rows = watcher.per_sample(rows, "the number of rows")
-    if watcher.owner(weight) is None:
-        watcher.layers.append(Attention(name, 1, rows, *features, source.requires_grad or weight.requires_grad))
+    if owner is None:
+        needed = left.requires_grad or right.requires_grad
+        watcher.layers.append(Attention(watcher.module, 1, rows, inputs, outputs, needed))
     else:
-        watcher.layers.append(Linear(name, rows, *features, trainable, source.requires_grad))
+        watcher.layers.append(Linear(owner[0], rows, inputs, outputs, owner[1], source.requires_grad))
 
 
 def _batched_product(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
@@ -224,7 +225,7 @@ def _batch_norm_shapes(source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -264,7 +265,7 @@ def _refusal(label: str, inputs: Inputs, watcher: _Watcher, error: Exception) ->
     if "meta" in reason.lower() or isinstance(error, NotImplementedError):
         return ModelError(
             f"cannot trace {label}: {watcher.operation} in {place} needs the values of a tensor, and tracing has only "
-            f"shapes ({reason})."
+            "shapes."
         )
     shapes = [tuple(value.shape) if isinstance(value, Tensor) else value for value in inputs]
     given = "x".join(map(str, shapes))

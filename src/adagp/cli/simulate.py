@@ -46,9 +46,7 @@ def simulate(
     width: Annotated[float, typer.Option(help="Factor on the model's channels.", rich_help_panel=_MODEL)] = 1.0,
     batch: Annotated[int | None, typer.Option(help="Samples a batch; 128.", rich_help_panel=_RUN)] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs; 90.", rich_help_panel=_RUN)] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="Training samples; the data set's.", rich_help_panel=_RUN)
-    ] = None,
+    samples: Annotated[int | None, typer.Option(help="Training samples; the data set's.", rich_help_panel=_RUN)] = None,
     ratio: Annotated[
         str, typer.Option(help="Schedule: ladder, paper, K:M, rungs, epochs:K:M or bp.", rich_help_panel=_RUN)
     ] = "ladder",
@@ -60,9 +58,7 @@ def simulate(
     from_run: Annotated[
         Path | None, typer.Option(help="Replay the phases that a training run recorded.", rich_help_panel=_RUN)
     ] = None,
-    design: Annotated[
-        str, typer.Option(help="all, or names separated by commas.", rich_help_panel=_HARDWARE)
-    ] = "all",
+    design: Annotated[str, typer.Option(help="all, or names separated by commas.", rich_help_panel=_HARDWARE)] = "all",
     dataflow: Annotated[str, typer.Option(help="ws, os, is or rs.", rich_help_panel=_HARDWARE)] = "ws",
     array: Annotated[str, typer.Option(help="PEs, ROWSxCOLUMNS.", rich_help_panel=_HARDWARE)] = "12x15",
     predictor_array: Annotated[
@@ -78,7 +74,9 @@ def simulate(
         Optimizer, typer.Option(help="Whose state moves off-chip.", rich_help_panel=_HARDWARE)
     ] = Optimizer.MOMENTUM,
     node: Annotated[int, typer.Option(help="Energy table: nanometres.", rich_help_panel=_HARDWARE)] = 45,
-    cell: Annotated[str, typer.Option(help="Energy table: SRAM cells, hp or lstp.", rich_help_panel=_HARDWARE)] = "lstp",
+    cell: Annotated[
+        str, typer.Option(help="Energy table: SRAM cells, hp or lstp.", rich_help_panel=_HARDWARE)
+    ] = "lstp",
     dram: Annotated[str, typer.Option(help="Energy table: ddr3 or ddr4.", rich_help_panel=_HARDWARE)] = "ddr3",
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="A row for each layer.", rich_help_panel=_OUTPUT)
@@ -86,9 +84,7 @@ def simulate(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_OUTPUT)
     ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Picture to FILE.svg or FILE.png.", rich_help_panel=_OUTPUT)
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture to FILE.svg or FILE.png.", rich_help_panel=_OUTPUT)] = None,
     save_workload: Annotated[
         Path | None, typer.Option(help="Write the traced layers as JSON.", rich_help_panel=_OUTPUT)
     ] = None,
@@ -199,6 +195,8 @@ def _layer_table(rows: list[dict[str, Any]]) -> Any:
     for column in ("layer", "MACs", "forward", "input gradient", "weight gradient", "predictor", "utilisation"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for row in rows:
-        cycles = (f"{row[f'{name}_cycles']:,}" for name in ("forward", "input_gradient", "weight_gradient", "predictor"))
+        cycles = (
+            f"{row[f'{name}_cycles']:,}" for name in ("forward", "input_gradient", "weight_gradient", "predictor")
+        )
         table.add_row(row["name"], f"{row['macs']:,}", *cycles, f"{row['utilisation']:.1%}")
     return table

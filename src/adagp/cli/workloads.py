@@ -28,7 +28,7 @@ def find_origin(
     if model is not None and Path(model).is_dir():
         if from_run is not None:
             raise OptionError(f"both '{model}' and --from-run name a run; give one of them.")
-        model, from_run = None, Path(model)
+        return _replay(None, recorded_run(Path(model)), shape)
     if from_run is not None:
         return _replay(model, recorded_run(from_run), shape)
     if model is None:
@@ -48,7 +48,10 @@ def _replay(model: str | None, recorded: Recorded, shape: tuple[int, ...] | None
 
 
 def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None, width: float = 1.0) -> Workload:
-    """Trace a model for a data set, or for images of another shape. Where a set's images vary in size, the model's usual size counts."""
+    """Trace a model for a data set, or for images of another shape.
+
+    Where a set's images vary in size, the model's usual size counts, if it is larger.
+    """
     info = DATASETS[dataset]
     image = info.shape if shape is None else shape
     if shape is None and info.size_varies and name in MODELS:

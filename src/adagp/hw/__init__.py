@@ -1,4 +1,4 @@
-"""The training accelerator: cycles, traffic and energy of a workload under backprop and under predicted gradients. No torch here."""
+"""The training accelerator: cycles, traffic and energy under backprop and under predicted gradients. No torch here."""
 
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array, enlarged, parse_array

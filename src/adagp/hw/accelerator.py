@@ -10,20 +10,26 @@ from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.predictor import PredictorShape
 from adagp.hw.product import Cost
 
+MAIN_ARRAY = Array(12, 15)
+"""The paper's 180 PEs; their arrangement is ours."""
+
+PREDICTOR_ARRAY = Array(8, 10)
+"""The 80 multipliers that ADA-GP-MAX has over the baseline in the paper's Table 4."""
+
 
 @dataclass(frozen=True)
 class Accelerator:
     """All assumptions about the hardware. The defaults are those of `docs/hardware.md`.
 
-    `bandwidth` is off-chip, in bytes a second, infinite if memory is never to stall the array. `predictor_array` is the extra array of
-    ADA-GP-MAX; the 80 multipliers that the paper's Table 4 shows for it. `optimizer_words` are the words of optimizer
-    state for each weight: 1 for SGD with momentum, 2 for Adam.
+    `bandwidth` is off-chip, in bytes a second, infinite if memory is never to stall the array. `predictor_array` is
+    the extra array of ADA-GP-MAX; the 80 multipliers that the paper's Table 4 shows for it. `optimizer_words` are the
+    words of optimizer state for each weight: 1 for SGD with momentum, 2 for Adam.
     """
 
-    array: Array = Array(12, 15)
+    array: Array = MAIN_ARRAY
     dataflow: str = "ws"
-    predictor_array: Array = Array(8, 10)
-    predictor: PredictorShape = PredictorShape()
+    predictor_array: Array = PREDICTOR_ARRAY
+    predictor: PredictorShape = field(default_factory=PredictorShape)
     clock_hz: float = 200e6
     word_bits: int = 16
     buffer_kilobytes: float = 512

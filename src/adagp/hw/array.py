@@ -37,16 +37,13 @@ def parse_array(text: str) -> Array:
 def enlarged(array: Array, factor: float) -> list[Array]:
     """Return arrays with up to `factor` times the PEs (rounded), the given one first.
 
-    They are as large as their rows allow, larger than the given one, and of a shape within a factor of two of its own.
+    They are as large as their rows allow, larger than the given one, and of a shape within a factor of two of its
+    own.
     """
     budget = round(array.pes * factor)
     shape = array.rows / array.columns
     choices = [Array(rows, budget // rows) for rows in range(1, budget + 1)]
     return [
         array,
-        *(
-            choice
-            for choice in choices
-            if choice.pes > array.pes and 0.5 <= choice.rows / choice.columns / shape <= 2
-        ),
+        *(choice for choice in choices if choice.pes > array.pes and 0.5 <= choice.rows / choice.columns / shape <= 2),
     ]

@@ -1,7 +1,7 @@
-"""Arrays simulated PE by PE and cycle by cycle, moving real numbers: the slow truth that the dataflow formulas are tested against.
+"""Arrays simulated PE by PE and cycle by cycle, moving real numbers: the slow truth behind the dataflow formulas.
 
-Each function returns the product and the cycles it took. The cycles are counted, not computed: a fold ends when the last wave has
-passed the last PE.
+Each function returns the product and the cycles it took. The cycles are counted, not computed: a fold ends when the
+last wave has passed the last PE.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ Matrix = NDArray[np.int64]
 class Placement:
     """Where a dataflow puts the matrices: one stays as (down x across), the others pass by as (time x down), (time x across).
 
-    `turned` are those whose forward layout is the other way round; feeding a matrix by columns instead of rows is no transposing.
+    `turned` are those whose forward layout is the other way round; feeding a matrix by columns instead of rows is no
+    transposing.
     """
 
     stationary: str
@@ -48,8 +49,8 @@ def systolic_product(
 ) -> tuple[Matrix, int]:
     """Run one of training's products on a systolic array.
 
-    `left` and `right` are (X, W) for the forward pass, (dY, W) for the input gradient dY W^T, (X, dY) for the weight gradient
-    X^T dY, each in its forward layout.
+    `left` and `right` are (X, W) for the forward pass, (dY, W) for the input gradient dY W^T, (X, dY) for the weight
+    gradient X^T dY, each in its forward layout.
     """
     placement = PLACEMENTS[dataflow]
     first, second, result_name = FACTORS[operation]
@@ -168,7 +169,8 @@ def row_stationary_convolution(
 ) -> tuple[Matrix, int]:
     """Convolve (images, channels, height, width) with (filters, channels / groups, height, width), without padding.
 
-    Each pass puts as many pieces (a strip of output rows and a fold of filter rows of one 2-D convolution) on the array as fit.
+    Each pass puts as many pieces (a strip of output rows and a fold of filter rows of one 2-D convolution) on the
+    array as fit.
     """
     images, _, height, width = inputs.shape
     filters, depth, kernel_height, kernel_width = weights.shape
@@ -198,9 +200,7 @@ def row_stationary_convolution(
     return outputs, cycles
 
 
-def _column_of_primitives(
-    rows: list[Matrix], filters: list[Matrix], height: int, stride: int
-) -> tuple[Matrix, int]:
+def _column_of_primitives(rows: list[Matrix], filters: list[Matrix], height: int, stride: int) -> tuple[Matrix, int]:
     """Run a column of `height` PEs, each with one filter row and one input row; sums climb from PE to PE as they are made."""
     taps = len(filters[0])
     width = (len(rows[0]) - taps) // stride + 1

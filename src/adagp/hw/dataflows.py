@@ -1,12 +1,13 @@
 """Dataflows: short registered functions from a product on an array to its cycles and buffer accesses.
 
-On a systolic array two of a product's three indices (rows, depth, columns) lie along the array's sides and the third is time. The
-matrix that has both spatial indices stays in the PEs: weights (`ws`), outputs (`os`) or inputs (`is`). It serves all three
-operations of training **in place**, without a transposer: where it is a factor it is loaded and the sum moves through
-the array; where it is the sum, as a matrix is in its own gradient's product, both factors move and it accumulates.
+On a systolic array two of a product's three indices (rows, depth, columns) lie along the array's sides and the third
+is time. The matrix that has both spatial indices stays in the PEs: weights (`ws`), outputs (`os`) or inputs (`is`).
+It serves all three operations of training **in place**, without a transposer: where it is a factor it is loaded and
+the sum moves through the array; where it is the sum, as a matrix is in its own gradient's product, both factors move
+and it accumulates.
 
-A fold of `stream` steps on R x C PEs takes R + C - 2 + stream cycles, and R more where the stationary matrix is loaded.
-These are SCALE-Sim's compute cycles for the forward pass.
+A fold of `stream` steps on R x C PEs takes R + C - 2 + stream cycles, and R more where the stationary matrix is
+loaded. These are SCALE-Sim's compute cycles for the forward pass.
 
 To add a dataflow, register a function:
 

@@ -6,11 +6,11 @@
     max          and an array of its own: the predictor's forward runs beside the next layer's forward, its training
                  beside the same layer's backward; layers stay in step, so each step takes the longer of the two
 
-`max` has everything that `efficient` has. Where its smaller array would hold the layers up for longer than the main array
-takes, it uses the main array, so it is never the slower of the two.
+`max` has everything that `efficient` has. Where its smaller array would hold the layers up for longer than the main
+array takes, it uses the main array, so it is never the slower of the two.
 
-`equal-power` and `equal-area` are baselines with 10 % and 11 % more PEs, which is what the paper gives a baseline of the power and the
-area of `max`, in the shape that suits the model best.
+`equal-power` and `equal-area` are baselines with 10 % and 11 % more PEs, which is what the paper gives a baseline of
+the power and the area of `max`, in the shape that suits the model best.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """From a plan to what each stage has to do in a batch, and nothing more.
 
-The rules are those of the training engine: no backward pass below the lowest site that needs the true gradient of its output; no
-weight gradient where a source supplies it; no forward pass if the batch is skipped.
+The rules are those of the training engine: no backward pass below the lowest site that needs the true gradient of its
+output; no weight gradient where a source supplies it; no forward pass if the batch is skipped.
 """
 
 from collections.abc import Sequence
@@ -36,15 +36,14 @@ def duties(stages: Sequence[Stage], plan: Plan, accelerator: Accelerator, predic
     if plan.default == "skip" and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
-    return [
-        _duty(stage, plan, accelerator, predictor_learns, index - stop) for index, stage in enumerate(stages)
-    ]
+    return [_duty(stage, plan, accelerator, predictor_learns, index - stop) for index, stage in enumerate(stages)]
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     """Return the index of the lowest stage that the backward pass must reach; the number of stages if there is none.
 
-    It is -1 where parameters outside of sites are trained as well: then the pass goes as far down as the model has any.
+    It is -1 where parameters outside of sites are trained as well: then the pass goes as far down as the model has
+    any.
     """
     if not plan.hold_rest:
         return -1

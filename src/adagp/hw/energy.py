@@ -1,8 +1,8 @@
 """Energy: accesses and multiply-accumulates times a table of picojoules, each row with its source.
 
-SRAM and DRAM figures are CACTI 7's, arithmetic is Horowitz's (45 nm only: it is used unscaled at smaller nodes). A memory
-takes the smallest table entry that holds it; beyond the largest it is built of banks of that size, of which an access
-wakes one. Registers inside the PEs and the wires of the array are left out.
+SRAM and DRAM figures are CACTI 7's, arithmetic is Horowitz's (45 nm only: it is used unscaled at smaller nodes). A
+memory takes the smallest table entry that holds it; beyond the largest it is built of banks of that size, of which an
+access wakes one. Registers inside the PEs and the wires of the array are left out.
 """
 
 import csv
@@ -133,9 +133,7 @@ def energy_table() -> tuple[Entry, ...]:
 def find(part: str, name: str, node: int | None = None) -> Entry:
     """Return the one entry of a part."""
     return next(
-        entry
-        for entry in energy_table()
-        if entry.part == part and entry.name == name and node in (None, entry.node)
+        entry for entry in energy_table() if entry.part == part and entry.name == name and node in (None, entry.node)
     )
 
 

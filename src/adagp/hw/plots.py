@@ -54,7 +54,8 @@ def _subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, 
     except ImportError:
         raise UsageError("plots need matplotlib: pip install 'adagp[plot]'.") from None
     figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    axes: Any = figure.subplots(rows, columns, squeeze=False)
+    return figure, axes
 
 
 def _speedups_of(simulation: Simulation) -> dict[str, float]:
@@ -76,7 +77,8 @@ def _by_layer(axes: "Axes", simulation: Simulation) -> None:
             axes.bar(places, heights, 0.4, bottom=bottom, color=shade, label=label)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.bar([0], [0], color="#d3d3d3", label="baseline")
-    axes.set(xlabel="layer", ylabel="cycles in the run", title="Cycles by layer")
+    tallest = max(cost.cycles for layer in simulation.baseline.by_layer for cost in layer.values())
+    axes.set(xlabel="layer", ylabel="cycles in the run", title="Cycles by layer", ylim=(0, 1.05 * tallest))
     axes.legend()
 
 
@@ -89,10 +91,11 @@ def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None
     width = 0.8 / len(designs)
     for number, design in enumerate(designs):
         places = [index - 0.4 + (number + 0.5) * width for index in range(len(speedups))]
-        axes.bar(places, [row.get(design, 0.0) for row in speedups.values()], width, label=design)
+        bars = axes.bar(places, [row.get(design, 0.0) for row in speedups.values()], width, label=design)
+        axes.bar_label(bars, fmt="%.2f", rotation=90, padding=3, fontsize=7)
     axes.set_xticks(range(len(speedups)), list(speedups), rotation=30 if len(speedups) > 3 else 0, ha="right")
-    axes.set(ylabel="speed-up over the baseline", title="Speed-up")
-    axes.legend(ncols=len(designs), loc="lower right")
+    axes.set(ylabel="speed-up over the baseline", title="Speed-up", ylim=(0, 2))
+    axes.legend(ncols=len(designs), loc="upper center")
 
 
 def _energy(axes: "Axes", simulation: Simulation) -> None:

@@ -1,8 +1,9 @@
 """The gradient predictor as work for the array.
 
-It sees one sample for each output channel (or neuron) of a layer: the batch-mean output pooled to a small grid. One 3x3 convolution makes
-`channels` feature maps of the grid; one fully connected layer makes from them the gradient of the channel's weights. The
-fully connected layer is as wide as the widest layer needs; for narrower layers the surplus outputs are not computed.
+It sees one sample for each output channel (or neuron) of a layer: the batch-mean output pooled to a small grid. One
+3x3 convolution makes `channels` feature maps of the grid; one fully connected layer makes from them the gradient of
+the channel's weights. The fully connected layer is as wide as the widest layer needs; for narrower layers the surplus
+outputs are not computed.
 """
 
 from dataclasses import dataclass

@@ -6,8 +6,8 @@ With Y = X W, X of (rows x depth), W of (depth x columns), the three products of
     input gradient   dX = dY W^T
     weight gradient  dW = X^T dY
 
-sum over the same rows * depth * columns triples; they differ in which matrix is the sum. A `Product` therefore keeps the
-forward's sizes and names the operation.
+sum over the same rows * depth * columns triples; they differ in which matrix is the sum. A `Product` therefore keeps
+the forward's sizes and names the operation.
 """
 
 from collections.abc import Iterable

@@ -1,13 +1,14 @@
 """The row-stationary dataflow of Eyeriss (ISCA 2016).
 
-A PE keeps one filter row and slides it along one input row: the **row primitive**, `output width * kernel width` steps for one
-row of partial sums. A **PE set** of (kernel height x output rows) PEs makes one 2-D convolution of one channel, one filter and
-one image; partial sums climb the set's columns. Sets higher than the array are folded; output rows beyond the array's width
-are cut into strips of equal width; smaller strips are put beside and above each other as long as they fit.
+A PE keeps one filter row and slides it along one input row: the **row primitive**, `output width * kernel width`
+steps for one row of partial sums. A **PE set** of (kernel height x output rows) PEs makes one 2-D convolution of one
+channel, one filter and one image; partial sums climb the set's columns. Sets higher than the array are folded; output
+rows beyond the array's width are cut into strips of equal width; smaller strips are put beside and above each other
+as long as they fit.
 
-The three operations of training touch the same triples (input row, filter row, output row) in the same PEs. Only the link that carries
-the sum differs: up the columns for outputs, along the diagonals for input gradients, along the rows for weight gradients. So all
-three take the cycles of the forward pass, up to the few that fill a chain.
+The three operations of training touch the same triples (input row, filter row, output row) in the same PEs. Only the
+link that carries the sum differs: up the columns for outputs, along the diagonals for input gradients, along the rows
+for weight gradients. So all three take the cycles of the forward pass, up to the few that fill a chain.
 """
 
 from adagp.hw.array import Array
@@ -23,7 +24,7 @@ def row_stationary(product: Product, array: Array) -> Cost:
     """Sets of row primitives, folded and packed onto the array; a plain product is a 1x1 convolution, a row an image row."""
     window = product.window or Window(1, (1, 1), (product.rows, 1))
     kernel_height, kernel_width = window.kernel
-    output_height, output_width = window.output
+    output_width = window.output[1]
     channels = product.depth // (kernel_height * kernel_width)
     sets = product.count * window.images * channels * product.columns
     strip, strips, height, folds = layout(window, array)

@@ -77,8 +77,8 @@ class Recorded:
 def recorded_run(folder: Path) -> Recorded:
     """Read the phases that a training run recorded.
 
-    Each line of `metrics.jsonl` has an epoch's `batches`: `warmup`, `bp` (the warm-up among them), `gp` and `guarded` (predicted
-    batches whose prediction was refused). `config.json` has the batch size, the model and the data set.
+    Each line of `metrics.jsonl` has an epoch's `batches`: `warmup`, `bp` (the warm-up among them), `gp` and `guarded`
+    (predicted batches whose prediction was refused). `config.json` has the batch size, the model and the data set.
     """
     config = json.loads(_read(folder, "config.json"))
     epochs = [json.loads(line)["batches"] for line in _read(folder, "metrics.jsonl").splitlines()]

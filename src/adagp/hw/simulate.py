@@ -69,7 +69,9 @@ def simulate(
     """Cost the run on each of `designs` and on the baseline."""
     chosen = {name: DESIGNS[name] for name in dict.fromkeys(("baseline", *designs))}
     if not workload.array_layers:
-        raise ModelError(f"'{workload.name}' has no convolution, linear layer or product: there is nothing to simulate.")
+        raise ModelError(
+            f"'{workload.name}' has no convolution, linear layer or product: there is nothing to simulate."
+        )
     work = _Work(workload, accelerator, run)
     outcomes = {name: _best(work, design) for name, design in chosen.items()}
     return Simulation(workload, accelerator, run, work.stages, outcomes)

@@ -1,7 +1,7 @@
 """A workload on an accelerator, batch by batch: what each stage's passes compute and move.
 
-A **stage** is a layer on the array with the element-wise work that follows it. Here compute cycles and off-chip words stand side
-by side; `Accelerator.with_stalls` brings them together.
+A **stage** is a layer on the array with the element-wise work that follows it. Here compute cycles and off-chip words
+stand side by side; `Accelerator.with_stalls` brings them together.
 """
 
 from collections.abc import Iterable
@@ -100,10 +100,10 @@ def error_width(workload: Workload) -> int:
 
 def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Stage:
     product = layer.product(batch)
-    passes = {
-        operation: _pass(layer, product.gradient(operation), accelerator, batch) for operation in Operation
-    }
-    stage = Stage(layer, *passes.values())
+    forward, input_gradient, weight_gradient = (
+        _pass(layer, product.gradient(operation), accelerator, batch) for operation in Operation
+    )
+    stage = Stage(layer, forward, input_gradient, weight_gradient)
     if not layer.trainable:
         return stage
     state = accelerator.optimizer_words * layer.weights
@@ -126,9 +126,9 @@ def _pass(layer: ArrayLayer, product: Product, accelerator: Accelerator, batch: 
 def traffic(layer: ArrayLayer, operation: Operation, buffer_words: float, batch: int) -> tuple[int, int]:
     """Return the off-chip words read and written by one pass.
 
-    Half the buffer holds the working set while the other half is filled. If the weights (or their gradient) of a group fit, each
-    matrix moves once; if not, they are cut into parts and the cheaper of the other matrices moves again for each part,
-    or the weights move again for each part of the activations.
+    Half the buffer holds the working set while the other half is filled. If the weights (or their gradient) of a
+    group fit, each matrix moves once; if not, they are cut into parts and the cheaper of the other matrices moves
+    again for each part, or the weights move again for each part of the activations.
     """
     inputs, outputs = batch * layer.input_words, batch * layer.output_words
     weights = layer.weights * (batch if isinstance(layer, Attention) else 1)

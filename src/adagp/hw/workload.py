@@ -219,13 +219,15 @@ def workload_from_json(text: str) -> Workload:
 
 
 def _layer(entry: Mapping[str, Any]) -> Layer:
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     kind = KINDS.get(values.pop("kind", ""))
     if kind is None:
         raise DataError(f"layer kind {entry.get('kind')!r} is unknown; allowed: {', '.join(KINDS)}.")
     known = {field.name for field in fields(kind)}
     if set(values) - known:
-        raise DataError(f"a {kind.kind} has no field {min(set(values) - known)!r}; allowed: {', '.join(sorted(known))}.")
+        raise DataError(
+            f"a {kind.kind} has no field {min(set(values) - known)!r}; allowed: {', '.join(sorted(known))}."
+        )
     try:
         return kind(**values)
     except TypeError as error:

@@ -1,0 +1,133 @@
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from adagp.cli.simulate import simulate
+from adagp.cli.sweep import sweep
+from adagp.errors import AdagpError
+
+app = typer.Typer()
+app.command("simulate")(simulate)
+app.command("sweep")(sweep)
+
+
+def call(*arguments: str) -> str:
+    """Run a command and return what it prints; errors of ours come through as they are."""
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def report(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(call("simulate", *arguments, "--json"))
+    return found
+
+
+def test_a_table_with_every_design() -> None:
+    text = call("simulate", "digits_cnn", "--dataset", "digits", "--epochs", "10", "--per-layer")
+    for name in ("baseline", "low", "efficient", "max", "layer by layer"):
+        assert name in text
+
+
+def test_json_with_stable_fields() -> None:
+    found = report("two_layer_cnn", "--epochs", "9", "--per-layer", "--dataflow", "rs", "--array", "8x8")
+    assert list(found["designs"]) == ["baseline", "low", "efficient", "max"]
+    assert found["designs"]["max"]["speedup"] > 1
+    assert (found["array"], found["dataflow"], found["dataset"], found["epochs"]) == ("8x8", "rs", "cifar10", 9)
+    assert found["batches"] == {"warmup": 391, "gp": 1722, "bp": 1406}
+    assert len(found["layers"]) == 5
+
+
+def test_options_reach_the_model() -> None:
+    base = report("two_layer_cnn", "--design", "max")["designs"]
+    assert list(base) == ["baseline", "max"]
+    slow = report("two_layer_cnn", "--design", "max", "--clock", "100", "--bandwidth", "inf")["designs"]
+    assert slow["baseline"]["seconds"] > base["baseline"]["seconds"]
+    starved = report("two_layer_cnn", "--design", "max", "--bandwidth", "0.1")["designs"]
+    assert starved["baseline"]["cycles"] > base["baseline"]["cycles"]
+    zero = report("two_layer_cnn", "--design", "max", "--source", "zero")["designs"]
+    assert zero["max"]["cycles"] < base["max"]["cycles"]
+    small = report("two_layer_cnn", "--node", "22", "--dram", "ddr4", "--optimizer", "adam")["designs"]
+    assert small["baseline"]["energy_joules"] < base["baseline"]["energy_joules"]
+
+
+def test_a_function_with_an_input_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_models.py").write_text(
+        "from torch import nn\n"
+        "def tiny(classes):\n"
+        "    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(classes)) if classes < 2 else \\\n"
+        "        nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = report("my_models:tiny", "--input", "1x9x9", "--save-workload", "tiny.json", "--plot", "tiny.svg")
+    assert found["macs_per_sample"] == 49 * 36 + 40
+    assert (tmp_path / "tiny.svg").stat().st_size > 1000
+    assert report("tiny.json") == found
+
+
+def test_a_run_is_replayed(tmp_path: Path) -> None:
+    config = {"model": "digits_cnn", "dataset": "digits", "batch_size": 32, "width": 0.5}
+    batches = {"warmup": 10, "bp": 20, "gp": 30, "guarded": 0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"epoch": 0, "batches": batches}) + "\n")
+    found = report(str(tmp_path))
+    assert found == report("--from-run", str(tmp_path))
+    assert found["batches"] == {"warmup": 10, "bp": 10, "gp": 30}
+    assert (found["model"], found["batch"], found["epochs"]) == ("digits_cnn", 32, 1)
+    other = report("two_layer_cnn", "--from-run", str(tmp_path), "--input", "3x32x32")
+    assert (other["model"], other["batches"]) == ("two_layer_cnn", found["batches"])
+    with pytest.raises(AdagpError, match=r"^--epochs is recorded in the run that is replayed; leave it out\.$"):
+        report("--from-run", str(tmp_path), "--epochs", "3")
+    with pytest.raises(AdagpError, match=r"and --from-run name a run; give one of them\.$"):
+        report(str(tmp_path), "--from-run", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--array", "0x5"], "array 0x5 is not allowed: rows and columns must be at least 1, for example 12x15."),
+        (["x", "--dataflow", "sw"], "unknown dataflow 'sw'. Did you mean 'ws'? Choose from: is, os, rs, ws."),
+        (["x", "--bandwidth", "-2"], "bandwidth is -2 gigabytes a second; it must be more than 0."),
+        (
+            ["x", "--design", "min"],
+            "unknown design 'min'. Choose from: baseline, efficient, equal-area, equal-power, low, max.",
+        ),
+        (
+            ["x", "--input", "64x64"],
+            "cannot read the input shape '64x64'; write CHANNELSxHEIGHTxWIDTH, for example 3x64x64.",
+        ),
+        (["two_layer_cnn", "--epochs", "0"], "epochs is 0; it must be 1 or more."),
+        (["two_layer_cnn", "--batch", "0"], "batch is 0; it must be 1 or more."),
+        ([], "name a model, package.module:function, a saved workload or a run folder."),
+        (["two_layer_cnn", "--plot", "x.doc"], "cannot plot to 'x.doc'; the name must end in .svg, .png, .pdf."),
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(AdagpError) as raised:
+        call("simulate", *arguments)
+    assert str(raised.value) == message
+
+
+def test_sweep_writes_a_row_for_each_combination(tmp_path: Path) -> None:
+    out, plot = tmp_path / "sweep.csv", tmp_path / "sweep.png"
+    names = ["--models", "two_layer_cnn", "--datasets", "cifar10,cifar100", "--dataflows", "ws,rs"]
+    call("sweep", *names, "--arrays", "12x15,4x4", "--epochs", "9", "--out", str(out), "--plot", str(plot))
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert len(rows) == 2 * 2 * 2 * 4
+    assert {row["design"] for row in rows} == {"baseline", "low", "efficient", "max"}
+    assert all(float(row["speedup"]) >= 1 for row in rows)
+    assert plot.stat().st_size > 1000
+
+
+def test_sweep_refuses_unknown_names_before_it_works() -> None:
+    with pytest.raises(AdagpError, match=r"^unknown model 'vgg99'\."):
+        call("sweep", "--models", "two_layer_cnn,vgg99")
+    with pytest.raises(AdagpError, match=r"^--models is empty; give at least one name\.$"):
+        call("sweep", "--models", ",")

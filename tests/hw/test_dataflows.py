@@ -1,0 +1,166 @@
+from itertools import product as pairs
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adagp.errors import OptionError
+from adagp.hw import DATAFLOWS, Array, Cost, Operation, Product, array_cost
+from adagp.hw.brute_force import PLACEMENTS, Matrix, systolic_product
+
+SYSTOLIC = ("ws", "os", "is")
+small = st.integers(1, 7)
+arrays = st.builds(Array, st.integers(1, 5), st.integers(1, 5))
+
+X = np.array([[1, 4], [5, 2]])
+W = np.array([[2, 3], [0, 1]])
+DY = np.array([[3, 4], [1, 2]])
+LECTURE = [
+    (Operation.FORWARD, X, W, [[2, 7], [10, 17]]),
+    (Operation.INPUT_GRADIENT, DY, W, [[18, 4], [8, 2]]),
+    (Operation.WEIGHT_GRADIENT, X, DY, [[8, 14], [14, 20]]),
+]
+
+
+@pytest.mark.parametrize("dataflow", SYSTOLIC)
+@pytest.mark.parametrize(("operation", "left", "right", "expected"), LECTURE, ids=[row[0].value for row in LECTURE])
+def test_the_lectures_examples_run_through_the_array(
+    dataflow: str, operation: Operation, left: Matrix, right: Matrix, expected: list[list[int]]
+) -> None:
+    result, cycles = systolic_product(dataflow, operation, left, right, Array(2, 2))
+    assert result.tolist() == expected
+    assert cycles == array_cost(dataflow, Product(2, 2, 2, operation=operation), Array(2, 2)).cycles
+
+
+def test_the_lectures_mapping_is_weight_stationary_with_accumulating_weight_gradient() -> None:
+    cycles = [array_cost("ws", Product(2, 2, 2, operation=operation), Array(2, 2)).cycles for operation in Operation]
+    assert cycles == [6, 6, 4]
+
+
+@settings(max_examples=60, deadline=None)
+@given(small, small, small, arrays, st.sampled_from(SYSTOLIC), st.sampled_from(list(Operation)), st.integers(0, 99))
+def test_cycles_and_products_are_those_of_the_array_simulated_pe_by_pe(
+    rows: int, depth: int, columns: int, array: Array, dataflow: str, operation: Operation, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    inputs, weights, outputs = (
+        draw.integers(-9, 9, size) for size in ((rows, depth), (depth, columns), (rows, columns))
+    )
+    left, right, expected = {
+        Operation.FORWARD: (inputs, weights, inputs @ weights),
+        Operation.INPUT_GRADIENT: (outputs, weights, outputs @ weights.T),
+        Operation.WEIGHT_GRADIENT: (inputs, outputs, inputs.T @ outputs),
+    }[operation]
+    result, cycles = systolic_product(dataflow, operation, left, right, array)
+    assert (result == expected).all()
+    assert array_cost(dataflow, Product(rows, depth, columns, operation=operation), array).cycles == cycles
+
+
+@pytest.mark.parametrize(
+    ("dataflow", "product", "cycles"),
+    [
+        # Compute cycles that SCALE-Sim 3.0.0 reports on 12x15 PEs, plus one for its counting from 0.
+        ("ws", Product(16, 27, 20), 318),
+        ("os", Product(16, 27, 20), 208),
+        ("is", Product(16, 27, 20), 342),
+    ],
+)
+def test_agrees_with_scale_sim(dataflow: str, product: Product, cycles: int) -> None:
+    assert array_cost(dataflow, product, Array(12, 15)).cycles == cycles
+
+
+def words_at_the_edge(dataflow: str, product: Product, array: Array) -> tuple[int, int]:
+    """Walk the folds and count every word that enters or leaves the array."""
+    sizes = {"rows": product.rows, "depth": product.depth, "columns": product.columns}
+    axes = {"inputs": ("rows", "depth"), "weights": ("depth", "columns"), "outputs": ("rows", "columns")}
+    result = {
+        Operation.FORWARD: "outputs",
+        Operation.INPUT_GRADIENT: "inputs",
+        Operation.WEIGHT_GRADIENT: "weights",
+    }[product.operation]
+    stationary = PLACEMENTS[dataflow].stationary
+    time = next(axis for axis in sizes if axis not in axes[stationary])
+    down, across = axes[stationary]
+    reads = writes = 0
+    seen: set[tuple[int, ...]] = set()
+    for top, left in pairs(range(0, sizes[down], sides(dataflow, array)[0]), range(0, sizes[across], sides(dataflow, array)[1])):
+        extent = {
+            down: min(sides(dataflow, array)[0], sizes[down] - top),
+            across: min(sides(dataflow, array)[1], sizes[across] - left),
+            time: sizes[time],
+        }
+        start = {down: top, across: left, time: 0}
+        for matrix, (one, two) in axes.items():
+            words = extent[one] * extent[two]
+            if matrix != result:
+                reads += words
+                continue
+            writes += words
+            place = (start[one], start[two])
+            reads += words if place in seen else 0
+            seen.add(place)
+    return reads, writes
+
+
+def sides(dataflow: str, array: Array) -> tuple[int, int]:
+    """The input-stationary array has depth down and rows across; here axes are named (rows, depth)."""
+    return (array.columns, array.rows) if dataflow == "is" else (array.rows, array.columns)
+
+
+@settings(max_examples=80, deadline=None)
+@given(small, small, small, arrays, st.sampled_from(SYSTOLIC), st.sampled_from(list(Operation)))
+def test_buffer_accesses_are_those_of_a_walk_over_the_folds(
+    rows: int, depth: int, columns: int, array: Array, dataflow: str, operation: Operation
+) -> None:
+    product = Product(rows, depth, columns, operation=operation)
+    cost = array_cost(dataflow, product, array)
+    assert (cost.buffer_reads, cost.buffer_writes) == words_at_the_edge(dataflow, product, array)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 300), st.integers(1, 300), st.integers(1, 300), st.integers(1, 4), arrays, st.sampled_from(list(Operation))
+)
+def test_conservation(rows: int, depth: int, columns: int, count: int, array: Array, operation: Operation) -> None:
+    product = Product(rows, depth, columns, count, operation=operation)
+    for dataflow in DATAFLOWS:
+        cost = array_cost(dataflow, product, array)
+        assert cost.macs == count * rows * depth * columns
+        assert cost.cycles * array.pes >= cost.macs
+        assert cost.buffer_writes >= count * {
+            Operation.FORWARD: rows * columns,
+            Operation.INPUT_GRADIENT: rows * columns if dataflow == "rs" else rows * depth,
+            Operation.WEIGHT_GRADIENT: rows * columns if dataflow == "rs" else depth * columns,
+        }[operation]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.sampled_from(list(DATAFLOWS)))
+def test_more_pes_are_never_slower_for_shapes_they_divide(rows: int, depth: int, columns: int, dataflow: str) -> None:
+    product = Product(64 * rows, 64 * depth, 64 * columns)
+    cycles = [array_cost(dataflow, product, Array(side, side)).cycles for side in (1, 2, 4, 8, 16, 32)]
+    assert cycles == sorted(cycles, reverse=True)
+
+
+def test_groups_run_one_after_the_other() -> None:
+    for dataflow in SYSTOLIC:
+        assert array_cost(dataflow, Product(9, 8, 7, count=5), Array(3, 4)) == array_cost(
+            dataflow, Product(9, 8, 7), Array(3, 4)
+        ) * 5
+
+
+def test_unknown_dataflow_names_the_options() -> None:
+    with pytest.raises(OptionError) as raised:
+        array_cost("wss", Product(1, 1, 1), Array(1, 1))
+    assert str(raised.value) == "unknown dataflow 'wss'. Did you mean 'ws'? Choose from: is, os, rs, ws."
+
+
+def test_a_dataflow_of_your_own_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DATAFLOWS, "_things", dict(DATAFLOWS._things))
+
+    @DATAFLOWS.register("ideal")
+    def ideal(product: Product, array: Array) -> Cost:
+        return Cost(-(-product.macs // array.pes), product.macs)
+
+    assert array_cost("ideal", Product(10, 10, 10), Array(3, 3)).cycles == 112

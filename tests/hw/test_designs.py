@@ -1,0 +1,67 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adagp.errors import OptionError
+from adagp.hw import DESIGNS, Linear, Stage
+from adagp.hw.designs import in_own_memory, overlapped
+from adagp.hw.duties import Duty
+from adagp.hw.product import Cost, total
+from adagp.hw.stages import Predictions
+
+STEP, ALPHA = 1000, 70
+"""The paper's units: a layer's forward pass, and the predictor's."""
+
+
+def uniform(phase: str) -> list[Duty]:
+    """Return four layers as in the paper's timelines: forward 1, backward 2, predictor alpha and 2 alpha."""
+    work = Predictions(Cost(ALPHA), Cost(2 * ALPHA), Cost(ALPHA), Cost(2 * ALPHA), Cost(3), Cost(4), Cost(5))
+    stage = Stage(Linear("l", 1, 1, 1), Cost(STEP), Cost(STEP), Cost(STEP), predictions=work)
+    backward = Cost() if phase == "gp" else Cost(2 * STEP)
+    return [Duty(stage, Cost(STEP), backward, predicts=True, learns=phase == "bp")] * 4
+
+
+def cycles(design: str, phase: str) -> int:
+    return total(DESIGNS[design].step(uniform(phase))).cycles
+
+
+def test_the_papers_four_layers_take_its_steps() -> None:
+    assert cycles("baseline", "bp") == 12 * STEP
+    assert cycles("efficient", "bp") == 12 * STEP + 12 * ALPHA
+    assert cycles("efficient", "gp") == 4 * STEP + 4 * ALPHA
+
+
+def test_low_also_loads_and_stores() -> None:
+    assert cycles("low", "gp") == 4 * (STEP + ALPHA + 3 + 4)
+    assert cycles("low", "bp") == 4 * (3 * STEP + 3 * ALPHA + 3 + 4 + 3 + 5)
+
+
+def test_max_hides_the_predictor_but_for_the_last_layers_prediction() -> None:
+    assert cycles("max", "gp") == 4 * STEP + ALPHA
+    assert cycles("max", "bp") == 12 * STEP + ALPHA
+
+
+costs = st.integers(0, 1000).map(Cost)
+
+
+@given(costs, costs, costs)
+def test_max_is_never_slower_than_efficient_and_takes_the_longer_of_the_two(layer: Cost, main: Cost, own: Cost) -> None:
+    both = overlapped(layer, main, own).cycles
+    assert both == min(max(layer.cycles, own.cycles), layer.cycles + main.cycles)
+
+
+def test_own_memory_takes_the_buffers_accesses() -> None:
+    cost = Cost(1, 2, 3, 4, 5, 6)
+    assert in_own_memory(cost) == Cost(1, 2, 0, 0, 5, 6, 3, 4)
+
+
+def test_work_side_by_side_adds_up_but_for_time() -> None:
+    assert Cost(5, 1, 1).beside(Cost(7, 2, 3)) == Cost(7, 3, 4)
+
+
+def test_unknown_design_names_the_options() -> None:
+    with pytest.raises(OptionError) as raised:
+        DESIGNS["maximum"]
+    assert str(raised.value) == (
+        "unknown design 'maximum'. Did you mean 'max'? Choose from: baseline, efficient, equal-area, equal-power, low, max."
+    )

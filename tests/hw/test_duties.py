@@ -1,0 +1,90 @@
+from math import inf
+
+import pytest
+
+from adagp.hw import Accelerator, Attention, Convolution, Linear, Stage, Workload, stages
+from adagp.hw.duties import duties
+from adagp.hw.product import Cost
+from adagp.plan import BACKPROP_ALL, Phase, Plan
+
+ACCELERATOR = Accelerator(bandwidth=inf)
+LAYERS = (
+    Convolution("stem", 3, 16, (3, 3), (8, 8), (8, 8), input_gradient=False),
+    Convolution("middle", 16, 16, (3, 3), (8, 8), (8, 8)),
+    Attention("mix", 2, 10, 16, 12),
+    Linear("head", 1, 64, 10),
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> tuple[Stage, ...]:
+    return stages(Workload("w", LAYERS), ACCELERATOR, 4)
+
+
+def cycles(costs: list[Cost]) -> list[int]:
+    return [cost.cycles for cost in costs]
+
+
+def test_backprop_runs_everything_but_the_stems_input_gradient(found: tuple[Stage, ...]) -> None:
+    batch = duties(found, BACKPROP_ALL, ACCELERATOR, predictor_learns=True)
+    both = [stage.input_gradient + stage.weight_gradient for stage in found]
+    both[0] = found[0].weight_gradient
+    assert cycles([duty.backward for duty in batch]) == cycles(both)
+    assert [duty.learns for duty in batch] == [True, True, False, True]
+    assert [duty.predicts for duty in batch] == [True, True, False, True]
+
+
+def test_prediction_runs_forward_only(found: tuple[Stage, ...]) -> None:
+    batch = duties(found, Plan(Phase.GP, default="predicted", hold_rest=True), ACCELERATOR, predictor_learns=True)
+    assert cycles([duty.forward for duty in batch]) == cycles([stage.forward for stage in found])
+    assert all(duty.backward == Cost() for duty in batch)
+    assert [duty.predicts for duty in batch] == [True, True, False, True]
+    assert not any(duty.learns for duty in batch)
+    assert [duty.forward.dram_writes - stage.forward.dram_writes for duty, stage in zip(batch, found, strict=True)] == [
+        stage.update.dram_writes for stage in found
+    ]
+
+
+def test_a_partial_backward_pass_stops_at_the_lowest_true_site(found: tuple[Stage, ...]) -> None:
+    plan = Plan(Phase.GP, default="predicted", by_site={"middle": "backprop", "head": "backprop"}, hold_rest=True)
+    batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
+    assert batch[0].backward.cycles == 0
+    assert batch[1].backward.cycles == found[1].weight_gradient.cycles
+    assert batch[2].backward.cycles == found[2].input_gradient.cycles + found[2].weight_gradient.cycles
+    assert batch[3].backward.cycles == found[3].input_gradient.cycles + found[3].weight_gradient.cycles
+    assert [duty.predicts for duty in batch] == [True, False, False, False]
+
+
+def test_parameters_outside_of_sites_keep_the_chain_going(found: tuple[Stage, ...]) -> None:
+    plan = Plan(Phase.BP, by_site={"middle": "zero"})
+    batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
+    assert batch[1].backward.cycles == found[1].input_gradient.cycles
+    assert batch[0].backward.cycles == found[0].weight_gradient.cycles
+
+
+@pytest.mark.parametrize("source", ["zero", "random", "replay", "momentum"])
+def test_supplied_gradients_cost_no_weight_gradient(found: tuple[Stage, ...], source: str) -> None:
+    plan = Plan(Phase.GP, default=source, hold_rest=True)
+    batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
+    assert all(duty.backward.cycles == 0 and not duty.predicts for duty in batch)
+
+
+def test_top_one_costs_a_patch_for_each_sample_and_channel(found: tuple[Stage, ...]) -> None:
+    plan = Plan(Phase.BP, by_site={"middle": "topk"})
+    batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
+    macs = 4 * 16 * 16 * 9
+    assert batch[1].backward.cycles - found[1].input_gradient.cycles == -(-macs // 180)
+    assert found[1].weight_gradient.macs == macs * 64
+
+
+def test_feedback_needs_no_chain_but_a_projection_and_the_weight_gradient(found: tuple[Stage, ...]) -> None:
+    plan = Plan(Phase.GP, default="feedback", hold_rest=True)
+    batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
+    projection = 4 * 10 * LAYERS[1].output_words
+    assert batch[1].backward.macs == projection + found[1].weight_gradient.macs
+    assert batch[2].backward.cycles == 0
+
+
+def test_a_skipped_batch_costs_nothing(found: tuple[Stage, ...]) -> None:
+    batch = duties(found, Plan(Phase.GP, default="skip", hold_rest=True), ACCELERATOR, predictor_learns=True)
+    assert all(duty.forward == Cost() and duty.backward == Cost() for duty in batch)

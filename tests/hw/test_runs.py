@@ -1,0 +1,93 @@
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from adagp.errors import OptionError, RunError
+from adagp.hw import Run, recorded_run, scheduled_run
+from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
+from adagp.schedules import Schedule, parse_schedule
+
+
+def test_counts_are_those_of_walking_every_batch() -> None:
+    schedule = parse_schedule("paper", 90)
+    run = scheduled_run(schedule, 90, samples=1000, batch=128)
+    walked = Counter(schedule.plan(Step(epoch, batch)).phase for epoch in range(90) for batch in range(8))
+    assert run.phases == walked
+    assert run.batches == 720
+    assert run.predictor_learns
+
+
+def test_alternating_epochs_are_counted_by_their_labels() -> None:
+    run = scheduled_run(parse_schedule("epochs:3:1", 20, warmup=5), 20, samples=10, batch=1)
+    assert run.phases == {Phase.WARMUP: 50, Phase.GP: 120, Phase.BP: 30}
+
+
+def test_sources_that_are_no_predictor_teach_none() -> None:
+    assert not scheduled_run(parse_schedule("bp", 3), 3, 10, 1).predictor_learns
+    assert not scheduled_run(parse_schedule("1:1", 3, source="zero"), 3, 10, 1).predictor_learns
+
+
+@dataclass(frozen=True)
+class ByLayer(Schedule):
+    """Every other batch, one layer's gradient is zero."""
+
+    def plan(self, step: Step) -> Plan:
+        return Plan(Phase.BP, by_site={"a": "zero"}) if step.batch % 2 else BACKPROP_ALL
+
+    def label(self, epoch: int) -> str:
+        return "by layer"
+
+    @property
+    def text(self) -> str:
+        return "by layer"
+
+    @property
+    def sources(self) -> frozenset[str]:
+        return frozenset({"zero"})
+
+
+def test_plans_by_layer_are_counted_apart() -> None:
+    run = scheduled_run(ByLayer(), 4, samples=5, batch=1)
+    assert [count for _, count in run.counts] == [12, 8]
+
+
+@pytest.mark.parametrize(("name", "values"), [("epochs", (0, 10, 1)), ("samples", (1, 0, 1)), ("batch", (1, 10, 0))])
+def test_refuses_empty_runs(name: str, values: tuple[int, int, int]) -> None:
+    with pytest.raises(OptionError) as raised:
+        scheduled_run(parse_schedule("bp", 1), *values)
+    assert str(raised.value) == f"{name} is 0; it must be 1 or more."
+    with pytest.raises(OptionError, match="^batch is 0; it must be 1 or more.$"):
+        Run(0, ())
+
+
+def recorded(folder: Path, *epochs: dict[str, int]) -> Path:
+    folder.joinpath("config.json").write_text(json.dumps({"model": "m", "dataset": "d", "batch_size": 32}))
+    lines = [json.dumps({"epoch": number, "batches": batches}) + "\n" for number, batches in enumerate(epochs)]
+    folder.joinpath("metrics.jsonl").write_text("".join(lines))
+    return folder
+
+
+def test_a_recorded_run_is_replayed(tmp_path: Path) -> None:
+    warm = {"warmup": 10, "bp": 10, "gp": 0, "guarded": 0}
+    mixed = {"warmup": 0, "bp": 2, "gp": 7, "guarded": 1}
+    found = recorded_run(recorded(tmp_path, warm, mixed, mixed))
+    assert found.run.phases == {Phase.WARMUP: 10, Phase.BP: 4, Phase.GP: 16}
+    assert (found.epochs, found.run.batch, found.run.predictor_learns) == (3, 32, True)
+    assert found.config["model"] == "m"
+
+
+def test_a_run_of_backprop_teaches_no_predictor(tmp_path: Path) -> None:
+    plain = {"warmup": 0, "bp": 5, "gp": 0, "guarded": 0}
+    assert not recorded_run(recorded(tmp_path, plain)).run.predictor_learns
+
+
+def test_refuses_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError) as raised:
+        recorded_run(tmp_path)
+    assert str(raised.value) == f"run {tmp_path} has no config.json; `adagp train` writes it."
+    with pytest.raises(RunError) as raised:
+        recorded_run(recorded(tmp_path))
+    assert str(raised.value) == f"run {tmp_path} has recorded no epoch yet."

@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from adagp.errors import DataError
+from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload, load_workload
+from adagp.hw.workload import workload_from_json
+
+STRIDED = Convolution("stem", 3, 64, (7, 7), (224, 224), (112, 112), (2, 2), input_gradient=False)
+DEPTHWISE = Convolution("depthwise", 32, 32, (3, 3), (16, 16), (16, 16), groups=32)
+UP = Convolution("up", 8, 4, (2, 2), (5, 5), (10, 10), (2, 2), transposed=True)
+HEAD = Linear("head", 1, 512, 10)
+SCORES = Attention("attention", 8, 20, 64, 30)
+NORM = Elementwise("norm", "native_batch_norm", 100, 100)
+ALL = Workload("all \"kinds\"", (STRIDED, NORM, DEPTHWISE, UP, SCORES, HEAD))
+
+
+def test_macs_are_the_textbook_count() -> None:
+    assert STRIDED.product(1).macs == 112 * 112 * 64 * 3 * 49
+    assert DEPTHWISE.product(1).macs == 16 * 16 * 32 * 9
+    assert UP.product(1).macs == 5 * 5 * 8 * 4 * 4
+    assert HEAD.product(1).macs == 5120
+    assert SCORES.product(1).macs == 8 * 20 * 64 * 30
+    assert ALL.macs == sum(layer.product(1).macs for layer in (STRIDED, DEPTHWISE, UP, HEAD, SCORES))
+
+
+@pytest.mark.parametrize("layer", [STRIDED, DEPTHWISE, UP, HEAD, SCORES], ids=lambda layer: layer.kind)
+def test_a_batch_multiplies_the_work(layer: Convolution | Linear | Attention) -> None:
+    assert layer.product(6).macs == 6 * layer.product(1).macs
+
+
+def test_weights_and_activations() -> None:
+    assert (STRIDED.weights, STRIDED.input_words, STRIDED.output_words) == (9408, 3 * 224 * 224, 64 * 112 * 112)
+    assert (DEPTHWISE.weights, DEPTHWISE.samples) == (288, 32)
+    assert ALL.weights == 9408 + 288 + 8 * 4 * 4 + 5120
+
+
+def test_json_reads_back_equal(tmp_path: Path) -> None:
+    ALL.save(tmp_path / "all.json")
+    assert load_workload(tmp_path / "all.json") == ALL
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a workload: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
+        ("[]", 'not a workload: "format" must be "adagp-workload".'),
+        ('{"format": "adagp-workload", "version": 9}', "workload of version 9; this program reads version 1."),
+        (
+            '{"format": "adagp-workload", "version": 1, "name": "x", "layers": [{"kind": "magic"}]}',
+            "layer kind 'magic' is unknown; allowed: convolution, linear, attention, elementwise.",
+        ),
+        (
+            '{"format": "adagp-workload", "version": 1, "name": "x", "layers": [{"kind": "linear", "colour": 1}]}',
+            "a linear has no field 'colour'; allowed: in_features, input_gradient, name, out_features, rows, trainable.",
+        ),
+        (
+            '{"format": "adagp-workload", "version": 1, "name": "x", "layers": [{"kind": "linear", "name": "a"}]}',
+            "a linear is incomplete: Linear.__init__() missing 3 required positional arguments: 'rows', 'in_features', "
+            "and 'out_features'.",
+        ),
+    ],
+)
+def test_refuses_what_is_no_workload(text: str, message: str) -> None:
+    with pytest.raises(DataError) as raised:
+        workload_from_json(text)
+    assert str(raised.value) == message
+
+
+def test_names_the_file_that_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    with pytest.raises(DataError, match=r"^there is no workload file .*x\.json\.$"):
+        load_workload(path)
+    path.write_text("[]")
+    with pytest.raises(DataError, match=r"x\.json: not a workload"):
+        load_workload(path)
