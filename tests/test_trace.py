@@ -86,9 +86,7 @@ def test_frozen_layers_are_not_trained_and_need_no_gradient_below() -> None:
 def test_transposed_and_one_dimensional_convolutions() -> None:
     model = nn.Sequential(nn.ConvTranspose2d(4, 6, 2, stride=2), nn.Flatten(2), nn.Conv1d(6, 5, 3))
     up, line = trace(model, (4, 5, 5)).array_layers
-    assert up == Convolution(
-        "0", 4, 6, (2, 2), (5, 5), (10, 10), (2, 2), transposed=True, input_gradient=False
-    )
+    assert up == Convolution("0", 4, 6, (2, 2), (5, 5), (10, 10), (2, 2), transposed=True, input_gradient=False)
     assert line == Convolution("2", 6, 5, (1, 3), (1, 100), (1, 98))
 
 
@@ -114,7 +112,10 @@ def test_fused_attention_is_two_products() -> None:
             return F.scaled_dot_product_attention(tokens, tokens, tokens)
 
     products = find(trace(Fused(), (3, 10, 8)), Attention)
-    assert [(layer.count, layer.rows, layer.depth, layer.columns) for layer in products] == [(3, 10, 8, 10), (3, 10, 10, 8)]
+    assert [(layer.count, layer.rows, layer.depth, layer.columns) for layer in products] == [
+        (3, 10, 8, 10),
+        (3, 10, 10, 8),
+    ]
     assert not any(layer.input_gradient for layer in products)
 
 
@@ -145,7 +146,9 @@ def test_models_by_name_are_traced_without_weights() -> None:
 def test_an_input_that_does_not_fit_is_named_with_the_layer() -> None:
     with pytest.raises(ModelError) as raised:
         trace(Net(), (1, 16, 16))
-    assert str(raised.value).startswith("input 1x16x16 does not fit Net: aten.convolution.default in module 'stem' says: ")
+    assert str(raised.value).startswith(
+        "input 1x16x16 does not fit Net: aten.convolution.default in module 'stem' says: "
+    )
 
 
 class Peeks(nn.Module):
@@ -166,7 +169,9 @@ class Selects(nn.Module):
         return self.inner(images)[images > 0]
 
 
-@pytest.mark.parametrize(("model", "operation"), [(Peeks(), "aten._local_scalar_dense.default"), (Selects(), "aten.index.Tensor")])
+@pytest.mark.parametrize(
+    ("model", "operation"), [(Peeks(), "aten._local_scalar_dense.default"), (Selects(), "aten.index.Tensor")]
+)
 def test_an_operation_that_needs_values_is_named(model: nn.Module, operation: str) -> None:
     with pytest.raises(ModelError) as raised:
         trace(model, (3, 4, 4))

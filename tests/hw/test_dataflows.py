@@ -84,7 +84,9 @@ def words_at_the_edge(dataflow: str, product: Product, array: Array) -> tuple[in
     down, across = axes[stationary]
     reads = writes = 0
     seen: set[tuple[int, ...]] = set()
-    for top, left in pairs(range(0, sizes[down], sides(dataflow, array)[0]), range(0, sizes[across], sides(dataflow, array)[1])):
+    for top, left in pairs(
+        range(0, sizes[down], sides(dataflow, array)[0]), range(0, sizes[across], sides(dataflow, array)[1])
+    ):
         extent = {
             down: min(sides(dataflow, array)[0], sizes[down] - top),
             across: min(sides(dataflow, array)[1], sizes[across] - left),
@@ -120,7 +122,12 @@ def test_buffer_accesses_are_those_of_a_walk_over_the_folds(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 300), st.integers(1, 300), st.integers(1, 300), st.integers(1, 4), arrays, st.sampled_from(list(Operation))
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.integers(1, 4),
+    arrays,
+    st.sampled_from(list(Operation)),
 )
 def test_conservation(rows: int, depth: int, columns: int, count: int, array: Array, operation: Operation) -> None:
     product = Product(rows, depth, columns, count, operation=operation)
@@ -128,11 +135,15 @@ def test_conservation(rows: int, depth: int, columns: int, count: int, array: Ar
         cost = array_cost(dataflow, product, array)
         assert cost.macs == count * rows * depth * columns
         assert cost.cycles * array.pes >= cost.macs
-        assert cost.buffer_writes >= count * {
-            Operation.FORWARD: rows * columns,
-            Operation.INPUT_GRADIENT: rows * columns if dataflow == "rs" else rows * depth,
-            Operation.WEIGHT_GRADIENT: rows * columns if dataflow == "rs" else depth * columns,
-        }[operation]
+        assert (
+            cost.buffer_writes
+            >= count
+            * {
+                Operation.FORWARD: rows * columns,
+                Operation.INPUT_GRADIENT: rows * columns if dataflow == "rs" else rows * depth,
+                Operation.WEIGHT_GRADIENT: rows * columns if dataflow == "rs" else depth * columns,
+            }[operation]
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -145,9 +156,10 @@ def test_more_pes_are_never_slower_for_shapes_they_divide(rows: int, depth: int,
 
 def test_groups_run_one_after_the_other() -> None:
     for dataflow in SYSTOLIC:
-        assert array_cost(dataflow, Product(9, 8, 7, count=5), Array(3, 4)) == array_cost(
-            dataflow, Product(9, 8, 7), Array(3, 4)
-        ) * 5
+        assert (
+            array_cost(dataflow, Product(9, 8, 7, count=5), Array(3, 4))
+            == array_cost(dataflow, Product(9, 8, 7), Array(3, 4)) * 5
+        )
 
 
 def test_unknown_dataflow_names_the_options() -> None:

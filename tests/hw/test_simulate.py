@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from adagp.errors import ModelError, OptionError
-from adagp.hw import DATAFLOWS, Accelerator, Convolution, Elementwise, Linear, Run, Simulation, Workload, scheduled_run, simulate
+from adagp.hw import (
+    DATAFLOWS,
+    Accelerator,
+    Convolution,
+    Elementwise,
+    Linear,
+    Run,
+    Simulation,
+    Workload,
+    scheduled_run,
+    simulate,
+)
 from adagp.hw.plots import check_plot_path, plot_simulation, plot_speedups
 from adagp.hw.report import simulation_report
 from adagp.plan import BACKPROP_ALL, Phase, Plan

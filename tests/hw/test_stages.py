@@ -1,6 +1,17 @@
 from math import inf
 
-from adagp.hw import Accelerator, Array, Attention, Convolution, Elementwise, Linear, Operation, Workload, array_cost, stages
+from adagp.hw import (
+    Accelerator,
+    Array,
+    Attention,
+    Convolution,
+    Elementwise,
+    Linear,
+    Operation,
+    Workload,
+    array_cost,
+    stages,
+)
 from adagp.hw.stages import traffic
 
 CONV = Convolution("c", 16, 32, (3, 3), (8, 8), (8, 8))
@@ -45,7 +56,11 @@ def test_passes_are_costed_by_the_dataflow() -> None:
         for operation in Operation:
             expected = array_cost(dataflow, CONV.product(4).gradient(operation), Array(12, 15))
             cost = getattr(stage, operation.value)
-            assert (cost.cycles, cost.macs, cost.buffer_reads) == (expected.cycles, expected.macs, expected.buffer_reads)
+            assert (cost.cycles, cost.macs, cost.buffer_reads) == (
+                expected.cycles,
+                expected.macs,
+                expected.buffer_reads,
+            )
 
 
 def test_the_predictor_costs_the_same_dataflow_on_both_arrays() -> None:
@@ -76,6 +91,7 @@ def test_only_trained_layers_are_sites() -> None:
 
 def test_optimizer_state_moves_with_the_update() -> None:
     words = [
-        stages(Workload("w", (CONV,)), Accelerator(optimizer_words=words), 1)[0].update.dram_words for words in (0, 1, 2)
+        stages(Workload("w", (CONV,)), Accelerator(optimizer_words=words), 1)[0].update.dram_words
+        for words in (0, 1, 2)
     ]
     assert words == [CONV.weights, 3 * CONV.weights, 5 * CONV.weights]

@@ -12,7 +12,7 @@ UP = Convolution("up", 8, 4, (2, 2), (5, 5), (10, 10), (2, 2), transposed=True)
 HEAD = Linear("head", 1, 512, 10)
 SCORES = Attention("attention", 8, 20, 64, 30)
 NORM = Elementwise("norm", "native_batch_norm", 100, 100)
-ALL = Workload("all \"kinds\"", (STRIDED, NORM, DEPTHWISE, UP, SCORES, HEAD))
+ALL = Workload('all "kinds"', (STRIDED, NORM, DEPTHWISE, UP, SCORES, HEAD))
 
 
 def test_macs_are_the_textbook_count() -> None:
