@@ -51,7 +51,7 @@ def trace_model(
     """Build a model by its name (see `adagp.models.build_model`) without allocating weights, and trace it."""
     if len(image) != 3:
         raise OptionError(f"image {image} is not allowed; it must be channels, height and width.")
-    with torch.device("meta"):
+    with torch.device("meta"), _NoValues():
         model = build_model(name, classes=classes, image=(image[0], image[1], image[2]), width=width)
     return trace(model, image, name, batch)
 
@@ -114,8 +114,8 @@ class _Watcher(TorchDispatchMode):
     ) -> Any:
         """Run the operation on its shapes and note it."""
         self.operation = str(func)
-        is_batch_norm = func.overloadpacket is aten.native_batch_norm
-        result = _batch_norm_shapes(args[0]) if is_batch_norm else func(*args, **(kwargs or {}))
+        known = _known_shapes(func, args)
+        result = func(*args, **(kwargs or {})) if known is None else known
         if not func.is_view:
             record = RULES.get(func.overloadpacket, _elementwise)
             record(self, func, args, result)
@@ -218,10 +218,47 @@ RULES: Mapping[Any, Rule] = {
 }
 
 
-def _batch_norm_shapes(source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the shapes of batch normalisation and its saved statistics; torch finds them by way of fifteen operations."""
-    statistics = source.new_empty(source.shape[1])
-    return torch.empty_like(source), statistics, torch.empty_like(statistics)
+VALUES_ONLY = frozenset(
+    getattr(aten, name)
+    for name in (
+        *(
+            "add_",
+            "bernoulli_",
+            "clamp_",
+            "div_",
+            "elu_",
+            "erfinv_",
+            "exponential_",
+            "fill_",
+            "hardtanh_",
+            "leaky_relu_",
+        ),
+        *("mul_", "normal_", "random_", "relu_", "sub_", "uniform_", "zero_"),
+    )
+)
+"""In-place operations that change values only: on the meta device there is nothing for them to do."""
+
+
+def _known_shapes(func: Any, args: tuple[Any, ...]) -> Any:
+    """Return the result of operations whose shape is plain to see; torch takes long to find them on the meta device."""
+    if func.overloadpacket is aten.native_batch_norm:
+        statistics = args[0].new_empty(args[0].shape[1])
+        return torch.empty_like(args[0]), statistics, torch.empty_like(statistics)
+    # With a second tensor torch has to check that the shapes fit.
+    if func.overloadpacket in VALUES_ONLY and len(list(_tensors(args))) == 1:
+        return args[0]
+    return None
+
+
+class _NoValues(TorchDispatchMode):
+    """Builds a model on the meta device without drawing its weights."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Leave out what would only set values."""
+        known = _known_shapes(func, args) if args and isinstance(args[0], Tensor) and args[0].is_meta else None
+        return func(*args, **(kwargs or {})) if known is None else known
 
 
 def _storage(tensor: Tensor) -> int:

@@ -14,6 +14,9 @@ from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
 
 
+PlanKey = tuple[str, bool, tuple[tuple[str, str], ...]]
+
+
 @dataclass(frozen=True)
 class Run:
     """`batch` samples a batch, and how many batches there are under each plan.
@@ -52,15 +55,20 @@ def scheduled_run(schedule: Schedule, epochs: int, samples: int, batch: int) -> 
     return Run(batch, counts, predictor_learns=bool(schedule.sources & PREDICTED))
 
 
+def plan_key(plan: Plan) -> PlanKey:
+    """Return what decides a batch's work: all of its plan but the name of its phase."""
+    return plan.default, plan.hold_rest, tuple(sorted(plan.by_site.items()))
+
+
 @lru_cache(maxsize=256)
 def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, int], ...]:
     """Count plans epoch by epoch; epochs of one label are alike, so one of each is walked."""
-    plans: dict[tuple[object, ...], tuple[Plan, int]] = {}
+    plans: dict[tuple[Phase, PlanKey], tuple[Plan, int]] = {}
     for label, times in Counter(map(schedule.label, range(epochs))).items():
         epoch = next(epoch for epoch in range(epochs) if schedule.label(epoch) == label)
         for batch in range(batches):
             plan = schedule.plan(Step(epoch, batch))
-            key = (plan.phase, plan.default, plan.hold_rest, tuple(sorted(plan.by_site.items())))
+            key = (plan.phase, plan_key(plan))
             plans[key] = (plan, plans.get(key, (plan, 0))[1] + times)
     return tuple(plans.values())
 

@@ -1,5 +1,6 @@
 """The whole: a workload, an accelerator and a run -> cycles, seconds and joules of each design, by phase and by layer."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,10 +8,10 @@ from adagp.errors import ModelError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array, enlarged
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
-from adagp.hw.duties import duties
+from adagp.hw.duties import Duty, duties
 from adagp.hw.energy import Energy
-from adagp.hw.product import NOTHING, Cost, total
-from adagp.hw.runs import Run
+from adagp.hw.product import Cost, total
+from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import Stage, stages
 from adagp.hw.workload import Workload
 from adagp.plan import BACKPROP_ALL, Phase
@@ -78,18 +79,25 @@ def simulate(
 
 
 class _Work:
-    """A run's stages, and the duties under each of its plans, which all designs share."""
+    """A run's stages, and the duties of its batches, which all designs share.
+
+    Each item has the duties of one kind of batch, and how many such batches each phase has.
+    """
 
     def __init__(self, workload: Workload, accelerator: Accelerator, run: Run) -> None:
         self.workload = workload
         self.accelerator = accelerator
         self.run = run
         self.stages = stages(workload, accelerator, run.batch)
-        self.scheduled = [
-            (plan.phase, count, duties(self.stages, plan, accelerator, run.predictor_learns))
-            for plan, count in run.counts
-        ]
-        self.backprop = [(Phase.BP, run.batches, duties(self.stages, BACKPROP_ALL, accelerator, False))]
+        alike: dict[PlanKey, tuple[list[Duty], Counter[Phase]]] = {}
+        for plan, count in run.counts:
+            key = plan_key(plan)
+            if key not in alike:
+                alike[key] = (duties(self.stages, plan, accelerator, run.predictor_learns), Counter())
+            alike[key][1][plan.phase] += count
+        self.scheduled = list(alike.values())
+        everything = duties(self.stages, BACKPROP_ALL, accelerator, False)
+        self.backprop = [(everything, Counter({Phase.BP: run.batches}))]
 
 
 def _best(work: _Work, design: Design) -> Outcome:
@@ -104,9 +112,11 @@ def _best(work: _Work, design: Design) -> Outcome:
 def _outcome(work: _Work, design: Design) -> Outcome:
     accelerator = work.accelerator
     by_layer: list[dict[Phase, Cost]] = [{} for _ in work.stages]
-    for phase, count, batch in work.scheduled if design.predicts else work.backprop:
+    for batch, phases in work.scheduled if design.predicts else work.backprop:
         for layer, cost in zip(by_layer, design.step(batch), strict=True):
-            layer[phase] = layer.get(phase, NOTHING) + cost * count
+            for phase, count in phases.items():
+                part = cost * count
+                layer[phase] = layer[phase] + part if phase in layer else part
     by_phase = {phase: total(layer[phase] for layer in by_layer) for phase in by_layer[0]}
     cost = total(by_phase.values())
     weights = predictor_weights(work.workload, accelerator) if design.predictor_memory else 0

@@ -71,25 +71,31 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
     Element-wise work before the first layer joins the first stage.
     """
     found: list[Stage] = []
-    forward = backward = NOTHING
+    reads = writes = 0
     error_words = error_width(workload)
     known: dict[ArrayLayer, Stage] = {}  # models repeat shapes
     for layer in workload.layers:
         if isinstance(layer, Elementwise):
-            read, written = batch * layer.input_words, batch * layer.output_words
-            forward += Cost(dram_reads=read, dram_writes=written)
-            backward += Cost(dram_reads=read + written, dram_writes=read)
+            reads += batch * layer.input_words
+            writes += batch * layer.output_words
             continue
         if found:
-            found[-1] = replace(found[-1], elementwise_forward=forward, elementwise_backward=backward)
-            forward = backward = NOTHING
+            found[-1] = _with_elementwise(found[-1], reads, writes)
+            reads = writes = 0
         shape = replace(layer, name="")
         if shape not in known:
             known[shape] = _stage(layer, accelerator, batch, error_words)
         found.append(replace(known[shape], layer=layer))
     if found:
-        found[-1] = replace(found[-1], elementwise_forward=forward, elementwise_backward=backward)
+        found[-1] = _with_elementwise(found[-1], reads, writes)
     return tuple(found)
+
+
+def _with_elementwise(stage: Stage, reads: int, writes: int) -> Stage:
+    """Add work that reads its inputs and writes its outputs, and on the way back reads both and writes once more."""
+    forward = Cost(dram_reads=reads, dram_writes=writes)
+    backward = Cost(dram_reads=reads + writes, dram_writes=reads)
+    return replace(stage, elementwise_forward=forward, elementwise_backward=backward)
 
 
 def error_width(workload: Workload) -> int:
