@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from adagp.cli.demo import demo, plot
 from adagp.cli.train import train
 from adagp.errors import AdagpError
 
@@ -14,7 +15,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command()(train)
+for command in (train, demo, plot):
+    app.command()(command)
 
 
 @app.callback()
