@@ -1,7 +1,5 @@
 """Image sets by name: the embedded one, those in a data folder, and those that are not there."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,12 +37,6 @@ def test_digits_split_is_stratified_and_without_overlap() -> None:
     assert np.abs(shares - 360 / 1797).max() < 0.004
     train = {image.tobytes() for image in digits.x_train}
     assert not any(image.tobytes() in train for image in digits.x_test)
-
-
-def test_importing_the_room_is_light() -> None:
-    code = "import sys, adagp.data; print({'torch', 'torchvision', 'PIL'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 def test_npz_in_the_data_folder(tmp_path: Path) -> None:

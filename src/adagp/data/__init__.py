@@ -3,6 +3,7 @@
 `adagp.data.batches` and `adagp.data.loaders` turn them into batches of tensors and need torch.
 """
 
+from adagp.data.describe import DatasetRow, describe_datasets
 from adagp.data.images import ImageSet, image_set
 from adagp.data.load import DEFAULT_DATA_DIR, load_images
 from adagp.data.npz import read_npz
@@ -13,7 +14,9 @@ __all__ = [
     "DEFAULT_DATA_DIR",
     "IMAGES",
     "DatasetInfo",
+    "DatasetRow",
     "ImageSet",
+    "describe_datasets",
     "image_set",
     "load_images",
     "read_npz",
