@@ -111,6 +111,12 @@ def test_statistics_are_those_of_numpy() -> None:
     np.testing.assert_allclose(std, x.std((0, 1, 2)), rtol=1e-12)
 
 
+def test_read_only_arrays_do() -> None:
+    images = some_images(channels=1)
+    images.x_train.flags.writeable = False
+    assert len(loaders_of(images, 8).train) == 6
+
+
 def test_a_constant_channel_has_deviation_one() -> None:
     assert channel_statistics(np.full((2, 3, 3, 1), 9, np.uint8)) == ((9.0,), (1.0,))
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from adagp.data.images import ImageSet
 from adagp.data.npz import KEYS, NAMES_KEY, read_npz
-from adagp.data.registry import DATASETS, IMAGES, DatasetInfo
+from adagp.data.registry import DATASETS, DatasetInfo
 from adagp.errors import DataError, OptionError
+from adagp.models.registry import IMAGES
 
 DEFAULT_DATA_DIR = Path("data")
 

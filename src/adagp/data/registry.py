@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.data import fetch, layouts
+from adagp.models.registry import IMAGES
 from adagp.registry import Registry
-
-IMAGES = "images"
-"""The task of telling an image's class."""
 
 
 @dataclass(frozen=True)
