@@ -85,7 +85,7 @@ def train(
         Path | None, typer.Option(help="Options from a TOML file; the command line wins.", rich_help_panel=_RUN)
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Processor threads; torch's choice by default.", rich_help_panel=_RUN)
+        int | None, typer.Option(help="Processor threads, torch's choice if left out.", rich_help_panel=_RUN)
     ] = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Checkpoint at least this often, besides each epoch.", rich_help_panel=_RUN)

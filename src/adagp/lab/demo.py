@@ -31,8 +31,12 @@ class _Quiet:
 
 
 def plan(seeds: int, epochs: int) -> list[TrainConfig]:
-    """Return the runs of the demonstration: each method with each seed."""
-    return [TrainConfig(method=method, seed=seed, epochs=epochs) for seed in range(seeds) for method in METHODS]
+    """Return the runs of the demonstration: each method with each seed. Epochs are short, so quality is sampled often."""
+    return [
+        TrainConfig(method=method, seed=seed, epochs=epochs, metrics_every=2)
+        for seed in range(seeds)
+        for method in METHODS
+    ]
 
 
 def refuse_existing(out: Path, *, force: bool) -> None:

@@ -131,10 +131,14 @@ def require_matplotlib() -> None:
 def _subplots(columns: int, *, share_y: bool = False) -> "tuple[Figure, list[Axes]]":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(5.2 * columns, 3.8), layout="constrained")
     FigureCanvasAgg(figure)  # no global state, no window system
-    return figure, list(figure.subplots(1, columns, sharey=share_y))
+    axes = list(figure.subplots(1, columns, sharey=share_y))
+    for axis in axes:
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))  # epochs are whole
+    return figure, axes
 
 
 def _shade(axis: "Axes", history: History) -> None:
