@@ -37,12 +37,9 @@ class Classification(Task):
         return self.data.train.epoch(epoch, start)
 
     def build_model(self) -> nn.Module:
-        """Return the model, tried out on one image: a misfit of model and data shows before training."""
-        model = build_model(
-            self.config.model, classes=self.data.classes, image=self.data.shape, width=self.config.width
-        )
-        check_output(model, self.data.shape, self.data.classes, self.config.model)
-        return model
+        """Return the model for the data's images and classes."""
+        data = self.data
+        return build_model(self.config.model, classes=data.classes, image=data.shape, width=self.config.width)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy."""
