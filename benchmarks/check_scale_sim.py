@@ -1,7 +1,7 @@
 """Compare the systolic dataflows' cycles with SCALE-Sim v3, run as an outside program.
 
     python -m venv /somewhere && /somewhere/bin/pip install 'numpy<2.4' scalesim==3.0.0
-    python benchmarks/check_scale_sim.py --python /somewhere/bin/python
+    python -m benchmarks.check_scale_sim --python /somewhere/bin/python
 
 Draws convolutions, products and arrays of random shape, asks both, and prints every difference; the exit code says
 whether there was one. SCALE-Sim reports the index of the last cycle, so one is added.

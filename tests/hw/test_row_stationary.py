@@ -69,7 +69,7 @@ def test_a_plain_product_is_a_convolution_of_one_by_one() -> None:
     array = Array(3, 4)
     inputs = left.T.reshape(1, 6, 10, 1)
     result, cycles = row_stationary_convolution(inputs, right.T.reshape(5, 6, 1, 1), array)
-    assert (result[0, :, :, 0].T == left @ right).all()
+    assert (left @ right == result[0, :, :, 0].T).all()
     assert array_cost("rs", Product(10, 6, 5), array).cycles == cycles
 
 

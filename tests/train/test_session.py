@@ -105,7 +105,8 @@ def test_stopped_anywhere_and_resumed_ends_bit_equal(method: str, tmp_path: Path
     )
     config = short(user_model, method=method, lr_scheduler="multistep", **options)
     whole = Session(config)
-    assert whole.run(loop := whole.start(tmp_path / "whole"), Silent()) is not None
+    loop = whole.start(tmp_path / "whole")
+    assert whole.run(loop, Silent()) is not None
     expected = load_checkpoint(loop.folder.checkpoint)
     # The first batch, the middle of a GP phase, the last batch of an epoch, the last batch but one.
     for stop in (1, 8, 14, 20) if method == "adagp" else (9,):
@@ -114,7 +115,8 @@ def test_stopped_anywhere_and_resumed_ends_bit_equal(method: str, tmp_path: Path
         assert first.run(first.start(path), stopper, stopper) is None
         torch.manual_seed(12345)  # what happens in between must not matter
         second = Session(config)
-        assert second.run(resumed := second.resume(path), Silent()) is not None
+        resumed = second.resume(path)
+        assert second.run(resumed, Silent()) is not None
         assert_same(load_checkpoint(resumed.folder.checkpoint), expected, f"after {stop}")
         same_rows(resumed.folder, loop.folder)
 

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from adagp.cli.demo import demo, plot
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
@@ -16,9 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command()(train)
-app.command()(simulate)
-app.command()(sweep)
+for command in (train, demo, plot, simulate, sweep):
+    app.command()(command)
 
 
 @app.callback()

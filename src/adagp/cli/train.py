@@ -84,6 +84,9 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="Options from a TOML file; the command line wins.", rich_help_panel=_RUN)
     ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Processor threads, torch's choice if left out.", rich_help_panel=_RUN)
+    ] = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Checkpoint at least this often, besides each epoch.", rich_help_panel=_RUN)
     ] = 60.0,
@@ -92,14 +95,26 @@ def train(
     ] = False,
 ) -> None:
     """Train a model; with predicted gradients, or by plain backprop for comparison."""
-    not_options = {"data_dir", "download", "out", "resume", "force", "config", "checkpoint_seconds", "as_json"}
+    not_options = {
+        "data_dir",
+        "download",
+        "out",
+        "resume",
+        "force",
+        "config",
+        "threads",
+        "checkpoint_seconds",
+        "as_json",
+    }
     given = {name: value for name, value in locals().items() if value is not None and name not in not_options}
     given.pop("not_options", None)
     if config is not None:
         given = read_toml(config) | given
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
-    place = {"data_dir": data_dir, "download": download, "checkpoint_seconds": checkpoint_seconds}
+    if threads is not None and threads < 1:
+        raise OptionError(f"--threads is {threads}; it must be 1 or more.")
+    place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
     summary = _resume(resume, given, place) if resume else _start(given, str(config), place, out, force)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))

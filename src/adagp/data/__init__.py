@@ -3,17 +3,19 @@
 `adagp.data.batches` and `adagp.data.loaders` turn them into batches of tensors and need torch.
 """
 
+from adagp.data.describe import DatasetRow, describe_datasets
 from adagp.data.images import ImageSet, image_set
 from adagp.data.load import DEFAULT_DATA_DIR, load_images
 from adagp.data.npz import read_npz
-from adagp.data.registry import DATASETS, IMAGES, DatasetInfo
+from adagp.data.registry import DATASETS, DatasetInfo
 
 __all__ = [
     "DATASETS",
     "DEFAULT_DATA_DIR",
-    "IMAGES",
     "DatasetInfo",
+    "DatasetRow",
     "ImageSet",
+    "describe_datasets",
     "image_set",
     "load_images",
     "read_npz",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from adagp.data.images import ImageSet
 from adagp.data.npz import KEYS, NAMES_KEY, read_npz
-from adagp.data.registry import DATASETS, IMAGES, DatasetInfo
+from adagp.data.registry import DATASETS, DatasetInfo
 from adagp.errors import DataError, OptionError
+from adagp.models.registry import IMAGES
 
 DEFAULT_DATA_DIR = Path("data")
-_PACKAGED = Path(__file__).parent
 
 
 def load_images(
@@ -30,7 +30,7 @@ def load_images(
         raise OptionError(
             f"{name} is too large to hold in memory; adagp.data.loaders.image_loaders reads it batch by batch."
         )
-    path = _PACKAGED / "digits.npz" if name == "digits" else locate(info, Path(data_dir), download)
+    path = locate(info, Path(data_dir), download)
     if path.suffix == ".npz":
         images = read_npz(path, name, info.classes)
     else:
@@ -50,20 +50,23 @@ def image_info(name: str) -> DatasetInfo:
 
 def locate(info: DatasetInfo, data_dir: Path, download: bool = False) -> Path:
     """Return the first of a data set's files that exists; with `download`, a missing set is fetched."""
-    found = _find(info, data_dir)
+    found = find(info, data_dir)
     if found is None and download and info.fetch is not None:
         with redirect_stdout(sys.stderr):  # standard output belongs to results
             try:
                 info.fetch(data_dir)
             except (OSError, RuntimeError) as fault:
                 raise DataError(f"could not download {info.name}: {fault}. {ways_to_get(info, data_dir)}") from fault
-        found = _find(info, data_dir)
+        found = find(info, data_dir)
     if found is None:
         raise DataError(f"data set '{info.name}' is not in {data_dir}. {ways_to_get(info, data_dir)}")
     return found
 
 
-def _find(info: DatasetInfo, data_dir: Path) -> Path | None:
+def find(info: DatasetInfo, data_dir: Path) -> Path | None:
+    """Return the first of a data set's files that exists, or None; what is packaged always exists."""
+    if info.packaged is not None:
+        return Path(__file__).parent / info.packaged
     return next((data_dir / file for file in info.files if (data_dir / file).exists()), None)
 
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.data import fetch, layouts
+from adagp.models.registry import IMAGES
 from adagp.registry import Registry
-
-IMAGES = "images"
-"""The task of telling an image's class."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class DatasetInfo:
     folder, in this order: an `.npz` file or a folder that `reader` understands. `size_varies` marks sets
     whose pictures are resized to `shape` when read from folders and may have another size in an `.npz` file.
     A `streamed` set is read batch by batch, never as a whole. `fetch` downloads the set into a data folder,
-    where that is possible.
+    where that is possible. `packaged` is the file of a set that comes with adagp.
     """
 
     name: str
@@ -34,6 +32,7 @@ class DatasetInfo:
     fetch: Callable[[Path], None] | None = None
     size_varies: bool = False
     streamed: bool = False
+    packaged: str | None = None
 
 
 DATASETS: Registry[DatasetInfo] = Registry("data set")
@@ -48,6 +47,7 @@ for _info in (
         train=1_437,
         test=360,
         files=(),
+        packaged="digits.npz",
     ),
     DatasetInfo(
         "cifar10",

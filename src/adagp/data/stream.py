@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, generator_for
+from adagp.data.batches import (
+    batch_count,
+    check_batch_size,
+    check_seed,
+    epoch_order,
+    generator_for,
+    normaliser,
+)
 from adagp.data.images import Pixels
 from adagp.data.pictures import class_folders, open_picture, resized, resized_box
 from adagp.errors import DataError
@@ -60,9 +67,7 @@ class FolderBatches:
         self.seed = seed
         self.train = train
         self.workers = workers
-        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self._mean = torch.tensor(IMAGENET_MEAN).view(-1, 1, 1)
-        self._scale = 1 / torch.tensor(IMAGENET_STD).view(-1, 1, 1)
+        self.normalise = normaliser(IMAGENET_MEAN, IMAGENET_STD, channels_last)
 
     def __len__(self) -> int:
         """Return the batches in an epoch."""
@@ -82,8 +87,7 @@ class FolderBatches:
             generator=torch.Generator(),  # or else it draws from the global one
         )
         for images, labels in loader:
-            ordered = images.permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
-            yield ordered.float().sub_(self._mean).mul_(self._scale), labels
+            yield self.normalise(images.permute(0, 3, 1, 2)), labels
 
 
 class _Pictures(Dataset[tuple[Tensor, int]]):

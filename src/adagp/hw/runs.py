@@ -13,7 +13,6 @@ from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
 
-
 PlanKey = tuple[str, bool, tuple[tuple[str, str], ...]]
 
 

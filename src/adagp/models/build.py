@@ -5,30 +5,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adagp.errors import ModelError, OptionError
-from adagp.models.references import call_with_accepted, import_function
+from adagp.models.references import accepted, import_function
 from adagp.models.registry import IMAGES, MODELS, ModelInfo
 
 if TYPE_CHECKING:
     from torch import nn
 
+Image = tuple[int, int, int]
 
-def build_model(
-    name: str, *, classes: int, image: tuple[int, int, int] = (3, 32, 32), width: float = 1.0
-) -> "nn.Module":
+
+def build_model(name: str, *, classes: int, image: Image = (3, 32, 32), width: float = 1.0) -> "nn.Module":
     """Return a fresh model that tells `classes` classes of images of shape `image` (channels, height, width).
 
-    `width` scales the channels of every hidden layer, for small machines. The model is drawn with torch's
-    global random state on the current default device (`with torch.device("meta")` allocates nothing). `name`
-    is one of `MODELS`, or `package.module:function` for a function of your own, called with the keyword
-    arguments it accepts out of `classes`, `image` and `width`.
+    `width` scales the channels of every hidden layer, for small machines. The weights are drawn with torch's
+    global random state on the default device (`with torch.device("meta")` allocates nothing). `name` is one
+    of `MODELS`, or `package.module:function` for a function of your own, called with the keyword arguments it
+    accepts out of `classes`, `image` and `width`.
     """
     _check_options(classes, image, width)
     if ":" in name:
-        _look_into_current_directory()
-    reference = name if ":" in name else _checked_info(name, image).builder
-    options = {"classes": classes, "image": image, "width": width}
-    model = call_with_accepted(import_function(reference), options, reference)
-    return _checked_module(model, reference)
+        return _build_users(name, classes, image, width)
+    return _build_ours(_checked_info(name, image), classes, image, width)
+
+
+def _build_ours(info: ModelInfo, classes: int, image: Image, width: float) -> "nn.Module":
+    import torch
+
+    from adagp.models.initialise import materialise
+
+    builder = import_function(info.builder)
+    with torch.device("meta"):
+        model: nn.Module = builder(name=info.name, classes=classes, image=image, width=width)
+    return materialise(model)
+
+
+def _build_users(reference: str, classes: int, image: Image, width: float) -> "nn.Module":
+    from torch import nn
+
+    from adagp.models.check import check_scores
+
+    _look_into_current_directory()
+    function = import_function(reference)
+    options = accepted(function, {"classes": classes, "image": image, "width": width}, reference)
+    if width != 1 and "width" not in options:
+        raise ModelError(f"'{reference}' takes no argument 'width', so it cannot be built with width {width:g}.")
+    model = function(**options)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module.")
+    check_scores(model, reference, classes, image)
+    return model
 
 
 def _look_into_current_directory() -> None:
@@ -38,7 +63,7 @@ def _look_into_current_directory() -> None:
         sys.path.insert(0, current)
 
 
-def _check_options(classes: int, image: tuple[int, int, int], width: float) -> None:
+def _check_options(classes: int, image: Image, width: float) -> None:
     if classes < 2:
         raise OptionError(f"{classes} classes cannot be told apart; a model needs 2 or more.")
     if min(image) < 1:
@@ -47,7 +72,7 @@ def _check_options(classes: int, image: tuple[int, int, int], width: float) -> N
         raise OptionError(f"width {width} is not allowed; it must be above 0 (1 is the model as published).")
 
 
-def _checked_info(name: str, image: tuple[int, int, int]) -> ModelInfo:
+def _checked_info(name: str, image: Image) -> ModelInfo:
     info = MODELS[name]
     if info.task != IMAGES:
         raise ModelError(f"model '{name}' is for the task {info.task}, not {IMAGES}.")
@@ -57,11 +82,3 @@ def _checked_info(name: str, image: tuple[int, int, int]) -> ModelInfo:
             f"got {image[1]}x{image[2]}."
         )
     return info
-
-
-def _checked_module(model: object, reference: str) -> "nn.Module":
-    from torch import nn
-
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module.")
-    return model

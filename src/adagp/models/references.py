@@ -16,7 +16,8 @@ def import_function(reference: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except Exception as fault:  # whatever the user's module does wrong at import is the answer to the user
-        raise ModelError(f"cannot import '{module_name}' of '{reference}': {type(fault).__name__}: {fault}") from fault
+        kind = type(fault).__name__
+        raise ModelError(f"cannot import '{module_name}' of '{reference}': {kind}: {fault}") from fault
     function = getattr(module, attribute, None)
     if function is None:
         raise ModelError(f"module '{module_name}' has no function '{attribute}' (from '{reference}').")
@@ -26,22 +27,18 @@ def import_function(reference: str) -> Callable[..., Any]:
     return result
 
 
-def call_with_accepted(function: Callable[..., Any], options: Mapping[str, Any], reference: str) -> Any:
-    """Call `function` with those of `options` that it accepts by keyword: all, if it takes `**options`.
+def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference: str) -> dict[str, Any]:
+    """Return those of `options` that `function` accepts by keyword: all, if it takes `**options`.
 
     A parameter without default that is not among `options` is refused by name.
     """
     parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return function(**options)
-    named = [
-        parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    missing = [item.name for item in named if item.default is item.empty and item.name not in options]
+    by_keyword = [item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    missing = [item.name for item in by_keyword if item.default is item.empty and item.name not in options]
     if missing:
         raise ModelError(
             f"'{reference}' needs the argument '{missing[0]}', which has no default; given are {', '.join(options)}."
         )
-    return function(**{item.name: options[item.name] for item in named if item.name in options})
+    if any(item.kind is item.VAR_KEYWORD for item in parameters):
+        return dict(options)
+    return {item.name: options[item.name] for item in by_keyword if item.name in options}

@@ -1,5 +1,6 @@
 """The models by name. No torch here: a builder is named by text and imported when it is called."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from adagp.registry import Registry
@@ -12,10 +13,10 @@ IMAGES = "images"
 class ModelInfo:
     """What is known of a model without building it.
 
-    `builder` names a function as `package.module:function`; it is called with the keyword arguments it
-    accepts out of those of its task (for images: `classes`, `image`, `width`, see `build_model`). `image` is
-    the usual input as channels, height, width, and `smallest` the least height and width in pixels; both
-    concern image models only.
+    `builder` names a function as `package.module:function`. For image models it is called with `name`,
+    `classes`, `image` and `width` (see `build_model`) on the meta device. `image` is the usual input as
+    channels, height, width, and `smallest` the least height and width in pixels; both concern image models
+    only.
     """
 
     name: str
@@ -27,26 +28,72 @@ class ModelInfo:
     smallest: int = 1
 
 
+def _image_models() -> Iterator[ModelInfo]:
+    def model(
+        name: str,
+        function: str,
+        source: str,
+        description: str,
+        smallest: int = 1,
+        pixels: int = 224,
+        channels: int = 3,
+    ) -> ModelInfo:
+        builder = f"adagp.models.{function}"
+        return ModelInfo(name, IMAGES, description, source, builder, (channels, pixels, pixels), smallest)
+
+    yield model(
+        "digits_cnn",
+        "small:digits_cnn",
+        "adagp",
+        "three small convolutions with batch norm",
+        pixels=8,
+        channels=1,
+    )
+    yield model(
+        "two_layer_cnn",
+        "small:two_layer_cnn",
+        "adagp",
+        "two convolutions with batch norm, three linear layers (Wang, Nelaturu 2019)",
+        pixels=32,
+    )
+    for depth in (14, 20):
+        text = f"residual network of {depth} layers for CIFAR, shortcuts without parameters (He et al. 2015)"
+        yield model(f"resnet{depth}", "resnet:cifar_resnet", "torchvision blocks", text, pixels=32)
+    for depth in (50, 101, 152):
+        text = f"residual network of {depth} layers (He et al. 2015)"
+        yield model(f"resnet{depth}", "resnet:resnet", "torchvision", text)
+    for depth in (11, 13, 16, 19):
+        for suffix, kind in (("", "plain"), ("_bn", "with batch norm")):
+            text = f"VGG of {depth} layers, {kind} (Simonyan, Zisserman 2014)"
+            yield model(f"vgg{depth}{suffix}", "vgg:vgg", "torchvision", text, smallest=32)
+    for depth in (121, 161, 169, 201):
+        text = f"densely connected network of {depth} layers (Huang et al. 2016)"
+        yield model(f"densenet{depth}", "densenet:densenet", "torchvision", text, smallest=8)
+    yield model(
+        "mobilenet_v2",
+        "mobilenet:mobilenet_v2",
+        "torchvision",
+        "inverted residuals, depthwise (Sandler et al. 2018)",
+    )
+    yield model(
+        "inception_v3",
+        "inception:inception_v3",
+        "torchvision",
+        "Inception-V3 without auxiliary head (Szegedy et al. 2015)",
+        smallest=7,
+        pixels=299,
+    )
+    yield model(
+        "inception_v4",
+        "inception:inception_v4",
+        "timm",
+        "Inception-V4 (Szegedy et al. 2016)",
+        smallest=7,
+        pixels=299,
+    )
+
+
 MODELS: Registry[ModelInfo] = Registry("model")
 
-for _info in (
-    ModelInfo(
-        "digits_cnn",
-        IMAGES,
-        "three small convolutions with batch norm and a linear layer, for the embedded digits",
-        source="adagp",
-        builder="adagp.models.small:digits_cnn",
-        image=(1, 8, 8),
-        smallest=2,
-    ),
-    ModelInfo(
-        "two_layer_cnn",
-        IMAGES,
-        "two 5x5 convolutions and three linear layers, of gradient approximation (Wang, Nelaturu 2019)",
-        source="adagp",
-        builder="adagp.models.small:two_layer_cnn",
-        image=(3, 32, 32),
-        smallest=2,
-    ),
-):
+for _info in _image_models():
     MODELS.add(_info.name, _info)

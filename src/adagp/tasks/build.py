@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from adagp.data import DATASETS, IMAGES
+from adagp.data import DATASETS
+from adagp.models.registry import IMAGES
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
 from adagp.tasks.classify import Classification

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 
 from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.loaders import image_loaders
-from adagp.errors import ModelError
 from adagp.models.build import build_model
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
@@ -39,12 +37,9 @@ class Classification(Task):
         return self.data.train.epoch(epoch, start)
 
     def build_model(self) -> nn.Module:
-        """Return the model, tried out on one image: a misfit of model and data shows before training."""
-        model = build_model(
-            self.config.model, classes=self.data.classes, image=self.data.shape, width=self.config.width
-        )
-        check_output(model, self.data.shape, self.data.classes, self.config.model)
-        return model
+        """Return the model for the data's images and classes."""
+        data = self.data
+        return build_model(self.config.model, classes=data.classes, image=data.shape, width=self.config.width)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy."""
@@ -70,21 +65,3 @@ class Classification(Task):
             count += len(labels)
         model.train(was_training)
         return {"loss": loss.item() / count, "accuracy": right.item() / count}
-
-
-@torch.no_grad()
-def check_output(model: nn.Module, image: tuple[int, ...], classes: int, name: str) -> None:
-    """Refuse a model that cannot take such images or does not answer with one number a class. Its mode is kept."""
-    was_training = model.training
-    model.eval()
-    try:
-        output: Any = model(torch.zeros(2, *image))
-    except RuntimeError as error:
-        size = "x".join(map(str, image))
-        raise ModelError(f"model '{name}' cannot take images of {size}: {str(error).splitlines()[0]}.") from None
-    model.train(was_training)
-    if not isinstance(output, Tensor) or output.shape != (2, classes):
-        given = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ModelError(
-            f"model '{name}' answers a batch of 2 images with {given}; for {classes} classes it must be (2, {classes})."
-        )

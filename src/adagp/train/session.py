@@ -35,8 +35,11 @@ class Session:
         *,
         data_dir: Path | None = None,
         download: bool = False,
+        threads: int | None = None,
         checkpoint_seconds: float = 60.0,
     ) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
         self.config = config
         self.data_dir = data_dir
         self.checkpoint_seconds = checkpoint_seconds

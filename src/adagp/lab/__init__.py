@@ -1,0 +1,1 @@
+"""Experiments: runs side by side, and their pictures."""

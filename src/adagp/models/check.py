@@ -1,0 +1,28 @@
+"""Trying out a user's model before training starts."""
+
+import torch
+from torch import nn
+
+from adagp.errors import ModelError
+
+
+def check_scores(model: nn.Module, name: str, classes: int, image: tuple[int, int, int]) -> None:
+    """Refuse a model that does not turn one image into one score a class; its modes are left as they were."""
+    modes = {module: module.training for module in model.modules()}
+    device = next((tensor.device for tensor in model.parameters()), torch.get_default_device())
+    size = "x".join(str(length) for length in image)
+    model.eval()  # batch norm cannot train on one image, and must not change its statistics
+    try:
+        with torch.no_grad():
+            scores = model(torch.zeros(1, *image, device=device))
+    except Exception as fault:  # the user's code may fail in any way
+        kind = type(fault).__name__
+        raise ModelError(f"'{name}' cannot take images of {size}: {kind}: {fault}") from fault
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
+        given = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise ModelError(f"'{name}' gives {given} for one image of {size}; it must give (1, {classes}).")
+    if scores.shape[1] != classes:
+        raise ModelError(f"'{name}' gives scores for {scores.shape[1]} classes; the data has {classes}.")

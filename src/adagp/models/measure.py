@@ -1,0 +1,45 @@
+"""The size of a model: its parameters and the multiplications of a forward pass."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Trainable numbers, and multiply-accumulates of convolutions and linear layers for one sample."""
+
+    parameters: int
+    macs: int
+
+
+def measure(model: nn.Module, sample: tuple[int, ...]) -> ModelSize:
+    """Return the size of `model` for one input of shape `sample`, batch axis left out.
+
+    A forward pass is run in evaluation mode on the model's own device; on the meta device nothing is
+    computed.
+    """
+    macs = 0
+
+    def count(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        nonlocal macs
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        macs += output.numel() * weight[0].numel()  # weight[0]: what makes one output number
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear)]
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    modes = {module: module.training for module in model.modules()}
+    device = next(model.parameters()).device
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(torch.zeros(1, *sample, device=device))
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, training in modes.items():
+            module.training = training
+    return ModelSize(sum(parameter.numel() for parameter in model.parameters()), macs)

@@ -1,0 +1,211 @@
+"""Building by name: options, errors, repeatability and users' own functions."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from adagp.errors import AdagpError, ModelError, OptionError
+from adagp.models import MODELS, ModelInfo, build_model
+from adagp.models.describe import describe_models
+
+USERS = """
+import torch
+from torch import nn
+
+def net(classes, image):
+    channels, height, width = image
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
+
+def wide(classes, image, width=1.0, depth=2):
+    model = net(classes, image)
+    model.options = (classes, image, width, depth)
+    return model
+
+def anything(**options):
+    model = net(options["classes"], options["image"])
+    model.options = options
+    return model
+
+def ten():
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 10))
+
+def maps(classes):
+    return nn.Conv2d(3, classes, 1)
+
+def pair():
+    class Pair(nn.Module):
+        def forward(self, x):
+            return x, x
+    return Pair()
+
+def demanding(classes, secret):
+    return None
+
+def text(classes):
+    return "no module"
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "users_net.py").write_text(USERS)
+    (tmp_path / "users_broken.py").write_text("import no_such_module")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("users_net", None)
+
+
+def message(name: str, **options: Any) -> str:
+    given: dict[str, Any] = {"classes": 5, "image": (3, 4, 4)} | options
+    with pytest.raises(AdagpError) as caught:
+        build_model(name, **given)
+    return str(caught.value)
+
+
+def test_users_function_gets_what_it_accepts() -> None:
+    assert isinstance(build_model("users_net:net", classes=5, image=(3, 4, 4)), nn.Sequential)
+    wide: Any = build_model("users_net:wide", classes=5, image=(3, 4, 4), width=0.3)
+    assert wide.options == (5, (3, 4, 4), 0.3, 2)
+    anything: Any = build_model("users_net:anything", classes=5, image=(3, 4, 4))
+    assert anything.options == {"classes": 5, "image": (3, 4, 4), "width": 1.0}
+
+
+def test_users_model_keeps_its_mode() -> None:
+    assert build_model("users_net:net", classes=5, image=(3, 4, 4)).training
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (":net", "cannot read ':net'; a model of your own is named as package.module:function."),
+        ("users_net:", "cannot read 'users_net:'; a model of your own is named as package.module:function."),
+        (
+            "users_none:net",
+            "cannot import 'users_none' of 'users_none:net': ModuleNotFoundError: No module named 'users_none'",
+        ),
+        (
+            "users_broken:net",
+            "cannot import 'users_broken' of 'users_broken:net': ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("users_net:nett", "module 'users_net' has no function 'nett' (from 'users_net:nett')."),
+        ("users_net:number", "'users_net:number' is of type int, which cannot be called."),
+        ("users_net:text", "'users_net:text' returned a str; it must return a torch.nn.Module."),
+        (
+            "users_net:demanding",
+            "'users_net:demanding' needs the argument 'secret', which has no default; given are classes, image, width.",
+        ),
+        ("users_net:ten", "'users_net:ten' gives scores for 10 classes; the data has 5."),
+        (
+            "users_net:maps",
+            "'users_net:maps' gives shape (1, 5, 4, 4) for one image of 3x4x4; it must give (1, 5).",
+        ),
+        ("users_net:pair", "'users_net:pair' gives tuple for one image of 3x4x4; it must give (1, 5)."),
+    ],
+)
+def test_faults_of_users_functions(name: str, expected: str) -> None:
+    assert message(name) == expected
+
+
+def test_users_model_that_cannot_take_the_images() -> None:
+    expected = "'users_net:ten' cannot take images of 1x4x4: RuntimeError: mat1 and mat2 shapes cannot be multiplied"
+    assert message("users_net:ten", image=(1, 4, 4)).startswith(expected)
+
+
+def test_users_function_without_width() -> None:
+    expected = "'users_net:net' takes no argument 'width', so it cannot be built with width 0.5."
+    assert message("users_net:net", width=0.5) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"classes": 1}, "1 classes cannot be told apart; a model needs 2 or more."),
+        ({"width": 0.0}, "width 0.0 is not allowed; it must be above 0 (1 is the model as published)."),
+        ({"width": -1.0}, "width -1.0 is not allowed; it must be above 0 (1 is the model as published)."),
+        (
+            {"width": float("nan")},
+            "width nan is not allowed; it must be above 0 (1 is the model as published).",
+        ),
+        (
+            {"image": (3, 0, 8)},
+            "image (3, 0, 8) is not allowed; it must be channels, height and width, each 1 or more.",
+        ),
+        ({"image": (3, 40, 31)}, "model 'vgg13' needs images of at least 32x32 pixels; got 40x31."),
+        (
+            {"image": (3, 32, 32), "width": 0.3},
+            "width 0.3 leaves fractions of channels in vgg13; choose a multiple of 1/64, such as 0.296875 or 0.3125.",
+        ),
+        (
+            {"image": (3, 32, 32), "width": 0.001},
+            "width 0.001 leaves fractions of channels in vgg13; choose a multiple of 1/64, "
+            "such as 0.015625 or 0.03125.",
+        ),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], expected: str) -> None:
+    assert message("vgg13", **options) == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_smallest_image_works_and_a_smaller_one_is_refused(name: str) -> None:
+    info = MODELS[name]
+    smallest = info.smallest
+    model = build_model(name, classes=3, image=(3, smallest, smallest), width=0.125)
+    assert model(torch.randn(2, 3, smallest, smallest)).shape == (2, 3)
+    if smallest > 1:
+        with pytest.raises(ModelError):
+            build_model(name, classes=3, image=(3, smallest - 1, smallest))
+
+
+def test_unknown_model() -> None:
+    expected = "unknown model 'resnet5O'. Did you mean 'resnet50'? Choose from: "
+    assert message("resnet5O").startswith(expected)
+
+
+def test_model_of_another_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = ModelInfo("translator", "translation", "", "", "")
+    monkeypatch.setitem(MODELS._things, info.name, info)
+    assert message("translator") == "model 'translator' is for the task translation, not images."
+    (row,) = describe_models(["translator"])
+    assert (row.task, row.parameters, row.macs) == ("translation", None, None)
+
+
+def test_same_seed_same_weights() -> None:
+    def weights(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        return list(build_model("resnet14", classes=4, image=(3, 16, 16)).state_dict().values())
+
+    assert all(torch.equal(one, other) for one, other in zip(weights(1), weights(1), strict=True))
+    assert not all(torch.equal(one, other) for one, other in zip(weights(1), weights(2), strict=True))
+
+
+def test_initial_weights_are_hes() -> None:
+    torch.manual_seed(0)
+    model: Any = build_model("vgg11_bn", classes=10, image=(3, 32, 32))
+    layer = model.features[-4]
+    assert layer.weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+    assert not layer.bias.any()
+    norm = model.features[-3]
+    assert (norm.weight == 1).all()
+    assert (norm.running_var == 1).all()
+    assert not norm.running_mean.any()
+    assert norm.num_batches_tracked == 0
+
+
+def test_meta_device_is_respected() -> None:
+    with torch.device("meta"):
+        model = build_model("resnet50", classes=10, image=(3, 224, 224))
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+def test_width_is_checked_for_the_allowed_range() -> None:
+    with pytest.raises(OptionError):
+        build_model("resnet50", classes=2, width=float("inf"))

@@ -1,0 +1,146 @@
+"""Every image model: its published size, and that narrow versions of it learn at all image sizes."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from adagp.models import MODELS, build_model, describe_models
+from adagp.models.measure import measure
+
+# Parameters at 1000 classes and, where stated, 10**9 multiply-accumulates of an image of the usual size.
+# Source: torchvision's table of classification weights (its GFLOPS count a multiply-accumulate once).
+TORCHVISION = {
+    "resnet50": (25_557_032, 4.09),
+    "resnet101": (44_549_160, 7.80),
+    "resnet152": (60_192_808, 11.51),
+    "vgg11": (132_863_336, 7.61),
+    "vgg11_bn": (132_868_840, 7.61),
+    "vgg13": (133_047_848, 11.31),
+    "vgg13_bn": (133_053_736, 11.31),
+    "vgg16": (138_357_544, 15.47),
+    "vgg16_bn": (138_365_992, 15.47),
+    "vgg19": (143_667_240, 19.63),
+    "vgg19_bn": (143_678_248, 19.63),
+    "densenet121": (7_978_856, 2.83),
+    "densenet161": (28_681_000, 7.73),
+    "densenet169": (14_149_480, 3.36),
+    "densenet201": (20_013_928, 4.29),
+    "mobilenet_v2": (3_504_872, 0.30),
+    # the table's 27,161,264 less its auxiliary head
+    "inception_v3": (27_161_264 - 3_326_696, 5.71),
+}
+# Source: timm's model card of inception_v4.tf_in1k, 42.7 million parameters and 12.3 * 10**9
+# multiply-accumulates; the last digits of the parameters are those of timm 1.0.
+TIMM = {"inception_v4": (42_679_816, 12.3)}
+PUBLISHED = TORCHVISION | TIMM
+ONE_OF_EACH_FAMILY = ("resnet50", "vgg13", "densenet121", "mobilenet_v2", "inception_v3", "inception_v4")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_size(name: str) -> None:
+    (row,) = describe_models([name])
+    parameters, gigamacs = PUBLISHED[name]
+    assert row.parameters == parameters
+    assert row.macs is not None
+    assert row.macs / 1e9 == pytest.approx(gigamacs, abs=0.05)
+
+
+def test_auxiliary_head_is_what_was_subtracted() -> None:
+    convolutions = 768 * 128 + 2 * 128 + 128 * 768 * 25 + 2 * 768
+    assert convolutions + 769 * 1000 == 3_326_696
+
+
+def test_all_image_models_have_a_published_size_or_are_our_own() -> None:
+    own = {"digits_cnn", "two_layer_cnn", "resnet14", "resnet20"}
+    assert set(PUBLISHED) | own == {name for name in MODELS if MODELS[name].task == "images"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet20", 269_722),  # He et al. 2015, table 6: 0.27 million
+        ("resnet14", 172_506),
+        ("resnet50", 23_520_842),
+        ("vgg16_bn", 14_728_266),
+        ("digits_cnn", 19_546),
+    ],
+)
+def test_size_at_cifar(name: str, parameters: int) -> None:
+    (row,) = describe_models([name], image=(3, 32, 32), classes=10)
+    assert row.parameters == parameters
+
+
+def test_resnet20_by_hand() -> None:
+    """Count every convolution (3x3, no bias), batch norm (two numbers a channel) and the linear layer."""
+    convolutions = 3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64
+    norms = 2 * (7 * 16 + 6 * 32 + 6 * 64)
+    assert 9 * convolutions + norms + 65 * 10 == 269_722
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [(name, (3, 32, 32)) for name in PUBLISHED] + [(name, (1, 64, 64)) for name in ONE_OF_EACH_FAMILY],
+)
+def test_a_narrow_model_learns(name: str, image: tuple[int, int, int]) -> None:
+    torch.manual_seed(0)
+    model = build_model(name, classes=5, image=image, width=0.125)
+    scores = model(torch.randn(3, *image))
+    assert scores.shape == (3, 5)
+    loss: Any = nn.functional.cross_entropy(scores, torch.tensor([0, 1, 4]))
+    loss.backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.isfinite().all(), parameter_name
+        assert parameter.grad.isfinite().all(), parameter_name
+    weights = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    assert weights[0].shape[1] == image[0]
+    assert all(weight.grad is not None and weight.grad.any() for weight in weights)
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "two_layer_cnn", "resnet14", "resnet20"])
+@pytest.mark.parametrize("image", [(1, 8, 8), (3, 32, 32), (3, 33, 47)])
+def test_our_own_learn(name: str, image: tuple[int, int, int]) -> None:
+    model = build_model(name, classes=5, image=image, width=0.25)
+    scores = model(torch.randn(3, *image))
+    assert scores.shape == (3, 5)
+    scores.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def last_map(model: nn.Module, pixels: int) -> int:
+    """Return the width of the last convolution's output."""
+    maps: list[int] = []
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(lambda _layer, _inputs, output: maps.append(output.shape[-1]))
+    measure(model, (3, pixels, pixels))
+    return maps[-1]
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+def test_features_left_of_an_image(name: str) -> None:
+    """The map before the final mean is neither a single pixel (VGG's aside) nor needlessly large."""
+    for pixels in (32, 64, 224):
+        with torch.device("meta"):
+            model = build_model(name, classes=10, image=(3, pixels, pixels))
+        left = last_map(model, pixels)
+        if name.startswith("vgg"):
+            assert left == pixels // 16  # a last pooling follows
+        else:
+            assert 4 <= left <= 7
+
+
+def test_every_layer_with_weights_is_initialised() -> None:
+    """`materialise` knows three kinds of layers; a network with a fourth would start with garbage."""
+    for name in MODELS:
+        info = MODELS[name]
+        if info.task != "images" or info.image is None:
+            continue
+        with torch.device("meta"):
+            model = build_model(name, classes=10, image=info.image)
+        for layer in model.modules():
+            owned: list[torch.Tensor] = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+            if owned:
+                assert isinstance(layer, nn.Conv2d | nn.BatchNorm2d | nn.Linear), (name, type(layer))
