@@ -21,7 +21,7 @@ class Net(nn.Module):
         self.grouped = nn.Conv2d(8, 16, (3, 1), groups=4, dilation=2)
         self.head = nn.Linear(16, 10)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Any:
         features = F.relu(self.norm(self.stem(images)))
         return self.head(self.grouped(features).mean((2, 3)))
 
@@ -108,7 +108,7 @@ def test_a_transformer_is_traced_with_its_attention() -> None:
 
 def test_fused_attention_is_two_products() -> None:
     class Fused(nn.Module):
-        def forward(self, tokens: Tensor) -> Tensor:
+        def forward(self, tokens: Tensor) -> Any:
             return F.scaled_dot_product_attention(tokens, tokens, tokens)
 
     products = find(trace(Fused(), (3, 10, 8)), Attention)
@@ -125,7 +125,7 @@ def test_shared_weights_and_weights_on_the_left_are_recognised() -> None:
             super().__init__()
             self.embedding = nn.Embedding(50, 8)
 
-        def forward(self, tokens: Tensor) -> Tensor:
+        def forward(self, tokens: Tensor) -> Any:
             hidden = self.embedding(tokens)
             logits = hidden @ self.embedding.weight.T
             return logits + (self.embedding.weight @ hidden.flatten(0, 1).T).sum()
@@ -154,7 +154,7 @@ def test_an_input_that_does_not_fit_is_named_with_the_layer() -> None:
 class Peeks(nn.Module):
     """Looks at a value."""
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Any:
         return images if images.sum().item() > 0 else -images
 
 
@@ -165,7 +165,7 @@ class Selects(nn.Module):
         super().__init__()
         self.inner = nn.Identity()
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Any:
         return self.inner(images)[images > 0]
 
 
@@ -188,7 +188,7 @@ def test_work_that_does_not_grow_with_the_batch_is_refused() -> None:
             super().__init__()
             self.table = nn.Linear(4, 4)
 
-        def forward(self, images: Tensor) -> Tensor:
+        def forward(self, images: Tensor) -> Any:
             return images + self.table(torch.zeros(5, 4, device=images.device)).mean()
 
     with pytest.raises(ModelError) as raised:

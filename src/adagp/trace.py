@@ -51,7 +51,7 @@ def trace_model(
     """Build a model by its name (see `adagp.models.build_model`) without allocating weights, and trace it."""
     if len(image) != 3:
         raise OptionError(f"image {image} is not allowed; it must be channels, height and width.")
-    with torch.device("meta"), _NoValues():
+    with torch.device("meta"), _NoValues():  # type: ignore[no-untyped-call]
         model = build_model(name, classes=classes, image=(image[0], image[1], image[2]), width=width)
     return trace(model, image, name, batch)
 
