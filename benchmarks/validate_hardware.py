@@ -49,7 +49,7 @@ def head(*cells: str) -> None:
     line(*("---" for _ in cells))
 
 
-def averages(workloads: Workloads, published: dict[str, Any]) -> None:
+def averages(workloads: Workloads, published: dict[str, Any], zero_insertion: bool) -> None:
     """Print average and maximum of each dataflow and data set."""
     speedup = published["speedup"]
     head(
@@ -67,7 +67,7 @@ def averages(workloads: Workloads, published: dict[str, Any]) -> None:
     )
     for dataflow in DATAFLOWS:
         for dataset in SETS:
-            found = run_all(workloads, dataset, Accelerator(dataflow=dataflow))
+            found = run_all(workloads, dataset, Accelerator(dataflow=dataflow, zero_insertion=zero_insertion))
             best = [simulation.speedup("max") for simulation in found]
             average = speedup["average"].get(dataflow, {}).get(dataset)
             largest = speedup["maximum"].get(dataflow, {}).get(dataset)
@@ -192,7 +192,8 @@ def main() -> None:
     """Print all tables."""
     published = tomllib.loads((files("adagp") / "lab" / "published.toml").read_text(encoding="utf-8"))["ada_gp"]
     workloads = {dataset: {model: model_workload(model, dataset) for model in MODELS} for dataset in SETS}
-    averages(workloads, published)
+    averages(workloads, published, zero_insertion=False)
+    averages(workloads, published, zero_insertion=True)
     by_model(workloads)
     energies(workloads, published)
     budgets(workloads, published)

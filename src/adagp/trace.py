@@ -68,7 +68,7 @@ class _Watcher(TorchDispatchMode):
         self.operation = "the first operation"
         self.calls: list[str] = []
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            stand_in = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
+            stand_in = _like(tensor).requires_grad_(tensor.requires_grad)
             self.stand_ins[name] = stand_in
             self.owners[_storage(stand_in)] = (name.rpartition(".")[0] or name, tensor.requires_grad)
 
@@ -242,8 +242,8 @@ VALUES_ONLY = frozenset(
 def _known_shapes(func: Any, args: tuple[Any, ...]) -> Any:
     """Return the result of operations whose shape is plain to see; torch takes long to find them on the meta device."""
     if func.overloadpacket is aten.native_batch_norm:
-        statistics = args[0].new_empty(args[0].shape[1])
-        return torch.empty_like(args[0]), statistics, torch.empty_like(statistics)
+        channels = args[0].shape[1]
+        return _like(args[0]), args[0].new_empty(channels), args[0].new_empty(channels)
     # With a second tensor torch has to check that the shapes fit.
     if func.overloadpacket in VALUES_ONLY and len(list(_tensors(args))) == 1:
         return args[0]
@@ -259,6 +259,11 @@ class _NoValues(TorchDispatchMode):
         """Leave out what would only set values."""
         known = _known_shapes(func, args) if args and isinstance(args[0], Tensor) and args[0].is_meta else None
         return func(*args, **(kwargs or {})) if known is None else known
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """Return a stand-in of the same shape and type; `empty_like` is slow on the meta device."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def _storage(tensor: Tensor) -> int:
@@ -280,7 +285,7 @@ def _pair(sizes: Sequence[int]) -> tuple[int, int]:
 
 def _stand_in_inputs(inputs: Inputs, batch: int) -> tuple[Tensor, ...]:
     if inputs and all(isinstance(value, Tensor) for value in inputs):
-        return tuple(torch.empty_like(value, device="meta") for value in inputs if isinstance(value, Tensor))
+        return tuple(_like(value) for value in inputs if isinstance(value, Tensor))
     return (torch.empty(batch, *(int(size) for size in inputs if isinstance(size, int)), device="meta"),)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.hw import DATAFLOWS, Array, Cost, Operation, Product, array_cost
+from adagp.hw import DATAFLOWS, Array, Cost, Operation, Product, Window, array_cost
 from adagp.hw.brute_force import PLACEMENTS, Matrix, systolic_product
 
 SYSTOLIC = ("ws", "os", "is")
@@ -176,3 +176,24 @@ def test_a_dataflow_of_your_own_takes_part(monkeypatch: pytest.MonkeyPatch) -> N
         return Cost(-(-product.macs // array.pes), product.macs)
 
     assert array_cost("ideal", Product(10, 10, 10), Array(3, 3)).cycles == 112
+
+
+@pytest.mark.parametrize("dataflow", list(DATAFLOWS))
+def test_zero_insertion_slows_the_gradients_of_strided_convolutions_only(dataflow: str) -> None:
+    strided = Product(2 * 64, 90, 40, window=Window(2, (3, 3), (8, 8), (2, 2)))
+    plain = Product(2 * 64, 90, 40, window=Window(2, (3, 3), (8, 8)))
+    for operation in Operation:
+        exact, spread = (
+            array_cost(dataflow, strided.gradient(operation, zero_insertion), Array(12, 15))
+            for zero_insertion in (False, True)
+        )
+        assert (spread.cycles > exact.cycles) == (operation is not Operation.FORWARD)
+        assert spread.macs == exact.macs
+        assert plain.gradient(operation, True) == plain.gradient(operation)
+
+
+def test_zero_insertion_streams_the_inputs_resolution() -> None:
+    strided = Product(64, 12, 15, window=Window(1, (1, 1), (8, 8), (2, 2)))
+    assert strided.gradient(Operation.WEIGHT_GRADIENT, zero_insertion=True).inserted_rows == 15 * 15 - 64
+    cost = array_cost("ws", strided.gradient(Operation.WEIGHT_GRADIENT, zero_insertion=True), Array(12, 15))
+    assert cost.cycles == 15 * 15 + 25

@@ -70,6 +70,12 @@ def simulate(
     bandwidth: Annotated[
         float, typer.Option(help="Off-chip gigabytes a second; inf: never stalls.", rich_help_panel=_HARDWARE)
     ] = 12.8,
+    zero_insertion: Annotated[
+        bool,
+        typer.Option(
+            "--zero-insertion", help="Run gradients of strided convolutions over zeros.", rich_help_panel=_HARDWARE
+        ),
+    ] = False,
     optimizer: Annotated[
         Optimizer, typer.Option(help="Whose state moves off-chip.", rich_help_panel=_HARDWARE)
     ] = Optimizer.MOMENTUM,
@@ -99,6 +105,7 @@ def simulate(
         buffer_kilobytes=buffer,
         bandwidth=bandwidth * 1e9,
         optimizer_words=OPTIMIZER_WORDS[optimizer],
+        zero_insertion=zero_insertion,
         technology=Technology(node, cell, dram),
     )
     designs = parse_designs(design)

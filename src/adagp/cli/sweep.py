@@ -72,6 +72,9 @@ def sweep(
     ratio: Annotated[str, typer.Option(help="Schedule: ladder, paper, K:M, rungs, epochs:K:M or bp.")] = "ladder",
     warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.")] = None,
     bandwidth: Annotated[float, typer.Option(help="Off-chip gigabytes a second; inf: never stalls.")] = 12.8,
+    zero_insertion: Annotated[
+        bool, typer.Option("--zero-insertion", help="Run gradients of strided convolutions over zeros.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="CSV file; standard output by default.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Speed-up bars of the first data set, dataflow and array.")] = None,
 ) -> None:
@@ -80,7 +83,7 @@ def sweep(
         models=_names(models, "models"),
         datasets=_names(datasets, "datasets"),
         accelerators=tuple(
-            Accelerator(array=array, dataflow=dataflow, bandwidth=bandwidth * 1e9)
+            Accelerator(array=array, dataflow=dataflow, bandwidth=bandwidth * 1e9, zero_insertion=zero_insertion)
             for array in _arrays(arrays)
             for dataflow in _names(dataflows, "dataflows")
         ),

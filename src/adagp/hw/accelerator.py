@@ -23,7 +23,9 @@ class Accelerator:
 
     `bandwidth` is off-chip, in bytes a second, infinite if memory is never to stall the array. `predictor_array` is
     the extra array of ADA-GP-MAX; the 80 multipliers that the paper's Table 4 shows for it. `optimizer_words` are the
-    words of optimizer state for each weight: 1 for SGD with momentum, 2 for Adam.
+    words of optimizer state for each weight: 1 for SGD with momentum, 2 for Adam. `zero_insertion` makes
+    every dataflow run the gradients of strided convolutions over zeros at the input's resolution, as arrays without
+    support for backpropagation do (BP-im2col, arXiv 2209.09434), instead of over the output's gradient alone.
     """
 
     array: Array = MAIN_ARRAY
@@ -35,6 +37,7 @@ class Accelerator:
     buffer_kilobytes: float = 512
     bandwidth: float = 12.8e9
     optimizer_words: int = 1
+    zero_insertion: bool = False
     technology: Technology = field(default_factory=Technology)
 
     def __post_init__(self) -> None:

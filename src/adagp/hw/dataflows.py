@@ -36,47 +36,53 @@ def array_cost(dataflow: str, product: Product, array: Array) -> Cost:
 @DATAFLOWS.register("ws")
 def weight_stationary(product: Product, array: Array) -> Cost:
     """Depth x columns in space, rows in time: weights stay; they accumulate in the weight gradient."""
-    sum_is = {
+    sums = {
         Operation.FORWARD: "across",
         Operation.INPUT_GRADIENT: "down",
         Operation.WEIGHT_GRADIENT: "stationary",
     }
-    return systolic(product, array, product.depth, product.columns, product.rows, sum_is[product.operation])
+    return systolic(product, array, ("depth", "columns", "rows"), sums[product.operation])
 
 
 @DATAFLOWS.register("os")
 def output_stationary(product: Product, array: Array) -> Cost:
     """Rows x columns in space, depth in time: outputs accumulate; their gradient stays in both backward products."""
-    sum_is = {
+    sums = {
         Operation.FORWARD: "stationary",
         Operation.INPUT_GRADIENT: "down",
         Operation.WEIGHT_GRADIENT: "across",
     }
-    return systolic(product, array, product.rows, product.columns, product.depth, sum_is[product.operation])
+    return systolic(product, array, ("rows", "columns", "depth"), sums[product.operation])
 
 
 @DATAFLOWS.register("is")
 def input_stationary(product: Product, array: Array) -> Cost:
     """Depth x rows in space, columns in time: inputs stay; they accumulate in the input gradient."""
-    sum_is = {
+    sums = {
         Operation.FORWARD: "across",
         Operation.INPUT_GRADIENT: "stationary",
         Operation.WEIGHT_GRADIENT: "down",
     }
-    return systolic(product, array, product.depth, product.rows, product.columns, sum_is[product.operation])
+    return systolic(product, array, ("depth", "rows", "columns"), sums[product.operation])
 
 
-def systolic(product: Product, array: Array, down: int, across: int, stream: int, sum_is: str) -> Cost:
-    """Return the cost of `count` products whose stationary matrix is (down x across), folded onto the array.
+def systolic(product: Product, array: Array, placement: tuple[str, str, str], sum_is: str) -> Cost:
+    """Return the cost of `count` products, folded onto the array.
 
-    The other two matrices are (down x stream) and (across x stream). `sum_is` tells which of the three is the sum:
-    `stationary`, `down` or `across`. A moving factor is read once for each fold along the other side; a moving sum is
-    written back after each fold that adds to it and read again before the next.
+    `placement` names the indices that lie down and across the array, and the one that is time. The matrix of the first two is
+    stationary. `sum_is` tells which matrix is the sum: `stationary`, or the moving one that has the index `down` or
+    `across`. A moving factor is read once for each fold along the other side; a moving sum is written back after each fold
+    that adds to it and read again before the next. Inserted rows of zeros take cycles, but no accesses.
     """
-    folds_down, folds_across = -(-down // array.rows), -(-across // array.columns)
+    down, across, stream = (getattr(product, index) for index in placement)
+    spread = (getattr(product, index) + product.inserted_rows * (index == "rows") for index in placement)
+    spread_down, spread_across, steps = spread
     load = 0 if sum_is == "stationary" else array.rows
-    cycles = folds_down * folds_across * (load + stream + array.rows + array.columns - 2)
-    passes_down, passes_across = down * stream * folds_across, across * stream * folds_down
+    folds = -(-spread_down // array.rows) * -(-spread_across // array.columns)
+    cycles = folds * (load + steps + array.rows + array.columns - 2)
+
+    passes_down = down * stream * -(-across // array.columns)
+    passes_across = across * stream * -(-down // array.rows)
     if sum_is == "stationary":
         reads, writes = passes_down + passes_across, down * across
     elif sum_is == "down":

@@ -32,10 +32,24 @@ class Window:
     output: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
 
+    @property
+    def spread(self) -> "Window":
+        """The window of stride 1 whose output is this one's with zeros between, where a stride left positions out."""
+        height, width = ((size - 1) * step + 1 for size, step in zip(self.output, self.stride, strict=True))
+        return Window(self.images, self.kernel, (height, width))
+
+    @property
+    def rows(self) -> int:
+        """Output positions of all images."""
+        return self.images * self.output[0] * self.output[1]
+
 
 @dataclass(frozen=True)
 class Product:
-    """`count` equal products of (rows x depth) by (depth x columns), named by the forward's sizes."""
+    """`count` equal products of (rows x depth) by (depth x columns), named by the forward's sizes.
+
+    `inserted_rows` are rows of zeros that an array has to run through besides the `rows` (see `gradient`).
+    """
 
     rows: int
     depth: int
@@ -43,15 +57,23 @@ class Product:
     count: int = 1
     window: Window | None = None
     operation: Operation = Operation.FORWARD
+    inserted_rows: int = 0
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of all `count` products, the same for each of the three operations."""
         return self.count * self.rows * self.depth * self.columns
 
-    def gradient(self, operation: Operation) -> "Product":
-        """Return the same layer's product for another operation."""
-        return replace(self, operation=operation)
+    def gradient(self, operation: Operation, zero_insertion: bool = False) -> "Product":
+        """Return the same layer's product for another operation.
+
+        With `zero_insertion`, the gradients of a strided convolution run over the output's gradient as convolutions see
+        it: spread out to the input's resolution, with zeros between.
+        """
+        inserted = 0
+        if zero_insertion and operation is not Operation.FORWARD and self.window is not None:
+            inserted = self.window.spread.rows - self.rows
+        return replace(self, operation=operation, inserted_rows=inserted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +94,8 @@ class Cost:
     own_writes: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
+        if other is NOTHING:  # often, and adding is most of a simulation's time
+            return self
         return Cost(
             self.cycles + other.cycles,
             self.macs + other.macs,

@@ -23,6 +23,8 @@ FILTERS_KEPT = 16
 def row_stationary(product: Product, array: Array) -> Cost:
     """Sets of row primitives, folded and packed onto the array; a plain product is a 1x1 convolution, a row an image row."""
     window = product.window or Window(1, (1, 1), (product.rows, 1))
+    if product.inserted_rows:
+        window = window.spread
     kernel_height, kernel_width = window.kernel
     output_width = window.output[1]
     channels = product.depth // (kernel_height * kernel_width)

@@ -107,7 +107,8 @@ def error_width(workload: Workload) -> int:
 def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Stage:
     product = layer.product(batch)
     forward, input_gradient, weight_gradient = (
-        _pass(layer, product.gradient(operation), accelerator, batch) for operation in Operation
+        _pass(layer, product.gradient(operation, accelerator.zero_insertion), accelerator, batch)
+        for operation in Operation
     )
     stage = Stage(layer, forward, input_gradient, weight_gradient)
     if not layer.trainable:
