@@ -6,7 +6,7 @@ from adagp.errors import OptionError
 from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, Schedule, parse_schedule
 
 RATIOS = st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(any)
-BOUNDED = st.builds(lambda ratio, epochs: Rung(*ratio, epochs), RATIOS, st.integers(1, 30))
+BOUNDED = st.builds(lambda ratio, epochs: Rung(ratio[0], ratio[1], epochs), RATIOS, st.integers(1, 30))
 OPEN = st.builds(lambda ratio: Rung(*ratio), RATIOS)
 SOURCES = st.sampled_from(["predicted", "remapped", "own"])
 LADDERS = st.builds(
