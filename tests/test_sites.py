@@ -79,7 +79,7 @@ def test_shared_weights_are_no_sites() -> None:
 def test_a_weight_shared_with_the_model_itself_is_told_by_its_name() -> None:
     layer = nn.Linear(2, 2, bias=False)
     model = nn.Sequential(layer)
-    model.register_parameter("kernel", layer.weight)
+    model.kernel = layer.weight
     assert reasons(survey(model)) == {"kernel": "shared by kernel and 0.weight"}
 
 
