@@ -100,13 +100,13 @@ def train(
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     place = {"data_dir": data_dir, "download": download, "checkpoint_seconds": checkpoint_seconds}
-    summary = _resume(resume, given, place) if resume else _start(given, str(config), place, out, force)
+    summary = _resume(resume, given, place) if resume else _start(given, place, out, force)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
 
 
-def _start(given: dict[str, Any], origin: str, place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
-    options = TrainConfig.from_dict(given, origin)
+def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
+    options = TrainConfig(**given)
     from adagp.cli.progress import carry_out
     from adagp.train.session import Session
 
@@ -131,9 +131,7 @@ def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> dict[st
 def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
     """Refuse to go on with a run under other options than it was begun with."""
     before = saved.as_dict()
-    changed = [
-        f"{name} (was {before[name]}, now {value})" for name, value in given.items() if before.get(name) != value
-    ]
+    changed = [f"{name} (was {before[name]}, now {value})" for name, value in given.items() if before[name] != value]
     if changed:
         raise RunError(
             f"the run in '{path}' was begun with other options: {', '.join(changed)}. "

@@ -1,6 +1,7 @@
 """From a configuration to a trained model in a run folder."""
 
 import platform
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from importlib import metadata
@@ -152,7 +153,7 @@ def check_device(name: str) -> torch.device:
 
 def saved_config(config: TrainConfig, data_dir: Path | None) -> dict[str, Any]:
     """Return what config.json holds: the options, where the data were, and the command that repeats the run."""
-    command = config.command() + (f" --data-dir {data_dir}" if data_dir else "")
+    command = config.command() + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")
     return {**config.as_dict(), "data_dir": str(data_dir) if data_dir else None, "command": command}
 
 
