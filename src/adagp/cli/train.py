@@ -1,6 +1,5 @@
 """`adagp train`: one training run."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 from adagp.errors import OptionError, RunError
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import read_toml
-from adagp.run.folder import unused_path
+from adagp.run.folder import to_json, unused_path
 
 _TRAINING, _PREDICTOR, _RUN = "Training", "Prediction", "Run"
 
@@ -102,7 +101,7 @@ def train(
     place = {"data_dir": data_dir, "download": download, "checkpoint_seconds": checkpoint_seconds}
     summary = _resume(resume, given, place) if resume else _start(given, place, out, force)
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(to_json(summary, indent=2))
 
 
 def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:

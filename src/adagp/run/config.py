@@ -3,6 +3,7 @@
 import shlex
 import tomllib
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -52,6 +53,9 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value not in options:
                 raise unknown_name(name.replace("_", " "), value, options)
+        for name, value in self.as_dict().items():
+            if isinstance(value, float) and not isfinite(value):
+                raise OptionError(f"{_option(name)} is {value}; it must be a finite number.")
         for name, (low, allowed) in _LOWEST.items():
             value = getattr(self, name)
             if not value >= low:
