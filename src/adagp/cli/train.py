@@ -1,6 +1,5 @@
 """`adagp train`: one training run."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 from adagp.errors import OptionError, RunError
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import read_toml
-from adagp.run.folder import unused_path
+from adagp.run.folder import to_json, unused_path
 
 _TRAINING, _PREDICTOR, _RUN = "Training", "Prediction", "Run"
 
@@ -115,13 +114,13 @@ def train(
     if threads is not None and threads < 1:
         raise OptionError(f"--threads is {threads}; it must be 1 or more.")
     place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
-    summary = _resume(resume, given, place) if resume else _start(given, str(config), place, out, force)
+    summary = _resume(resume, given, place) if resume else _start(given, place, out, force)
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(to_json(summary, indent=2))
 
 
-def _start(given: dict[str, Any], origin: str, place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
-    options = TrainConfig.from_dict(given, origin)
+def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
+    options = TrainConfig(**given)
     from adagp.cli.progress import carry_out
     from adagp.train.session import Session
 
@@ -146,9 +145,7 @@ def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> dict[st
 def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
     """Refuse to go on with a run under other options than it was begun with."""
     before = saved.as_dict()
-    changed = [
-        f"{name} (was {before[name]}, now {value})" for name, value in given.items() if before.get(name) != value
-    ]
+    changed = [f"{name} (was {before[name]}, now {value})" for name, value in given.items() if before[name] != value]
     if changed:
         raise RunError(
             f"the run in '{path}' was begun with other options: {', '.join(changed)}. "
