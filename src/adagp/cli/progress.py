@@ -126,4 +126,6 @@ def summary_table(summary: dict[str, Any]) -> Table:
         f"test accuracy {summary['test_accuracy']:.4f}, test loss {summary['test_loss']:.4f}, "
         f"{summary['seconds']:.1f} s with data and evaluation"
     )
+    if "test_bleu" in summary:
+        table.caption += f", test BLEU {summary['test_bleu']:.2f} ({summary['bleu_signature']})"
     return table

@@ -34,6 +34,15 @@ def train(
     lr_scheduler: Annotated[
         str | None, typer.Option(help="plateau, multistep, cosine or none.", rich_help_panel=_TRAINING)
     ] = None,
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="Share of the target spread over all classes.", rich_help_panel=_TRAINING)
+    ] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(help="Word pieces to learn (translation).", rich_help_panel=_TRAINING)
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option(help="Hypotheses of beam search for BLEU (translation).", rich_help_panel=_TRAINING)
+    ] = None,
     seed: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...", rich_help_panel=_TRAINING)] = None,
     warmup: Annotated[

@@ -50,3 +50,14 @@ for _info in (
     ),
 ):
     MODELS.add(_info.name, _info)
+
+MODELS.add(
+    "transformer",
+    ModelInfo(
+        "transformer",
+        "translation",
+        "3 encoder and 3 decoder layers (Vaswani et al. 2017), normalised before each block",
+        source="adagp",
+        builder="adagp.models.transformer:transformer",
+    ),
+)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from adagp.errors import OptionError, unknown_name
+from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.run.methods import METHODS, Method
 from adagp.schedules import BackpropOnly, Schedule, parse_schedule
 
@@ -19,7 +20,8 @@ class TrainConfig:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
-    three quarters of the run.
+    three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
+    `vocabulary` (word pieces) and `beam` concern translation only.
     """
 
     dataset: str = "digits"
@@ -40,6 +42,9 @@ class TrainConfig:
     hold_norm: bool = False
     guard_limit: float = 10.0
     width: float = 1.0
+    label_smoothing: float = 0.0
+    vocabulary: int = 8000
+    beam: int = 4
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
@@ -56,6 +61,8 @@ class TrainConfig:
         for name in ("lr", "predictor_lr", "width", "guard_limit"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{_option(name)} is {getattr(self, name)}; it must be above 0.")
+        if not 0 <= self.label_smoothing < 1:
+            raise OptionError(f"--label-smoothing is {self.label_smoothing}; it must be 0 or more and below 1.")
         self.schedule()
 
     @property
@@ -78,10 +85,10 @@ class TrainConfig:
     def command(self) -> str:
         """Return the command that repeats this run (data folder aside)."""
         words = ["adagp", "train"]
-        defaults = TrainConfig()
+        defaults = asdict(TrainConfig()) | DATASET_DEFAULTS.get(self.dataset, {})
         for field in fields(self):
             value = getattr(self, field.name)
-            if value != getattr(defaults, field.name):
+            if value != defaults[field.name]:
                 flag = _option(field.name)
                 words += [flag] if value is True else [flag, str(value)]
         return " ".join(words)
@@ -94,7 +101,8 @@ class TrainConfig:
             if name not in hints:
                 raise OptionError(f"{origin}: {unknown_name('option', name, hints)}")
             _check_type(name, value, hints[name], origin)
-        return cls(**values)
+        dataset = values.get("dataset", cls.dataset)
+        return cls(**(DATASET_DEFAULTS.get(dataset, {}) | values))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -132,6 +140,7 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "batch_size": (1, "1 or more"),
     "momentum": (0, "0 or more"),
     "weight_decay": (0, "0 or more"),
+    "beam": (1, "1 (greedy) or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
 }
