@@ -122,7 +122,7 @@ def test_decoding_in_steps_equals_the_whole_at_once() -> None:
 
 
 def slow_log_probabilities(built: Transformer, source: Tensor, pieces: list[int]) -> Tensor:
-    scores = built(source[None], torch.tensor([[BEGIN, *pieces]]))[0, -1]
+    scores: Tensor = built(source[None], torch.tensor([[BEGIN, *pieces]]))[0, -1]
     scores[[PAD, BEGIN]] = -torch.inf
     return scores.log_softmax(0)
 

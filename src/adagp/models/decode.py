@@ -35,7 +35,7 @@ def beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: f
         raise OptionError(f"the beam is {beam}; it must be 1 (greedy) or more.")
     sentences, device = len(source), source.device
     first = (torch.arange(sentences, device=device) * beam)[:, None]  # the row of a sentence's first hypothesis
-    state = model.begin(source).select(torch.arange(sentences, device=device).repeat_interleave(beam))
+    state = model.begin(source).repeat(beam)
     longest = limits(source)[:, None]
     pieces = torch.full((sentences, beam, 1), BEGIN, device=device)
     # All hypotheses are the same before the first piece: only one of each sentence counts.
@@ -57,7 +57,7 @@ def beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: f
         pieces = torch.cat([pieces.gather(1, parent[..., None].expand_as(pieces)), token[..., None]], 2)
         ended = ended.gather(1, parent) | (token == END) | (longest < pieces.shape[2])
         ended = ended | ended[:, :1]  # topk ranks the best first
-        state = state.select((first + parent).flatten())
+        state = state.reorder((first + parent).flatten())
     return [_trim(row) for row in pieces[:, 0, 1:].tolist()]
 
 

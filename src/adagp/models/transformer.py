@@ -109,11 +109,14 @@ class Decoding:
         """The number of pieces taken."""
         return self.past[0][0].shape[2] if self.past else 0
 
-    def select(self, rows: Tensor) -> "Decoding":
-        """Return the state of the sentences `rows` of the batch, in that order."""
-        return Decoding(
-            self.mask[rows], [(k[rows], v[rows]) for k, v in self.source], [(k[rows], v[rows]) for k, v in self.past]
-        )
+    def repeat(self, times: int) -> "Decoding":
+        """Return the state before the first piece with each sentence `times` times in a row."""
+        source = [(k.repeat_interleave(times, 0), v.repeat_interleave(times, 0)) for k, v in self.source]
+        return Decoding(self.mask.repeat_interleave(times, 0), source, [])
+
+    def reorder(self, rows: Tensor) -> "Decoding":
+        """Return the state after row n went on from the pieces of row `rows[n]`, which has the same source."""
+        return replace(self, past=[(k[rows], v[rows]) for k, v in self.past])
 
 
 class EncoderLayer(nn.Module):
