@@ -6,6 +6,8 @@ from adagp.registry import Registry
 
 IMAGES = "images"
 """The task of telling an image's class."""
+TRANSLATION = "translation"
+"""The task of saying a sentence in another language."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ MODELS.add(
     "transformer",
     ModelInfo(
         "transformer",
-        "translation",
+        TRANSLATION,
         "3 encoder and 3 decoder layers (Vaswani et al. 2017), normalised before each block",
         source="adagp",
         builder="adagp.models.transformer:transformer",
