@@ -126,6 +126,8 @@ def summary_table(summary: dict[str, Any]) -> Table:
         f"test accuracy {summary['test_accuracy']:.4f}, test loss {_figure(summary['test_loss'])}, "
         f"{summary['seconds']:.1f} s with data and evaluation"
     )
+    if "test_bleu" in summary:
+        table.caption += f", test BLEU {summary['test_bleu']:.2f} ({summary['bleu_signature']})"
     return table
 
 

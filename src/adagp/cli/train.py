@@ -33,6 +33,15 @@ def train(
     lr_scheduler: Annotated[
         str | None, typer.Option(help="plateau, multistep, cosine or none.", rich_help_panel=_TRAINING)
     ] = None,
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="Share of the target spread over all classes.", rich_help_panel=_TRAINING)
+    ] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(help="Word pieces to learn (translation).", rich_help_panel=_TRAINING)
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option(help="Hypotheses of beam search for BLEU (translation).", rich_help_panel=_TRAINING)
+    ] = None,
     seed: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...", rich_help_panel=_TRAINING)] = None,
     warmup: Annotated[
@@ -120,7 +129,7 @@ def train(
 
 
 def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
-    options = TrainConfig(**given)
+    options = TrainConfig.from_dict(given, "command line")
     from adagp.cli.progress import carry_out
     from adagp.train.session import Session
 

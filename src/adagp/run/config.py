@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from adagp.errors import OptionError, unknown_name
+from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.run.methods import METHODS, Method
 from adagp.schedules import BackpropOnly, Schedule, parse_schedule
 
@@ -23,7 +24,8 @@ class TrainConfig:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
-    three quarters of the run.
+    three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
+    `vocabulary` (word pieces) and `beam` concern translation only.
     """
 
     dataset: str = "digits"
@@ -44,6 +46,9 @@ class TrainConfig:
     hold_norm: bool = False
     guard_limit: float = 10.0
     width: float = 1.0
+    label_smoothing: float = 0.0
+    vocabulary: int = 8000
+    beam: int = 4
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
@@ -65,6 +70,8 @@ class TrainConfig:
                 raise OptionError(f"{_option(name)} is {getattr(self, name)}; it must be above 0.")
         if self.seed > HIGHEST_SEED:
             raise OptionError(f"--seed is {self.seed}; it must be at most {HIGHEST_SEED}.")
+        if not 0 <= self.label_smoothing < 1:
+            raise OptionError(f"--label-smoothing is {self.label_smoothing}; it must be 0 or more and below 1.")
         self.schedule()
 
     @property
@@ -87,10 +94,10 @@ class TrainConfig:
     def command(self) -> str:
         """Return the command that repeats this run (data folder aside), quoted for a shell."""
         words = ["adagp", "train"]
-        defaults = TrainConfig()
+        defaults = asdict(TrainConfig()) | DATASET_DEFAULTS.get(self.dataset, {})
         for field in fields(self):
             value = getattr(self, field.name)
-            if value != getattr(defaults, field.name):
+            if value != defaults[field.name]:
                 flag = _option(field.name)
                 words += [flag] if value is True else [flag, str(value)]
         return shlex.join(words)
@@ -99,7 +106,8 @@ class TrainConfig:
     def from_dict(cls, values: dict[str, Any], origin: str) -> "TrainConfig":
         """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`."""
         check_names_and_types(values, origin)
-        return cls(**values)
+        dataset = values.get("dataset", cls.dataset)
+        return cls(**(DATASET_DEFAULTS.get(dataset, {}) | values))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -153,6 +161,7 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "batch_size": (1, "1 or more"),
     "momentum": (0, "0 or more"),
     "weight_decay": (0, "0 or more"),
+    "beam": (1, "1 (greedy) or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
 }
