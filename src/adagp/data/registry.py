@@ -9,7 +9,6 @@ from adagp.models.registry import IMAGES, TRANSLATION
 from adagp.registry import Registry
 
 
-
 @dataclass(frozen=True)
 class DatasetInfo:
     """What is known of a data set without reading it.
