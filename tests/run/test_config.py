@@ -61,7 +61,7 @@ def test_the_source_follows_the_method() -> None:
         (
             {"epochs": 3, "warmup": 3},
             "warm-up of 3 epochs does not fit a run of 3: nothing would be predicted. "
-            "Give --warmup a value from 0 to 2, or more epochs.",
+            "Give --warmup 0 to 2, or more epochs.",
         ),
     ],
 )

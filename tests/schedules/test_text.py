@@ -92,5 +92,5 @@ def test_a_warm_up_as_long_as_the_run_is_refused(
         parse_schedule(text, epochs, warmup)
     assert str(caught.value) == (
         f"warm-up of {kept} epochs does not fit a run of {epochs}: nothing would be predicted. "
-        f"Give --warmup a value from 0 to {highest}, or more epochs."
+        f"Give --warmup 0 to {highest}, or more epochs."
     )

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from adagp.data.text import PARTS
-from adagp.data.vocabulary import PAD
 from adagp.errors import DataError, ModelError
 from adagp.models.decode import greedy
+from adagp.models.tokens import PAD
 from adagp.plan import Phase
 from adagp.run.config import TrainConfig
 from adagp.tasks.bleu import corpus_bleu

@@ -60,7 +60,11 @@ def train(
     ] = None,
     normalize: Annotated[
         bool | None,
-        typer.Option("--normalize", help="Divide targets by a running scale of each site.", rich_help_panel=_PREDICTOR),
+        typer.Option(
+            "--normalize/--no-normalize",
+            help="Divide targets by a running scale of each site.",
+            rich_help_panel=_PREDICTOR,
+        ),
     ] = None,
     hold_norm: Annotated[
         bool | None,

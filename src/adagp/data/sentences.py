@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, generator_for
-from adagp.data.vocabulary import BEGIN, END, PAD
+from adagp.models.tokens import BEGIN, END, PAD
 
 Pieces = Sequence[Sequence[int]]
 SentenceBatch = tuple[tuple[Tensor, Tensor], Tensor]

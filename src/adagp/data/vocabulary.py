@@ -13,9 +13,8 @@ from adagp.errors import DataError, OptionError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-PAD, BEGIN, END = 0, 1, 2
-"""Fills up short sentences; stands before the first piece; stands after the last."""
 _MARKS = ("<pad>", "<s>", "</s>")
+"""The pieces PAD, BEGIN and END of `adagp.models.tokens`, in their order."""
 SMALLEST = 256 + len(_MARKS)
 
 

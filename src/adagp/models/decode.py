@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from adagp.data.vocabulary import BEGIN, END, PAD
 from adagp.errors import OptionError
+from adagp.models.tokens import BEGIN, END, PAD
 from adagp.models.transformer import Transformer
 
 

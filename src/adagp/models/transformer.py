@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp.data.vocabulary import PAD
 from adagp.errors import OptionError
+from adagp.models.tokens import PAD
 
 HEADS = 8
 SIZE, HIDDEN = 512, 2048

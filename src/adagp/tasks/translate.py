@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.sentences import SentenceBatch, SentenceBatches
 from adagp.data.text import Pairs, load_multi30k
-from adagp.data.vocabulary import PAD, Vocabulary, require
+from adagp.data.vocabulary import Vocabulary, require
 from adagp.errors import ModelError
 from adagp.models.decode import beam_search, greedy
 from adagp.models.references import import_function
 from adagp.models.registry import MODELS, TRANSLATION
+from adagp.models.tokens import PAD
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
 from adagp.tasks.bleu import corpus_bleu
