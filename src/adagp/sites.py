@@ -71,7 +71,7 @@ def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude:
     rest: list[Unpredicted] = []
     for parameter, owner in owners.items():
         module, path, leaf = owner[0]
-        name = f"{path}.{leaf}" if path else leaf
+        name = _full_name(path, leaf)
         if not parameter.requires_grad:
             continue
         reason = _why_no_site(owner, model, moving, exclude)
@@ -106,7 +106,7 @@ def _why_no_site(owner: list[_Owner], model: nn.Module, moving: set[int] | None,
     if leaf == "bias":
         return "bias"
     if len(owner) > 1:
-        return "shared by " + " and ".join(f"{where}.{name}" for _, where, name in owner)
+        return "shared by " + " and ".join(_full_name(where, name) for _, where, name in owner)
     if leaf.startswith("original") and "parametrizations" in path:
         return "the layer computes its weight from it (parametrization)"
     if rule_for(module) is None:
@@ -120,6 +120,10 @@ def _why_no_site(owner: list[_Owner], model: nn.Module, moving: set[int] | None,
     if not parameter.is_floating_point():  # type: ignore[union-attr]  # named_parameters gave it, so it is not None
         return "not a real floating-point tensor"
     return None
+
+
+def _full_name(path: str, leaf: str) -> str:
+    return f"{path}.{leaf}" if path else leaf
 
 
 def _parent(model: nn.Module, path: str) -> nn.Module:
@@ -138,5 +142,5 @@ def _refuse_idle_patterns(model: nn.Module, exclude: Sequence[str]) -> None:
     names = [name for name, _ in model.named_modules() if name]
     for pattern in exclude:
         if not any(fnmatchcase(name, pattern) for name in names):
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             raise OptionError(f"the pattern '{pattern}' matches no layer of the model. Its layers are: {shown}.")

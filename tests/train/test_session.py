@@ -56,9 +56,9 @@ class StopAfter:
 @pytest.fixture
 def user_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A model of the user's own, with dropout: its result depends on the random state."""
-    (tmp_path / "own_model.py").write_text(USER_MODEL)
+    (tmp_path / "model_with_dropout.py").write_text(USER_MODEL)
     monkeypatch.syspath_prepend(tmp_path)
-    return "own_model:make"
+    return "model_with_dropout:make"
 
 
 def short(model: str, **options: Any) -> TrainConfig:
@@ -125,7 +125,7 @@ def test_killed_at_any_time_and_resumed_ends_bit_equal(tmp_path: Path) -> None:
     """kill -9 in the middle of a run that writes checkpoints all the time, again and again."""
     command = [sys.executable, "-m", "adagp", "train", "--epochs", "4", "--batch-size", "64", "--ratio", "2:1"]
     command += ["--lr", "0.01", "--checkpoint-seconds", "0"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, env=environment, capture_output=True)
     path = tmp_path / "killed"
     process = subprocess.Popen([*command, "--out", str(path)], env=environment, stderr=subprocess.DEVNULL)
@@ -168,7 +168,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
         "--out",
         str(path),
     ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     _wait_for_progress(process, path)  # type: ignore[arg-type]  # text or bytes does not matter here
     process.send_signal(signal.SIGINT)

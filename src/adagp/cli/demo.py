@@ -21,19 +21,27 @@ def demo(
     from rich.progress import Progress
 
     from adagp.lab import demo as lab
-    from adagp.lab.figures import require_matplotlib
+    from adagp.lab.figures import draw, require_matplotlib
 
     lab.refuse_existing(out, force=force)
     require_matplotlib()
     console = Console()
-    configs = lab.plan(seeds, epochs)
-    console.print(configs[1].schedule().table(epochs, 44), highlight=False)
+    contenders = lab.plan(seeds, epochs)
+    console.print("The schedule of ADA-GP in this run:", highlight=False)
+    console.print(contenders["adagp"][0].schedule().table(epochs, lab.BATCHES), highlight=False)
+    rows = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"{len(configs)} runs on the digits", total=len(configs) * epochs)
-        summaries = list(lab.carry_out(configs, out, lambda: progress.advance(bar)))
-    console.print(_table(lab.compare(summaries), seeds))
-    console.print("Runs and pictures:", highlight=False)
-    for path in lab.pictures(out):
+        total = sum(config.epochs for configs in contenders.values() for config in configs)
+        bar = progress.add_task("training on the digits", total=total)
+        for name, configs in contenders.items():
+            summaries = [
+                lab.carry_out(config, lab.run_path(out, name, config), lambda: progress.advance(bar))
+                for config in configs
+            ]
+            rows.append(lab.compare(name, summaries))
+    console.print(_table(rows, seeds))
+    console.print(f"Runs are in {out}; pictures of the first seed:", highlight=False, soft_wrap=True)
+    for path in draw([lab.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")], out / "pictures"):
         console.print(f"  {path}", highlight=False, soft_wrap=True)
 
 
@@ -52,19 +60,19 @@ def _table(rows: list[dict[str, Any]], seeds: int) -> Any:
     from rich.table import Table
 
     table = Table(title=f"digits_cnn on digits, {seeds} seeds each")
-    for name in ("method", "test accuracy", "lowest to highest", "BP batches", "GP batches", "cosine", "yardstick"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+    for name in ("", "epochs", "BP", "GP", "accuracy", "range", "cosine", "yardstick"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["method"],
-            f"{row['accuracy_mean']:.4f}",
-            f"{row['accuracy_low']:.4f} to {row['accuracy_high']:.4f}",
-            str(row["bp_batches"]),
-            str(row["gp_batches"]),
+            row["name"],
+            *(str(row[key]) for key in ("epochs", "bp_batches", "gp_batches")),
+            f"{row['accuracy_mean']:.2%}",
+            f"{row['accuracy_low']:.1%} to {row['accuracy_high']:.1%}",
             *("-" if row[key] is None else f"{row[key]:.3f}" for key in ("cosine", "cosine_previous")),
         )
     table.caption = (
-        "cosine: predicted against true gradient, mean over sites and epochs; "
-        "yardstick: the last true gradient against the next"
+        "BP, GP: batches of a run. bp short: as many epochs as adagp has BP batches, as if its GP batches had been left "
+        "out. cosine: predicted against true gradient, mean over sites and epochs; yardstick: the last true gradient "
+        "against the next."
     )
     return table

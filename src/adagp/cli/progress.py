@@ -123,7 +123,14 @@ def summary_table(summary: dict[str, Any]) -> Table:
     if counts["guarded"]:
         table.add_row("of gp, refused by the guard", str(counts["guarded"]), "", "")
     table.caption = (
-        f"test accuracy {summary['test_accuracy']:.4f}, test loss {summary['test_loss']:.4f}, "
+        f"test accuracy {summary['test_accuracy']:.4f}, test loss {_figure(summary['test_loss'])}, "
         f"{summary['seconds']:.1f} s with data and evaluation"
     )
+    if "test_bleu" in summary:
+        table.caption += f", test BLEU {summary['test_bleu']:.2f} ({summary['bleu_signature']})"
     return table
+
+
+def _figure(value: float | None) -> str:
+    """Return a number for reading; None stands for one that was not finite."""
+    return "not finite" if value is None else f"{value:.4f}"

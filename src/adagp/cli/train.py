@@ -1,6 +1,5 @@
 """`adagp train`: one training run."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 from adagp.errors import OptionError, RunError
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import read_toml
-from adagp.run.folder import unused_path
+from adagp.run.folder import to_json, unused_path
 
 _TRAINING, _PREDICTOR, _RUN = "Training", "Prediction", "Run"
 
@@ -34,6 +33,15 @@ def train(
     lr_scheduler: Annotated[
         str | None, typer.Option(help="plateau, multistep, cosine or none.", rich_help_panel=_TRAINING)
     ] = None,
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="Share of the target spread over all classes.", rich_help_panel=_TRAINING)
+    ] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(help="Word pieces to learn (translation).", rich_help_panel=_TRAINING)
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option(help="Hypotheses of beam search for BLEU (translation).", rich_help_panel=_TRAINING)
+    ] = None,
     seed: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...", rich_help_panel=_TRAINING)] = None,
     warmup: Annotated[
@@ -52,7 +60,11 @@ def train(
     ] = None,
     normalize: Annotated[
         bool | None,
-        typer.Option("--normalize", help="Divide targets by a running scale of each site.", rich_help_panel=_PREDICTOR),
+        typer.Option(
+            "--normalize/--no-normalize",
+            help="Divide targets by a running scale of each site.",
+            rich_help_panel=_PREDICTOR,
+        ),
     ] = None,
     hold_norm: Annotated[
         bool | None,
@@ -115,13 +127,13 @@ def train(
     if threads is not None and threads < 1:
         raise OptionError(f"--threads is {threads}; it must be 1 or more.")
     place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
-    summary = _resume(resume, given, place) if resume else _start(given, str(config), place, out, force)
+    summary = _resume(resume, given, place) if resume else _start(given, place, out, force)
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(to_json(summary, indent=2))
 
 
-def _start(given: dict[str, Any], origin: str, place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
-    options = TrainConfig.from_dict(given, origin)
+def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
+    options = TrainConfig.from_dict(given, "command line")
     from adagp.cli.progress import carry_out
     from adagp.train.session import Session
 
@@ -146,9 +158,7 @@ def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> dict[st
 def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
     """Refuse to go on with a run under other options than it was begun with."""
     before = saved.as_dict()
-    changed = [
-        f"{name} (was {before[name]}, now {value})" for name, value in given.items() if before.get(name) != value
-    ]
+    changed = [f"{name} (was {before[name]}, now {value})" for name, value in given.items() if before[name] != value]
     if changed:
         raise RunError(
             f"the run in '{path}' was begun with other options: {', '.join(changed)}. "

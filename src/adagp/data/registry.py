@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.data import fetch, layouts
-from adagp.models.registry import IMAGES
+from adagp.models.registry import IMAGES, TRANSLATION
 from adagp.registry import Registry
 
 
@@ -17,7 +17,7 @@ class DatasetInfo:
     folder, in this order: an `.npz` file or a folder that `reader` understands. `size_varies` marks sets
     whose pictures are resized to `shape` when read from folders and may have another size in an `.npz` file.
     A `streamed` set is read batch by batch, never as a whole. `fetch` downloads the set into a data folder,
-    where that is possible. `packaged` is the file of a set that comes with adagp.
+    where that is possible. `packaged` is the file of a set that comes with adagp. Text has the shape () and 0 classes.
     """
 
     name: str
@@ -119,6 +119,16 @@ for _info in (
         files=("imagenet", "ILSVRC/Data/CLS-LOC"),
         size_varies=True,
         streamed=True,
+    ),
+    DatasetInfo(
+        "multi30k",
+        TRANSLATION,
+        "Multi30k, descriptions of photographs in English and German (29,000, 1,014 and 1,000 pairs)",
+        shape=(),
+        classes=0,
+        train=29_000,
+        test=1_000,
+        files=("multi30k", "train.en.gz", "train.en"),
     ),
 ):
     DATASETS.add(_info.name, _info)

@@ -7,6 +7,8 @@ from adagp.registry import Registry
 
 IMAGES = "images"
 """The task of telling an image's class."""
+TRANSLATION = "translation"
+"""The task of saying a sentence in another language."""
 
 
 @dataclass(frozen=True)
@@ -97,3 +99,14 @@ MODELS: Registry[ModelInfo] = Registry("model")
 
 for _info in _image_models():
     MODELS.add(_info.name, _info)
+
+MODELS.add(
+    "transformer",
+    ModelInfo(
+        "transformer",
+        TRANSLATION,
+        "3 encoder and 3 decoder layers (Vaswani et al. 2017), normalised before each block",
+        source="adagp",
+        builder="adagp.models.transformer:transformer",
+    ),
+)

@@ -74,7 +74,7 @@ def _pool(
 ) -> Tensor:
     rows, height, width = samples.shape
     if height * width == 1:
-        return samples.expand(rows, grid, grid).unsqueeze(1).contiguous()
+        return samples.repeat(1, grid, grid).unsqueeze(1)  # a copy always: what is kept of an output shares no memory
     if height == 1:  # a sequence fills the grid line by line: grid * grid sections of it instead of grid
         return along_line(samples, grid * grid).view(rows, 1, grid, grid)
     return over_plane(samples.unsqueeze(1), (grid, grid))
@@ -82,7 +82,7 @@ def _pool(
 
 @torch.no_grad()
 def summarize(rule: Rule, module: nn.Module, output: Tensor) -> Tensor:
-    """Return the samples of one forward call, detached, in single precision at least, checked against the weight."""
+    """Return the samples of one forward call, detached, in the predictor's single precision, checked against the weight."""
     samples = rule(module, output.detach())
     rows = module.weight.shape[0]  # type: ignore[index]  # a site has a weight
     if samples.dim() != 3 or samples.shape[0] != rows:
@@ -90,4 +90,4 @@ def summarize(rule: Rule, module: nn.Module, output: Tensor) -> Tensor:
             f"the rule for {type(module).__name__} gave samples of shape {tuple(samples.shape)}; "
             f"it must give (rows, height, width) with rows = {rows}, the first dimension of the weight."
         )
-    return samples if samples.dtype == torch.float64 else samples.float()
+    return samples.float()

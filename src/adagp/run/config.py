@@ -1,17 +1,22 @@
 """The configuration of a training run: everything that decides its result, as plain values."""
 
+import shlex
 import tomllib
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from adagp.errors import OptionError, unknown_name
+from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.run.methods import METHODS, Method
 from adagp.schedules import BackpropOnly, Schedule, parse_schedule
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "none")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
+HIGHEST_SEED = 2**63 - 1
+"""What every generator of random numbers takes."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,8 @@ class TrainConfig:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
-    three quarters of the run.
+    three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
+    `vocabulary` (word pieces) and `beam` concern translation only.
     """
 
     dataset: str = "digits"
@@ -40,6 +46,9 @@ class TrainConfig:
     hold_norm: bool = False
     guard_limit: float = 10.0
     width: float = 1.0
+    label_smoothing: float = 0.0
+    vocabulary: int = 8000
+    beam: int = 4
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
@@ -49,6 +58,9 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value not in options:
                 raise unknown_name(name.replace("_", " "), value, options)
+        for name, value in self.as_dict().items():
+            if isinstance(value, float) and not isfinite(value):
+                raise OptionError(f"{_option(name)} is {value}; it must be a finite number.")
         for name, (low, allowed) in _LOWEST.items():
             value = getattr(self, name)
             if not value >= low:
@@ -56,6 +68,10 @@ class TrainConfig:
         for name in ("lr", "predictor_lr", "width", "guard_limit"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{_option(name)} is {getattr(self, name)}; it must be above 0.")
+        if self.seed > HIGHEST_SEED:
+            raise OptionError(f"--seed is {self.seed}; it must be at most {HIGHEST_SEED}.")
+        if not 0 <= self.label_smoothing < 1:
+            raise OptionError(f"--label-smoothing is {self.label_smoothing}; it must be 0 or more and below 1.")
         self.schedule()
 
     @property
@@ -76,37 +92,50 @@ class TrainConfig:
         return asdict(self)
 
     def command(self) -> str:
-        """Return the command that repeats this run (data folder aside)."""
+        """Return the command that repeats this run (data folder aside), quoted for a shell."""
         words = ["adagp", "train"]
-        defaults = TrainConfig()
+        defaults = asdict(TrainConfig()) | DATASET_DEFAULTS.get(self.dataset, {})
         for field in fields(self):
             value = getattr(self, field.name)
-            if value != getattr(defaults, field.name):
+            if value != defaults[field.name]:
                 flag = _option(field.name)
                 words += [flag] if value is True else [flag, str(value)]
-        return " ".join(words)
+        return shlex.join(words)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], origin: str) -> "TrainConfig":
         """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`."""
-        hints = get_type_hints(cls)
-        for name, value in values.items():
-            if name not in hints:
-                raise OptionError(f"{origin}: {unknown_name('option', name, hints)}")
-            _check_type(name, value, hints[name], origin)
-        return cls(**values)
+        check_names_and_types(values, origin)
+        dataset = values.get("dataset", cls.dataset)
+        return cls(**(DATASET_DEFAULTS.get(dataset, {}) | values))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the options in a TOML file; hyphens and underscores in names are the same."""
+    """Return the options in a TOML file, names and types checked; hyphens and underscores in names are the same."""
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
     except OSError as error:
         raise OptionError(f"cannot read the configuration file '{path}': {error.strerror}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OptionError(f"'{path}' is not valid TOML: {error}.") from None
-    return {name.replace("-", "_"): value for name, value in content.items()}
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        plain = name.replace("-", "_")
+        if plain in values:
+            raise OptionError(f"{path}: option '{plain}' is given twice, with hyphens and with underscores.")
+        values[plain] = value
+    check_names_and_types(values, str(path))
+    return values
+
+
+def check_names_and_types(values: dict[str, Any], origin: str) -> None:
+    """Refuse names that are no options and values of a wrong type, naming `origin`."""
+    hints = get_type_hints(TrainConfig)
+    for name, value in values.items():
+        if name not in hints:
+            raise OptionError(f"{origin}: {unknown_name('option', name, hints)}")
+        _check_type(name, value, hints[name], origin)
 
 
 def _check_type(name: str, value: Any, hint: Any, origin: str) -> None:
@@ -132,6 +161,7 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "batch_size": (1, "1 or more"),
     "momentum": (0, "0 or more"),
     "weight_decay": (0, "0 or more"),
+    "beam": (1, "1 (greedy) or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
 }

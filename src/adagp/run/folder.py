@@ -13,6 +13,7 @@ import io
 import json
 import os
 from collections.abc import Iterable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Any) -> None:
         """Write one JSON file of the run."""
-        write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+        write_atomically(self.path / name, (to_json(content, indent=2) + "\n").encode())
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the metrics of the epochs so far. A last line that was cut off by a crash is left out."""
@@ -101,7 +102,7 @@ class RunFolder:
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
         """Write the metrics of all epochs so far, as JSON lines and as the two CSV tables."""
-        text = "".join(json.dumps(row) + "\n" for row in rows)
+        text = "".join(to_json(row) + "\n" for row in rows)
         write_atomically(self.path / "metrics.jsonl", text.encode())
         plain = [_flatten({name: value for name, value in row.items() if name != "sites"}) for row in rows]
         write_atomically(self.path / "metrics.csv", _csv(plain))
@@ -109,6 +110,19 @@ class RunFolder:
             {"epoch": row["epoch"], "site": site, **figures} for row in rows for site, figures in row["sites"].items()
         ]
         write_atomically(self.path / "sites.csv", _csv(sites))
+
+
+def to_json(content: Any, indent: int | None = None) -> str:
+    """Return `content` as JSON. A number that is not finite, which JSON cannot say, becomes null."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not isfinite(content) else content
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -130,6 +130,11 @@ class EpochAlternation(Schedule):
 
     def __post_init__(self) -> None:
         check_warmup(self.warmup)
+        if self.ratio.epochs is not None:
+            raise OptionError(
+                "epochs alternate to the end of the run: the ratio is K:M without a number of epochs; "
+                f"got {self.ratio.text}."
+            )
 
     def plan(self, step: Step) -> Plan:
         """Return the plan of the batch at `step`; all batches of an epoch have the same."""

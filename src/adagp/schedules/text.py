@@ -30,7 +30,11 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
     if schedule.warmup >= epochs:
         raise OptionError(
             f"warm-up of {schedule.warmup} epochs does not fit a run of {epochs}: nothing would be predicted. "
-            f"Give --warmup a value from 0 to {epochs - 1}, or more epochs."
+            + (
+                "Give more epochs, or --warmup 0."
+                if epochs == 1
+                else f"Give --warmup 0 to {epochs - 1}, or more epochs."
+            )
         )
     return schedule
 

@@ -43,7 +43,7 @@ class Classification(Task):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy."""
-        return F.cross_entropy(output, targets)
+        return F.cross_entropy(output, targets, label_smoothing=self.config.label_smoothing)
 
     def score(self, output: Tensor, targets: Tensor) -> tuple[Tensor, int]:
         """Count the images whose first guess is right."""

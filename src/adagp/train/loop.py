@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from adagp.errors import RunError
 from adagp.plan import Phase
 from adagp.run.folder import RunFolder
 from adagp.sources.learned import plain_state
@@ -97,7 +98,13 @@ class Loop:
     def resume(self) -> None:
         """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""
         state = load_checkpoint(self.folder.checkpoint)
-        self.load_state_dict(state)
+        try:
+            self.load_state_dict(state)
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise RunError(
+                f"the checkpoint '{self.folder.checkpoint}' does not fit this run; was the model changed since? "
+                f"({type(error).__name__}: {' '.join(str(error).split())})"
+            ) from error
         self.rows = [row for row in self.folder.rows() if row["epoch"] < self.trainer.at.epoch]
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """From a configuration to a trained model in a run folder."""
 
 import platform
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from importlib import metadata
@@ -52,12 +53,14 @@ class Session:
         self.trainer = build_trainer(config, self.task, self.model, self.optimizer)
 
     def start(self, path: Path, *, force: bool = False) -> Loop:
-        """Return the loop of a new run in the folder `path`."""
+        """Return the loop of a new run in the folder `path`, which can be resumed from now on."""
         folder = RunFolder.create(path, force=force)
         folder.write_json("config.json", saved_config(self.config, self.data_dir))
         folder.write_json("versions.json", versions())
         folder.write_rows([])
-        return self._loop(folder)
+        loop = self._loop(folder)
+        loop.save()
+        return loop
 
     def resume(self, path: Path) -> Loop:
         """Return the loop of the run in `path`, where it was left."""
@@ -70,7 +73,7 @@ class Session:
         if not loop.run(observer, stop):
             return None
         save_weights(loop.folder.weights, self.model)
-        summary = summarize(self.config, self.data_dir, loop)
+        summary = summarize(self.config, self.data_dir, loop) | self.task.final_metrics(self.model)
         loop.folder.write_json("summary.json", summary)
         return summary
 
@@ -155,7 +158,7 @@ def check_device(name: str) -> torch.device:
 
 def saved_config(config: TrainConfig, data_dir: Path | None) -> dict[str, Any]:
     """Return what config.json holds: the options, where the data were, and the command that repeats the run."""
-    command = config.command() + (f" --data-dir {data_dir}" if data_dir else "")
+    command = config.command() + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")
     return {**config.as_dict(), "data_dir": str(data_dir) if data_dir else None, "command": command}
 
 

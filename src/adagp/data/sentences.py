@@ -1,0 +1,78 @@
+"""Batches of sentence pairs of about the same length.
+
+Which pairs are in a batch is a pure function of seed, epoch and batch, as in `adagp.data.batches`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, generator_for
+from adagp.models.tokens import BEGIN, END, PAD
+
+Pieces = Sequence[Sequence[int]]
+SentenceBatch = tuple[tuple[Tensor, Tensor], Tensor]
+"""`(source, target_in), target_out`: int64 `(N, T)` each, filled up with PAD at the end."""
+
+
+class SentenceBatches:
+    """Sentence pairs in batches, for teacher forcing.
+
+    A source ends with END. The target is given shifted by one: `target_in` is BEGIN and the sentence, `target_out` the
+    sentence and END, so that position t of the answer is the piece after those up to t.
+
+    With `shuffle`, the choice for training, each epoch leaves out a random surplus, sorts the rest by length with ties in
+    random order, cuts it into batches of one size, and visits them in random order: there is little to fill up, and no
+    length comes first. Without it, all pairs come in their order.
+    """
+
+    def __init__(
+        self,
+        source: Pieces,
+        target: Pieces,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        part: str = "training set",
+    ) -> None:
+        check_batch_size(batch_size, len(source), shuffle, part)
+        check_seed(seed)
+        self.source, self.target = source, target
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+
+    def __len__(self) -> int:
+        """Return the batches in an epoch."""
+        return batch_count(len(self.source), self.batch_size, drop_last=self.shuffle)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[SentenceBatch]:
+        """Yield the batches of `epoch` from batch `start` on."""
+        groups = self._groups(epoch)
+        for batch in range(start, len(self)):
+            yield self._batch(groups[batch])
+
+    def _groups(self, epoch: int) -> list[list[int]]:
+        order: list[int] = epoch_order(len(self.source), self.seed, epoch, self.shuffle).tolist()
+        if self.shuffle:
+            order = order[: len(self) * self.batch_size]
+            order.sort(key=lambda pair: (len(self.source[pair]), len(self.target[pair])))
+        groups = [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+        if self.shuffle:
+            visits = torch.randperm(len(groups), generator=generator_for(self.seed, epoch, -1)).tolist()
+            groups = [groups[visit] for visit in visits]
+        return groups
+
+    def _batch(self, chosen: Sequence[int]) -> SentenceBatch:
+        source = fill_up([[*self.source[pair], END] for pair in chosen])
+        target_in = fill_up([[BEGIN, *self.target[pair]] for pair in chosen])
+        target_out = fill_up([[*self.target[pair], END] for pair in chosen])
+        return (source, target_in), target_out
+
+
+def fill_up(sentences: Pieces) -> Tensor:
+    """Return sentences of different lengths as one tensor `(N, longest)`, with PAD after the short ones."""
+    longest = max(len(one) for one in sentences)
+    return torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in sentences])

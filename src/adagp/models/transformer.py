@@ -1,0 +1,205 @@
+"""The Transformer of 3 encoder and 3 decoder layers that ADA-GP was tried on.
+
+After Vaswani et al. (2017), with normalisation before each block instead of after it (Xiong et al. 2020), which needs no
+warm-up of the learning rate, and with one embedding for both languages and the answer (Press, Wolf 2017). The papers on
+gradient prediction do not state its sizes; at width 1 they are those of the base model of 2017.
+
+Every projection of the attention and both layers of each feed-forward block are `nn.Linear` modules that are called, and
+thereby sites. The embedding is none: it is looked up in one place and multiplied with in another.
+
+Padding. Real positions never look at padding, so it has no influence on their values, the loss, or the true gradients. A
+site's summary for the predictor is the mean of its outputs over the batch at each position, padded ones included: leaving
+them out would need a mask in every rule, and in batches sorted by length (`adagp.data.sentences`) they are few.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from adagp.errors import OptionError
+from adagp.models.tokens import PAD
+
+HEADS = 8
+SIZE, HIDDEN = 512, 2048
+LAYERS = 3
+
+KeyValues = tuple[Tensor, Tensor]
+"""Keys and values `(N, heads, positions, size of a head)`."""
+
+
+def transformer(vocabulary: int, width: float) -> "Transformer":
+    """Return a model for `vocabulary` word pieces, with `width` times the sizes of the base model."""
+    size, hidden = round(SIZE * width), round(HIDDEN * width)
+    unit = SIZE // HEADS
+    if size < HEADS or size % HEADS or abs(SIZE * width - size) > 1e-6:
+        below = max(1, int(width * unit))
+        raise OptionError(
+            f"width {width:g} does not divide into {HEADS} attention heads; choose a multiple of 1/{unit}, "
+            f"such as {below / unit:g} or {(below + 1) / unit:g}."
+        )
+    return Transformer(vocabulary, size, hidden)
+
+
+class Transformer(nn.Module):
+    """Reads a sentence and says, at each position of its translation, which word piece comes next.
+
+    Tokens are int64 `(N, T)` with PAD after the end of short sentences.
+    """
+
+    def __init__(self, vocabulary: int, size: int, hidden: int, layers: int = LAYERS, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.size = size
+        self.embedding = nn.Embedding(vocabulary, size, padding_idx=PAD)
+        self.encoder = nn.ModuleList(EncoderLayer(size, hidden, dropout) for _ in range(layers))
+        self.encoder_norm = nn.LayerNorm(size)
+        self.decoder = nn.ModuleList(DecoderLayer(size, hidden, dropout) for _ in range(layers))
+        self.decoder_norm = nn.LayerNorm(size)
+        self.dropout = nn.Dropout(dropout)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        nn.init.normal_(self.embedding.weight, std=size**-0.5)
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        """Return scores `(N, T, vocabulary)` for the piece after each position of `target_in`."""
+        return self._answer(target_in, self.begin(source))[0]
+
+    def begin(self, source: Tensor) -> "Decoding":
+        """Read the source sentences, and return the state of decoding before the first piece."""
+        mask = (source != PAD)[:, None, None, :]  # broadcast over heads and asking positions
+        x = self._embed(source, 0)
+        for layer in self.encoder:
+            x = layer(x, mask)
+        memory = self.encoder_norm(x)
+        layers = [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
+        return Decoding(mask, [layer.attention_to_source.remember(memory) for layer in layers], [])
+
+    def advance(self, tokens: Tensor, state: "Decoding") -> tuple[Tensor, "Decoding"]:
+        """Take one more piece `(N,)` of each sentence; return scores `(N, vocabulary)` for the next, and the new state."""
+        scores, state = self._answer(tokens[:, None], state)
+        return scores[:, 0], state
+
+    def _answer(self, tokens: Tensor, state: "Decoding") -> tuple[Tensor, "Decoding"]:
+        x = self._embed(tokens, state.position)
+        past: list[KeyValues] = []
+        for number, layer in enumerate(self.decoder):
+            before = state.past[number] if state.past else None
+            x, known = layer(x, before, state.source[number], state.mask)
+            past.append(known)
+        return F.linear(self.decoder_norm(x), self.embedding.weight), replace(state, past=past)
+
+    def _embed(self, tokens: Tensor, first: int) -> Tensor:
+        positions = sinusoids(first, tokens.shape[1], self.size, tokens.device)
+        x: Tensor = self.dropout(self.embedding(tokens) * self.size**0.5 + positions)
+        return x
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What the decoder knows so far: keys and values of the source, and of the pieces already taken, for each layer."""
+
+    mask: Tensor
+    source: list[KeyValues]
+    past: list[KeyValues]
+
+    @property
+    def position(self) -> int:
+        """The number of pieces taken."""
+        return self.past[0][0].shape[2] if self.past else 0
+
+    def repeat(self, times: int) -> "Decoding":
+        """Return the state before the first piece with each sentence `times` times in a row."""
+        source = [(k.repeat_interleave(times, 0), v.repeat_interleave(times, 0)) for k, v in self.source]
+        return Decoding(self.mask.repeat_interleave(times, 0), source, [])
+
+    def reorder(self, rows: Tensor) -> "Decoding":
+        """Return the state after row n went on from the pieces of row `rows[n]`, which has the same source."""
+        return replace(self, past=[(k[rows], v[rows]) for k, v in self.past])
+
+
+class EncoderLayer(nn.Module):
+    """Attention among the positions of a sentence, then a feed-forward block."""
+
+    def __init__(self, size: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(size)
+        self.feed_forward = FeedForward(size, hidden)
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return `x` `(N, T, size)` after the layer; positions where `mask` is False are not looked at."""
+        y = self.norms[0](x)
+        x = x + self.dropout(self.attention(y, self.attention.remember(y), mask))
+        y = self.dropout(self.feed_forward(self.norms[1](x)))
+        return torch.add(x, y)
+
+
+class DecoderLayer(nn.Module):
+    """Attention to the pieces so far, then to the source, then a feed-forward block."""
+
+    def __init__(self, size: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(size)
+        self.attention_to_source = Attention(size)
+        self.feed_forward = FeedForward(size, hidden)
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, past: KeyValues | None, source: KeyValues, mask: Tensor) -> tuple[Tensor, KeyValues]:
+        """Return `x` after the layer, and the keys and values of all pieces so far.
+
+        Without a past, `x` holds a sentence from its beginning, and a position looks at itself and those before it.
+        Padding needs no mask there: it stands after the end, where no real position looks. With a past, `x` is one piece.
+        """
+        y = self.norms[0](x)
+        known = self.attention.remember(y)
+        if past is not None:
+            known = torch.cat([past[0], known[0]], 2), torch.cat([past[1], known[1]], 2)
+        x = x + self.dropout(self.attention(y, known, causal=past is None))
+        x = x + self.dropout(self.attention_to_source(self.norms[1](x), source, mask))
+        x = x + self.dropout(self.feed_forward(self.norms[2](x)))
+        return x, known
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention with several heads."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(size, size)
+        self.key = nn.Linear(size, size)
+        self.value = nn.Linear(size, size)
+        self.out = nn.Linear(size, size)
+
+    def remember(self, x: Tensor) -> KeyValues:
+        """Return the keys and values of positions that can be looked at."""
+        return _split(self.key(x)), _split(self.value(x))
+
+    def forward(self, x: Tensor, known: KeyValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Return for each position of `x` what it finds in `known`."""
+        found = F.scaled_dot_product_attention(_split(self.query(x)), *known, attn_mask=mask, is_causal=causal)
+        answer: Tensor = self.out(found.transpose(1, 2).flatten(2))
+        return answer
+
+
+class FeedForward(nn.Sequential):
+    """Two linear layers with a ReLU between them, for each position on its own."""
+
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__(nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, size))
+
+
+def _split(x: Tensor) -> Tensor:
+    """Return `(N, T, size)` as `(N, heads, T, size of a head)`."""
+    count, positions, _ = x.shape
+    return x.view(count, positions, HEADS, -1).transpose(1, 2)
+
+
+def sinusoids(first: int, count: int, size: int, device: torch.device) -> Tensor:
+    """Return the sine and cosine waves `(count, size)` that tell the positions `first`, `first` + 1, ... apart."""
+    position = torch.arange(first, first + count, device=device, dtype=torch.float32)[:, None]
+    rate = 10_000.0 ** (-torch.arange(0, size, 2, device=device, dtype=torch.float32) / size)
+    return torch.cat([(position * rate).sin(), (position * rate).cos()], 1)

@@ -1,0 +1,14 @@
+"""What suits a data set: options that take the place of `TrainConfig`'s defaults where the user gives none."""
+
+from typing import Any
+
+DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
+    "multi30k": {
+        "model": "transformer",
+        "batch_size": 128,
+        "lr": 1e-3,
+        "optimizer": "adam",
+        "lr_scheduler": "cosine",
+        "label_smoothing": 0.1,
+    },
+}

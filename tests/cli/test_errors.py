@@ -1,0 +1,206 @@
+"""Every wrong input: exit code 2, one clear message on standard error, nothing on standard output, nothing written."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adagp.data import DATASETS
+from adagp.models import MODELS
+from adagp.run import METHODS
+
+Program = Callable[..., Any]
+DIGITS_TRAIN = DATASETS["digits"].train
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+@pytest.fixture
+def refuses(program: Program) -> Callable[..., str]:
+    """Return a function that calls the program, sees it refuse, and returns the message."""
+
+    def run(*arguments: str | Path) -> str:
+        before = sorted(Path().rglob("*"))
+        ended = program(*arguments)
+        assert ended.code == 2
+        assert ended.out == ""
+        assert "Traceback" not in ended.err
+        assert sorted(Path().rglob("*")) == before, "nothing was written"
+        assert ended.err.startswith("error: ")
+        assert ended.err.endswith("\n")
+        message: str = ended.err.removeprefix("error: ").removesuffix("\n")
+        return message
+
+    return run
+
+
+Refuses = Callable[..., str]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        (
+            "--model",
+            "digit_cnn",
+            f"unknown model 'digit_cnn'. Did you mean 'digits_cnn'? Choose from: {listed(MODELS)}.",
+        ),
+        (
+            "--dataset",
+            "digit",
+            f"unknown data set 'digit'. Did you mean 'digits'? Choose from: {listed(DATASETS)}.",
+        ),
+        ("--method", "adapg", f"unknown method 'adapg'. Did you mean 'adagp'? Choose from: {listed(METHODS)}."),
+        ("--optimizer", "xyz", "unknown optimizer 'xyz'. Choose from: adam, adamw, sgd."),
+    ],
+)
+def test_unknown_names(refuses: Refuses, option: str, value: str, message: str) -> None:
+    assert refuses("train", option, value) == message
+
+
+@pytest.mark.parametrize("ratio", ["0:0", "-1:2", "4:-1"])
+def test_ratios_without_an_alternation(refuses: Refuses, ratio: str) -> None:
+    assert refuses("train", "--ratio", ratio) == (
+        f"ratio {ratio} is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
+        "for example 4:1 (four GP batches, then one BP batch)."
+    )
+
+
+def test_warm_up_longer_than_the_run(refuses: Refuses) -> None:
+    assert refuses("train", "--epochs", "4", "--warmup", "5") == (
+        "warm-up of 5 epochs does not fit a run of 4: nothing would be predicted. Give --warmup 0 to 3, or more epochs."
+    )
+
+
+def test_batch_size_above_the_data_set(refuses: Refuses) -> None:
+    size = DIGITS_TRAIN + 1
+    assert refuses("train", "--batch-size", str(size)) == (
+        f"batch size {size} is larger than the training set of {DIGITS_TRAIN} samples; choose 1 to {DIGITS_TRAIN}."
+    )
+
+
+def test_a_data_set_that_is_not_there(refuses: Refuses) -> None:
+    assert refuses("train", "--dataset", "cifar10", "--data-dir", "here") == (
+        "data set 'cifar10' is not in here. Put there the file here/cifar10.npz with the arrays "
+        "x_train, y_train, x_test, y_test (and class_names if you like), or the folder here/cifar-10-batches-py "
+        "in its usual layout. Or let --download fetch it."
+    )
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    """Return a small image set of two classes."""
+    images, labels = np.zeros((8, 8, 8), np.uint8), np.arange(8) % 2
+    return {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels, **changes}
+
+
+def test_a_file_that_is_not_there(refuses: Refuses) -> None:
+    assert refuses("train", "--dataset", "none.npz") == "none.npz: no such file."
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_train": np.zeros((8, 8, 8), np.float32)}, "x_train has dtype float32; images must be uint8 (0 to 255)."),
+        (
+            {"y_test": np.zeros(8, np.float64)},
+            "y_test has dtype float64; labels must be whole numbers (an integer dtype).",
+        ),
+        (
+            {"x_test": np.zeros((8, 64), np.uint8)},
+            "x_test has shape (8, 64); images must be (N, height, width, channels) with 1 or 3 channels, "
+            "or (N, height, width) for grey ones.",
+        ),
+        ({"y_train": np.zeros(7, np.int64)}, "x_train has 8 images but y_train has 7 labels."),
+    ],
+)
+def test_files_with_wrong_arrays(refuses: Refuses, changes: dict[str, Any], message: str) -> None:
+    np.savez("set.npz", **arrays(**changes))
+    assert refuses("train", "--dataset", "set.npz", "--batch-size", "4") == f"set.npz: {message}"
+
+
+def test_a_file_with_other_arrays(refuses: Refuses) -> None:
+    np.savez("set.npz", x=np.zeros(3), y_train=np.zeros(3))
+    assert refuses("train", "--dataset", "set.npz") == (
+        "set.npz: x_train, x_test, y_test missing; it holds x, y_train. "
+        "Needed: x_train, y_train, x_test, y_test; class_names may be there too."
+    )
+
+
+def test_a_file_that_was_cut_off(refuses: Refuses) -> None:
+    np.savez("set.npz", **arrays())
+    whole = Path("set.npz").read_bytes()
+    Path("set.npz").write_bytes(whole[: len(whole) // 2])
+    assert refuses("train", "--dataset", "set.npz") == "set.npz: not a .npz archive, or cut off before its end."
+
+
+def test_a_model_that_does_not_fit_the_data(refuses: Refuses) -> None:
+    Path("own_model.py").write_text("from torch import nn\ndef build():\n    return nn.Flatten()\n")
+    assert refuses("train", "--model", "own_model:build") == (
+        "'own_model:build' gives scores for 64 classes; the data has 10."
+    )
+
+
+def test_a_device_that_is_not_there(refuses: Refuses) -> None:
+    message = refuses("train", "--device", "teapot")
+    assert message.startswith("device 'teapot' cannot be used here: ")
+    assert message.endswith(" Try cpu.")
+
+
+def test_an_output_folder_that_cannot_be_written(refuses: Refuses) -> None:
+    Path("file").touch()
+    assert refuses("train", "--out", "file/run") == "cannot write the run folder 'file/run': Not a directory."
+
+
+def test_an_output_folder_of_somebody_else(refuses: Refuses) -> None:
+    Path("mine").mkdir()
+    Path("mine/letter.txt").touch()
+    message = "'mine' holds files that are not a run (letter.txt, ...); give another --out."
+    assert refuses("train", "--out", "mine") == message
+    assert refuses("train", "--out", "mine", "--force") == message
+
+
+def test_resume_takes_neither_out_nor_force(refuses: Refuses) -> None:
+    for more in (("--out", "other"), ("--force",)):
+        assert refuses("train", "--resume", "run", *more) == (
+            "--resume goes on in the run's own folder; it takes neither --out nor --force."
+        )
+
+
+def test_resume_wants_a_run(refuses: Refuses) -> None:
+    assert refuses("train", "--resume", "none") == "'none' is not a run folder: it has no config.json."
+
+
+def test_wrong_configuration_files(refuses: Refuses) -> None:
+    assert refuses("train", "--config", "none.toml") == (
+        "cannot read the configuration file 'none.toml': No such file or directory."
+    )
+    Path("run.toml").write_text("epochs = 1.5\n")
+    assert refuses("train", "--config", "run.toml") == "run.toml: option 'epochs' is 1.5; it must be of type int."
+    Path("run.toml").write_text("out = 'here'\n")
+    assert refuses("train", "--config", "run.toml").startswith("run.toml: unknown option 'out'. ")
+    Path("run.toml").write_text("method = 'xyz'\n")
+    assert refuses("train", "--config", "run.toml") == f"unknown method 'xyz'. Choose from: {listed(METHODS)}."
+
+
+def test_values_that_are_no_numbers(program: Program) -> None:
+    ended = program("train", "--epochs", "three")
+    assert ended.code == 2
+    assert ended.out == ""
+    assert "Invalid value for '--epochs'" in ended.err
+
+
+def test_options_that_do_not_exist(program: Program) -> None:
+    ended = program("train", "--epoch", "3")
+    assert ended.code == 2
+    assert "No such option: --epoch" in ended.err
+
+
+def test_a_fresh_process_ends_with_code_2_and_one_line(python: Callable[..., Any], tmp_path: Path) -> None:
+    ended = python("-m", "adagp", "train", "--method", "xyz", "--out", tmp_path / "run")
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == f"error: unknown method 'xyz'. Choose from: {listed(METHODS)}.\n"

@@ -1,0 +1,202 @@
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adagp.cli import app
+from adagp.errors import OptionError
+from adagp.run.config import HIGHEST_SEED, TrainConfig, read_toml
+from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung
+
+
+def test_the_defaults_are_the_papers() -> None:
+    config = TrainConfig()
+    assert (config.optimizer, config.lr, config.lr_scheduler) == ("sgd", 1e-3, "plateau")
+    assert (config.predictor_lr, config.way.predictor_scheduler) == (1e-4, "multistep")
+    assert TrainConfig(epochs=90).schedule() == Ladder()
+    assert TrainConfig(epochs=45, method="remap").schedule() == EpochAlternation(5, Rung(3, 1))
+    assert TrainConfig(method="bp").schedule() == BackpropOnly()
+    assert TrainConfig(method="bp", ratio="bp").schedule() == BackpropOnly()
+
+
+def test_the_source_follows_the_method() -> None:
+    assert TrainConfig(method="remap", ratio="3:1", warmup=2).schedule() == Ladder(2, (Rung(3, 1),), "remapped")
+    assert TrainConfig(ratio="epochs:1:2", warmup=2).schedule() == EpochAlternation(2, Rung(1, 2), "predicted")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "adapg"}, "unknown method 'adapg'. Did you mean 'adagp'? Choose from: adagp, bp, remap."),
+        ({"optimizer": "SDG"}, "unknown optimizer 'SDG'. Did you mean 'sgd'? Choose from: adam, adamw, sgd."),
+        (
+            {"lr_scheduler": "step"},
+            "unknown lr scheduler 'step'. Did you mean 'multistep'? Choose from: cosine, multistep, none, plateau.",
+        ),
+        ({"predictor_scheduler": "cos"}, "unknown predictor scheduler 'cos'. Choose from: multistep, none, plateau."),
+        ({"epochs": 0}, "--epochs is 0; it must be 1 or more."),
+        ({"batch_size": 0}, "--batch-size is 0; it must be 1 or more."),
+        ({"momentum": -0.1}, "--momentum is -0.1; it must be 0 or more."),
+        ({"weight_decay": -1.0}, "--weight-decay is -1.0; it must be 0 or more."),
+        ({"seed": -1}, "--seed is -1; it must be 0 or more."),
+        ({"seed": 2**63}, "--seed is 9223372036854775808; it must be at most 9223372036854775807."),
+        ({"metrics_every": -1}, "--metrics-every is -1; it must be 0 (never) or more."),
+        ({"lr": 0.0}, "--lr is 0.0; it must be above 0."),
+        ({"lr": float("nan")}, "--lr is nan; it must be a finite number."),
+        ({"predictor_lr": -1.0}, "--predictor-lr is -1.0; it must be above 0."),
+        ({"width": 0.0}, "--width is 0.0; it must be above 0."),
+        ({"guard_limit": 0.0}, "--guard-limit is 0.0; it must be above 0."),
+        ({"guard_limit": float("inf")}, "--guard-limit is inf; it must be a finite number."),
+        ({"method": "bp", "ratio": "4:1"}, "method 'bp' predicts nothing: it takes no --ratio and no --warmup."),
+        ({"method": "bp", "warmup": 0}, "method 'bp' predicts nothing: it takes no --ratio and no --warmup."),
+        (
+            {"ratio": "0:0"},
+            "ratio 0:0 is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
+            "for example 4:1 (four GP batches, then one BP batch).",
+        ),
+        (
+            {"epochs": 3, "warmup": 3},
+            "warm-up of 3 epochs does not fit a run of 3: nothing would be predicted. "
+            "Give --warmup 0 to 2, or more epochs.",
+        ),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        TrainConfig(**options)
+    assert str(caught.value) == message
+
+
+def test_values_by_name_come_back() -> None:
+    config = TrainConfig(epochs=7, ratio="2:1", normalize=True)
+    assert TrainConfig.from_dict(config.as_dict(), "here") == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": "3"}, "here: option 'epochs' is '3'; it must be of type int."),
+        ({"epochs": True}, "here: option 'epochs' is True; it must be of type int."),
+        ({"epochs": 2.0}, "here: option 'epochs' is 2.0; it must be of type int."),
+        ({"normalize": 1}, "here: option 'normalize' is 1; it must be of type bool."),
+        ({"warmup": "x"}, "here: option 'warmup' is 'x'; it must be of type int or nothing."),
+        ({"lr": None}, "here: option 'lr' is None; it must be of type float."),
+    ],
+)
+def test_wrong_types_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        TrainConfig.from_dict(values, "here")
+    assert str(caught.value) == message
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(OptionError) as caught:
+        TrainConfig.from_dict({"epoch": 3}, "here")
+    assert str(caught.value).startswith(
+        "here: unknown option 'epoch'. Did you mean 'epochs'? Choose from: batch_size, "
+    )
+
+
+def test_a_whole_number_is_a_float_too() -> None:
+    assert TrainConfig.from_dict({"lr": 1}, "here").lr == 1
+
+
+def toml(folder: Path, text: str | bytes) -> Path:
+    path = folder / "run.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_toml_names_take_hyphens_and_underscores(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'batch-size = 8\nweight_decay = 0.5\nnormalize = true\nratio = "2:1"\n')
+    assert read_toml(path) == {"batch_size": 8, "weight_decay": 0.5, "normalize": True, "ratio": "2:1"}
+
+
+def test_toml_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as caught:
+        read_toml(tmp_path / "none.toml")
+    assert str(caught.value) == (
+        f"cannot read the configuration file '{tmp_path / 'none.toml'}': No such file or directory."
+    )
+    with pytest.raises(OptionError) as caught:
+        read_toml(tmp_path)
+    assert str(caught.value) == f"cannot read the configuration file '{tmp_path}': Is a directory."
+
+
+@pytest.mark.parametrize("text", ["epochs = ", "epochs 3", b"\xff\xfe"])
+def test_broken_toml_is_refused(tmp_path: Path, text: str | bytes) -> None:
+    path = toml(tmp_path, text)
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value).startswith(f"'{path}' is not valid TOML: ")
+
+
+def test_toml_options_are_checked_with_the_files_name(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'epochs = "three"')
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value) == f"{path}: option 'epochs' is 'three'; it must be of type int."
+    path = toml(tmp_path, "[train]\nepochs = 3")
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value).startswith(f"{path}: unknown option 'train'. ")
+
+
+def test_an_option_twice_in_toml_is_refused(tmp_path: Path) -> None:
+    path = toml(tmp_path, "batch-size = 8\nbatch_size = 9")
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value) == f"{path}: option 'batch_size' is given twice, with hyphens and with underscores."
+
+
+def parsed(command: str) -> TrainConfig:
+    """Return the configuration that the command line makes of a command, without running it."""
+    program, name, *arguments = shlex.split(command)
+    assert (program, name) == ("adagp", "train")
+    group = typer.main.get_command(app)
+    train = group.commands["train"]  # type: ignore[attr-defined]  # it is a group
+    context = train.make_context("train", arguments)
+    names = TrainConfig().as_dict()
+    return TrainConfig(**{key: value for key, value in context.params.items() if key in names and value is not None})
+
+
+POSITIVE = st.floats(1e-12, 1e6, exclude_min=True)
+CONFIGS = st.builds(
+    TrainConfig,
+    dataset=st.sampled_from(["digits", "cifar10", "my data/it's.npz"]),
+    model=st.sampled_from(["digits_cnn", "own.module:function"]),
+    method=st.sampled_from(["adagp", "remap"]),
+    epochs=st.integers(30, 99),
+    warmup=st.none() | st.integers(0, 20),
+    ratio=st.sampled_from([None, "ladder", "paper", "3:1", "4:1x4,2:1x8,1:1", "epochs:3:1"]),
+    batch_size=st.integers(1, 512),
+    lr=POSITIVE,
+    optimizer=st.sampled_from(["sgd", "adam", "adamw"]),
+    momentum=POSITIVE | st.just(0.0),
+    weight_decay=POSITIVE | st.just(0.0),
+    lr_scheduler=st.sampled_from(["plateau", "multistep", "cosine", "none"]),
+    predictor_lr=POSITIVE,
+    predictor_scheduler=st.sampled_from([None, "multistep", "plateau", "none"]),
+    normalize=st.booleans(),
+    hold_norm=st.booleans(),
+    guard_limit=POSITIVE,
+    width=POSITIVE,
+    seed=st.integers(0, HIGHEST_SEED),
+    metrics_every=st.integers(0, 100),
+    device=st.sampled_from(["cpu", "cuda:1"]),
+)
+
+
+@given(CONFIGS)
+def test_the_command_repeats_the_run(config: TrainConfig) -> None:
+    assert parsed(config.command()) == config
+
+
+def test_the_command_names_only_what_is_not_default() -> None:
+    assert TrainConfig().command() == "adagp train"
+    config = TrainConfig(method="bp", lr=0.1, normalize=True, dataset="my set.npz")
+    assert config.command() == "adagp train --dataset 'my set.npz' --method bp --lr 0.1 --normalize"

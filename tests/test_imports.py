@@ -1,0 +1,198 @@
+"""Who may import whom: read from the source, and from what a fresh interpreter has loaded."""
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adagp
+
+ROOT = Path(adagp.__file__).parent
+HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard")
+
+FOUNDATION = {"errors", "registry", "plan", "_version"}
+"""May be imported from everywhere."""
+
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "registry": {"errors"},
+    "plan": set(),
+    "_version": set(),
+    "schedules": set(),
+    "predictor": set(),
+    "sites": {"predictor"},
+    "sources": {"predictor", "sites"},
+    "run": {"schedules"},
+    "models": set(),
+    "data": {"models"},
+    "detection": {"data"},
+    "tasks": {"data", "detection", "models", "run"},
+    "train": {"predictor", "run", "schedules", "sites", "sources", "tasks"},
+    "hw": {"schedules"},
+    "pipe": {"schedules"},
+    "trace": {"hw", "models"},
+}
+"""The rooms that each room may import, besides itself and the foundation."""
+
+FREE = {"lab", "cli", "__main__", "rtl"}
+"""Rooms that put others together: they may import every room but the command line."""
+
+TORCH_FREE = ("errors", "registry", "plan", "schedules", "run", "hw", "pipe")
+"""Rooms none of whose files imports torch, not even inside a function; pipe.runtime aside."""
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def import_statements(node: ast.AST, *, everywhere: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports below `node`; only those that run when the module is imported, unless `everywhere`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif is_type_checking(child) or (not everywhere and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
+            continue
+        else:
+            yield from import_statements(child, everywhere=everywhere)
+
+
+@cache
+def sources() -> dict[str, Path]:
+    """Return every module of adagp by its dotted name."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ("adagp", *path.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def targets(statement: ast.Import | ast.ImportFrom) -> set[str]:
+    """Return the modules that a statement imports; `from package import module` is an import of the module."""
+    if isinstance(statement, ast.Import):
+        return {alias.name for alias in statement.names}
+    assert statement.level == 0, "imports are written in full"
+    assert statement.module is not None
+    names = {f"{statement.module}.{alias.name}" for alias in statement.names}
+    modules = names & sources().keys()
+    return modules | ({statement.module} if modules != names else set())
+
+
+@cache
+def imports(module: str, *, everywhere: bool) -> frozenset[str]:
+    tree = ast.parse(sources()[module].read_text("utf-8"))
+    return frozenset().union(*map(targets, import_statements(tree, everywhere=everywhere)))
+
+
+def room(module: str) -> str:
+    """Return the part of the house a module belongs to; the package itself is the room ''."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def own(modules: frozenset[str]) -> set[str]:
+    return {name for name in modules if name == "adagp" or name.startswith("adagp.")}
+
+
+MODULES = sorted(sources())
+
+
+def test_the_source_was_found() -> None:
+    assert {"adagp", "adagp.errors", "adagp.schedules.ladder", "adagp.train.engine", "adagp.cli.train"} <= set(MODULES)
+    assert "adagp.schedules.text" in imports("adagp.schedules", everywhere=False)
+    assert "adagp.train.session" in imports("adagp.cli.train", everywhere=True)
+    assert "adagp.train.session" not in imports("adagp.cli.train", everywhere=False)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "adagp"])
+def test_rooms_import_only_what_they_may(module: str) -> None:
+    here = room(module)
+    rooms = {room(name) for name in own(imports(module, everywhere=True))} - {here, ""}
+    if here in FREE:
+        assert "cli" not in rooms or here == "__main__", "nothing imports the command line"
+        return
+    assert here in ALLOWED, f"say in ALLOWED what the room '{here}' may import"
+    assert rooms <= ALLOWED[here] | FOUNDATION, f"{module} imports {rooms - ALLOWED[here] - FOUNDATION}"
+
+
+def test_foundations_import_no_room() -> None:
+    for here in FOUNDATION:
+        assert ALLOWED[here] <= FOUNDATION
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if room(name) in TORCH_FREE])
+def test_torch_free_rooms_name_no_torch(module: str) -> None:
+    if module == "adagp.pipe.runtime":
+        pytest.skip("runs on torch.distributed")
+    assert not {name.split(".")[0] for name in imports(module, everywhere=True)} & {"torch", "torchvision", "timm"}
+
+
+def test_only_one_module_names_torchvision_and_timm() -> None:
+    named = {
+        module
+        for module in MODULES
+        if {name.split(".")[0] for name in imports(module, everywhere=True)} & {"torchvision", "timm"}
+    }
+    assert named <= {"adagp.models.vision"}
+
+
+def test_accelerator_model_and_training_never_meet() -> None:
+    """Outside the rooms that put others together, no module reaches both, however indirectly."""
+
+    def reach(module: str) -> set[str]:
+        seen, left = set(), [module]
+        while left:
+            name = left.pop()
+            if name in sources() and name not in seen:
+                seen.add(name)
+                left += own(imports(name, everywhere=True)) - {"adagp"}
+        return {room(name) for name in seen}
+
+    assert {"train", "sources", "plan"} <= reach("adagp.train.session")
+    meeting = [name for name in MODULES if {"hw", "train"} <= reach(name) and room(name) not in FREE]
+    assert meeting == []
+
+
+def test_no_cycles_at_import_time() -> None:
+    graph = {module: own(imports(module, everywhere=False)) & sources().keys() for module in MODULES}
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' <- '.join(error.args[1])}")
+    assert order.index("adagp.errors") < order.index("adagp.registry")
+
+
+@pytest.fixture(scope="session")
+def loaded_after(python: Callable[..., Any]) -> Callable[[str], set[str]]:
+    """Return a function that tells the heavy packages that a fresh interpreter has loaded after a statement."""
+
+    def run(statement: str) -> set[str]:
+        done = python("-c", f"import sys; {statement}; print(*(name for name in {HEAVY!r} if name in sys.modules))")
+        assert done.stderr == ""
+        return set(done.stdout.split())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "package", ["adagp", "adagp.schedules", "adagp.run", "adagp.data", "adagp.models", "adagp.cli", "adagp.hw"]
+)
+def test_importing_it_loads_nothing_heavy(package: str, loaded_after: Callable[[str], set[str]]) -> None:
+    if package not in sources():
+        pytest.skip(f"there is no {package}")
+    assert loaded_after(f"import {package}") == set()
+
+
+def test_training_loads_torch_alone(loaded_after: Callable[[str], set[str]]) -> None:
+    assert loaded_after("import adagp.train.session") == {"torch"}
+
+
+def test_public_names_come_on_first_use(loaded_after: Callable[[str], set[str]]) -> None:
+    assert loaded_after("import adagp; adagp.Ladder, adagp.parse_schedule, adagp.Plan") == set()
+    assert sorted(adagp._HOMES) == sorted(set(adagp.__all__) - {"__version__"})
+    for name in adagp.__all__:
+        assert getattr(adagp, name) is not None
+    with pytest.raises(AttributeError, match=r"^module 'adagp' has no attribute 'ladder'$"):
+        adagp.ladder  # noqa: B018  # looking it up is the test
