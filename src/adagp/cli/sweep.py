@@ -11,8 +11,7 @@ from typing import Annotated, TextIO
 import typer
 
 from adagp.cli.simulate import RunOptions, parse_designs
-from adagp.cli.workloads import Origin, model_workload
-from adagp.data.registry import DATASETS
+from adagp.cli.workloads import Origin, dataset_info, model_workload
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array
 from adagp.hw import simulate as run_simulation
@@ -89,10 +88,11 @@ def sweep(
         ),
         designs=parse_designs(designs),
     )
-    for registry, names in ((MODELS, grid.models), (DATASETS, grid.datasets)):
-        for name in names:
-            if ":" not in name:
-                registry[name]
+    for name in grid.datasets:
+        dataset_info(name)
+    for name in grid.models:
+        if ":" not in name:
+            MODELS[name]
     if plot is not None:
         check_plot_path(plot)
     rows = list(_with_progress(grid, RunOptions(batch, epochs, None, ratio, warmup)))
@@ -135,7 +135,7 @@ def sweep_rows(
     workload: Workload, dataset: str, accelerator: Accelerator, designs: tuple[str, ...], options: RunOptions
 ) -> list[SweepRow]:
     """Return the rows of one simulation."""
-    origin = Origin(lambda: workload, dataset, DATASETS[dataset].train)
+    origin = Origin(lambda: workload, dataset, dataset_info(dataset).train)
     simulation = run_simulation(workload, accelerator, options.run(origin), designs)
     return [_row(simulation, dataset, options.epochs_of(origin), design) for design in simulation.outcomes]
 

@@ -4,11 +4,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from adagp.data.registry import DATASETS
 from adagp.errors import OptionError
 from adagp.hw import Recorded, Workload, load_workload, recorded_run
 from adagp.models import MODELS
+
+if TYPE_CHECKING:
+    from adagp.data.registry import DatasetInfo
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ def find_origin(
         return _replay(model, recorded_run(from_run), shape)
     if model is None:
         raise OptionError("name a model, package.module:function, a saved workload or a run folder.")
-    info = DATASETS[dataset]
+    info = dataset_info(dataset)
     if model.endswith(".json"):
         workload = load_workload(Path(model))
         return Origin(lambda: workload, dataset, info.train)
@@ -44,7 +47,7 @@ def _replay(model: str | None, recorded: Recorded, shape: tuple[int, ...] | None
     """The run's own model, unless another is named: what would this run's phases have been worth there?"""
     config = recorded.config
     dataset, name, width = str(config["dataset"]), model or str(config["model"]), float(config.get("width", 1.0))
-    return Origin(lambda: model_workload(name, dataset, shape, width), dataset, DATASETS[dataset].train, recorded)
+    return Origin(lambda: model_workload(name, dataset, shape, width), dataset, dataset_info(dataset).train, recorded)
 
 
 def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None, width: float = 1.0) -> Workload:
@@ -52,7 +55,7 @@ def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None
 
     Where a set's images vary in size, the model's usual size counts, if it is larger.
     """
-    info = DATASETS[dataset]
+    info = dataset_info(dataset)
     image = info.shape if shape is None else shape
     if shape is None and info.size_varies and name in MODELS:
         usual = MODELS[name].image
@@ -60,6 +63,13 @@ def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None
     from adagp.trace import trace_model
 
     return trace_model(name, classes=info.classes, image=image, width=width)
+
+
+def dataset_info(name: str) -> "DatasetInfo":
+    """Return what is known of a data set. The data room needs numpy, so it is imported only when asked."""
+    from adagp.data.registry import DATASETS
+
+    return DATASETS[name]
 
 
 def parse_shape(text: str | None) -> tuple[int, ...] | None:
