@@ -1,11 +1,10 @@
 import json
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 
 import pytest
 
-from adagp.errors import ModelError, OptionError
+from adagp.errors import ModelError
 from adagp.hw import (
     DATAFLOWS,
     Accelerator,
@@ -18,7 +17,6 @@ from adagp.hw import (
     scheduled_run,
     simulate,
 )
-from adagp.hw.plots import check_plot_path, plot_simulation, plot_speedups
 from adagp.hw.report import simulation_report
 from adagp.plan import BACKPROP_ALL, Phase, Plan
 from adagp.schedules import parse_schedule
@@ -138,27 +136,6 @@ def test_layers_of_one_batch_add_up_to_the_baseline(simulation: Simulation) -> N
         row["forward_cycles"] + row["input_gradient_cycles"] + row["weight_gradient_cycles"] for row in rows
     )
     assert one_batch * unstalled.run.batches == unstalled.baseline.cost.cycles
-
-
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_plots_are_written(tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / f"picture.{suffix}"
-    plot_simulation(simulate(WORKLOAD, Accelerator(), paper_run()), path)
-    assert path.stat().st_size > 10_000
-    plot_speedups({"a": {"baseline": 1.0, "max": 1.4}, "b": {"baseline": 1.0, "max": 1.5}}, "title", path)
-    assert path.stat().st_size > 3_000
-
-
-def test_refuses_what_it_cannot_plot_to(tmp_path: Path) -> None:
-    with pytest.raises(OptionError) as raised:
-        check_plot_path(tmp_path / "x.doc")
-    assert str(raised.value) == f"cannot plot to '{tmp_path / 'x.doc'}'; the name must end in .svg, .png, .pdf."
-    with pytest.raises(OptionError) as raised:
-        check_plot_path(tmp_path / "none" / "x.png")
-    assert str(raised.value) == (
-        f"cannot plot to '{tmp_path / 'none' / 'x.png'}': there is no folder '{tmp_path / 'none'}'."
-    )
 
 
 def test_all_dataflows_are_registered() -> None:

@@ -21,7 +21,8 @@ def demo(
     from rich.progress import Progress
 
     from adagp.lab import demo as lab
-    from adagp.lab.figures import draw, require_matplotlib
+    from adagp.lab.figures import draw
+    from adagp.lab.style import require_matplotlib
 
     lab.refuse_existing(out, force=force)
     require_matplotlib()

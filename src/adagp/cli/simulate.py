@@ -12,8 +12,9 @@ from adagp.cli.workloads import Origin, find_origin, parse_shape
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
 from adagp.hw import simulate as run_simulation
-from adagp.hw.plots import check_plot_path, plot_simulation
 from adagp.hw.report import simulation_report
+from adagp.lab.hardware_figures import plot_simulation
+from adagp.lab.style import check_picture_path
 from adagp.schedules import parse_schedule
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
@@ -110,7 +111,7 @@ def simulate(
     )
     designs = parse_designs(design)
     if plot is not None:
-        check_plot_path(plot)
+        check_picture_path(plot)
     origin = find_origin(model, from_run, dataset, parse_shape(input_), width)
     plan = RunOptions(batch, epochs, samples, ratio, warmup, source)
     simulation = run_simulation(origin.workload(), accelerator, plan.run(origin), designs)

@@ -15,7 +15,8 @@ from adagp.cli.workloads import Origin, dataset_info, model_workload
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array
 from adagp.hw import simulate as run_simulation
-from adagp.hw.plots import check_plot_path, plot_speedups
+from adagp.lab.hardware_figures import plot_speedups
+from adagp.lab.style import check_picture_path
 from adagp.models import MODELS
 
 PAPER_MODELS = (
@@ -94,7 +95,7 @@ def sweep(
         if ":" not in name:
             MODELS[name]
     if plot is not None:
-        check_plot_path(plot)
+        check_picture_path(plot)
     rows = list(_with_progress(grid, RunOptions(batch, epochs, None, ratio, warmup)))
     if out is None:
         write_rows(rows, sys.stdout)

@@ -1,32 +1,17 @@
-"""Pictures of runs: loss and accuracy over the epochs with the phases shaded, and the predictions' quality by site.
+"""Pictures of runs: loss and accuracy over the epochs with the phases shaded, and the predictions' quality by site."""
 
-Needs matplotlib (`pip install 'adagp[plot]'`). Colours are those of Okabe and Ito, which colour-blind readers tell apart.
-"""
-
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.errors import OptionError, RunError
+from adagp.errors import RunError
+from adagp.lab.style import COLOURS, FAINT, SHADE, require_matplotlib, save, style, subplots
 from adagp.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-SHADE = "#E69F00"
-_STYLE: dict[Any, Any] = {
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.size": 10,
-    "grid.alpha": 0.25,
-    "savefig.dpi": 150,
-    "svg.hashsalt": "adagp",  # the same picture gives the same file
-}
 
 
 @dataclass(frozen=True)
@@ -61,21 +46,19 @@ class History:
 def draw(paths: Sequence[Path], out: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Draw the runs in `paths` into the folder `out` and return the files written."""
     require_matplotlib()
-    import matplotlib as mpl
-
     histories = [History.read(path) for path in paths]
     out.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_STYLE):
+    with style():
         figures = {"curves": curves(histories)}
         for history in histories:
             if any(figures_of(row, "cosine") for row in history.rows):
                 figures[f"sites-{history.name}"] = site_cosines(history)
-        return [_save(figure, out / f"{name}.{ending}") for name, figure in figures.items() for ending in formats]
+        return [save(figure, out / f"{name}.{ending}") for name, figure in figures.items() for ending in formats]
 
 
 def curves(histories: Sequence[History]) -> "Figure":
     """Return training loss and test accuracy of all runs; epochs are shaded by their share of GP batches."""
-    figure, axes = _subplots(2)
+    figure, axes = _epochs()
     for axis, key, title in zip(axes, ("train_loss", "test_accuracy"), ("training loss", "test accuracy"), strict=True):
         for place, history in enumerate(histories):
             values = [row[key] for row in history.rows]
@@ -86,14 +69,14 @@ def curves(histories: Sequence[History]) -> "Figure":
     for axis in axes:
         _shade(axis, shaded)
     if sum(shaded.shares):
-        figure.supxlabel(f"shade: share of GP batches in {shaded.name}, its ratio on top", fontsize=8, color="#555555")
-    axes[0].legend(frameon=False)
+        figure.supxlabel(f"shade: share of GP batches in {shaded.name}, its ratio on top", fontsize=8, color=FAINT)
+    axes[0].legend()
     return figure
 
 
 def site_cosines(history: History) -> "Figure":
     """Return the cosine of predicted with true gradients by site, and beside it that of the last true gradient."""
-    figure, axes = _subplots(2, share_y=True)
+    figure, axes = _epochs(share_y=True)
     names = list(history.rows[-1]["sites"])
     titles = {
         "cosine": "predicted gradient against the truth",
@@ -106,14 +89,14 @@ def site_cosines(history: History) -> "Figure":
             if known:
                 colour = _gradation(place, len(names))
                 axis.plot(*zip(*known, strict=True), color=colour, linewidth=1.5, label=name)
-        axis.axhline(0, color="#555555", linewidth=0.8)
+        axis.axhline(0, color=FAINT, linewidth=0.8)
         axis.set(xlabel="epoch", title=title)
         _shade(axis, history)
     axes[0].set_ylabel("cosine similarity")
     if len(names) <= 12:
-        axes[1].legend(frameon=False, title="site", ncols=2 if len(names) > 6 else 1, fontsize=8)
+        axes[1].legend(title="site", ncols=2 if len(names) > 6 else 1, fontsize=8)
     else:
-        figure.supxlabel("dark: first site; bright: last site", fontsize=8, color="#555555")
+        figure.supxlabel("dark: first site; bright: last site", fontsize=8, color=FAINT)
     return figure
 
 
@@ -122,22 +105,13 @@ def figures_of(row: dict[str, Any], key: str) -> list[float]:
     return [figures[key] for figures in row["sites"].values() if figures[key] is not None]
 
 
-def require_matplotlib() -> None:
-    """Say what to install if pictures cannot be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise OptionError("pictures need matplotlib, which is not installed: pip install 'adagp[plot]'.")
-
-
-def _subplots(columns: int, *, share_y: bool = False) -> "tuple[Figure, list[Axes]]":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def _epochs(*, share_y: bool = False) -> "tuple[Figure, list[Axes]]":
+    """Return a figure with two pictures side by side, over whole epochs."""
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(5.2 * columns, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)  # no global state, no window system
-    axes = list(figure.subplots(1, columns, sharey=share_y))
+    figure, (axes,) = subplots(1, 2, (10.4, 3.8), share_y=share_y)
     for axis in axes:
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))  # epochs are whole
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, axes
 
 
@@ -158,8 +132,3 @@ def _gradation(place: int, count: int) -> Any:
     import matplotlib as mpl
 
     return mpl.colormaps["viridis"](0.9 * place / max(1, count - 1))
-
-
-def _save(figure: "Figure", path: Path) -> Path:
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return path

@@ -1,61 +1,43 @@
 """Pictures of a simulation: cycles by layer (the paper's Fig. 16), speed-up (Figs. 17-19), energy (Fig. 21), roofline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.errors import OptionError, UsageError
 from adagp.hw.report import operational_intensity
 from adagp.hw.simulate import Simulation
+from adagp.lab.style import COLOURS, PHASE_COLOURS, check_picture_path, save, style, subplots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = (".svg", ".png", ".pdf")
-PHASE_COLOURS = {"warmup": "#9aa0a6", "bp": "#4c78a8", "gp": "#f58518"}
 ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "arithmetic", "leakage")
-
-
-def check_plot_path(path: Path) -> None:
-    """Refuse a file that cannot be plotted to, before any work begins."""
-    if path.suffix not in FORMATS:
-        raise OptionError(f"cannot plot to '{path}'; the name must end in {', '.join(FORMATS)}.")
-    if not path.parent.is_dir():
-        raise OptionError(f"cannot plot to '{path}': there is no folder '{path.parent}'.")
 
 
 def plot_simulation(simulation: Simulation, path: Path) -> None:
     """Draw the four pictures of one model into `path`."""
-    check_plot_path(path)
-    figure, axes = _subplots(2, 2, (13, 9))
-    _by_layer(axes[0][0], simulation)
-    _speedups(axes[0][1], {simulation.workload.name: _speedups_of(simulation)})
-    _energy(axes[1][0], simulation)
-    _roofline(axes[1][1], simulation)
+    check_picture_path(path)
     accelerator = simulation.accelerator
-    figure.suptitle(
-        f"{simulation.workload.name}, {accelerator.dataflow} on {accelerator.array} PEs, batch {simulation.run.batch}"
-    )
-    figure.savefig(path)
+    with style():
+        figure, axes = subplots(2, 2, (13, 9))
+        _by_layer(axes[0][0], simulation)
+        _speedups(axes[0][1], {simulation.workload.name: _speedups_of(simulation)})
+        _energy(axes[1][0], simulation)
+        _roofline(axes[1][1], simulation)
+        figure.suptitle(
+            f"{simulation.workload.name}, {accelerator.dataflow} on {accelerator.array} PEs, batch {simulation.run.batch}"
+        )
+        save(figure, path)
 
 
 def plot_speedups(speedups: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
     """Draw bars of speed-ups: `speedups[model][design]`."""
-    check_plot_path(path)
-    figure, axes = _subplots(1, 1, (13, 5))
-    _speedups(axes[0][0], speedups)
-    axes[0][0].set_title(title)
-    figure.savefig(path)
-
-
-def _subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Sequence[Sequence["Axes"]]]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("plots need matplotlib: pip install 'adagp[plot]'.") from None
-    figure = Figure(figsize=size, layout="constrained")
-    axes: Any = figure.subplots(rows, columns, squeeze=False)
-    return figure, axes
+    check_picture_path(path)
+    with style():
+        figure, axes = subplots(1, 1, (13, 5))
+        _speedups(axes[0][0], speedups)
+        axes[0][0].set_title(title)
+        save(figure, path)
 
 
 def _speedups_of(simulation: Simulation) -> dict[str, float]:
@@ -93,7 +75,10 @@ def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None
         places = [index - 0.4 + (number + 0.5) * width for index in range(len(speedups))]
         bars = axes.bar(places, [row.get(design, 0.0) for row in speedups.values()], width, label=design)
         axes.bar_label(bars, fmt="%.2f", rotation=90, padding=3, fontsize=7)
-    axes.set_xticks(range(len(speedups)), list(speedups), rotation=30 if len(speedups) > 3 else 0, ha="right")
+    turned = len(speedups) > 3
+    axes.set_xticks(
+        range(len(speedups)), list(speedups), rotation=30 if turned else 0, ha="right" if turned else "center"
+    )
     axes.set(ylabel="speed-up over the baseline", title="Speed-up", ylim=(0, 2))
     axes.legend(ncols=len(designs), loc="upper center")
 
@@ -105,8 +90,8 @@ def _energy(axes: "Axes", simulation: Simulation) -> None:
         heights = [float(getattr(outcome.energy, part)) for outcome in simulation.outcomes.values()]
         axes.bar(names, heights, bottom=bottom, label=part.replace("_", " "))
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    axes.set(ylabel="joules in the run", title="Energy")
-    axes.legend()
+    axes.set(ylabel="joules in the run", title="Energy", ylim=(0, 1.25 * max(bottom)))
+    axes.legend(ncols=3, loc="upper center")
 
 
 def _roofline(axes: "Axes", simulation: Simulation) -> None:
@@ -115,7 +100,7 @@ def _roofline(axes: "Axes", simulation: Simulation) -> None:
     costs = [accelerator.with_stalls(stage.forward) for stage in simulation.stages]
     reached = [cost.macs / cost.cycles for cost in costs]
     intensity = [operational_intensity(cost) for cost in costs]
-    axes.scatter(intensity, reached, s=12)
+    axes.scatter(intensity, reached, s=12, color=COLOURS[0])
     span = [min(*intensity, 1.0), max(intensity)]
     points = sorted({*span, min(max(accelerator.array.pes / accelerator.words_per_cycle, span[0]), span[1])})
     roof = [min(accelerator.array.pes, point * accelerator.words_per_cycle) for point in points]

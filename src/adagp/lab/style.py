@@ -1,0 +1,73 @@
+"""How all pictures look, and the one way to make and save them. Needs matplotlib (`pip install 'adagp[plot]'`).
+
+Colours are those of Okabe and Ito, which colour-blind readers tell apart.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adagp.errors import OptionError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+SHADE = "#E69F00"
+FAINT = "#555555"
+PHASE_COLOURS = {"warmup": "#9AA0A6", "bp": COLOURS[0], "gp": COLOURS[4]}
+FORMATS = (".svg", ".png", ".pdf")
+_STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 10,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "adagp",  # the same picture gives the same file
+}
+
+
+def require_matplotlib() -> None:
+    """Say what to install if pictures cannot be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise OptionError("pictures need matplotlib, which is not installed: pip install 'adagp[plot]'.")
+
+
+def check_picture_path(path: Path) -> None:
+    """Refuse a file that cannot be drawn to, before any work begins."""
+    require_matplotlib()
+    if path.suffix not in FORMATS:
+        raise OptionError(f"cannot plot to '{path}'; the name must end in {', '.join(FORMATS)}.")
+    if not path.parent.is_dir():
+        raise OptionError(f"cannot plot to '{path}': there is no folder '{path.parent}'.")
+
+
+def style() -> Any:
+    """Return the context in which pictures are made: the house's style, nobody else's settings touched."""
+    import matplotlib as mpl
+    from cycler import cycler
+
+    return mpl.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=list(COLOURS))})
+
+
+def subplots(
+    rows: int, columns: int, size: tuple[float, float], *, share_y: bool = False
+) -> "tuple[Figure, list[list[Axes]]]":
+    """Return a figure of `size` inches and its axes by row: no global state, no window system."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: Any = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    return figure, axes.tolist()
+
+
+def save(figure: "Figure", path: Path) -> Path:
+    """Write the picture; without the date, so that the same picture gives the same file."""
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return path
