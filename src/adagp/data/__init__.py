@@ -6,11 +6,12 @@
 from adagp.data.images import ImageSet, image_set
 from adagp.data.load import DEFAULT_DATA_DIR, load_images
 from adagp.data.npz import read_npz
-from adagp.data.registry import DATASETS, IMAGES, DatasetInfo
+from adagp.data.registry import DATASETS, DETECTION, IMAGES, DatasetInfo
 
 __all__ = [
     "DATASETS",
     "DEFAULT_DATA_DIR",
+    "DETECTION",
     "IMAGES",
     "DatasetInfo",
     "ImageSet",

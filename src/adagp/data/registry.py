@@ -1,7 +1,7 @@
 """The data sets by name, and where each is looked for. No torch here."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from adagp.data import fetch, layouts
@@ -9,6 +9,8 @@ from adagp.registry import Registry
 
 IMAGES = "images"
 """The task of telling an image's class."""
+DETECTION = "detection"
+"""The task of finding the objects in an image."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class DatasetInfo:
     folder, in this order: an `.npz` file or a folder that `reader` understands. `size_varies` marks sets
     whose pictures are resized to `shape` when read from folders and may have another size in an `.npz` file.
     A `streamed` set is read batch by batch, never as a whole. `fetch` downloads the set into a data folder,
-    where that is possible.
+    where that is possible. `defaults` are the options of `adagp train` that go with the set where none are given.
     """
 
     name: str
@@ -34,6 +36,7 @@ class DatasetInfo:
     fetch: Callable[[Path], None] | None = None
     size_varies: bool = False
     streamed: bool = False
+    defaults: Mapping[str, str | float] = field(default_factory=dict)
 
 
 DATASETS: Registry[DatasetInfo] = Registry("data set")
@@ -119,6 +122,19 @@ for _info in (
         files=("imagenet", "ILSVRC/Data/CLS-LOC"),
         size_varies=True,
         streamed=True,
+    ),
+    DatasetInfo(
+        "voc",
+        DETECTION,
+        "Pascal VOC 2012 with boxes, train and val, in the layout of its devkit; pictures put whole into a square",
+        shape=(3, 416, 416),
+        classes=20,
+        train=5_717,
+        test=5_823,
+        files=("VOCdevkit", "voc.zip", "voc2012.zip", "voc2012_subset_256.zip"),
+        fetch=fetch.fetch_voc,
+        size_varies=True,
+        defaults={"model": "yolov3", "optimizer": "adam", "lr": 3e-5, "weight_decay": 1e-4},  # ADA-GP's for YOLO-v3
     ),
 ):
     DATASETS.add(_info.name, _info)

@@ -1,6 +1,6 @@
 """What to train: models by name. Importing this imports neither torch nor torchvision nor timm."""
 
 from adagp.models.build import build_model
-from adagp.models.registry import IMAGES, MODELS, ModelInfo
+from adagp.models.registry import DETECTION, IMAGES, MODELS, ModelInfo
 
-__all__ = ["IMAGES", "MODELS", "ModelInfo", "build_model"]
+__all__ = ["DETECTION", "IMAGES", "MODELS", "ModelInfo", "build_model"]

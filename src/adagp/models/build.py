@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def build_model(
-    name: str, *, classes: int, image: tuple[int, int, int] = (3, 32, 32), width: float = 1.0
+    name: str, *, classes: int, image: tuple[int, int, int] = (3, 32, 32), width: float = 1.0, task: str = IMAGES
 ) -> "nn.Module":
-    """Return a fresh model that tells `classes` classes of images of shape `image` (channels, height, width).
+    """Return a fresh model of `task` for `classes` classes and images of shape `image` (channels, height, width).
 
     `width` scales the channels of every hidden layer, for small machines. The model is drawn with torch's
     global random state on the current default device (`with torch.device("meta")` allocates nothing). `name`
@@ -25,7 +25,7 @@ def build_model(
     _check_options(classes, image, width)
     if ":" in name:
         _look_into_current_directory()
-    reference = name if ":" in name else _checked_info(name, image).builder
+    reference = name if ":" in name else _checked_info(name, image, task).builder
     options = {"classes": classes, "image": image, "width": width}
     model = call_with_accepted(import_function(reference), options, reference)
     return _checked_module(model, reference)
@@ -47,10 +47,10 @@ def _check_options(classes: int, image: tuple[int, int, int], width: float) -> N
         raise OptionError(f"width {width} is not allowed; it must be above 0 (1 is the model as published).")
 
 
-def _checked_info(name: str, image: tuple[int, int, int]) -> ModelInfo:
+def _checked_info(name: str, image: tuple[int, int, int], task: str) -> ModelInfo:
     info = MODELS[name]
-    if info.task != IMAGES:
-        raise ModelError(f"model '{name}' is for the task {info.task}, not {IMAGES}.")
+    if info.task != task:
+        raise ModelError(f"model '{name}' is for the task {info.task}, not {task}.")
     if min(image[1:]) < info.smallest:
         raise ModelError(
             f"model '{name}' needs images of at least {info.smallest}x{info.smallest} pixels; "

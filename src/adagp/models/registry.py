@@ -6,6 +6,8 @@ from adagp.registry import Registry
 
 IMAGES = "images"
 """The task of telling an image's class."""
+DETECTION = "detection"
+"""The task of finding the objects in an image."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,24 @@ for _info in (
         builder="adagp.models.small:two_layer_cnn",
         image=(3, 32, 32),
         smallest=2,
+    ),
+    ModelInfo(
+        "yolov3",
+        DETECTION,
+        "YOLO-v3: Darknet-53, a neck and heads at three scales (Redmon, Farhadi 2018)",
+        source="adagp",
+        builder="adagp.models.yolo:yolov3",
+        image=(3, 416, 416),
+        smallest=32,
+    ),
+    ModelInfo(
+        "yolov3_small",
+        DETECTION,
+        "the design of YOLO-v3 with a quarter of the channels and 5 residual blocks instead of 23",
+        source="adagp",
+        builder="adagp.models.yolo:yolov3_small",
+        image=(3, 128, 128),
+        smallest=32,
     ),
 ):
     MODELS.add(_info.name, _info)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from adagp.data.registry import DATASETS
 from adagp.errors import OptionError, unknown_name
 from adagp.run.methods import METHODS, Method
 from adagp.schedules import BackpropOnly, Schedule, parse_schedule
@@ -19,7 +20,8 @@ class TrainConfig:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
-    three quarters of the run.
+    three quarters of the run. `image_size` is the height and width in pixels that pictures are brought to; None means the
+    data set's own.
     """
 
     dataset: str = "digits"
@@ -40,6 +42,7 @@ class TrainConfig:
     hold_norm: bool = False
     guard_limit: float = 10.0
     width: float = 1.0
+    image_size: int | None = None
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
@@ -51,7 +54,7 @@ class TrainConfig:
                 raise unknown_name(name.replace("_", " "), value, options)
         for name, (low, allowed) in _LOWEST.items():
             value = getattr(self, name)
-            if not value >= low:
+            if value is not None and not value >= low:
                 raise OptionError(f"{_option(name)} is {value}; it must be {allowed}.")
         for name in ("lr", "predictor_lr", "width", "guard_limit"):
             if not getattr(self, name) > 0:
@@ -78,23 +81,27 @@ class TrainConfig:
     def command(self) -> str:
         """Return the command that repeats this run (data folder aside)."""
         words = ["adagp", "train"]
-        defaults = TrainConfig()
+        defaults = TrainConfig.from_dict({"dataset": self.dataset}, "")
         for field in fields(self):
             value = getattr(self, field.name)
-            if value != getattr(defaults, field.name):
+            if value != getattr(defaults if field.name != "dataset" else TrainConfig, field.name):
                 flag = _option(field.name)
                 words += [flag] if value is True else [flag, str(value)]
         return " ".join(words)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], origin: str) -> "TrainConfig":
-        """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`."""
+        """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`.
+
+        What is not given is the data set's own (`DatasetInfo.defaults`), or else the default of `adagp train`.
+        """
         hints = get_type_hints(cls)
         for name, value in values.items():
             if name not in hints:
                 raise OptionError(f"{origin}: {unknown_name('option', name, hints)}")
             _check_type(name, value, hints[name], origin)
-        return cls(**values)
+        dataset = values.get("dataset", cls.dataset)
+        return cls(**{**(DATASETS[dataset].defaults if dataset in DATASETS else {}), **values})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -132,6 +139,7 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "batch_size": (1, "1 or more"),
     "momentum": (0, "0 or more"),
     "weight_decay": (0, "0 or more"),
+    "image_size": (1, "1 pixel or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
 }

@@ -37,3 +37,7 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return the figures on held-out data, `loss` and `accuracy` (0 to 1) among them. The model's mode is kept."""
+
+    def final_metrics(self, model: nn.Module) -> dict[str, Any]:
+        """Return figures that are too dear for every epoch, by their names in the summary. The model's mode is kept."""
+        return {}

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from adagp.data import DATASETS, IMAGES
+from adagp.data import DATASETS, DETECTION, IMAGES
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
 from adagp.tasks.classify import Classification
+from adagp.tasks.detect import Detection
 
-TASKS: dict[str, Callable[[TrainConfig, Path | None, bool], Task]] = {IMAGES: Classification}
+TASKS: dict[str, Callable[[TrainConfig, Path | None, bool], Task]] = {
+    IMAGES: Classification,
+    DETECTION: Detection,
+}
 """The task of each kind of data set: made from the configuration, the data folder, and whether to download."""
 
 

@@ -67,7 +67,7 @@ class Session:
         if not loop.run(observer, stop):
             return None
         save_weights(loop.folder.weights, self.model)
-        summary = summarize(self.config, self.data_dir, loop)
+        summary = summarize(self.config, self.data_dir, loop) | self.task.final_metrics(self.model)
         loop.folder.write_json("summary.json", summary)
         return summary
 
