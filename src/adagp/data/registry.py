@@ -1,7 +1,7 @@
 """The data sets by name, and where each is looked for. No torch here."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.data import fetch, layouts
@@ -21,7 +21,7 @@ class DatasetInfo:
     folder, in this order: an `.npz` file or a folder that `reader` understands. `size_varies` marks sets
     whose pictures are resized to `shape` when read from folders and may have another size in an `.npz` file.
     A `streamed` set is read batch by batch, never as a whole. `fetch` downloads the set into a data folder,
-    where that is possible. `defaults` are the options of `adagp train` that go with the set where none are given.
+    where that is possible.
     """
 
     name: str
@@ -36,7 +36,6 @@ class DatasetInfo:
     fetch: Callable[[Path], None] | None = None
     size_varies: bool = False
     streamed: bool = False
-    defaults: Mapping[str, str | float] = field(default_factory=dict)
 
 
 DATASETS: Registry[DatasetInfo] = Registry("data set")
@@ -134,7 +133,6 @@ for _info in (
         files=("VOCdevkit", "voc.zip", "voc2012.zip", "voc2012_subset_256.zip"),
         fetch=fetch.fetch_voc,
         size_varies=True,
-        defaults={"model": "yolov3", "optimizer": "adam", "lr": 3e-5, "weight_decay": 1e-4},  # ADA-GP's for YOLO-v3
     ),
 ):
     DATASETS.add(_info.name, _info)

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from adagp.models.width import scaled
-
 ANCHORS_A_SCALE = 3
 DARKNET53 = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))
 SMALL = ((16, 0), (32, 1), (64, 1), (128, 2), (256, 1))
@@ -35,8 +33,8 @@ class YoloV3(nn.Module):
 
     def __init__(self, classes: int, stem: int, stages: Sequence[tuple[int, int]], width: float = 1.0) -> None:
         super().__init__()
-        stages = [(scaled(channels, width, 2), blocks) for channels, blocks in stages]
-        self.backbone = Darknet(scaled(stem, width, 2), stages)
+        stages = [(even(channels, width), blocks) for channels, blocks in stages]
+        self.backbone = Darknet(even(stem, width), stages)
         fine, middle, coarse = (channels for channels, _ in stages[2:])
         self.coarse = Neck(coarse, coarse // 2)
         self.to_middle = unit(coarse // 2, middle // 2, 1)
@@ -102,26 +100,37 @@ class Neck(nn.Sequential):
 
 
 class Head(nn.Module):
-    """A 3x3 convolution and a 1x1 to the answers of one scale.
-
-    The bias of "an object is here" starts at a chance of 1 in 100: nearly all cells are empty, and starting at a half would
-    let them rule the first epochs.
-    """
+    """A 3x3 convolution and a 1x1 to the answers of one scale."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
         self.features = unit(channels, channels * 2, 3)
-        self.answers = nn.Conv2d(channels * 2, ANCHORS_A_SCALE * (5 + classes), 1)
-        with torch.no_grad():
-            bias = self.answers.bias
-            assert bias is not None
-            bias.view(ANCHORS_A_SCALE, -1)[:, 4] = -math.log((1 - _RARE) / _RARE)
+        self.answers = Answers(channels * 2, ANCHORS_A_SCALE * (5 + classes), 1)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return `(N, anchors, rows, columns, 5 + classes)`."""
         answers: Tensor = self.answers(self.features(features))
         count, _, rows, columns = answers.shape
         return answers.view(count, ANCHORS_A_SCALE, -1, rows, columns).permute(0, 1, 3, 4, 2)
+
+
+class Answers(nn.Conv2d):
+    """A convolution whose bias of "an object is here" starts at a chance of 1 in 100.
+
+    Nearly all cells are empty; starting at a half would let them rule the first epochs.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as torch does, and set that bias."""
+        super().reset_parameters()
+        assert self.bias is not None
+        with torch.no_grad():
+            self.bias.view(ANCHORS_A_SCALE, -1)[:, 4] = -math.log((1 - _RARE) / _RARE)
+
+
+def even(channels: int, width: float) -> int:
+    """Return `channels` times `width`, rounded to an even number: blocks work with half of it."""
+    return max(1, round(channels * width / 2)) * 2
 
 
 def unit(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:

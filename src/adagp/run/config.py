@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from adagp.data.registry import DATASETS
 from adagp.errors import OptionError, unknown_name
+from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.run.methods import METHODS, Method
 from adagp.schedules import BackpropOnly, Schedule, parse_schedule
 
@@ -20,7 +20,8 @@ class TrainConfig:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
-    three quarters of the run. `image_size` is the height and width in pixels that pictures are brought to; None means the
+    three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
+    `image_size` is the height and width in pixels that pictures are brought to; None means the
     data set's own.
     """
 
@@ -81,27 +82,24 @@ class TrainConfig:
     def command(self) -> str:
         """Return the command that repeats this run (data folder aside)."""
         words = ["adagp", "train"]
-        defaults = TrainConfig.from_dict({"dataset": self.dataset}, "")
+        defaults = asdict(TrainConfig()) | DATASET_DEFAULTS.get(self.dataset, {})
         for field in fields(self):
             value = getattr(self, field.name)
-            if value != getattr(defaults if field.name != "dataset" else TrainConfig, field.name):
+            if value != defaults[field.name]:
                 flag = _option(field.name)
                 words += [flag] if value is True else [flag, str(value)]
         return " ".join(words)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], origin: str) -> "TrainConfig":
-        """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`.
-
-        What is not given is the data set's own (`DatasetInfo.defaults`), or else the default of `adagp train`.
-        """
+        """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`."""
         hints = get_type_hints(cls)
         for name, value in values.items():
             if name not in hints:
                 raise OptionError(f"{origin}: {unknown_name('option', name, hints)}")
             _check_type(name, value, hints[name], origin)
         dataset = values.get("dataset", cls.dataset)
-        return cls(**{**(DATASETS[dataset].defaults if dataset in DATASETS else {}), **values})
+        return cls(**(DATASET_DEFAULTS.get(dataset, {}) | values))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
