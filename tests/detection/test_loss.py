@@ -7,7 +7,7 @@ from torch import Tensor
 
 from adagp.detection.anchors import ANCHORS, Grid, assign, decode, encode, pick, slots
 from adagp.detection.boxes import pairwise_iou, to_corners
-from adagp.detection.loss import loss_parts
+from adagp.detection.loss import loss_parts, right_classes
 
 GRIDS: list[Grid] = [(4, 4), (2, 2), (1, 1)]
 CLASSES = 3
@@ -72,9 +72,10 @@ def test_the_loss_is_what_a_loop_finds(seed: int, images: int, most: int) -> Non
     raw = torch.randn(images, SLOTS, 5 + CLASSES, generator=torch.Generator().manual_seed(seed))
     boxes, labels = draw_targets(seed, images, most)
     parts = loss_parts(to_outputs(raw), boxes, labels)
-    fast = torch.stack([parts.box, parts.objectness, parts.category, parts.right])
+    right, objects = right_classes(to_outputs(raw), boxes, labels)
+    fast = torch.stack([parts.box, parts.objectness, parts.category, right])
     torch.testing.assert_close(fast, torch.tensor(slow_parts(raw, boxes, labels)), rtol=1e-5, atol=1e-5)
-    assert parts.objects == int((labels >= 0).sum())
+    assert parts.objects == objects == int((labels >= 0).sum())
 
 
 def perfect(boxes: Tensor, labels: Tensor) -> Tensor:
@@ -97,7 +98,8 @@ def test_a_perfect_answer_has_next_to_no_loss_and_any_fault_costs() -> None:
     raw = perfect(boxes, labels)
     parts = loss_parts(to_outputs(raw), boxes, labels)
     assert parts.total.item() < 1e-5
-    assert (int(parts.right), parts.objects) == (3, 3)
+    right, objects = right_classes(to_outputs(raw), boxes, labels)
+    assert (int(right), objects) == (3, 3)
     slot = assign(boxes[1, :1], GRIDS)
     for number in range(5 + CLASSES):
         spoilt = raw.clone()
@@ -132,6 +134,6 @@ def test_images_without_objects_teach_that_nothing_is_there() -> None:
 
 def test_two_objects_may_share_a_slot() -> None:
     box = torch.tensor([[[0.5, 0.5, 0.9, 0.8], [0.5, 0.5, 0.9, 0.8]]])
-    parts = loss_parts(to_outputs(torch.zeros(1, SLOTS, 5 + CLASSES)), box, torch.tensor([[0, 1]]))
-    assert parts.objects == 2
-    assert int(parts.right) == 1
+    outputs, labels = to_outputs(torch.zeros(1, SLOTS, 5 + CLASSES)), torch.tensor([[0, 1]])
+    assert loss_parts(outputs, box, labels).objects == 2
+    assert int(right_classes(outputs, box, labels)[0]) == 1

@@ -126,4 +126,6 @@ def summary_table(summary: dict[str, Any]) -> Table:
         f"test accuracy {summary['test_accuracy']:.4f}, test loss {summary['test_loss']:.4f}, "
         f"{summary['seconds']:.1f} s with data and evaluation"
     )
+    if "test_map50" in summary:
+        table.caption += f", test mAP at IoU 0.5 {summary['test_map50']:.4f}"
     return table

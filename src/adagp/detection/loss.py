@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
-from adagp.detection.anchors import assign, decode, encode, flatten, grids_of, pick, slots
+from adagp.detection.anchors import Grid, Slots, assign, decode, encode, flatten, grids_of, pick, slots
 from adagp.detection.boxes import pairwise_iou, to_corners
 
 IGNORED_OVERLAP = 0.5
@@ -16,12 +16,11 @@ IGNORED_OVERLAP = 0.5
 
 @dataclass(frozen=True)
 class LossParts:
-    """Sums over a batch, the number of objects, and how many of them were given their right class."""
+    """Sums over a batch, and the number of its objects."""
 
     box: Tensor
     objectness: Tensor
     category: Tensor
-    right: Tensor
     objects: int
 
     @property
@@ -40,9 +39,7 @@ def loss_parts(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> Loss
     """
     raw, grids = flatten(outputs), grids_of(outputs)
     all_slots = slots(grids, raw.device)
-    image, place = (labels >= 0).nonzero(as_tuple=True)
-    truth, label = boxes[image, place], labels[image, place]
-    slot = assign(truth, grids)
+    image, slot, truth, label = _answering(grids, boxes, labels)
     answer, aim = raw[image, slot], encode(truth, pick(all_slots, slot))
     error = torch.cat([answer[:, :2].sigmoid() - aim[:, :2], answer[:, 2:4] - aim[:, 2:]], 1)
     weight = 2 - truth[:, 2:].prod(1, keepdim=True)
@@ -50,10 +47,26 @@ def loss_parts(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> Loss
     category = binary_cross_entropy_with_logits(kinds, one_hot(label, kinds.shape[1]).to(kinds.dtype), reduction="sum")
     wanted = torch.zeros_like(raw[..., 4])
     wanted[image, slot] = 1
-    with torch.no_grad():
-        overlaps = pairwise_iou(to_corners(decode(raw[..., :4], all_slots)), to_corners(boxes))
-        best = torch.where(labels[:, None, :] >= 0, overlaps, 0).amax(-1)
-        counted = (wanted == 1) | (best <= IGNORED_OVERLAP)
+    counted = (wanted == 1) | ~_overlapping(raw, all_slots, boxes, labels)
     objectness = binary_cross_entropy_with_logits(raw[..., 4], wanted, counted.to(raw.dtype), reduction="sum")
-    right = (kinds.argmax(1) == label).sum()
-    return LossParts((weight * error.square()).sum(), objectness, category, right, len(label))
+    return LossParts((weight * error.square()).sum(), objectness, category, len(label))
+
+
+def right_classes(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+    """Return how many objects get their right class from the slot that answers for them, and how many objects there are."""
+    image, slot, _, label = _answering(grids_of(outputs), boxes, labels)
+    return (flatten(outputs)[image, slot, 5:].argmax(1) == label).sum(), len(label)
+
+
+def _answering(grids: Sequence[Grid], boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return of each object the number of its image, the slot that answers for it, its box and its label."""
+    image, place = (labels >= 0).nonzero(as_tuple=True)
+    truth = boxes[image, place]
+    return image, assign(truth, grids), truth, labels[image, place]
+
+
+@torch.no_grad()
+def _overlapping(raw: Tensor, at: Slots, boxes: Tensor, labels: Tensor) -> Tensor:
+    """Tell which slots `(N, S)` put their box over some object, by more than `IGNORED_OVERLAP`."""
+    overlaps = pairwise_iou(to_corners(decode(raw[..., :4], at)), to_corners(boxes))
+    return ((overlaps > IGNORED_OVERLAP) & (labels[:, None, :] >= 0)).any(-1)

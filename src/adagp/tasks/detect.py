@@ -14,7 +14,7 @@ from adagp.data.load import DEFAULT_DATA_DIR, locate
 from adagp.data.voc import CLASSES, read_voc
 from adagp.detection.anchors import ANCHORS
 from adagp.detection.detect import detect
-from adagp.detection.loss import loss_parts
+from adagp.detection.loss import loss_parts, right_classes
 from adagp.detection.precision import average_precisions, require_pycocotools
 from adagp.errors import ModelError, OptionError
 from adagp.models.build import build_model
@@ -65,8 +65,7 @@ class Detection(Task):
 
     def score(self, output: Sequence[Tensor], targets: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
         """Count the objects whose class is named rightly."""
-        parts = loss_parts(output, *targets)
-        return parts.right, parts.objects
+        return right_classes(output, *targets)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -75,12 +74,13 @@ class Detection(Task):
         objects = 0
         for output, targets in self._answers(model):
             parts = loss_parts(output, *targets)
-            sums += torch.stack([parts.box, parts.objectness, parts.category, parts.right]).double().cpu()
-            objects += parts.objects
-        box, objectness, category, right = (sums / max(1, objects)).tolist()
+            right, count = right_classes(output, *targets)
+            sums += torch.stack([parts.box, parts.objectness, parts.category, right]).double().cpu()
+            objects += count
+        box, objectness, category, accuracy = (sums / max(1, objects)).tolist()
         return {
             "loss": box + objectness + category,
-            "accuracy": right,
+            "accuracy": accuracy,
             "box_loss": box,
             "objectness_loss": objectness,
             "class_loss": category,
