@@ -51,8 +51,11 @@ def test_defaults_are_the_papers() -> None:
     assert other.command() == "adagp train --dataset voc --lr 0.001 --image-size 128"
 
 
-def test_a_bp_batch_changes_all_and_a_gp_batch_the_sites_alone(data_dir: Path) -> None:
-    config = configured(method="adagp", warmup=1, ratio="1:1", hold_norm=True, weight_decay=0.0)
+@pytest.mark.parametrize(("model", "width"), [("yolov3_small", 0.25), ("yolov3", 1 / 16)])
+def test_a_bp_batch_changes_all_and_a_gp_batch_the_sites_alone(data_dir: Path, model: str, width: float) -> None:
+    config = configured(
+        model=model, width=width, method="adagp", warmup=1, ratio="1:1", hold_norm=True, weight_decay=0.0
+    )
     session = Session(config, data_dir=data_dir)
     trainer, task = session.trainer, session.task
     sites = {f"{site.name}.weight" for site in trainer.survey.sites}
