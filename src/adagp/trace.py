@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adagp.errors import ModelError, OptionError
+from adagp.errors import ModelError
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
-from adagp.models import build_model
+from adagp.models.example import build_example
 
 aten = torch.ops.aten
 BATCH = 2
@@ -46,14 +46,12 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
 
 
 def trace_model(
-    name: str, *, classes: int, image: tuple[int, ...] = (3, 32, 32), width: float = 1.0, batch: int = BATCH
+    name: str, *, classes: int, image: tuple[int, ...] | None = None, width: float = 1.0, batch: int = BATCH
 ) -> Workload:
-    """Build a model by its name (see `adagp.models.build_model`) without allocating weights, and trace it."""
-    if len(image) != 3:
-        raise OptionError(f"image {image} is not allowed; it must be channels, height and width.")
+    """Build a model of any task by its name (see `adagp.models.example`) without allocating weights, and trace it."""
     with torch.device("meta"), _NoValues():  # type: ignore[no-untyped-call]
-        model = build_model(name, classes=classes, image=(image[0], image[1], image[2]), width=width)
-    return trace(model, image, name, batch)
+        example = build_example(name, classes=classes, image=image, width=width, batch=batch)
+    return trace(example.model, example.inputs, name, batch)
 
 
 class _Watcher(TorchDispatchMode):

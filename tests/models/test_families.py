@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from adagp.models import MODELS, build_model, describe_models
+from adagp.lab.catalogue import describe_models
+from adagp.models import MODELS, build_model
 from adagp.models.measure import measure
 
 # Parameters at 1000 classes and, where stated, 10**9 multiply-accumulates of an image of the usual size.
@@ -115,7 +116,7 @@ def last_map(model: nn.Module, pixels: int) -> int:
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_hook(lambda _layer, _inputs, output: maps.append(output.shape[-1]))
-    measure(model, (3, pixels, pixels))
+    measure(model, torch.zeros(1, 3, pixels, pixels, device=next(model.parameters()).device))
     return maps[-1]
 
 

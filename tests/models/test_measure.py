@@ -1,5 +1,6 @@
 """Multiply-accumulates by hand."""
 
+import torch
 from torch import nn
 
 from adagp.models.measure import ModelSize, measure
@@ -13,11 +14,11 @@ def test_by_hand() -> None:
         nn.Linear(200, 4),  # 4 outputs of 200 products
     )
     expected = ModelSize(8 * 27 + 8 + 8 * 9 + 200 * 4 + 4, 200 * 27 + 200 * 9 + 800)
-    assert measure(model, (3, 10, 10)) == expected
-    assert measure(model, (3, 10, 10)) == expected  # no hook is left behind
+    assert measure(model, torch.zeros(1, 3, 10, 10)) == expected
+    assert measure(model, torch.zeros(1, 3, 10, 10)) == expected  # no hook is left behind
     assert model.training
 
 
 def test_a_layer_used_twice_counts_twice() -> None:
     layer = nn.Linear(4, 4, bias=False)
-    assert measure(nn.Sequential(layer, layer), (4,)) == ModelSize(16, 32)
+    assert measure(nn.Sequential(layer, layer), torch.zeros(1, 4)) == ModelSize(16, 32)

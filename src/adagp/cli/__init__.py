@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from adagp.cli.catalogue import datasets, models
 from adagp.cli.demo import demo, plot
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
@@ -17,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (train, demo, plot, simulate, sweep):
+for command in (train, demo, plot, simulate, sweep, models, datasets):
     app.command()(command)
 
 

@@ -128,6 +128,8 @@ def summary_table(summary: dict[str, Any]) -> Table:
     )
     if "test_bleu" in summary:
         table.caption += f", test BLEU {summary['test_bleu']:.2f} ({summary['bleu_signature']})"
+    if "test_map50" in summary:
+        table.caption += f", test mAP at IoU 0.5 {summary['test_map50']:.4f}"
     return table
 
 

@@ -23,6 +23,10 @@ def train(
     width: Annotated[
         float | None, typer.Option(help="Factor on the model's channels.", rich_help_panel=_TRAINING)
     ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(help="Height and width in pixels that pictures are brought to.", rich_help_panel=_TRAINING),
+    ] = None,
     method: Annotated[str | None, typer.Option(help="adagp, remap or bp.", rich_help_panel=_TRAINING)] = None,
     epochs: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,

@@ -56,10 +56,10 @@ def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None
     Where a set's images vary in size, the model's usual size counts, if it is larger.
     """
     info = dataset_info(dataset)
-    image = info.shape if shape is None else shape
+    image = (info.shape or None) if shape is None else shape
     if shape is None and info.size_varies and name in MODELS:
         usual = MODELS[name].image
-        image = usual if usual is not None and usual[1] > image[1] else image
+        image = usual if usual is not None and image is not None and usual[1] > image[1] else image
     from adagp.trace import trace_model
 
     return trace_model(name, classes=info.classes, image=image, width=width)

@@ -27,6 +27,11 @@ def fetch_tinyimagenet(data_dir: Path) -> None:
     _datasets().utils.download_and_extract_archive(TINY_IMAGENET_URL, str(data_dir), md5=TINY_IMAGENET_MD5)
 
 
+def fetch_voc(data_dir: Path) -> None:
+    """Fetch Pascal VOC 2012 (2 GB) into `VOCdevkit/VOC2012`."""
+    _datasets().VOCDetection(str(data_dir), year="2012", image_set="trainval", download=True)
+
+
 def _datasets() -> ModuleType:
     from adagp.models.vision import load_torchvision
 

@@ -73,12 +73,15 @@ def find(info: DatasetInfo, data_dir: Path) -> Path | None:
 def ways_to_get(info: DatasetInfo, data_dir: Path) -> str:
     """Say where the set is looked for and how it gets there."""
     archives = [str(data_dir / file) for file in info.files if file.endswith(".npz")]
-    folders = [str(data_dir / file) for file in info.files if not file.endswith(".npz")]
+    zips = [str(data_dir / file) for file in info.files if file.endswith(".zip")]
+    folders = [str(data_dir / file) for file in info.files if not file.endswith((".npz", ".zip"))]
     ways = []
     if archives:
         ways.append(f"the file {' or '.join(archives)} with the arrays {', '.join(KEYS)} (and {NAMES_KEY} if you like)")
     if folders:
         ways.append(f"the folder {' or '.join(folders)} in its usual layout")
+    if zips:
+        ways.append(f"a zip of that folder as {' or '.join(zips)}")
     offer = " Or let --download fetch it." if info.fetch else " It cannot be downloaded from here."
     return f"Put there {', or '.join(ways)}.{offer}"
 

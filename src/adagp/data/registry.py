@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.data import fetch, layouts
-from adagp.models.registry import IMAGES, TRANSLATION
+from adagp.models.registry import DETECTION, IMAGES, TRANSLATION
 from adagp.registry import Registry
 
 
@@ -129,6 +129,18 @@ for _info in (
         train=29_000,
         test=1_000,
         files=("multi30k", "train.en.gz", "train.en"),
+    ),
+    DatasetInfo(
+        "voc",
+        DETECTION,
+        "Pascal VOC 2012 with boxes, train and val, in the layout of its devkit; pictures put whole into a square",
+        shape=(3, 416, 416),
+        classes=20,
+        train=5_717,
+        test=5_823,
+        files=("VOCdevkit", "voc.zip", "voc2012.zip", "voc2012_subset_256.zip"),
+        fetch=fetch.fetch_voc,
+        size_varies=True,
     ),
 ):
     DATASETS.add(_info.name, _info)

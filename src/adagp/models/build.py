@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 Image = tuple[int, int, int]
 
 
-def build_model(name: str, *, classes: int, image: Image = (3, 32, 32), width: float = 1.0) -> "nn.Module":
-    """Return a fresh model that tells `classes` classes of images of shape `image` (channels, height, width).
+def build_model(
+    name: str, *, classes: int, image: Image = (3, 32, 32), width: float = 1.0, task: str = IMAGES
+) -> "nn.Module":
+    """Return a fresh model of `task` for `classes` classes and images of shape `image` (channels, height, width).
 
     `width` scales the channels of every hidden layer, for small machines. The weights are drawn with torch's
     global random state on the default device (`with torch.device("meta")` allocates nothing). `name` is one
@@ -24,11 +26,15 @@ def build_model(name: str, *, classes: int, image: Image = (3, 32, 32), width: f
     """
     _check_options(classes, image, width)
     if ":" in name:
-        return _build_users(name, classes, image, width)
-    return _build_ours(_checked_info(name, image), classes, image, width)
+        return _build_users(name, classes, image, width, task)
+    info = _checked_info(name, image, task)
+    if task == IMAGES:
+        return _build_classifier(info, classes, image, width)
+    model: nn.Module = import_function(info.builder)(classes=classes, width=width)
+    return model
 
 
-def _build_ours(info: ModelInfo, classes: int, image: Image, width: float) -> "nn.Module":
+def _build_classifier(info: ModelInfo, classes: int, image: Image, width: float) -> "nn.Module":
     import torch
 
     from adagp.models.initialise import materialise
@@ -39,7 +45,7 @@ def _build_ours(info: ModelInfo, classes: int, image: Image, width: float) -> "n
     return materialise(model)
 
 
-def _build_users(reference: str, classes: int, image: Image, width: float) -> "nn.Module":
+def _build_users(reference: str, classes: int, image: Image, width: float, task: str) -> "nn.Module":
     from torch import nn
 
     from adagp.models.check import check_scores
@@ -52,7 +58,8 @@ def _build_users(reference: str, classes: int, image: Image, width: float) -> "n
     model = function(**options)
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module.")
-    check_scores(model, reference, classes, image)
+    if task == IMAGES:
+        check_scores(model, reference, classes, image)
     return model
 
 
@@ -72,10 +79,10 @@ def _check_options(classes: int, image: Image, width: float) -> None:
         raise OptionError(f"width {width} is not allowed; it must be above 0 (1 is the model as published).")
 
 
-def _checked_info(name: str, image: Image) -> ModelInfo:
+def _checked_info(name: str, image: Image, task: str) -> ModelInfo:
     info = MODELS[name]
-    if info.task != IMAGES:
-        raise ModelError(f"model '{name}' is for the task {info.task}, not {IMAGES}.")
+    if info.task != task:
+        raise ModelError(f"model '{name}' is for the task {info.task}, not {task}.")
     if min(image[1:]) < info.smallest:
         raise ModelError(
             f"model '{name}' needs images of at least {info.smallest}x{info.smallest} pixels; "

@@ -15,11 +15,10 @@ class ModelSize:
     macs: int
 
 
-def measure(model: nn.Module, sample: tuple[int, ...]) -> ModelSize:
-    """Return the size of `model` for one input of shape `sample`, batch axis left out.
+def measure(model: nn.Module, *inputs: Tensor) -> ModelSize:
+    """Return the size of `model` for `inputs`, which hold one sample. Products of two activations do not count.
 
-    A forward pass is run in evaluation mode on the model's own device; on the meta device nothing is
-    computed.
+    A forward pass is run in evaluation mode; on the meta device nothing is computed.
     """
     macs = 0
 
@@ -32,11 +31,10 @@ def measure(model: nn.Module, sample: tuple[int, ...]) -> ModelSize:
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear)]
     handles = [layer.register_forward_hook(count) for layer in layers]
     modes = {module: module.training for module in model.modules()}
-    device = next(model.parameters()).device
     try:
         model.eval()
         with torch.no_grad():
-            model(torch.zeros(1, *sample, device=device))
+            model(*inputs)
     finally:
         for handle in handles:
             handle.remove()

@@ -9,6 +9,8 @@ IMAGES = "images"
 """The task of telling an image's class."""
 TRANSLATION = "translation"
 """The task of saying a sentence in another language."""
+DETECTION = "detection"
+"""The task of finding the objects in an image."""
 
 
 @dataclass(frozen=True)
@@ -110,3 +112,25 @@ MODELS.add(
         builder="adagp.models.transformer:transformer",
     ),
 )
+
+for _info in (
+    ModelInfo(
+        "yolov3",
+        DETECTION,
+        "YOLO-v3: Darknet-53, a neck and heads at three scales (Redmon, Farhadi 2018)",
+        source="adagp",
+        builder="adagp.models.yolo:yolov3",
+        image=(3, 416, 416),
+        smallest=32,
+    ),
+    ModelInfo(
+        "yolov3_small",
+        DETECTION,
+        "the design of YOLO-v3 with a quarter of the channels and 5 residual blocks instead of 23",
+        source="adagp",
+        builder="adagp.models.yolo:yolov3_small",
+        image=(3, 128, 128),
+        smallest=32,
+    ),
+):
+    MODELS.add(_info.name, _info)

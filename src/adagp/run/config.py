@@ -25,7 +25,8 @@ class TrainConfig:
 
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
     three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
-    `vocabulary` (word pieces) and `beam` concern translation only.
+    `vocabulary` (word pieces) and `beam` concern translation only. `image_size` is the height and width in pixels that
+    pictures are brought to; None means the data set's own.
     """
 
     dataset: str = "digits"
@@ -49,6 +50,7 @@ class TrainConfig:
     label_smoothing: float = 0.0
     vocabulary: int = 8000
     beam: int = 4
+    image_size: int | None = None
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
@@ -63,7 +65,7 @@ class TrainConfig:
                 raise OptionError(f"{_option(name)} is {value}; it must be a finite number.")
         for name, (low, allowed) in _LOWEST.items():
             value = getattr(self, name)
-            if not value >= low:
+            if value is not None and not value >= low:
                 raise OptionError(f"{_option(name)} is {value}; it must be {allowed}.")
         for name in ("lr", "predictor_lr", "width", "guard_limit"):
             if not getattr(self, name) > 0:
@@ -162,6 +164,7 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "momentum": (0, "0 or more"),
     "weight_decay": (0, "0 or more"),
     "beam": (1, "1 (greedy) or more"),
+    "image_size": (1, "1 pixel or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
 }

@@ -11,4 +11,11 @@ DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
         "lr_scheduler": "cosine",
         "label_smoothing": 0.1,
     },
+    # ADA-GP's setting for YOLO-v3
+    "voc": {
+        "model": "yolov3",
+        "optimizer": "adam",
+        "lr": 3e-5,
+        "weight_decay": 1e-4,
+    },
 }

@@ -39,5 +39,5 @@ class Task(ABC):
         """Return the figures on held-out data, `loss` and `accuracy` (0 to 1) among them. The model's mode is kept."""
 
     def final_metrics(self, model: nn.Module) -> dict[str, Any]:
-        """Return figures too costly for each epoch, made once at the end of a run; they go into its summary."""
+        """Return figures that are too dear for every epoch, by their names in the summary. The model's mode is kept."""
         return {}

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from adagp.data import DATASETS
-from adagp.models.registry import IMAGES, TRANSLATION
+from adagp.models.registry import DETECTION, IMAGES, TRANSLATION
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
 from adagp.tasks.classify import Classification
+from adagp.tasks.detect import Detection
 from adagp.tasks.translate import Translation
 
 TASKS: dict[str, Callable[[TrainConfig, Path | None, bool], Task]] = {
     IMAGES: Classification,
+    DETECTION: Detection,
     TRANSLATION: Translation,
 }
 """The task of each kind of data set: made from the configuration, the data folder, and whether to download."""

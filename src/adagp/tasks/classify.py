@@ -25,6 +25,7 @@ class Classification(Task):
             seed=config.seed,
             data_dir=data_dir or DEFAULT_DATA_DIR,
             download=download,
+            size=config.image_size,
         )
 
     @property

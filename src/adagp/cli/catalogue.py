@@ -1,0 +1,105 @@
+"""`adagp models` and `adagp datasets`: what there is to train, and to train on."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adagp.cli.workloads import parse_shape
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
+
+def models(
+    names: Annotated[list[str] | None, typer.Argument(help="Models to show; all by default.")] = None,
+    image: Annotated[
+        str | None, typer.Option("--input", help="Image as CHANNELSxHEIGHTxWIDTH; the usual one by default.")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(help="Classes; 1000 for images, 20 for detection.")] = None,
+    width: Annotated[float, typer.Option(help="Factor on the models' channels.")] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """List the models: parameters, multiply-accumulates of a forward pass, sites, and the predictor they need."""
+    shape = parse_shape(image)
+    from adagp.lab.catalogue import describe_models
+
+    rows = describe_models(names or None, image=shape, classes=classes, width=width)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    columns = ("model", "input", "parameters", "MACs", "sites", "predictor", "largest site")
+    _print(
+        columns,
+        [
+            (
+                row.name,
+                "x".join(map(str, row.image)) if row.image else "text",
+                _millions(row.parameters),
+                _millions(row.macs),
+                str(row.sites),
+                _millions(row.predictor_parameters),
+                row.largest_site,
+            )
+            for row in rows
+        ],
+        right=columns[2:6],
+    )
+
+
+def datasets(
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are.")] = None, as_json: Json = False
+) -> None:
+    """List the data sets: what they hold, where they are looked for, and which are there."""
+    from adagp.data import DEFAULT_DATA_DIR, describe_datasets
+
+    rows = describe_datasets(data_dir or DEFAULT_DATA_DIR)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    columns = (
+        "data set",
+        "there",
+        "sample",
+        "classes",
+        "train",
+        "test",
+        f"looked for in {data_dir or DEFAULT_DATA_DIR}",
+    )
+    _print(
+        columns,
+        [
+            (
+                row.name,
+                "yes" if row.found or not row.looked_for else "download" if row.downloadable else "no",
+                "x".join(map(str, row.shape)) or "text",
+                str(row.classes or "-"),
+                f"{row.train:,}",
+                f"{row.test:,}",
+                ", ".join(Path(path).name for path in row.looked_for) or "(part of adagp)",
+            )
+            for row in rows
+        ],
+        right=columns[3:6],
+    )
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:,.2f} M"
+
+
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    """Print a table whose last column gives way where the terminal is narrow; a pipe or file gets it whole."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table()
+    for name in columns:
+        last = name == columns[-1]
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=not last, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    (console if console.is_terminal else Console(width=160)).print(table)

@@ -1,0 +1,140 @@
+"""Pascal VOC in its devkit's layout, as a folder or as a zip of it. No torch here.
+
+Looked for below `VOCdevkit/VOC2012`: `ImageSets/Main/train.txt` and `val.txt` list names; `JPEGImages/NAME.jpg` is a picture
+and `Annotations/NAME.xml` says what is in it. Everything but the pictures themselves is read and checked at once.
+"""
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagp.errors import DataError
+
+File = Path | zipfile.Path
+DEVKIT = "VOCdevkit"
+YEAR = "VOC2012"
+CLASSES = (
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Objects:
+    """What is in one picture: `corners` `(n, 4)` as left, top, right, bottom; `labels` `(n,)`; which are `difficult` `(n,)`.
+
+    Difficult objects are neither trained on nor counted when a detector is judged.
+    """
+
+    corners: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    difficult: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Annotated:
+    """A picture that is not read yet, its `width` and `height`, and its objects, all in pixels."""
+
+    picture: File
+    width: int
+    height: int
+    objects: Objects
+
+
+def read_voc(path: Path) -> tuple[list[Annotated], list[Annotated]]:
+    """Return the training and the validation pictures below `path`: the folder `VOCdevkit`, or a zip that holds it."""
+    root = _root(path)
+    if not (root / "ImageSets" / "Main").is_dir():
+        raise DataError(f"{path}: it holds no {DEVKIT}/{YEAR}/ImageSets/Main; expected the layout of VOC's devkit.")
+    return _read_split(root, "train"), _read_split(root, "val")
+
+
+def _root(path: Path) -> File:
+    if path.is_dir():
+        return path / YEAR
+    try:
+        return zipfile.Path(zipfile.ZipFile(path)) / DEVKIT / YEAR
+    except (zipfile.BadZipFile, OSError) as fault:
+        raise DataError(f"{path}: not a readable zip of {DEVKIT} ({fault}).") from None
+
+
+def _read_split(root: File, split: str) -> list[Annotated]:
+    listing = root / "ImageSets" / "Main" / f"{split}.txt"
+    if not listing.is_file():
+        raise DataError(f"{listing}: no such file; it should list the pictures of the {split} split.")
+    names = listing.read_text(encoding="utf-8").split()
+    if not names:
+        raise DataError(f"{listing}: it lists no pictures.")
+    return [_read_annotated(root, name) for name in names]
+
+
+def _read_annotated(root: File, name: str) -> Annotated:
+    annotation, picture = root / "Annotations" / f"{name}.xml", root / "JPEGImages" / f"{name}.jpg"
+    if not annotation.is_file():
+        raise DataError(f"{annotation}: no such file; the picture '{name}' is listed but has no annotation.")
+    if not picture.is_file():
+        raise DataError(f"{annotation}: its image {picture} is missing.")
+    try:
+        tree = ElementTree.fromstring(annotation.read_bytes())
+        width, height = (int(_text(tree, f"size/{side}")) for side in ("width", "height"))
+        found = [_read_object(entry) for entry in tree.iter("object")]
+    except (ElementTree.ParseError, ValueError) as fault:
+        raise DataError(f"{annotation}: not a readable annotation ({fault}).") from None
+    for kind, box, _ in found:
+        _check_object(annotation, kind, box, width, height)
+    corners = np.array([box for _, box, _ in found], np.float32).reshape(-1, 4)
+    corners[:, :2] -= 1  # VOC counts pixels from 1 and names the last one that is inside
+    labels = np.array([CLASSES.index(kind) for kind, _, _ in found], np.int64)
+    return Annotated(
+        picture, width, height, Objects(corners, labels, np.array([difficult for *_, difficult in found], np.bool_))
+    )
+
+
+def _read_object(entry: ElementTree.Element) -> tuple[str, list[float], bool]:
+    box = [float(_text(entry, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
+    return _text(entry, "name"), box, entry.findtext("difficult", "0").strip() == "1"
+
+
+def _text(element: ElementTree.Element, path: str) -> str:
+    text = element.findtext(path)
+    if text is None:
+        raise ValueError(f"{path} is missing")
+    return text.strip()
+
+
+def _check_object(annotation: File, kind: str, box: list[float], width: int, height: int) -> None:
+    if kind not in CLASSES:
+        raise DataError(f"{annotation}: unknown class '{kind}'. Choose from: {', '.join(CLASSES)}.")
+    left, top, right, bottom = box
+    shown = ", ".join(f"{length:g}" for length in box)
+    if left < 1 or top < 1 or right > width or bottom > height:
+        raise DataError(
+            f"{annotation}: the box ({shown}) of a {kind} lies outside its image; allowed are xmin and ymin from 1, "
+            f"xmax to {width} and ymax to {height}."
+        )
+    if right < left or bottom < top:
+        raise DataError(
+            f"{annotation}: the box ({shown}) of a {kind} is empty; xmax and ymax must not be below the others."
+        )

@@ -1,0 +1,46 @@
+"""`adagp models` and `adagp datasets`."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from adagp.cli import app
+from adagp.data import DATASETS
+from adagp.models import MODELS
+
+RUNNER = CliRunner()
+
+
+def test_all_models_with_their_sizes() -> None:
+    rows = {row["name"]: row for row in json.loads(RUNNER.invoke(app, ["models", "--json"]).stdout)}
+    assert list(rows) == list(MODELS)
+    resnet = rows["resnet50"]
+    assert resnet["parameters"] == 25_557_032
+    assert resnet["sites"] == 54  # 53 convolutions and the classifier
+    assert (resnet["largest_site"], resnet["largest_site_weights"]) == ("layer4.0.conv2", 512 * 512 * 9)
+    assert resnet["predictor_parameters"] == 4 * 9 + 4 + 64 * 4608 + 4608  # the widest rows: 512 channels of 3x3
+    # 3 encoder layers of 4 attention and 2 feed-forward products, 3 decoder layers with 4 more; the answer's weight
+    # is shared with the embedding
+    assert rows["transformer"]["sites"] == 3 * 6 + 3 * 10
+    assert rows["yolov3"]["sites"] == 75
+    assert rows["yolov3"]["classes"] == 20
+
+
+def test_a_table_of_chosen_models() -> None:
+    ended = RUNNER.invoke(app, ["models", "resnet20", "--input", "3x32x32", "--classes", "10"])
+    assert ended.exit_code == 0
+    assert "0.27 M" in ended.stdout
+    assert "vgg13" not in ended.stdout
+
+
+def test_all_data_sets_and_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "cifar10.npz").touch()
+    ended = RUNNER.invoke(app, ["datasets", "--data-dir", str(tmp_path), "--json"])
+    rows = {row["name"]: row for row in json.loads(ended.stdout)}
+    assert list(rows) == list(DATASETS)
+    assert rows["cifar10"]["found"] == str(tmp_path / "cifar10.npz")
+    assert rows["cifar100"]["found"] is None
+    table = RUNNER.invoke(app, ["datasets", "--data-dir", str(tmp_path)]).stdout
+    assert "part of adagp" in table
+    assert "multi30k" in table
