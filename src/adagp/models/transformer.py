@@ -9,7 +9,7 @@ thereby sites. The embedding is none: it is looked up in one place and multiplie
 
 Padding. Real positions never look at padding, so it has no influence on their values, the loss, or the true gradients. A
 site's summary for the predictor is the mean of its outputs over the batch at each position, padded ones included: leaving
-them out would need a mask in every rule, and in batches sorted by length (`adagp.data.sentences`) they are few.
+them out would need a mask in every rule. Batches sorted by length (`adagp.data.sentences`) hold few of them.
 """
 
 from dataclasses import dataclass, replace
