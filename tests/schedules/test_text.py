@@ -60,7 +60,8 @@ def test_unreadable_ratios_are_answered_with_the_forms(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_schedule(text, epochs=10)
     assert str(caught.value) == (
-        f"cannot read the ratio '{text}'. Allowed forms: ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp."
+        f"cannot read the ratio '{text}'. Allowed forms: ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp, "
+        "approx:1|2|3|2-layer, sites=...; batches=...."
     )
 
 

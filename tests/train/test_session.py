@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from adagp.errors import OptionError, RunError
-from adagp.run import RunFolder, TrainConfig
+from adagp.run import METHODS, RunFolder, TrainConfig
+from adagp.train.build import milestones
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.loop import News
-from adagp.train.session import Session, build_scheduler, check_device, milestones, read_config
+from adagp.train.session import Session, build_scheduler, check_device, read_config
 
 USER_MODEL = """
 from torch import nn
@@ -119,6 +120,27 @@ def test_stopped_anywhere_and_resumed_ends_bit_equal(method: str, tmp_path: Path
         assert second.run(resumed, Silent()) is not None
         assert_same(load_checkpoint(resumed.folder.checkpoint), expected, f"after {stop}")
         same_rows(resumed.folder, loop.folder)
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"adagp", "remap", "bp"}))
+def test_every_other_method_resumes_exactly(method: str, tmp_path: Path, user_model: str) -> None:
+    """Stopped in the middle of a GP phase; sources and schedules start anew from the checkpoint."""
+    by_layers = METHODS[method].ratio.startswith("approx")
+    ratio = "sites=2nd layer; batches=2:1" if by_layers else "2:1"
+    config = short(user_model, method=method, ratio=ratio, epochs=2, metrics_every=3)
+    whole = Session(config)
+    loop = whole.start(tmp_path / "whole")
+    summary = whole.run(loop, Silent())
+    assert summary is not None
+    assert summary["batches"]["gp"] == 5
+    first, stopper = Session(config), StopAfter(8)
+    assert first.run(first.start(tmp_path / "stopped"), stopper, stopper) is None
+    torch.manual_seed(12345)
+    second = Session(config)
+    resumed = second.resume(tmp_path / "stopped")
+    assert second.run(resumed, Silent()) is not None
+    assert_same(load_checkpoint(resumed.folder.checkpoint), load_checkpoint(loop.folder.checkpoint))
+    same_rows(resumed.folder, loop.folder)
 
 
 def test_killed_at_any_time_and_resumed_ends_bit_equal(tmp_path: Path) -> None:

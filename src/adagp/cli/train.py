@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from adagp.errors import OptionError, RunError
-from adagp.run import RunFolder, TrainConfig
+from adagp.run import METHODS, RunFolder, TrainConfig
 from adagp.run.config import read_toml
 from adagp.run.folder import to_json, unused_path
 
@@ -23,7 +23,9 @@ def train(
     width: Annotated[
         float | None, typer.Option(help="Factor on the model's channels.", rich_help_panel=_TRAINING)
     ] = None,
-    method: Annotated[str | None, typer.Option(help="adagp, remap or bp.", rich_help_panel=_TRAINING)] = None,
+    method: Annotated[
+        str | None, typer.Option(help=f"One of: {', '.join(METHODS)}.", rich_help_panel=_TRAINING)
+    ] = None,
     epochs: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the model.", rich_help_panel=_TRAINING)] = None,
@@ -50,7 +52,8 @@ def train(
     ratio: Annotated[
         str | None,
         typer.Option(
-            help="GP to BP batches: ladder, paper, K:M, rungs such as 4:1x4,2:1x8,1:1, or epochs:K:M.",
+            help="The schedule: ladder, paper, K:M (GP to BP batches), rungs such as 4:1x4,2:1x8,1:1, epochs:K:M, "
+            "approx:1 (2, 3, 2-layer), or clauses such as 'sites=every 2nd conv; batches=every 2nd'.",
             rich_help_panel=_PREDICTOR,
         ),
     ] = None,
@@ -75,6 +78,18 @@ def train(
     guard_limit: Annotated[
         float | None,
         typer.Option(help="Refuse predictions over this many times the usual norm.", rich_help_panel=_PREDICTOR),
+    ] = None,
+    topk: Annotated[
+        int | None, typer.Option(help="Positions that method topk keeps.", rich_help_panel=_PREDICTOR)
+    ] = None,
+    published_scale: Annotated[
+        bool | None,
+        typer.Option(
+            "--published-scale", help="Divide topk by the batch size, as printed.", rich_help_panel=_PREDICTOR
+        ),
+    ] = None,
+    average: Annotated[
+        int | None, typer.Option(help="True gradients in the mean of method average.", rich_help_panel=_PREDICTOR)
     ] = None,
     metrics_every: Annotated[
         int | None,

@@ -25,7 +25,8 @@ class TrainConfig:
 
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
     three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
-    `vocabulary` (word pieces) and `beam` concern translation only.
+    `vocabulary` (word pieces) and `beam` concern translation only. `topk` (positions kept, and `published_scale`: divided by
+    the batch size once more) and `average` (gradients in the mean) concern the methods of these names.
     """
 
     dataset: str = "digits"
@@ -45,6 +46,9 @@ class TrainConfig:
     normalize: bool = False
     hold_norm: bool = False
     guard_limit: float = 10.0
+    topk: int = 1
+    published_scale: bool = False
+    average: int = 4
     width: float = 1.0
     label_smoothing: float = 0.0
     vocabulary: int = 8000
@@ -85,7 +89,13 @@ class TrainConfig:
             if self.ratio not in (None, "bp") or self.warmup is not None:
                 raise OptionError(f"method '{self.method}' predicts nothing: it takes no --ratio and no --warmup.")
             return BackpropOnly()
-        return parse_schedule(self.ratio or self.way.ratio, self.epochs, self.warmup, self.way.source)
+        schedule = parse_schedule(self.ratio or self.way.ratio, self.epochs, self.warmup, self.way.source)
+        if not schedule.sources <= {self.way.source}:
+            raise OptionError(
+                f"method '{self.method}' takes gradients from the source '{self.way.source}', but the schedule names "
+                f"'{min(schedule.sources)}'. Leave out source=..., or choose the method that goes with it."
+            )
+        return schedule
 
     def as_dict(self) -> dict[str, Any]:
         """Return all values by name, ready for JSON."""
@@ -162,6 +172,8 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "momentum": (0, "0 or more"),
     "weight_decay": (0, "0 or more"),
     "beam": (1, "1 (greedy) or more"),
+    "topk": (1, "1 or more"),
+    "average": (1, "1 or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
 }

@@ -33,5 +33,15 @@ for _method in (
         predictor_scheduler="plateau",
         plateau=(0.5, 3),
     ),
+    Method("zero", "approximation: weight gradients of some layers are 0", "zero", "approx:2"),
+    Method("random", "approximation: weight gradients of some layers are random", "random", "approx:2"),
+    Method("topk", "approximation: from the positions of largest output gradient", "topk", "approx:2"),
+    Method("skip", "control: GP batches are not trained on", "skip", "ladder"),
+    Method("momentum", "control: zero gradients, the optimizer's momentum goes on", "momentum", "ladder"),
+    Method("replay", "control: the last true gradient", "replay", "ladder"),
+    Method("average", "control: the mean of the last true gradients", "average", "ladder"),
+    Method("noise", "control: random gradients with the true gradient's norm", "noise", "ladder"),
+    Method("shuffled", "control: ADA-GP's predictor with its input shuffled", "shuffled", "ladder"),
+    Method("predicted_labels", "ADA-GP's predictor, which also sees the labels", "predicted_labels", "ladder"),
 ):
     METHODS.add(_method.name, _method)

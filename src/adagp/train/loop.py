@@ -137,9 +137,12 @@ class Loop:
         start = self._clock()
         result = self.trainer.step(inputs, targets, self.task.loss)
         seconds = self._clock() - start
-        right, answers = self.task.score(result.output, targets)
         self.meter.add_seconds("data", start - before)
-        self.meter.add(result.phase, result.loss.item(), float(right), answers, seconds, result.guarded)
+        if result.skipped:
+            self.meter.add_skipped(result.phase, seconds)
+        else:
+            right, answers = self.task.score(result.output, targets)
+            self.meter.add(result.phase, result.loss.item(), float(right), answers, seconds, result.guarded)
         observer.on_batch(News(place.epoch, place.batch, result.phase, self.meter.mean_loss, self.meter.accuracy))
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
