@@ -15,6 +15,7 @@ from adagp.schedules import BackpropOnly, Schedule, parse_schedule
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "none")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
+CHOICES = ("uniform", "error")
 HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
 
@@ -26,7 +27,8 @@ class TrainConfig:
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
     three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
     `vocabulary` (word pieces) and `beam` concern translation only. `topk` (positions kept, and `published_scale`: divided by
-    the batch size once more) and `average` (gradients in the mean) concern the methods of these names.
+    the batch size once more) and `average` (gradients in the mean) concern the methods of these names; `features` (of the
+    output's error), `fraction` (of the samples, for the weight gradient) and `choice` (of them) concern feedback.
     """
 
     dataset: str = "digits"
@@ -49,6 +51,9 @@ class TrainConfig:
     topk: int = 1
     published_scale: bool = False
     average: int = 4
+    features: int = 64
+    fraction: float = 1.0
+    choice: str = "uniform"
     width: float = 1.0
     label_smoothing: float = 0.0
     vocabulary: int = 8000
@@ -76,6 +81,8 @@ class TrainConfig:
             raise OptionError(f"--seed is {self.seed}; it must be at most {HIGHEST_SEED}.")
         if not 0 <= self.label_smoothing < 1:
             raise OptionError(f"--label-smoothing is {self.label_smoothing}; it must be 0 or more and below 1.")
+        if not 0 < self.fraction <= 1:
+            raise OptionError(f"--fraction is {self.fraction}; it must be above 0 and at most 1.")
         self.schedule()
 
     @property
@@ -165,6 +172,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
     "lr_scheduler": LR_SCHEDULERS,
     "predictor_scheduler": PREDICTOR_SCHEDULERS,
+    "choice": CHOICES,
 }
 _LOWEST: dict[str, tuple[float, str]] = {
     "epochs": (1, "1 or more"),
@@ -174,6 +182,7 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "beam": (1, "1 (greedy) or more"),
     "topk": (1, "1 or more"),
     "average": (1, "1 or more"),
+    "features": (1, "1 or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
 }

@@ -43,5 +43,9 @@ for _method in (
     Method("noise", "control: random gradients with the true gradient's norm", "noise", "ladder"),
     Method("shuffled", "control: ADA-GP's predictor with its input shuffled", "shuffled", "ladder"),
     Method("predicted_labels", "ADA-GP's predictor, which also sees the labels", "predicted_labels", "ladder"),
+    Method("dni", "synthetic gradients: one small network a layer", "dni", "ladder"),
+    Method("dni_labels", "synthetic gradients that also see the labels", "dni_labels", "ladder"),
+    Method("feedback", "output gradients regressed on the output's error", "feedback", "ladder"),
+    Method("feedback_replay", "the mean of feedback and the last true gradient", "feedback_replay", "ladder"),
 ):
     METHODS.add(_method.name, _method)

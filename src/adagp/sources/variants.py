@@ -9,7 +9,7 @@ from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment
 from adagp.sources.labels import batch_shares, class_count
-from adagp.sources.learned import LearningOptions
+from adagp.sources.options import LearningOptions
 from adagp.sources.predicted import PredictedSource
 from adagp.sources.randomness import step_generator
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from adagp.run.config import TrainConfig
 from adagp.sources import (
     AverageSource,
+    FeedbackSource,
     LabelledSource,
     LearningOptions,
     NoiseSource,
@@ -15,9 +16,12 @@ from adagp.sources import (
     ShuffledSource,
     SkipSource,
     Source,
+    SyntheticSource,
     TopKSource,
     ZeroSource,
+    feedback_and_replay,
 )
+from adagp.sources.feedback import Choice
 
 BUILDERS: dict[str, Callable[[TrainConfig], Source]] = {
     "predicted": lambda config: PredictedSource(learning_options(config)),
@@ -32,6 +36,10 @@ BUILDERS: dict[str, Callable[[TrainConfig], Source]] = {
     "replay": lambda config: ReplaySource(),
     "average": lambda config: AverageSource(config.average),
     "topk": lambda config: TopKSource(config.topk, "published" if config.published_scale else "unbiased"),
+    "dni": lambda config: SyntheticSource(learning_options(config)),
+    "dni_labels": lambda config: SyntheticSource(learning_options(config), labels=True),
+    "feedback": lambda config: feedback(config),
+    "feedback_replay": lambda config: feedback_and_replay(feedback(config)),
 }
 """How each source is made with the options of a run."""
 
@@ -39,6 +47,12 @@ BUILDERS: dict[str, Callable[[TrainConfig], Source]] = {
 def build_sources(config: TrainConfig) -> dict[str, Source]:
     """Return the sources that the run's schedule names, with the run's options."""
     return {name: BUILDERS[name](config) for name in config.schedule().sources}
+
+
+def feedback(config: TrainConfig) -> FeedbackSource:
+    """Return the feedback source with the run's options."""
+    choice: Choice = "error" if config.choice == "error" else "uniform"
+    return FeedbackSource(config.features, fraction=config.fraction, choice=choice, seed=config.seed)
 
 
 def learning_options(config: TrainConfig) -> LearningOptions:

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from adagp.errors import RunError
 from adagp.plan import Phase
 from adagp.run.folder import RunFolder
-from adagp.sources.learned import plain_state
+from adagp.sources.learner import plain_state
 from adagp.tasks.base import Task
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.engine import Trainer

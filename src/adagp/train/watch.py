@@ -83,6 +83,7 @@ class Watcher:
         feel = audience.feel
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor) and leaf.is_floating_point():  # the first one: the others are side outputs
-                leaves[place] = on_gradient(leaf, feel)
+                # A name of its own: hooks on it run before those of a last layer whose output this is.
+                leaves[place] = on_gradient(leaf.view_as(leaf), feel)
                 break
         return tree_unflatten(leaves, shape)
