@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import adagp
 from adagp.errors import OptionError, UsageError
 from adagp.plan import Phase
-from adagp.schedules import Ladder, Rung
+from adagp.schedules import Adaptive, Ladder, Rung
 from adagp.sources.topk import topk_gradient
 from adagp.train.engine import Trainer
 
@@ -230,3 +230,28 @@ def test_gradients_of_a_scaled_loss_are_unscaled_for_topk() -> None:
         for trainer in (scaled, plain):
             trainer.step(INPUTS, TARGETS, F.cross_entropy)
     assert all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_an_adaptive_schedule_sees_cosine_norm_ratio_and_loss() -> None:
+    """Replay of one and the same batch, with weights that do not move, agrees with the truth to the last bit."""
+    model = model_of_convolutions()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    trainer = adagp.attach(
+        model, optimizer, epochs=9, batches_per_epoch=3, schedule=Adaptive(1, source="replay"), metrics_every=0
+    )
+    phases = []
+    for _ in range(12):
+        result = trainer.step(INPUTS, TARGETS, F.cross_entropy)
+        phases.append(result.phase[0])
+    assert "".join(phases) == "www" + "gbggbgggb"
+    memory = trainer.schedule.memory  # type: ignore[attr-defined]  # it is adaptive
+    assert memory.cosine == pytest.approx(1 - 0.8**5, rel=1e-5)  # a running mean; the first was 0
+    assert memory.recent_loss == pytest.approx(result.loss.item(), rel=1e-5)
+
+
+def test_an_adaptive_schedule_needs_a_source_that_predicts() -> None:
+    with pytest.raises(OptionError) as caught:
+        attached(model_of_convolutions(), Adaptive(1, source="zero"))
+    assert str(caught.value) == (
+        "an adaptive schedule measures predictions; source 'zero' learns and predicts nothing."
+    )

@@ -53,7 +53,7 @@ def train(
         str | None,
         typer.Option(
             help="The schedule: ladder, paper, K:M (GP to BP batches), rungs such as 4:1x4,2:1x8,1:1, epochs:K:M, "
-            "approx:1 (2, 3, 2-layer), or clauses such as 'sites=every 2nd conv; batches=every 2nd'.",
+            "approx:1 (2, 3, 2-layer), adaptive, or clauses such as 'sites=every 2nd conv; batches=every 2nd'.",
             rich_help_panel=_PREDICTOR,
         ),
     ] = None,

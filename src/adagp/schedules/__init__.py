@@ -1,5 +1,6 @@
 """Schedules: pure functions from the step to a plan. No torch here."""
 
+from adagp.schedules.adaptive import Adaptive
 from adagp.schedules.base import Report, Row, Schedule
 from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
 from adagp.schedules.layout import Layer, Layout
@@ -7,6 +8,7 @@ from adagp.schedules.pattern import Pattern
 from adagp.schedules.text import parse_schedule
 
 __all__ = [
+    "Adaptive",
     "BackpropOnly",
     "EpochAlternation",
     "Ladder",

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -56,6 +57,8 @@ class Schedule(ABC):
     """Whether some plan takes some sites from a source and others by backprop."""
     stops: bool = False
     """Whether the backward pass of some plan stops above the sites that come from a source."""
+    log: Sequence[str] = ()
+    """What a schedule that adapts has to say about the run so far."""
 
     @abstractmethod
     def plan(self, step: Step) -> Plan:

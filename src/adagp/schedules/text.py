@@ -7,6 +7,8 @@ paper                      the paper's ladder as printed: 4:1x4,3:1x4,2:1x4,1:1
 epochs:3:1                 three whole epochs of GP, one of BP
 bp                         backprop only
 approx:1                   the published approximation schedules (also approx:2, approx:3, approx:2-layer)
+adaptive                   GP phases of 1 to 8 batches, longer or shorter as predictions are good or not
+adaptive:2-16              the same with phases of 2 to 16 batches
 sites=...; batches=...     some sites from a source on some batches, all else by backprop; see below
 
 Clauses of the last form, separated by semicolons; all but `sites` may be left out:
@@ -29,11 +31,14 @@ first=allowed                     lets a pattern take the model's first site, wh
 import re
 
 from adagp.errors import OptionError
+from adagp.schedules.adaptive import Adaptive
 from adagp.schedules.base import Schedule
 from adagp.schedules.ladder import PAPER_RUNGS, BackpropOnly, EpochAlternation, Ladder, Rung, scaled_warmup
 from adagp.schedules.pattern import APPROXIMATIONS, Pattern, read_pattern
 
-FORMS = "ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp, approx:1|2|3|2-layer, sites=...; batches=..."
+FORMS = "ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp, approx:1|2|3|2-layer, "
+FORMS += "adaptive[:LOW-HIGH], sites=...; batches=..."
+_ADAPTIVE = re.compile(r"adaptive:(\d+)-(\d+)")
 _RUNG = re.compile(r"(-?\d+):(-?\d+)(?:x(-?\d+))?")
 
 
@@ -58,7 +63,7 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
     return schedule
 
 
-def _build(text: str, epochs: int, warmup: int | None, source: str) -> Ladder | EpochAlternation | Pattern:
+def _build(text: str, epochs: int, warmup: int | None, source: str) -> Ladder | EpochAlternation | Pattern | Adaptive:
     if text in APPROXIMATIONS or "=" in text:
         return read_pattern(text, warmup or 0, source)
     if text == "ladder":
@@ -66,6 +71,10 @@ def _build(text: str, epochs: int, warmup: int | None, source: str) -> Ladder | 
     if text == "paper":
         return Ladder(rungs=PAPER_RUNGS, source=source) if warmup is None else Ladder(warmup, PAPER_RUNGS, source)
     own_warmup = scaled_warmup(epochs) if warmup is None else warmup
+    if text == "adaptive":
+        return Adaptive(own_warmup, source=source)
+    if match := _ADAPTIVE.fullmatch(text):
+        return Adaptive(own_warmup, int(match[1]), int(match[2]), source)
     if text.startswith("epochs:"):
         return EpochAlternation(own_warmup, _rung(text.removeprefix("epochs:"), text), source)
     return Ladder(own_warmup, tuple(_rung(part, text) for part in text.split(",")), source)

@@ -8,9 +8,9 @@ from torch import Size, Tensor
 
 from adagp.errors import ModelError, OptionError
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment, Source
+from adagp.sources.base import SOURCES, Moment
 from adagp.sources.error_features import ErrorFeatures, rows_for, rows_of
-from adagp.sources.local import Kept, refuse_unknown_layers, weight_gradient
+from adagp.sources.local import Kept, LocalSource, weight_gradient
 from adagp.sources.norms import RunningNorms
 from adagp.sources.randomness import step_generator
 from adagp.sources.regression import RunningRegression
@@ -19,7 +19,7 @@ from adagp.sources.taps import on_gradient
 Choice = Literal["uniform", "error"]
 
 
-class FeedbackSource(Source):
+class FeedbackSource(LocalSource):
     """Predicts each site's output gradient from the loss's gradient at the model's output, by running least squares.
 
     In BP batches it sees both; `decay` forgets old batches and `ridge` (times the mean second moment) steadies the fit. In
@@ -55,6 +55,7 @@ class FeedbackSource(Source):
             )
         if choice not in ("uniform", "error"):
             raise OptionError(f"feedback's choice is '{choice}'; it must be uniform or error.")
+        super().__init__("feedback")
         self.decay = decay
         self.ridge = ridge
         self.fraction = fraction
@@ -63,11 +64,10 @@ class FeedbackSource(Source):
         self._errors = ErrorFeatures(features, seed)
         self._fits: dict[int, RunningRegression] = {}
         self._pending: list[tuple[Site, Kept, Tensor | None, Size]] = []
-        self._sums: dict[Site, Tensor] = {}
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Refuse layers whose gradient cannot be taken locally."""
-        refuse_unknown_layers("feedback", sites)
+        """Refuse layers whose gradient cannot be taken locally; take note of the device."""
+        super().bind(sites, norms)
         self._device = sites[0].weight.device
 
     def begin(self, moment: Moment) -> None:
@@ -102,13 +102,8 @@ class FeedbackSource(Source):
                 inputs, features = inputs[taken], features[taken] * weights.view(-1, *[1] * (features.dim() - 1))
             elif taken is not None:
                 features = features[taken] * (shape[0] / len(taken))
-            gradient = self._local(site, inputs, features, Size((len(features), *shape[1:])))
-            self._sums[site] = self._sums[site] + gradient if site in self._sums else gradient
+            self.add(site, self._local(site, inputs, features, Size((len(features), *shape[1:]))))
         self._pending.clear()
-
-    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
-        """Return the gradients of the sites that were called."""
-        return [self._sums.get(site) for site in sites]
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Learn from the output gradients that came by in the backward pass."""
@@ -118,8 +113,8 @@ class FeedbackSource(Source):
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""
+        super().forget()
         self._pending.clear()
-        self._sums.clear()
         for fit in self._fits.values():
             fit.drop()
 

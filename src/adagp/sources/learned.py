@@ -10,20 +10,17 @@ from torch import Tensor, nn
 
 from adagp.predictor.reorganize import summarize
 from adagp.sites import Site
-from adagp.sources.base import Source
-from adagp.sources.learner import Learner
+from adagp.sources.learner import Learner, TrainedSource
 from adagp.sources.norms import RunningNorms
 from adagp.sources.options import LearningOptions
 
 
-class LearnedSource(Source):
+class LearnedSource(TrainedSource):
     """A predictor network that maps summaries of sites' outputs to their weight gradients, and learns from the truth.
 
     A summary is the site's output averaged over the batch, one sample a weight row, pooled to `grid` x `grid`. Several
     forward calls in a batch (a layer used twice, micro-batches) are averaged, weighted by their number of samples.
     """
-
-    learns = True
 
     def __init__(self, options: LearningOptions) -> None:
         self.options = options
@@ -99,18 +96,6 @@ class LearnedSource(Source):
         """Drop the summaries of this batch."""
         self._summaries.clear()
         self._weights.clear()
-
-    def end_epoch(self) -> None:
-        """Let the learning rate follow its schedule, once the predictor has begun to learn."""
-        self.learner.end_epoch()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the network, its optimizer and scheduler, and the running loss of the epoch."""
-        return self.learner.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        self.learner.load_state_dict(state)
 
     def _scales(self, sites: Sequence[Site]) -> list[Tensor]:
         """Return the root mean square of each site's true gradient, from its running norm."""

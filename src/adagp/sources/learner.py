@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, MultiStepLR, ReduceLROnPlateau
 
+from adagp.sources.base import Source
 from adagp.sources.options import LearningOptions
 
 
@@ -61,6 +62,25 @@ class Learner:
         self.scheduler.load_state_dict(state["scheduler"])
         self.epoch_loss = state["epoch_loss"]
         self.epoch_batches = state["epoch_batches"]
+
+
+class TrainedSource(Source):
+    """A source with a `learner`, which `bind` makes."""
+
+    learns = True
+    learner: Learner
+
+    def end_epoch(self) -> None:
+        """Let the learning rate follow its schedule, once the predictor has begun to learn."""
+        self.learner.end_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the network, its optimizer and scheduler, and the running loss of the epoch."""
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.learner.load_state_dict(state)
 
 
 def plain_state(scheduler: LRScheduler) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from adagp.errors import ModelError
 from adagp.sites import Site
+from adagp.sources.base import Source
+from adagp.sources.norms import RunningNorms
 
 
 def _computation(kind: type[nn.Module]) -> tuple[Any, Any]:
@@ -82,6 +84,30 @@ def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tens
         [False, True, False],  # the weight's gradient alone
     )
     return gradient  # type: ignore[no-any-return]
+
+
+class LocalSource(Source):
+    """A source that adds up local weight gradients, forward call by forward call. Layers it cannot do this for are refused."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._sums: dict[Site, Tensor] = {}
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Refuse layers whose gradient cannot be taken locally."""
+        refuse_unknown_layers(self._name, sites)
+
+    def add(self, site: Site, gradient: Tensor) -> None:
+        """Add the weight gradient of one forward call."""
+        self._sums[site] = self._sums[site] + gradient if site in self._sums else gradient
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return the gradients of the sites that were called."""
+        return [self._sums.get(site) for site in sites]
+
+    def forget(self) -> None:
+        """Drop the gradients of this batch."""
+        self._sums.clear()
 
 
 class Kept:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment, Source
+from adagp.sources.base import SOURCES, Moment
 from adagp.sources.labels import class_count, class_shares
-from adagp.sources.learner import Learner
-from adagp.sources.local import refuse_unknown_layers, weight_gradient
+from adagp.sources.learner import Learner, TrainedSource
+from adagp.sources.local import LocalSource, weight_gradient
 from adagp.sources.norms import RunningNorms
 from adagp.sources.options import LearningOptions
 from adagp.sources.taps import on_gradient
@@ -73,14 +73,12 @@ class SyntheticNetwork(nn.Module):
         self.scale.lerp_(gradient.float().square().mean().sqrt(), share)
 
 
-class SyntheticSource(Source):
+class SyntheticSource(LocalSource, TrainedSource):
     """Predicts the gradient at each site's output from that output (and the labels), and takes the weight gradient with it.
 
     The networks learn in BP batches from the true gradients at the outputs, one step of Adam a batch on the sum of the
     sites' mean squared errors.
     """
-
-    learns = True
 
     def __init__(
         self,
@@ -91,16 +89,16 @@ class SyntheticSource(Source):
     ) -> None:
         if hidden < 1:
             raise OptionError(f"the synthetic-gradient networks have {hidden} hidden channels; it must be 1 or more.")
+        super().__init__("dni")
         self.options = options or LearningOptions()
         self.hidden = hidden
         self.needs_targets = labels
         self.classes = classes
         self._seen: dict[Site, list[tuple[Tensor, Tensor]]] = {}
-        self._sums: dict[Site, Tensor] = {}
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Build the networks, without touching the global random state."""
-        refuse_unknown_layers("dni", sites)
+        super().bind(sites, norms)
         self._classes = class_count(sites, self.classes) if self.needs_targets else 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
@@ -117,8 +115,7 @@ class SyntheticSource(Source):
         """Predict at once where the site is served (or measured); else keep the output until its gradient is known."""
         served = site in self._moment.replaced
         if served or self._moment.measured:
-            gradient = weight_gradient(site, inputs[0], self._predict(site, output))
-            self._sums[site] = self._sums[site] + gradient if site in self._sums else gradient
+            self.add(site, weight_gradient(site, inputs[0], self._predict(site, output)))
         if served or not output.requires_grad:
             return None
         copy = output.detach().clone()  # the next layer may change it in place
@@ -127,10 +124,6 @@ class SyntheticSource(Source):
             self._seen.setdefault(site, []).append((copy, gradient / self._moment.scale))
 
         return on_gradient(output, receive)
-
-    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
-        """Return the gradients of the sites that were called."""
-        return [self._sums.get(site) for site in sites]
 
     @torch.enable_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
@@ -147,20 +140,8 @@ class SyntheticSource(Source):
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""
+        super().forget()
         self._seen.clear()
-        self._sums.clear()
-
-    def end_epoch(self) -> None:
-        """Let the learning rate follow its schedule."""
-        self.learner.end_epoch()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the networks, their optimizer and scheduler, and the running loss of the epoch."""
-        return self.learner.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        self.learner.load_state_dict(state)
 
     def _network(self, site: Site) -> SyntheticNetwork:
         network = self.networks[site.index]

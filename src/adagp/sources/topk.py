@@ -1,6 +1,6 @@
 """The approximated weight gradient of Wang and Nelaturu: from the few positions with the largest output gradient."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from typing import Any, Literal
 
@@ -10,16 +10,15 @@ from torch import Size, Tensor, nn
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment, Source
-from adagp.sources.local import Kept, batched, padded, refuse_unknown_layers
-from adagp.sources.norms import RunningNorms
+from adagp.sources.base import SOURCES, Moment
+from adagp.sources.local import Kept, LocalSource, batched, padded
 from adagp.sources.taps import on_gradient
 
 Scale = Literal["unbiased", "published"]
 _CACHED = 2**17  # numbers that stay in a processor's cache between two passes over them
 
 
-class TopKSource(Source):
+class TopKSource(LocalSource):
     """For each sample and output channel only the inputs under the `k` largest output gradients are looked at.
 
     Each of the k patches of the input is weighted with the gradient at its own position plus an equal share of the sum over
@@ -38,13 +37,9 @@ class TopKSource(Source):
             raise OptionError(f"topk keeps {k} positions; it must keep 1 or more.")
         if scale not in ("unbiased", "published"):
             raise OptionError(f"topk's scale is '{scale}'; it must be unbiased or published.")
+        super().__init__("topk")
         self.k = k
         self.scale = scale
-        self._sums: dict[Site, Tensor] = {}
-
-    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Refuse layers whose gradient cannot be taken locally."""
-        refuse_unknown_layers("topk", sites)
 
     def prepare(self, shapes: Mapping[Site, Size]) -> None:
         """Refuse sites with fewer than k positions."""
@@ -62,18 +57,9 @@ class TopKSource(Source):
 
         def receive(gradient: Tensor) -> None:
             factor = 1 / self._moment.scale / (len(output) if self.scale == "published" else 1)
-            part = topk_gradient(site, kept.get(), gradient * factor, self.k)
-            self._sums[site] = self._sums[site] + part if site in self._sums else part
+            self.add(site, topk_gradient(site, kept.get(), gradient * factor, self.k))
 
         return on_gradient(output, receive)
-
-    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
-        """Return the gradients of the sites that the backward pass has reached."""
-        return [self._sums.get(site) for site in sites]
-
-    def forget(self) -> None:
-        """Drop the gradients of this batch."""
-        self._sums.clear()
 
     def _refuse_few_positions(self, site: Site, shape: Size) -> None:
         positions = prod(position_shape(site.module, shape))

@@ -203,4 +203,5 @@ def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[st
         "samples_per_second": speeds,
         "batches": {kind: batches[kind] for kind in ("bp", "gp", "guarded", "warmup")},
         "sites": sampled[-1] if sampled else {},
+        **({"schedule_log": list(loop.trainer.schedule.log)} if loop.trainer.schedule.adapts else {}),
     }
