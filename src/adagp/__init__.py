@@ -12,8 +12,28 @@ if TYPE_CHECKING:
     from adagp.errors import AdagpError
     from adagp.plan import Phase, Plan, Step
     from adagp.predictor.reorganize import register_rule
-    from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, Schedule, parse_schedule
-    from adagp.sources import SOURCES, LearningOptions, PredictedSource, RemappedSource, Source
+    from adagp.schedules import (
+        Adaptive,
+        BackpropOnly,
+        EpochAlternation,
+        Ladder,
+        Pattern,
+        Rung,
+        Schedule,
+        parse_schedule,
+    )
+    from adagp.sources import (
+        SOURCES,
+        FeedbackSource,
+        LearningOptions,
+        MixedSource,
+        Moment,
+        PredictedSource,
+        RemappedSource,
+        Source,
+        SyntheticSource,
+        TopKSource,
+    )
     from adagp.train.attach import attach
     from adagp.train.engine import Trainer
     from adagp.train.guard import Guard
@@ -21,11 +41,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdagpError": "adagp.errors",
+    "Adaptive": "adagp.schedules",
     "BackpropOnly": "adagp.schedules",
     "EpochAlternation": "adagp.schedules",
+    "FeedbackSource": "adagp.sources",
     "Guard": "adagp.train.guard",
     "Ladder": "adagp.schedules",
     "LearningOptions": "adagp.sources",
+    "MixedSource": "adagp.sources",
+    "Moment": "adagp.sources",
+    "Pattern": "adagp.schedules",
     "Phase": "adagp.plan",
     "Plan": "adagp.plan",
     "PredictedSource": "adagp.sources",
@@ -35,6 +60,8 @@ _HOMES = {
     "Schedule": "adagp.schedules",
     "Source": "adagp.sources",
     "Step": "adagp.plan",
+    "SyntheticSource": "adagp.sources",
+    "TopKSource": "adagp.sources",
     "Trainer": "adagp.train.engine",
     "attach": "adagp.train.attach",
     "parse_schedule": "adagp.schedules",
@@ -45,11 +72,16 @@ _HOMES = {
 __all__ = [
     "SOURCES",
     "AdagpError",
+    "Adaptive",
     "BackpropOnly",
     "EpochAlternation",
+    "FeedbackSource",
     "Guard",
     "Ladder",
     "LearningOptions",
+    "MixedSource",
+    "Moment",
+    "Pattern",
     "Phase",
     "Plan",
     "PredictedSource",
@@ -58,6 +90,8 @@ __all__ = [
     "Schedule",
     "Source",
     "Step",
+    "SyntheticSource",
+    "TopKSource",
     "Trainer",
     "__version__",
     "attach",

@@ -35,17 +35,23 @@ class Plan:
 
     `default` is the source of every site that `by_site` does not name. `hold_rest` says what happens to parameters that
     belong to no site (biases, normalisation, embeddings, unknown layers): held at their values, or trained by backprop.
-    They can only be trained where there is a backward pass, so a plan without one holds them.
+    They can only be trained where there is a backward pass, so a plan without one holds them. `held` names some that are
+    held where the others are trained: those below the layer at which the backward pass shall stop.
     """
 
     phase: Phase
     default: str = BACKPROP
     by_site: Mapping[str, str] = field(default_factory=dict)
     hold_rest: bool = False
+    held: frozenset[str] = frozenset()
 
     def source_of(self, site: str) -> str:
         """Return the name of the source of `site`'s weight gradient."""
         return self.by_site.get(site, self.default)
+
+    def holds(self, parameter: str) -> bool:
+        """Tell whether a parameter that belongs to no site keeps its value."""
+        return self.hold_rest or parameter in self.held
 
     def sources(self, sites: Iterable[str]) -> dict[str, list[str]]:
         """Return the sites of each source, both in first-seen order."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from adagp.cli import app
 from adagp.errors import OptionError
 from adagp.run.config import HIGHEST_SEED, TrainConfig, read_toml
+from adagp.run.methods import METHODS
 from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung
 
 
@@ -31,7 +32,10 @@ def test_the_source_follows_the_method() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "adapg"}, "unknown method 'adapg'. Did you mean 'adagp'? Choose from: adagp, bp, remap."),
+        (
+            {"method": "adapg"},
+            f"unknown method 'adapg'. Did you mean 'adagp'? Choose from: {', '.join(sorted(METHODS))}.",
+        ),
         ({"optimizer": "SDG"}, "unknown optimizer 'SDG'. Did you mean 'sgd'? Choose from: adam, adamw, sgd."),
         (
             {"lr_scheduler": "step"},
@@ -53,6 +57,13 @@ def test_the_source_follows_the_method() -> None:
         ({"guard_limit": float("inf")}, "--guard-limit is inf; it must be a finite number."),
         ({"method": "bp", "ratio": "4:1"}, "method 'bp' predicts nothing: it takes no --ratio and no --warmup."),
         ({"method": "bp", "warmup": 0}, "method 'bp' predicts nothing: it takes no --ratio and no --warmup."),
+        ({"fraction": 0.0}, "--fraction is 0.0; it must be above 0 and at most 1."),
+        ({"choice": "best"}, "unknown choice 'best'. Choose from: error, uniform."),
+        (
+            {"method": "topk", "ratio": "sites=every conv from 2nd; source=zero"},
+            "method 'topk' takes gradients from the source 'topk', but the schedule names 'zero'. "
+            "Leave out source=..., or choose the method that goes with it.",
+        ),
         (
             {"ratio": "0:0"},
             "ratio 0:0 is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
@@ -96,9 +107,7 @@ def test_wrong_types_are_refused(values: dict[str, Any], message: str) -> None:
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(OptionError) as caught:
         TrainConfig.from_dict({"epoch": 3}, "here")
-    assert str(caught.value).startswith(
-        "here: unknown option 'epoch'. Did you mean 'epochs'? Choose from: batch_size, "
-    )
+    assert str(caught.value).startswith("here: unknown option 'epoch'. Did you mean 'epochs'? Choose from: average, ")
 
 
 def test_a_whole_number_is_a_float_too() -> None:
@@ -184,6 +193,12 @@ CONFIGS = st.builds(
     normalize=st.booleans(),
     hold_norm=st.booleans(),
     guard_limit=POSITIVE,
+    topk=st.integers(1, 9),
+    published_scale=st.booleans(),
+    average=st.integers(1, 9),
+    features=st.integers(1, 99),
+    fraction=st.floats(0.01, 1),
+    choice=st.sampled_from(["uniform", "error"]),
     width=POSITIVE,
     seed=st.integers(0, HIGHEST_SEED),
     metrics_every=st.integers(0, 100),

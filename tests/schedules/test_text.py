@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, Schedule, parse_schedule
+from adagp.schedules import Adaptive, BackpropOnly, EpochAlternation, Ladder, Rung, Schedule, parse_schedule
 
 RATIOS = st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(any)
 BOUNDED = st.builds(lambda ratio, epochs: Rung(ratio[0], ratio[1], epochs), RATIOS, st.integers(1, 30))
@@ -19,8 +19,17 @@ LADDERS = st.builds(
 ALTERNATIONS = st.builds(EpochAlternation, st.integers(0, 20), OPEN, SOURCES)
 
 
-@given(LADDERS | ALTERNATIONS)
-def test_a_schedule_is_read_back_from_its_text(schedule: Ladder | EpochAlternation) -> None:
+ADAPTIVE = st.builds(
+    lambda warmup, low, more, source: Adaptive(warmup, low, low + more, source),
+    st.integers(0, 20),
+    st.integers(1, 9),
+    st.integers(0, 9),
+    SOURCES,
+)
+
+
+@given(LADDERS | ALTERNATIONS | ADAPTIVE)
+def test_a_schedule_is_read_back_from_its_text(schedule: Ladder | EpochAlternation | Adaptive) -> None:
     epochs = schedule.warmup + 1
     assert parse_schedule(schedule.text, epochs, schedule.warmup, schedule.source) == schedule
 
@@ -38,6 +47,8 @@ def test_backprop_only_is_read_back_from_its_text() -> None:
         ("4:1x4, 2:1x8 ,1:1", Ladder(3, (Rung(4, 1, 4), Rung(2, 1, 8), Rung(1, 1)))),
         ("epochs:3:1", EpochAlternation(3, Rung(3, 1), "predicted")),
         ("bp", BackpropOnly()),
+        ("adaptive", Adaptive(3, 1, 8)),
+        ("adaptive:2-16", Adaptive(3, 2, 16)),
     ],
 )
 def test_every_form(text: str, schedule: Schedule) -> None:
@@ -60,7 +71,8 @@ def test_unreadable_ratios_are_answered_with_the_forms(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_schedule(text, epochs=10)
     assert str(caught.value) == (
-        f"cannot read the ratio '{text}'. Allowed forms: ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp."
+        f"cannot read the ratio '{text}'. Allowed forms: ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp, "
+        "approx:1|2|3|2-layer, adaptive[:LOW-HIGH], sites=...; batches=...."
     )
 
 
@@ -70,6 +82,7 @@ def test_unreadable_ratios_are_answered_with_the_forms(text: str) -> None:
         ("0:0", "ratio 0:0 is not allowed: "),
         ("-4:1", "ratio -4:1 is not allowed: "),
         ("epochs:3:-1", "ratio 3:-1 is not allowed: "),
+        ("adaptive:5-2", "GP phases of 5 to 2 batches are not possible: "),
         ("4:1x0,1:1", "a rung lasts at least 1 epoch; got 0 for 4:1."),
         ("4:1,1:1", "only the last rung of a ladder may go on to the end; "),
         ("epochs:3:1x2", "epochs alternate to the end of the run: "),

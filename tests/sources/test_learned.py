@@ -14,7 +14,7 @@ from adagp.errors import OptionError
 from adagp.predictor.reorganize import pool_average, pool_maximum
 from adagp.sites import Site, survey
 from adagp.sources import LearnedSource, LearningOptions, PredictedSource, RemappedSource, RunningNorms
-from adagp.sources.learned import plain_state
+from adagp.sources.learner import plain_state
 
 Make = Callable[..., LearnedSource]
 Bind = Callable[[LearnedSource], LearnedSource]
@@ -179,7 +179,7 @@ def test_nothing_is_learned_from_sites_that_were_not_called(
 ) -> None:
     source, other = bound(make()), bound(make())
     source.observe(sites, truths(sites, seed=1))
-    assert not source.optimizer.state
+    assert not source.learner.optimizer.state
     watch(source, sites[1:], seed=0)
     watch(other, sites[1:], seed=0)
     source.observe(sites, truths(sites, seed=1))
@@ -262,11 +262,11 @@ def test_a_saved_source_goes_on_bit_by_bit(
     second.load_state_dict(torch.load(file, weights_only=True))
     train(second, range(stop_at, 14))
     assert equal_states(second, whole)
-    assert whole.optimizer.param_groups[0]["lr"] < 0.1
+    assert whole.learner.optimizer.param_groups[0]["lr"] < 0.1
 
 
 def rate(source: LearnedSource) -> float:
-    return float(source.optimizer.param_groups[0]["lr"])
+    return float(source.learner.optimizer.param_groups[0]["lr"])
 
 
 def rates(source: LearnedSource, sites: Sites, watch: Watch, scales: Sequence[float]) -> list[float]:

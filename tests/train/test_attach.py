@@ -82,7 +82,7 @@ def test_a_model_without_sites_is_refused() -> None:
         ({"exclude": ["head*"]}, "the pattern 'head*' matches no layer of the model. Its layers are: 0, 1, 2, 3, 4."),
         (
             {"schedule": Ladder(source="predicte")},
-            "unknown source 'predicte'. Did you mean 'predicted'? Choose from: predicted, remapped.",
+            f"unknown source 'predicte'. Did you mean 'predicted'? Choose from: {', '.join(sorted(adagp.SOURCES))}.",
         ),
         (
             {"sources": {"remapped": adagp.RemappedSource()}},

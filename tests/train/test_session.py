@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from adagp.errors import OptionError, RunError
-from adagp.run import RunFolder, TrainConfig
+from adagp.run import METHODS, RunFolder, TrainConfig
+from adagp.train.build import milestones
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
-from adagp.train.loop import News
-from adagp.train.session import Session, build_scheduler, check_device, milestones, read_config
+from adagp.train.loop import Loop, News
+from adagp.train.session import Session, build_scheduler, check_device, read_config
 
 USER_MODEL = """
 from torch import nn
@@ -107,18 +108,50 @@ def test_stopped_anywhere_and_resumed_ends_bit_equal(method: str, tmp_path: Path
     whole = Session(config)
     loop = whole.start(tmp_path / "whole")
     assert whole.run(loop, Silent()) is not None
-    expected = load_checkpoint(loop.folder.checkpoint)
     # The first batch, the middle of a GP phase, the last batch of an epoch, the last batch but one.
     for stop in (1, 8, 14, 20) if method == "adagp" else (9,):
-        path = tmp_path / f"stopped-{stop}"
-        first, stopper = Session(config), StopAfter(stop)
-        assert first.run(first.start(path), stopper, stopper) is None
-        torch.manual_seed(12345)  # what happens in between must not matter
-        second = Session(config)
-        resumed = second.resume(path)
-        assert second.run(resumed, Silent()) is not None
-        assert_same(load_checkpoint(resumed.folder.checkpoint), expected, f"after {stop}")
-        same_rows(resumed.folder, loop.folder)
+        assert_resumes(config, loop, tmp_path / f"stopped-{stop}", stop)
+
+
+BY_LAYERS = "sites=2nd layer; batches=2:1"
+RATIOS = {"zero": BY_LAYERS, "random": BY_LAYERS, "topk": BY_LAYERS, "average": "sites=cut 40%; batches=2:1"}
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"adagp", "remap", "bp"}))
+def test_every_other_method_resumes_exactly(method: str, tmp_path: Path, user_model: str) -> None:
+    """Stopped in the middle of a GP phase; sources and schedules start anew from the checkpoint."""
+    config = short(user_model, method=method, ratio=RATIOS.get(method, "2:1"), epochs=2, metrics_every=3)
+    whole = Session(config)
+    loop = whole.start(tmp_path / "whole")
+    summary = whole.run(loop, Silent())
+    assert summary is not None
+    assert summary["batches"]["gp"] == 5
+    assert_resumes(config, loop, tmp_path / "stopped", 8)
+
+
+def test_an_adaptive_schedule_resumes_exactly(tmp_path: Path, user_model: str) -> None:
+    config = short(user_model, method="feedback", ratio="adaptive:1-3", epochs=4, lr=0.2)
+    whole = Session(config)
+    loop = whole.start(tmp_path / "whole")
+    summary = whole.run(loop, Silent())
+    assert summary is not None
+    assert 0 < summary["batches"]["gp"] < 21
+    assert isinstance(summary["schedule_log"], list)
+    assert [row["label"] for row in loop.rows] == ["warm-up", "adaptive", "adaptive", "adaptive"]
+    for stop in (9, 17):
+        assert_resumes(config, loop, tmp_path / f"stopped-{stop}", stop)
+
+
+def assert_resumes(config: TrainConfig, loop: Loop, path: Path, batches: int) -> None:
+    """Assert that a run which is stopped after `batches` and resumed ends as the whole one of `loop` did."""
+    first, stopper = Session(config), StopAfter(batches)
+    assert first.run(first.start(path), stopper, stopper) is None
+    torch.manual_seed(12345)  # what happens in between must not matter
+    second = Session(config)
+    resumed = second.resume(path)
+    assert second.run(resumed, Silent()) is not None
+    assert_same(load_checkpoint(resumed.folder.checkpoint), load_checkpoint(loop.folder.checkpoint), f"after {batches}")
+    same_rows(resumed.folder, loop.folder)
 
 
 def test_killed_at_any_time_and_resumed_ends_bit_equal(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from adagp.errors import OptionError, RunError
-from adagp.run import RunFolder, TrainConfig
+from adagp.run import METHODS, RunFolder, TrainConfig
 from adagp.run.config import read_toml
 from adagp.run.folder import to_json, unused_path
 
@@ -27,7 +27,9 @@ def train(
         int | None,
         typer.Option(help="Height and width in pixels that pictures are brought to.", rich_help_panel=_TRAINING),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="adagp, remap or bp.", rich_help_panel=_TRAINING)] = None,
+    method: Annotated[
+        str | None, typer.Option(help=f"One of: {', '.join(METHODS)}.", rich_help_panel=_TRAINING)
+    ] = None,
     epochs: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the model.", rich_help_panel=_TRAINING)] = None,
@@ -54,7 +56,8 @@ def train(
     ratio: Annotated[
         str | None,
         typer.Option(
-            help="GP to BP batches: ladder, paper, K:M, rungs such as 4:1x4,2:1x8,1:1, or epochs:K:M.",
+            help="The schedule: ladder, paper, K:M (GP to BP batches), rungs such as 4:1x4,2:1x8,1:1, epochs:K:M, "
+            "approx:1 (2, 3, 2-layer), adaptive, or clauses such as 'sites=every 2nd conv; batches=every 2nd'.",
             rich_help_panel=_PREDICTOR,
         ),
     ] = None,
@@ -79,6 +82,32 @@ def train(
     guard_limit: Annotated[
         float | None,
         typer.Option(help="Refuse predictions over this many times the usual norm.", rich_help_panel=_PREDICTOR),
+    ] = None,
+    topk: Annotated[
+        int | None, typer.Option(help="Positions that method topk keeps.", rich_help_panel=_PREDICTOR)
+    ] = None,
+    published_scale: Annotated[
+        bool | None,
+        typer.Option(
+            "--published-scale", help="Divide topk by the batch size, as printed.", rich_help_panel=_PREDICTOR
+        ),
+    ] = None,
+    average: Annotated[
+        int | None, typer.Option(help="True gradients in the mean of method average.", rich_help_panel=_PREDICTOR)
+    ] = None,
+    features: Annotated[
+        int | None,
+        typer.Option(help="Numbers of the output's error that feedback uses at most.", rich_help_panel=_PREDICTOR),
+    ] = None,
+    fraction: Annotated[
+        float | None,
+        typer.Option(help="Share of the samples in feedback's weight gradients.", rich_help_panel=_PREDICTOR),
+    ] = None,
+    choice: Annotated[
+        str | None,
+        typer.Option(
+            help="How feedback draws them: uniform, or by the size of their error.", rich_help_panel=_PREDICTOR
+        ),
     ] = None,
     metrics_every: Annotated[
         int | None,

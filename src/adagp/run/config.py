@@ -15,6 +15,7 @@ from adagp.schedules import BackpropOnly, Schedule, parse_schedule
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "none")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
+CHOICES = ("uniform", "error")
 HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
 
@@ -26,7 +27,9 @@ class TrainConfig:
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
     three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
     `vocabulary` (word pieces) and `beam` concern translation only. `image_size` is the height and width in pixels that
-    pictures are brought to; None means the data set's own.
+    pictures are brought to; None means the data set's own. `topk` (positions kept, and `published_scale`: divided by
+    the batch size once more) and `average` (gradients in the mean) concern the methods of these names; `features` (of the
+    output's error), `fraction` (of the samples, for the weight gradient) and `choice` (of them) concern feedback.
     """
 
     dataset: str = "digits"
@@ -46,6 +49,12 @@ class TrainConfig:
     normalize: bool = False
     hold_norm: bool = False
     guard_limit: float = 10.0
+    topk: int = 1
+    published_scale: bool = False
+    average: int = 4
+    features: int = 64
+    fraction: float = 1.0
+    choice: str = "uniform"
     width: float = 1.0
     label_smoothing: float = 0.0
     vocabulary: int = 8000
@@ -74,6 +83,8 @@ class TrainConfig:
             raise OptionError(f"--seed is {self.seed}; it must be at most {HIGHEST_SEED}.")
         if not 0 <= self.label_smoothing < 1:
             raise OptionError(f"--label-smoothing is {self.label_smoothing}; it must be 0 or more and below 1.")
+        if not 0 < self.fraction <= 1:
+            raise OptionError(f"--fraction is {self.fraction}; it must be above 0 and at most 1.")
         self.schedule()
 
     @property
@@ -87,7 +98,13 @@ class TrainConfig:
             if self.ratio not in (None, "bp") or self.warmup is not None:
                 raise OptionError(f"method '{self.method}' predicts nothing: it takes no --ratio and no --warmup.")
             return BackpropOnly()
-        return parse_schedule(self.ratio or self.way.ratio, self.epochs, self.warmup, self.way.source)
+        schedule = parse_schedule(self.ratio or self.way.ratio, self.epochs, self.warmup, self.way.source)
+        if not schedule.sources <= {self.way.source}:
+            raise OptionError(
+                f"method '{self.method}' takes gradients from the source '{self.way.source}', but the schedule names "
+                f"'{min(schedule.sources)}'. Leave out source=..., or choose the method that goes with it."
+            )
+        return schedule
 
     def as_dict(self) -> dict[str, Any]:
         """Return all values by name, ready for JSON."""
@@ -157,6 +174,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
     "lr_scheduler": LR_SCHEDULERS,
     "predictor_scheduler": PREDICTOR_SCHEDULERS,
+    "choice": CHOICES,
 }
 _LOWEST: dict[str, tuple[float, str]] = {
     "epochs": (1, "1 or more"),
@@ -165,6 +183,9 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "weight_decay": (0, "0 or more"),
     "beam": (1, "1 (greedy) or more"),
     "image_size": (1, "1 pixel or more"),
+    "topk": (1, "1 or more"),
+    "average": (1, "1 or more"),
+    "features": (1, "1 or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
 }

@@ -1,7 +1,23 @@
 """Schedules: pure functions from the step to a plan. No torch here."""
 
-from adagp.schedules.base import Row, Schedule
+from adagp.schedules.adaptive import Adaptive
+from adagp.schedules.base import Report, Row, Schedule
 from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
+from adagp.schedules.layout import Layer, Layout
+from adagp.schedules.pattern import Pattern
 from adagp.schedules.text import parse_schedule
 
-__all__ = ["BackpropOnly", "EpochAlternation", "Ladder", "Row", "Rung", "Schedule", "parse_schedule"]
+__all__ = [
+    "Adaptive",
+    "BackpropOnly",
+    "EpochAlternation",
+    "Ladder",
+    "Layer",
+    "Layout",
+    "Pattern",
+    "Report",
+    "Row",
+    "Rung",
+    "Schedule",
+    "parse_schedule",
+]

@@ -2,10 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from adagp.plan import BACKPROP, Phase, Plan, Step
+from adagp.schedules.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,39 @@ class Row:
         return sum(self.batches.values())
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a schedule that adapts is told of a batch: figures are None where they were not measured.
+
+    `cosine` and `norm_ratio` compare the predictions for the sites trained by backprop with their true gradients, all sites
+    as one vector. `loss` is before the update.
+    """
+
+    step: Step
+    phase: Phase
+    loss: float | None = None
+    cosine: float | None = None
+    norm_ratio: float | None = None
+    guarded: bool = False
+
+
 class Schedule(ABC):
-    """A pure function from the step to a plan.
+    """A pure function from the step to a plan; one that `adapts` also of what it observed so far.
 
     The same step always gets the same plan, so a run can be resumed anywhere, every process of a distributed run agrees
     without talking, and a schedule can be counted before it is run.
     """
+
+    adapts: bool = False
+    """Whether it wants to observe batches, with the quality of predictions measured in each BP batch."""
+    needs_order: bool = False
+    """Whether it must know the order in which layers run and what they cost, from a trial forward pass."""
+    partial: bool = False
+    """Whether some plan takes some sites from a source and others by backprop."""
+    stops: bool = False
+    """Whether the backward pass of some plan stops above the sites that come from a source."""
+    log: Sequence[str] = ()
+    """What a schedule that adapts has to say about the run so far."""
 
     @abstractmethod
     def plan(self, step: Step) -> Plan:
@@ -48,6 +78,24 @@ class Schedule(ABC):
     def sources(self) -> frozenset[str]:
         """Every source that some plan of this schedule may name, backprop aside."""
 
+    def resolve(self, layout: Layout) -> "Schedule":
+        """Return the schedule for a model's layers; refuse what does not fit them."""
+        return self
+
+    def phase(self, step: Step) -> Phase:
+        """Return the phase of the batch at `step`."""
+        return self.plan(step).phase
+
+    def observe(self, report: Report) -> None:  # noqa: B027  # most schedules are fixed beforehand
+        """Take note of a batch that is over."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was learned from observing, as plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Take over what `state_dict` returned."""
+
     def count(self, epochs: int, batches_per_epoch: int) -> Counter[Phase]:
         """Count the batches of each phase in a whole run."""
         totals: Counter[Phase] = Counter()
@@ -64,9 +112,7 @@ class Schedule(ABC):
         rows = []
         for label, run in groupby(range(epochs), key=self.label):
             members = list(run)
-            phases = Counter(
-                self.plan(Step(epoch, batch)).phase for epoch in members for batch in range(batches_per_epoch)
-            )
+            phases = Counter(self.phase(Step(epoch, batch)) for epoch in members for batch in range(batches_per_epoch))
             rows.append(Row(members[0], members[-1], label, dict(phases)))
         return rows
 

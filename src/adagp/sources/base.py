@@ -3,8 +3,11 @@
 The engine calls a source in this order, and never asks which one it has::
 
     bind(sites, norms)                  once, when a trainer is made
+    prepare(shapes)                     once, where a trial forward pass was made: refuse here what cannot work
     for each batch:
+        begin(moment)                   what may be known before the forward pass
         watch(site, inputs, output)     in every forward call of a site it serves (or learns from)
+        feel(error)                     the loss's gradient at the model's output, if it `needs_error`
         produce(sites)                  sites whose plan names it: give their weight gradients
         observe(sites, gradients)       sites trained by backprop: learn from the truth, if it learns
         forget()                        the batch is over
@@ -14,14 +17,33 @@ A source of your own is a subclass entered into `SOURCES` under a name; schedule
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Size, Tensor
 
+from adagp.plan import Step
 from adagp.registry import Registry
 from adagp.sites import Site
 from adagp.sources.norms import RunningNorms
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a source may know of a batch before its forward pass.
+
+    `replaced` are the sites whose weight gradient comes from a source in this batch. `targets` are what the user gave, for
+    sources that need them. The loss is multiplied by `scale` before it is differentiated (mixed precision), so gradients
+    that a source sees during the backward pass are too. `measured` says that predictions for the sites trained by backprop
+    will be asked for as well, to be compared with the truth.
+    """
+
+    step: Step
+    replaced: frozenset[Site] = frozenset()
+    targets: Any = None
+    scale: float = 1.0
+    measured: bool = False
 
 
 class Source(ABC):
@@ -29,19 +51,45 @@ class Source(ABC):
 
     learns: bool = False
     """Whether it wants to watch and observe the sites of BP batches."""
+    needs_targets: bool = False
+    """Whether it looks at the targets: `Trainer.batch(targets=...)` must be given them."""
+    needs_error: bool = False
+    """Whether it wants the gradient of the loss at the model's output, in GP batches too. The model still runs without
+    autograd there; only the loss is differentiated."""
+    needs_backward: bool = False
+    """Whether the sites that it serves need a backward pass through the layers above them."""
+    needs_shapes: bool = False
+    """Whether it can tell from the sites' output shapes, before training, that it cannot work."""
+    skips: bool = False
+    """Whether a batch that it serves is not run at all, not even forward."""
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:  # noqa: B027  # not every source needs it
         """Get to know the sites, and the running norms of their true gradients, which the engine keeps up to date."""
 
-    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: B027
-        """See one forward call of `site`. Keep something small: activations are freed as the forward pass goes on."""
+    def prepare(self, shapes: Mapping[Site, Size]) -> None:  # noqa: B027
+        """See the output shape of each site in a trial forward pass of one batch."""
+
+    def begin(self, moment: Moment) -> None:  # noqa: B027
+        """Take note that a batch begins."""
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:  # noqa: B027
+        """See one forward call of `site`. Keep something small: activations are freed as the forward pass goes on.
+
+        A tensor that is returned takes the place of the output; it must have the same values.
+        """
+
+    def feel(self, error: Tensor) -> None:  # noqa: B027
+        """See the loss's gradient at the model's output, samples first, before any gradient at a site's output is known."""
 
     @abstractmethod
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
-        """Return each site's weight gradient in the shape of its weight; None where the site was not called."""
+        """Return each site's weight gradient in the shape of its weight; None where the site was not called.
+
+        The tensors become the weights' `.grad`: the optimizer, or clipping, may change them in place.
+        """
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:  # noqa: B027
-        """Learn from the true gradients of a batch that was watched."""
+        """Learn from the true gradients of a batch that was watched. They are changed in place later: copy what is kept."""
 
     def forget(self) -> None:  # noqa: B027
         """Drop what was watched in this batch."""

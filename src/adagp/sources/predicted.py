@@ -8,7 +8,8 @@ from adagp.predictor.network import PredictorNetwork
 from adagp.predictor.reorganize import pool_average
 from adagp.sites import Site
 from adagp.sources.base import SOURCES
-from adagp.sources.learned import LearnedSource, LearningOptions
+from adagp.sources.learned import LearnedSource
+from adagp.sources.options import LearningOptions
 
 
 class PredictedSource(LearnedSource):

@@ -1,6 +1,7 @@
 """The one line that adopts adagp."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from adagp.schedules import Schedule, parse_schedule
 from adagp.sources.base import SOURCES, Source
 from adagp.train.engine import Trainer
 from adagp.train.guard import Guard
+from adagp.train.trial import registered, try_out
 from adagp.train.validate import validate
 
 
@@ -26,12 +28,15 @@ def attach(
     guard: Guard | None = None,
     metrics_every: int = 10,
     scaler: torch.amp.GradScaler | None = None,
+    sample: Any = None,
 ) -> Trainer:
     """Return a trainer for `model` and `optimizer`, which stay in use as they are.
 
     `schedule` is a `Schedule` or its text form (see `adagp.schedules.text`); `warmup` goes with the text form. `sources`
     gives ready-made sources by the names that the schedule uses; the others are made with their defaults. `exclude` are
-    name patterns of layers that shall not be predicted. Attach after the model has been moved to its device.
+    name patterns of layers that shall not be predicted. `sample` is a batch of inputs, on the model's device, for a trial
+    forward pass: schedules that cut the model in two need it, and what does not fit the layers' output sizes is then
+    refused here. Attach after the model has been moved to its device.
     """
     if epochs < 1 or batches_per_epoch < 1:
         raise OptionError(
@@ -48,7 +53,10 @@ def attach(
     if idle:
         raise OptionError(f"source '{idle[0]}' was given, but the schedule names only: {', '.join(schedule.sources)}.")
     needed = {name: given[name] if name in given else SOURCES[name]() for name in sorted(schedule.sources)}
-    return Trainer(
+    refuse_misfits(schedule, needed)
+    trial = None if sample is None else try_out(model, validation.survey, sample)
+    schedule = schedule.resolve(registered(validation.survey) if trial is None else trial.layout)
+    trainer = Trainer(
         model,
         optimizer,
         schedule,
@@ -59,3 +67,23 @@ def attach(
         metrics_every=metrics_every,
         scaler=scaler,
     )
+    if trial is not None:
+        for source in needed.values():
+            source.prepare(trial.shapes)
+    return trainer
+
+
+def refuse_misfits(schedule: Schedule, sources: Mapping[str, Source]) -> None:
+    """Refuse sources that cannot do what the schedule asks of them."""
+    for name, source in sources.items():
+        if source.skips and schedule.partial:
+            raise OptionError(f"source '{name}' leaves out whole batches: it cannot serve some sites of a batch only.")
+        if source.needs_backward and schedule.stops:
+            raise OptionError(
+                f"source '{name}' needs the gradient at the output of its sites: it cannot serve sites below the place "
+                "where the backward pass stops."
+            )
+        if schedule.adapts and not source.learns:
+            raise OptionError(
+                f"an adaptive schedule measures predictions; source '{name}' learns and predicts nothing."
+            )

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from adagp.errors import RunError
 from adagp.plan import Phase
 from adagp.run.folder import RunFolder
-from adagp.sources.learned import plain_state
+from adagp.sources.learner import plain_state
 from adagp.tasks.base import Task
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.engine import Trainer
@@ -137,9 +137,12 @@ class Loop:
         start = self._clock()
         result = self.trainer.step(inputs, targets, self.task.loss)
         seconds = self._clock() - start
-        right, answers = self.task.score(result.output, targets)
         self.meter.add_seconds("data", start - before)
-        self.meter.add(result.phase, result.loss.item(), float(right), answers, seconds, result.guarded)
+        if result.skipped:
+            self.meter.add_skipped(result.phase, seconds)
+        else:
+            right, answers = self.task.score(result.output, targets)
+            self.meter.add(result.phase, result.loss.item(), float(right), answers, seconds, result.guarded)
         observer.on_batch(News(place.epoch, place.batch, result.phase, self.meter.mean_loss, self.meter.accuracy))
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:

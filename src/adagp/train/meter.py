@@ -13,6 +13,7 @@ class EpochMeter:
         self.loss = 0.0
         self.right = 0.0
         self.answers = 0
+        self.losses = 0
         self.batches: Counter[str] = Counter()
         self.answers_by_phase: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -20,10 +21,16 @@ class EpochMeter:
     def add(self, phase: Phase, loss: float, right: float, answers: int, seconds: float, guarded: bool) -> None:
         """Add one batch. A guarded batch is counted on its own; its time belongs to its phase."""
         self.loss += loss
+        self.losses += 1
         self.right += right
         self.answers += answers
         self.batches["guarded" if guarded else str(phase)] += 1
         self.answers_by_phase[str(phase)] += answers
+        self.seconds[str(phase)] += seconds
+
+    def add_skipped(self, phase: Phase, seconds: float) -> None:
+        """Add a batch that was not run: it has a phase and a time, but neither loss nor answers."""
+        self.batches[str(phase)] += 1
         self.seconds[str(phase)] += seconds
 
     def add_seconds(self, what: str, seconds: float) -> None:
@@ -32,8 +39,8 @@ class EpochMeter:
 
     @property
     def mean_loss(self) -> float:
-        """The training loss averaged over the batches."""
-        return self.loss / max(1, self.batches.total())
+        """The training loss averaged over the batches that were run."""
+        return self.loss / max(1, self.losses)
 
     @property
     def accuracy(self) -> float:
@@ -49,6 +56,7 @@ class EpochMeter:
         """Return all sums as plain values."""
         return {
             "loss": self.loss,
+            "losses": self.losses,
             "right": self.right,
             "answers": self.answers,
             "batches": dict(self.batches),
@@ -58,7 +66,8 @@ class EpochMeter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.loss, self.right, self.answers = state["loss"], state["right"], state["answers"]
+        self.loss, self.losses = state["loss"], state["losses"]
+        self.right, self.answers = state["right"], state["answers"]
         self.batches = Counter(state["batches"])
         self.answers_by_phase = Counter(state["answers_by_phase"])
         self.seconds = defaultdict(float, state["seconds"])

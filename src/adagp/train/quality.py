@@ -95,6 +95,22 @@ class QualityMeter:
         return torch.stack([cosine(truth, before) for truth, before in pairs])
 
 
+@torch.no_grad()
+def agreement(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> tuple[float, float] | None:
+    """Return cosine and norm ratio of all predictions with all truths, seen as one vector; None if there is no prediction.
+
+    A prediction of zero has cosine 0.
+    """
+    pairs = [(truth, one) for truth, one in zip(truths, predictions, strict=False) if one is not None]
+    if not pairs:
+        return None
+    product = torch.stack([(truth * one).sum(dtype=torch.float64) for truth, one in pairs]).sum()
+    true_norm, norm = (gradient_norms(side).double().norm() for side in zip(*pairs, strict=True))
+    figures = torch.stack([product / (true_norm * norm).clamp(min=1e-300), norm / true_norm.clamp(min=1e-300)])
+    found_cosine, ratio = figures.tolist()
+    return found_cosine, ratio
+
+
 def cosine(one: Tensor, other: Tensor | None) -> Tensor:
     """Return the cosine of the angle between two tensors seen as vectors; NaN if one is missing or zero."""
     if other is None:

@@ -17,14 +17,14 @@ from adagp.errors import OptionError, RunError
 from adagp.plan import Phase
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
-from adagp.sources import LearningOptions, PredictedSource, RemappedSource, Source
 from adagp.tasks.base import Task
 from adagp.tasks.build import build_task
 from adagp.train.attach import attach
+from adagp.train.build import build_sources, milestones
 from adagp.train.checkpoint import save_weights
 from adagp.train.engine import Trainer
 from adagp.train.guard import Guard
-from adagp.train.loop import Loop, Observer
+from adagp.train.loop import Loop, Observer, to_device
 
 
 class Session:
@@ -110,38 +110,23 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer) -> LR
     return None
 
 
-def milestones(epochs: int) -> tuple[int, ...]:
-    """Return the epochs after which a stepped learning rate falls to a tenth: a half and three quarters of the run."""
-    return tuple(sorted({max(1, epochs // 2), max(1, epochs * 3 // 4)}))
-
-
-def build_sources(config: TrainConfig) -> dict[str, Source]:
-    """Return the sources of the run's method, with its options."""
-    scheduler = config.predictor_scheduler or config.way.predictor_scheduler
-    options = LearningOptions(
-        learning_rate=config.predictor_lr,
-        milestones=milestones(config.epochs) if scheduler == "multistep" else (),
-        plateau=scheduler == "plateau",
-        normalize=config.normalize,
-        hold_norm=config.hold_norm,
-        seed=config.seed,
-    )
-    kinds: dict[str, Callable[[LearningOptions], Source]] = {"predicted": PredictedSource, "remapped": RemappedSource}
-    source = config.way.source
-    return {} if source is None else {source: kinds[source](options)}
-
-
 def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trainer:
-    """Return the trainer for the run's schedule and sources."""
+    """Return the trainer for the run's schedule and sources, after a trial forward pass if one of them needs it."""
+    schedule, sources = config.schedule(), build_sources(config)
+    sample = None
+    if schedule.needs_order or any(source.needs_shapes for source in sources.values()):
+        inputs, _ = next(iter(task.batches(0)))
+        sample = to_device(inputs, next(model.parameters()).device)
     return attach(
         model,
         optimizer,
         epochs=config.epochs,
         batches_per_epoch=task.batches_per_epoch,
-        schedule=config.schedule(),
-        sources=build_sources(config),
+        schedule=schedule,
+        sources=sources,
         guard=Guard(config.guard_limit),
         metrics_every=config.metrics_every,
+        sample=sample,
     )
 
 
@@ -218,4 +203,5 @@ def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[st
         "samples_per_second": speeds,
         "batches": {kind: batches[kind] for kind in ("bp", "gp", "guarded", "warmup")},
         "sites": sampled[-1] if sampled else {},
+        **({"schedule_log": list(loop.trainer.schedule.log)} if loop.trainer.schedule.adapts else {}),
     }

@@ -1,0 +1,210 @@
+"""A schedule that measures: GP phases grow while predictions are good, shrink when they are not, and stop when they harm.
+
+After each BP batch it knows how well the predictions for that batch agreed with the truth, and where the loss is going:
+
+    agreement good, loss not rising      the next GP phase is one batch longer
+    neither good nor bad                 one batch shorter
+    agreement bad, or the loss breaks    backprop for a while, then the shortest phase again
+
+What it decides is a function of what it has observed, so equal runs decide alike, and a resumed run goes on exactly.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+from adagp.errors import OptionError, UsageError
+from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
+from adagp.schedules.base import Report, Row, Schedule, predicted_plan
+from adagp.schedules.ladder import check_warmup
+from adagp.schedules.layout import Layout
+
+UNDERFIT = "accuracy drop: the predictor underfits"
+OVERFIT = "accuracy drop: the predictor overfits"
+SWITCHING = "no speed-up: phases switch too often"
+"""The failure signatures that can be seen from here, as the log names them."""
+
+
+@dataclass
+class Memory:
+    """What an adaptive schedule has learned. Averages are None until something was measured."""
+
+    length: int
+    left_predicted: int
+    left_true: int = 0
+    pauses: int = 0
+    paused: bool = False
+    cosine: float | None = None
+    norm_ratio: float | None = None
+    recent_loss: float | None = None
+    usual_loss: float | None = None
+    epoch: int = 0
+    epoch_predicted: int = 0
+    epoch_batches: int = 0
+    log: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Adaptive(Schedule):
+    """Warm-up, then GP phases of `shortest` to `longest` batches, each followed by one BP batch that is measured.
+
+    Agreement is the running mean of cosine and norm ratio: good from a cosine of `good` on, bad below `bad` or with
+    predictions over `loudest` times as large as the truth. The loss rises if its recent mean is over 1 + `slack` times its
+    longer one, and breaks at 1 + 4 `slack`. A pause of backprop lasts `longest` batches, and as many more with each pause
+    that follows without a phase growing in between.
+    """
+
+    warmup: int = 1
+    shortest: int = 1
+    longest: int = 8
+    source: str = "predicted"
+    good: float = 0.2
+    bad: float = 0.02
+    loudest: float = 5.0
+    slack: float = 0.05
+    memory: Memory = field(init=False, compare=False, repr=False)
+
+    adapts = True
+
+    def __post_init__(self) -> None:
+        check_warmup(self.warmup)
+        if not 1 <= self.shortest <= self.longest:
+            raise OptionError(
+                f"GP phases of {self.shortest} to {self.longest} batches are not possible: "
+                "adaptive:LOW-HIGH needs 1 <= LOW <= HIGH."
+            )
+        if not self.bad <= self.good:
+            raise OptionError(
+                f"agreement is bad below {self.bad} and good from {self.good} on; it must be the other way."
+            )
+        self.memory = Memory(self.shortest, self.shortest)
+
+    @property
+    def log(self) -> list[str]:  # type: ignore[override]  # empty in other schedules
+        """What went wrong and when, in words; epochs and batches are counted from 1."""
+        return self.memory.log
+
+    def resolve(self, layout: Layout) -> "Adaptive":
+        """Return a copy that has observed nothing."""
+        return replace(self)
+
+    def phase(self, step: Step) -> Phase:
+        """Return the phase of the coming batch, if `step` is its place."""
+        if step.epoch < self.warmup:
+            return Phase.WARMUP
+        return Phase.GP if self.memory.left_predicted > 0 else Phase.BP
+
+    def plan(self, step: Step) -> Plan:
+        """Return the plan of the coming batch, if `step` is its place."""
+        phase = self.phase(step)
+        if phase is Phase.GP:
+            return predicted_plan(self.source)
+        return WARM_UP if phase is Phase.WARMUP else BACKPROP_ALL
+
+    def observe(self, report: Report) -> None:
+        """Count the batch; learn from it if it was trained by backprop; decide what comes next."""
+        memory = self.memory
+        self._count(report)
+        if report.phase is Phase.GP:
+            memory.left_predicted -= 1
+            if report.guarded:
+                self._pause(report, UNDERFIT, "the guard refused a prediction")
+            elif report.loss is not None and not isfinite(report.loss):
+                self._pause(report, OVERFIT, "the loss is not finite")
+            elif memory.left_predicted <= 0:
+                memory.left_true = 1
+            return
+        self._measure(report)
+        if report.phase is Phase.BP:
+            memory.left_true -= 1
+            if memory.left_true <= 0:
+                self._decide(report)
+
+    def label(self, epoch: int) -> str:
+        """Return `warm-up` or `adaptive`."""
+        return "warm-up" if epoch < self.warmup else "adaptive"
+
+    def rows(self, epochs: int, batches_per_epoch: int) -> list[Row]:
+        """Refuse to foretell."""
+        raise UsageError("an adaptive schedule decides during the run; its batches cannot be counted beforehand.")
+
+    @property
+    def text(self) -> str:
+        """The schedule as `parse_schedule` reads it."""
+        return f"adaptive:{self.shortest}-{self.longest}"
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """The one source of Phase GP."""
+        return frozenset({self.source})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that was learned."""
+        return asdict(self.memory)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.memory = Memory(**{**state, "log": list(state["log"])})
+
+    def _count(self, report: Report) -> None:
+        """Count GP batches by epochs, and say so when there are too few of them to be worth it."""
+        memory = self.memory
+        if report.step.epoch != memory.epoch:
+            wanted = self.shortest / (self.shortest + 1) / 2
+            if memory.epoch >= self.warmup and memory.epoch_predicted < wanted * memory.epoch_batches:
+                memory.log.append(
+                    f"epoch {memory.epoch + 1}: {SWITCHING}; {memory.epoch_predicted} of {memory.epoch_batches} batches "
+                    "were predicted."
+                )
+            memory.epoch, memory.epoch_predicted, memory.epoch_batches = report.step.epoch, 0, 0
+        memory.epoch_batches += 1
+        memory.epoch_predicted += report.phase is Phase.GP and not report.guarded
+
+    def _measure(self, report: Report) -> None:
+        memory = self.memory
+        memory.cosine = _follow(memory.cosine, report.cosine, 0.2)
+        memory.norm_ratio = _follow(memory.norm_ratio, report.norm_ratio, 0.2)
+        memory.recent_loss = _follow(memory.recent_loss, report.loss, 0.3)
+        memory.usual_loss = _follow(memory.usual_loss, report.loss, 0.05)
+
+    def _decide(self, report: Report) -> None:
+        """Set the length of the coming GP phase, or pause."""
+        memory = self.memory
+        cosine, ratio = memory.cosine or 0.0, memory.norm_ratio or 0.0
+        rise = 0.0
+        if memory.recent_loss is not None and memory.usual_loss:
+            rise = memory.recent_loss / memory.usual_loss - 1
+        lost = report.loss is not None and not isfinite(report.loss)
+        if lost or rise > 4 * self.slack:
+            signature = OVERFIT if cosine >= self.good else UNDERFIT
+            self._pause(report, signature, "the loss is not finite" if lost else f"the loss rose by {rise:.0%}")
+        elif cosine < self.bad or ratio > self.loudest:
+            self._pause(report, UNDERFIT, f"cosine {cosine:.3f}, norm ratio {ratio:.2f} with the true gradients")
+        else:
+            if not memory.paused:  # after a pause the shortest phase comes first
+                better = cosine >= self.good and rise <= self.slack
+                memory.pauses = 0 if better else memory.pauses
+                memory.length = min(self.longest, max(self.shortest, memory.length + (1 if better else -1)))
+            memory.paused = False
+            memory.left_predicted = memory.length
+
+    def _pause(self, report: Report, signature: str, why: str) -> None:
+        """Go back to backprop for a while, and say why."""
+        memory = self.memory
+        memory.pauses += 1
+        memory.paused = True
+        memory.length = self.shortest
+        memory.left_predicted, memory.left_true = 0, self.longest * memory.pauses
+        if not (memory.recent_loss is None or isfinite(memory.recent_loss)):
+            memory.recent_loss = memory.usual_loss = None  # begin anew
+        memory.log.append(
+            f"epoch {report.step.epoch + 1}, batch {report.step.batch + 1}: {signature}; {why}. "
+            f"Backprop for {memory.left_true} batches."
+        )
+
+
+def _follow(average: float | None, value: float | None, share: float) -> float | None:
+    """Return a running average after one more value."""
+    if value is None:
+        return average
+    return value if average is None else average + share * (value - average)

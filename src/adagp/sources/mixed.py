@@ -1,0 +1,107 @@
+"""A weighted sum of sources: what one lacks, another may have."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+
+from adagp.errors import OptionError
+from adagp.sites import Site
+from adagp.sources.base import SOURCES, Moment, Source
+from adagp.sources.feedback import FeedbackSource
+from adagp.sources.norms import RunningNorms
+from adagp.sources.remembered import ReplaySource
+
+
+class MixedSource(Source):
+    """Adds up the gradients of several sources, each with its weight. A site needs an answer of all of them."""
+
+    def __init__(self, parts: Sequence[tuple[Source, float]]) -> None:
+        if not parts:
+            raise OptionError("a mixture needs at least one source.")
+        self.parts = tuple(parts)
+        self.learns = any(source.learns for source, _ in self.parts)
+        self.needs_targets = any(source.needs_targets for source, _ in self.parts)
+        self.needs_error = any(source.needs_error for source, _ in self.parts)
+        self.needs_backward = any(source.needs_backward for source, _ in self.parts)
+        self.needs_shapes = any(source.needs_shapes for source, _ in self.parts)
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Let each part know the sites."""
+        for source, _ in self.parts:
+            source.bind(sites, norms)
+
+    def prepare(self, shapes: Mapping[Site, Size]) -> None:
+        """Show the shapes to each part."""
+        for source, _ in self.parts:
+            source.prepare(shapes)
+
+    def begin(self, moment: Moment) -> None:
+        """Begin the batch for each part."""
+        for source, _ in self.parts:
+            source.begin(moment)
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Show the call to each part."""
+        changed = None
+        for source, _ in self.parts:
+            replacement = source.watch(site, inputs, output if changed is None else changed)
+            changed = changed if replacement is None else replacement
+        return changed
+
+    def feel(self, error: Tensor) -> None:
+        """Show the error to the parts that need it."""
+        for source, _ in self.parts:
+            if source.needs_error:
+                source.feel(error)
+
+    @torch.no_grad()
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return the weighted sums."""
+        given = [source.produce(sites) for source, _ in self.parts]
+        return [self._sum(answers) for answers in zip(*given, strict=True)]
+
+    def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
+        """Let the parts that learn do so."""
+        for source, _ in self.parts:
+            if source.learns:
+                source.observe(sites, gradients)
+
+    def forget(self) -> None:
+        """End the batch for each part."""
+        for source, _ in self.parts:
+            source.forget()
+
+    def end_epoch(self) -> None:
+        """End the epoch for each part."""
+        for source, _ in self.parts:
+            source.end_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the parts."""
+        return {"parts": [source.state_dict() for source, _ in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        for (source, _), one in zip(self.parts, state["parts"], strict=True):
+            source.load_state_dict(one)
+
+    def _sum(self, answers: Sequence[Tensor | None]) -> Tensor | None:
+        known = [one for one in answers if one is not None]
+        if len(known) < len(answers):
+            return None
+        total = known[0] * self.parts[0][1]
+        for one, (_, weight) in zip(known[1:], self.parts[1:], strict=True):
+            total.add_(one, alpha=weight)
+        return total
+
+
+def feedback_and_replay(feedback: FeedbackSource | None = None, share: float = 0.5) -> MixedSource:
+    """Return `share` of feedback and the rest of replay: two estimates of one gradient with errors of different kinds."""
+    if not 0 <= share <= 1:
+        raise OptionError(f"feedback's share in the mixture is {share}; it must be 0 to 1.")
+    return MixedSource([(feedback or FeedbackSource(), share), (ReplaySource(), 1 - share)])
+
+
+SOURCES.add("feedback_replay", feedback_and_replay)

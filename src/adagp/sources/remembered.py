@@ -1,0 +1,82 @@
+"""Gradients from memory: the last true gradient, or an average of the last ones. Controls that every predictor must beat."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adagp.errors import OptionError
+from adagp.sites import Site
+from adagp.sources.base import SOURCES, Source
+from adagp.sources.norms import RunningNorms
+
+
+class AverageSource(Source):
+    """The mean of each site's last `last` true gradients, of those there are; 0 before the first.
+
+    With `decay` (0 to 1) it is their exponential average instead, which keeps one tensor a site in place of `last`: a plain
+    mean until `1 / (1 - decay)` gradients were seen, exponential forgetting after that.
+    """
+
+    learns = True
+
+    def __init__(self, last: int = 4, decay: float | None = None) -> None:
+        if last < 1:
+            raise OptionError(f"the average is taken over {last} gradients; it must be 1 or more.")
+        if decay is not None and not 0 <= decay < 1:
+            raise OptionError(f"the average's decay is {decay}; it must be 0 or more and below 1.")
+        self.last = last
+        self.decay = decay
+        self._kept: dict[int, list[Tensor]] = {}
+        self._seen: dict[int, int] = {}
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Take note of the device that the gradients live on."""
+        self._device = sites[0].weight.device
+
+    @torch.no_grad()
+    def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
+        """Take in the true gradients of one batch."""
+        for site, gradient in zip(sites, gradients, strict=True):
+            kept = self._kept.setdefault(site.index, [])
+            seen = self._seen[site.index] = self._seen.get(site.index, 0) + 1
+            if self.decay is not None and kept:
+                kept[0].lerp_(gradient, max(1 / seen, 1 - self.decay))
+            elif len(kept) < self.last:
+                kept.append(gradient.detach().clone())
+            else:
+                kept[(seen - 1) % self.last].copy_(gradient)
+
+    @torch.no_grad()
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return the averages, as copies."""
+        return [self._mean(self._kept.get(site.index, []), site) for site in sites]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the gradients that are kept, and how many were seen."""
+        return {"kept": {index: list(kept) for index, kept in self._kept.items()}, "seen": dict(self._seen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self._kept = {index: [one.to(self._device, copy=True) for one in kept] for index, kept in state["kept"].items()}
+        self._seen = dict(state["seen"])
+
+    def _mean(self, kept: Sequence[Tensor], site: Site) -> Tensor:
+        if not kept:
+            return torch.zeros_like(site.weight)
+        total = kept[0].clone()
+        for one in kept[1:]:
+            total += one
+        return total.div_(len(kept))
+
+
+class ReplaySource(AverageSource):
+    """The last true gradient once more."""
+
+    def __init__(self) -> None:
+        super().__init__(last=1)
+
+
+SOURCES.add("average", AverageSource)
+SOURCES.add("replay", ReplaySource)

@@ -1,0 +1,164 @@
+"""Synthetic gradients after Jaderberg and others (2017): one small network a site predicts the gradient at its output."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from adagp.errors import OptionError
+from adagp.sites import Site
+from adagp.sources.base import SOURCES, Moment
+from adagp.sources.labels import class_count, class_shares
+from adagp.sources.learner import Learner, TrainedSource
+from adagp.sources.local import LocalSource, weight_gradient
+from adagp.sources.norms import RunningNorms
+from adagp.sources.options import LearningOptions
+from adagp.sources.taps import on_gradient
+
+_CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
+    3: nn.Conv1d,
+    4: nn.Conv2d,
+    5: nn.Conv3d,
+}
+"""The convolution that goes with a weight of so many dimensions."""
+
+
+class SyntheticNetwork(nn.Module):
+    """From a layer's output to the gradient there, sample by sample: two layers of the site's own kind, `hidden` in between.
+
+    Labels, if there are any, are added to the hidden layer. The output is divided by its root mean square first; the answer
+    is in units of `scale`, the running root mean square of the true gradient. It starts at zero: "no gradient".
+    """
+
+    scale: Tensor
+    count: Tensor
+
+    def __init__(self, site: Site, hidden: int, classes: int) -> None:
+        super().__init__()
+        rows = site.rows
+        if isinstance(site.module, nn.Linear):
+            self.first: nn.Module = nn.Linear(rows, hidden)
+            last: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d = nn.Linear(hidden, rows)
+        else:
+            kind = _CONVOLUTIONS[site.weight.dim()]
+            self.first = kind(rows, hidden, 3, padding=1)
+            last = kind(hidden, rows, 3, padding=1)
+        assert last.bias is not None
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.last: nn.Module = last
+        self.labels = nn.Linear(classes, hidden, bias=False) if classes else None
+        self.register_buffer("scale", torch.zeros(()))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, output: Tensor, shares: Tensor | None) -> Tensor:
+        """Return the gradient at `output`, in units of `scale`; `shares` are the classes of each sample."""
+        hidden = self.first(output.float() / output.float().square().mean().sqrt().clamp(min=1e-12))
+        if self.labels is not None and shares is not None:
+            marks = self.labels(shares)
+            axes = hidden.dim() - 2
+            last = isinstance(self.first, nn.Linear)
+            hidden = hidden + (
+                marks.view(len(marks), *[1] * axes, -1) if last else marks.view(*marks.shape, *[1] * axes)
+            )
+        return self.last(F.relu(hidden))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def rescale(self, gradient: Tensor, decay: float = 0.95) -> None:
+        """Let the scale follow the true gradients: a plain mean at first, exponential forgetting after that."""
+        self.count += 1
+        share = (1 / self.count).clamp(min=1 - decay)
+        self.scale.lerp_(gradient.float().square().mean().sqrt(), share)
+
+
+class SyntheticSource(LocalSource, TrainedSource):
+    """Predicts the gradient at each site's output from that output (and the labels), and takes the weight gradient with it.
+
+    The networks learn in BP batches from the true gradients at the outputs, one step of Adam a batch on the sum of the
+    sites' mean squared errors.
+    """
+
+    def __init__(
+        self,
+        options: LearningOptions | None = None,
+        hidden: int = 32,
+        labels: bool = False,
+        classes: int | None = None,
+    ) -> None:
+        if hidden < 1:
+            raise OptionError(f"the synthetic-gradient networks have {hidden} hidden channels; it must be 1 or more.")
+        super().__init__("dni")
+        self.options = options or LearningOptions()
+        self.hidden = hidden
+        self.needs_targets = labels
+        self.classes = classes
+        self._seen: dict[Site, list[tuple[Tensor, Tensor]]] = {}
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Build the networks, without touching the global random state."""
+        super().bind(sites, norms)
+        self._classes = class_count(sites, self.classes) if self.needs_targets else 0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.options.seed)
+            networks = [SyntheticNetwork(site, self.hidden, self._classes) for site in sites]
+        self.networks = nn.ModuleList(networks).to(sites[0].weight.device)
+        self.learner = Learner(self.networks, self.options)
+
+    def begin(self, moment: Moment) -> None:
+        """Keep the labels."""
+        self._moment = moment
+        self._shares = class_shares(moment.targets, self._classes) if self.needs_targets else None
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Predict at once where the site is served (or measured); else keep the output until its gradient is known."""
+        served = site in self._moment.replaced
+        if served or self._moment.measured:
+            self.add(site, weight_gradient(site, inputs[0], self._predict(site, output)))
+        if served or not output.requires_grad:
+            return None
+        copy = output.detach().clone()  # the next layer may change it in place
+
+        def receive(gradient: Tensor) -> None:
+            self._seen.setdefault(site, []).append((copy, gradient / self._moment.scale))
+
+        return on_gradient(output, receive)
+
+    @torch.enable_grad()
+    def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
+        """Take one step on the sum of the sites' mean squared errors."""
+        losses = []
+        for site in sites:
+            network = self._network(site)
+            for output, truth in self._seen.get(site, []):
+                network.rescale(truth)
+                aim = truth.float() / network.scale.clamp(min=1e-30)
+                losses.append(F.mse_loss(network(output, self._shares), aim))
+        if losses:
+            self.learner.step(torch.stack(losses).sum())
+
+    def forget(self) -> None:
+        """Drop what was kept of this batch."""
+        super().forget()
+        self._seen.clear()
+
+    def _network(self, site: Site) -> SyntheticNetwork:
+        network = self.networks[site.index]
+        assert isinstance(network, SyntheticNetwork)
+        return network
+
+    @torch.no_grad()
+    def _predict(self, site: Site, output: Tensor) -> Tensor:
+        network = self._network(site)
+        prediction: Tensor = network(output.detach(), self._shares)
+        return prediction * network.scale
+
+
+def labelled_synthetic() -> SyntheticSource:
+    """Return the variant that sees the labels."""
+    return SyntheticSource(labels=True)
+
+
+SOURCES.add("dni", SyntheticSource)
+SOURCES.add("dni_labels", labelled_synthetic)

@@ -1,0 +1,26 @@
+"""Getting at the gradient of a tensor in the middle of a model."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
+    """Call `receive` with the loss's gradient at `output` in the backward pass; return the tensor to go on with.
+
+    Where `output` needs no gradient, because nothing below it does, it is made to begin a graph of its own. That one is a
+    copy: the layers above may change what they get in place, which is not allowed for the beginning of a graph.
+    """
+
+    def hook(gradient: Tensor) -> None:
+        receive(gradient)
+
+    if output.requires_grad:
+        output.register_hook(hook)
+        return output
+    if not torch.is_grad_enabled():
+        return output
+    leaf = output.detach().requires_grad_()
+    leaf.register_hook(hook)
+    return leaf.clone()

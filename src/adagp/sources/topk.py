@@ -1,0 +1,151 @@
+"""The approximated weight gradient of Wang and Nelaturu: from the few positions with the largest output gradient."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Size, Tensor, nn
+
+from adagp.errors import OptionError
+from adagp.sites import Site
+from adagp.sources.base import SOURCES, Moment
+from adagp.sources.local import Kept, LocalSource, batched, padded
+from adagp.sources.taps import on_gradient
+
+Scale = Literal["unbiased", "published"]
+_CACHED = 2**17  # numbers that stay in a processor's cache between two passes over them
+
+
+class TopKSource(LocalSource):
+    """For each sample and output channel only the inputs under the `k` largest output gradients are looked at.
+
+    Each of the k patches of the input is weighted with the gradient at its own position plus an equal share of the sum over
+    all other positions. The weights thus add up to what the exact gradient's do (`scale="unbiased"`), one position gets the
+    whole sum as published, and k = all positions is exact. `scale="published"` divides by the batch size once more, as the
+    paper's text has it; a mean loss has done so already.
+
+    Positions of a Linear are those of the sequence; without a sequence, the samples of the batch.
+    """
+
+    needs_backward = True
+    needs_shapes = True
+
+    def __init__(self, k: int = 1, scale: Scale = "unbiased") -> None:
+        if k < 1:
+            raise OptionError(f"topk keeps {k} positions; it must keep 1 or more.")
+        if scale not in ("unbiased", "published"):
+            raise OptionError(f"topk's scale is '{scale}'; it must be unbiased or published.")
+        super().__init__("topk")
+        self.k = k
+        self.scale = scale
+
+    def prepare(self, shapes: Mapping[Site, Size]) -> None:
+        """Refuse sites with fewer than k positions."""
+        for site, shape in shapes.items():
+            self._refuse_few_positions(site, shape)
+
+    def begin(self, moment: Moment) -> None:
+        """Keep the loss's scale."""
+        self._moment = moment
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Keep the input, and take the gradient as soon as the backward pass has reached the output."""
+        self._refuse_few_positions(site, output.shape)
+        kept = Kept(site, inputs)
+
+        def receive(gradient: Tensor) -> None:
+            factor = 1 / self._moment.scale / (len(output) if self.scale == "published" else 1)
+            self.add(site, topk_gradient(site, kept.get(), gradient * factor, self.k))
+
+        return on_gradient(output, receive)
+
+    def _refuse_few_positions(self, site: Site, shape: Size) -> None:
+        positions = prod(position_shape(site.module, shape))
+        if self.k > positions:
+            raise OptionError(
+                f"topk keeps {self.k} positions, but the output {tuple(shape)} of site '{site.name}' "
+                f"({type(site.module).__name__}) has only {positions}. Give a smaller k, or exclude the site."
+            )
+
+
+def position_shape(module: nn.Module, shape: Size) -> tuple[int, ...]:
+    """Return the axes of an output of `shape` among which positions are chosen."""
+    if not isinstance(module, nn.Linear):
+        return tuple(shape[-len(module.kernel_size) :])  # type: ignore[arg-type]  # every torch convolution has a tuple
+    return tuple(shape[1:-1] if len(shape) > 2 else shape[:-1])
+
+
+@torch.no_grad()
+def topk_gradient(site: Site, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
+    """Return the weight gradient of `site` from the `k` positions with the largest |gradient| of each sample and channel."""
+    weight = site.weight
+    inputs, gradient = inputs.to(weight.dtype), gradient.to(weight.dtype)
+    if isinstance(site.module, nn.Linear):
+        return _linear(inputs, gradient, k)
+    return _convolution(site.module, batched(site.module, inputs), batched(site.module, gradient), weight.shape, k)
+
+
+def choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the last axis's `k` places of largest size, and their weights: the value there and a share of all others."""
+    part = len(gradient)
+    if gradient.device.type == "cpu":
+        part = max(1, _CACHED * part // max(1, gradient.numel()))
+    pairs = [_choose(one, k) for one in gradient.split(part)]
+    return torch.cat([places for places, _ in pairs]), torch.cat([weights for _, weights in pairs])
+
+
+def _choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    sizes = gradient.abs()
+    places = sizes.max(-1, keepdim=True).indices if k == 1 else sizes.topk(k, dim=-1, sorted=False).indices
+    values = gradient.gather(-1, places)
+    left = gradient.sum(-1, keepdim=True) - values.sum(-1, keepdim=True)
+    return places, values + left / k
+
+
+def _linear(inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
+    """Return the sum over the chosen rows of the input, one bag an output neuron."""
+    samples = len(gradient) if gradient.dim() > 2 else 1
+    flat = gradient.reshape(samples, -1, gradient.shape[-1])  # samples, positions, neurons
+    places, weights = choose(flat.transpose(1, 2), k)
+    rows = places + flat.shape[1] * torch.arange(samples, device=places.device)[:, None, None]
+    bags, factors = (one.transpose(0, 1).reshape(flat.shape[2], -1) for one in (rows, weights))
+    return _bag_sums(inputs.reshape(-1, inputs.shape[-1]), bags, factors)
+
+
+def _convolution(module: nn.Module, inputs: Tensor, gradient: Tensor, shape: Size, k: int) -> Tensor:
+    """Return the sum over the input patches under the chosen positions, one bag a channel and kernel tap.
+
+    The input is laid out as rows of channels, one a pixel (of a group), so that a tap of a patch is one row. Rows and their
+    weights grow by one kernel axis at a time; a tap outside the input gets weight 0.
+    """
+    inputs, geometry = padded(module, inputs)
+    samples, channels, groups = len(inputs), shape[0], geometry.groups
+    places, weights = choose(gradient.flatten(2), k)
+    places, weights = (
+        one.transpose(0, 1).reshape(channels, 1, -1) for one in (places, weights)
+    )  # channel, tap, chosen
+    group = torch.arange(channels, device=places.device)[:, None, None] // (channels // groups)
+    rows = torch.arange(samples, device=places.device).repeat_interleave(k) * groups + group
+    coordinates = torch.unravel_index(places, gradient.shape[2:])
+    axes = zip(
+        coordinates, geometry.stride, geometry.padding, geometry.dilation, inputs.shape[2:], shape[2:], strict=True
+    )
+    for coordinate, stride, padding, dilation, size, taps in axes:
+        tap = torch.arange(taps, device=places.device)[:, None] * dilation - padding
+        pixel = coordinate * stride + tap
+        inside = (pixel >= 0) & (pixel < size)
+        rows = (rows[:, :, None] * size + pixel.clamp(0, size - 1)[:, None]).flatten(1, 2)
+        weights = (weights[:, :, None] * inside[:, None]).flatten(1, 2)
+    table = inputs.unflatten(1, (groups, shape[1])).movedim(2, -1).reshape(-1, shape[1])
+    sums = _bag_sums(table, rows.flatten(0, 1), weights.flatten(0, 1))
+    return sums.view(channels, *shape[2:], shape[1]).movedim(-1, 1).contiguous()
+
+
+def _bag_sums(rows: Tensor, bags: Tensor, weights: Tensor) -> Tensor:
+    """Return for each bag the weighted sum of the rows that it names."""
+    return F.embedding_bag(bags.contiguous(), rows, mode="sum", per_sample_weights=weights.contiguous())
+
+
+SOURCES.add("topk", TopKSource)

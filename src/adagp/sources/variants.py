@@ -1,0 +1,63 @@
+"""Two variants of ADA-GP's predictor that tell what its input is worth: one sees too little, the other more."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from adagp.predictor.network import PredictorNetwork
+from adagp.sites import Site
+from adagp.sources.base import SOURCES, Moment
+from adagp.sources.labels import batch_shares, class_count
+from adagp.sources.options import LearningOptions
+from adagp.sources.predicted import PredictedSource
+from adagp.sources.randomness import step_generator
+
+
+class ShuffledSource(PredictedSource):
+    """A control: the predictor, but each row sees the output channel of another row, drawn afresh every batch.
+
+    What it still predicts well, it does not take from the layer's output.
+    """
+
+    def begin(self, moment: Moment) -> None:
+        """Keep the step, of which the order is a function."""
+        self._step = moment.step
+
+    def predict(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> list[Tensor]:
+        """Return `(rows, width)` for each site. All calls in a batch use the same order."""
+        generator = step_generator(self.options.seed, self._step)
+        orders = [torch.randperm(len(summary), generator=generator) for summary in summaries]
+        mixed = [summary[order.to(summary.device)] for summary, order in zip(summaries, orders, strict=True)]
+        return super().predict(sites, mixed)
+
+
+class LabelledSource(PredictedSource):
+    """The predictor, which also sees the share of each class in the batch."""
+
+    needs_targets = True
+
+    def __init__(self, options: LearningOptions | None = None, channels: int = 4, classes: int | None = None) -> None:
+        super().__init__(options, channels)
+        self.classes = classes
+
+    def build_network(self, sites: Sequence[Site]) -> nn.Module:
+        """Return a network as wide as the widest site, with a feature for each class."""
+        self._classes = class_count(sites, self.classes)
+        return PredictorNetwork(
+            max(site.width for site in sites), self.options.grid, self.channels, context=self._classes
+        )
+
+    def begin(self, moment: Moment) -> None:
+        """Count the classes of the batch."""
+        self._shares = batch_shares(moment.targets, self._classes)
+
+    def predict(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> list[Tensor]:
+        """Return `(rows, width)` for each site."""
+        shares = self._shares.to(summaries[0].device)
+        rows: list[Tensor] = self.network(summaries, [site.width for site in sites], shares)
+        return rows
+
+
+SOURCES.add("shuffled", ShuffledSource)
+SOURCES.add("predicted_labels", LabelledSource)

@@ -1,0 +1,21 @@
+import torch
+
+from adagp.sites import Site
+from adagp.sources import SOURCES, SkipSource, ZeroSource
+
+
+def test_zero_is_zero_and_its_own_tensor(sites: tuple[Site, ...]) -> None:
+    for site, one in zip(sites, ZeroSource().produce(sites), strict=True):
+        assert one is not None
+        assert torch.equal(one, torch.zeros_like(site.weight))
+
+
+def test_skip_gives_nothing(sites: tuple[Site, ...]) -> None:
+    assert SkipSource().produce(sites) == [None, None]
+    assert SkipSource.skips
+
+
+def test_momentum_is_zero_under_another_name() -> None:
+    assert isinstance(SOURCES["momentum"](), ZeroSource)
+    assert isinstance(SOURCES["zero"](), ZeroSource)
+    assert isinstance(SOURCES["skip"](), SkipSource)
