@@ -16,6 +16,7 @@ from adagp.plan import Phase
 from adagp.schedules import Adaptive, Ladder, Rung
 from adagp.sources.topk import topk_gradient
 from adagp.train.engine import Trainer
+from adagp.train.quality import cosine
 
 INPUTS = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -222,11 +223,40 @@ def test_a_cut_by_its_saving_saves_as_much() -> None:
     assert saved / (shares["forward"] + shares["backward"]) >= 0.4
 
 
-def test_gradients_of_a_scaled_loss_are_unscaled_for_topk() -> None:
+def test_feedback_takes_weight_gradients_alone_and_no_chain() -> None:
+    """Of a GP batch's convolutions backwards, none is for an input; nothing runs back through the normalisation."""
+    trainer = attached(model_of_convolutions(), Ladder(1, (Rung(1, 0),), "feedback"), batches=2)
+    for _ in range(2):
+        trainer.step(INPUTS, TARGETS, F.cross_entropy)
+    operations = counted(trainer)
+    assert (operations.weight_gradients, operations.input_gradients) == (4, 0)
+    assert operations.count["native_batch_norm_backward"] == 0
+
+
+def test_feedback_below_a_cut_and_backprop_above_it() -> None:
+    model = model_of_convolutions()
+    trainer = attached(model, "sites=cut at 6; batches=every 2nd; source=feedback", sample=INPUTS)
+    trainer.step(INPUTS, TARGETS, F.cross_entropy)
+    plain = copy.deepcopy(model)
+    F.cross_entropy(plain(INPUTS), TARGETS).backward()
+    with trainer.batch() as batch:
+        batch.backward(F.cross_entropy(model(INPUTS), TARGETS))
+        for place in (0, 3):  # it has seen this very batch, so it is not far from the truth
+            assert cosine(gradient_of(model, place), gradient_of(plain, place)) > 0.3
+        assert torch.equal(gradient_of(model, 6), gradient_of(plain, 6))
+        assert weight_of(model, 4).grad is None
+        batch.step()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["sites=every 2nd conv; source=topk", Ladder(1, (Rung(1, 1),), "feedback"), Ladder(1, (Rung(1, 1),), "dni")],
+)
+def test_gradients_of_a_scaled_loss_are_unscaled(schedule: Any) -> None:
     one, other = model_of_convolutions(), model_of_convolutions()
-    scaled = attached(one, "sites=every 2nd conv; source=topk", scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
-    plain = attached(other, "sites=every 2nd conv; source=topk")
-    for _ in range(3):
+    scaled = attached(one, schedule, batches=2, scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+    plain = attached(other, schedule, batches=2)
+    for _ in range(4):
         for trainer in (scaled, plain):
             trainer.step(INPUTS, TARGETS, F.cross_entropy)
     assert all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))

@@ -244,6 +244,47 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
     assert folders[0].rows()[-1]["train_loss"] != folders[2].rows()[-1]["train_loss"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"method": "topk", "ratio": "1:1", "topk": 65},
+            "topk keeps 65 positions, but the output (200, 4, 8, 8) of site '0' (Conv2d) has only 64. "
+            "Give a smaller k, or exclude the site.",
+        ),
+        (
+            {"method": "topk", "ratio": "sites=5", "topk": 201, "batch_size": 200},
+            "topk keeps 201 positions, but the output (200, 10) of site '5' (Linear) has only 200. "
+            "Give a smaller k, or exclude the site.",
+        ),
+        (
+            {"method": "zero", "ratio": "sites=head*"},
+            "the schedule's pattern 'head*' matches no site of the model. Its sites are: 0, 5.",
+        ),
+        (
+            {"method": "zero", "ratio": "approx:1"},
+            "the schedule's sites begin with conv number 2, but the model has 1 such sites.",
+        ),
+        (
+            {"method": "zero", "ratio": "sites=every conv"},
+            "the schedule's sites 'every conv' take in '0', the model's first site, whose gradient is never to be "
+            "replaced. Begin with the 2nd, or say first=allowed.",
+        ),
+        (
+            {"method": "replay", "ratio": "sites=cut 90%"},
+            "the schedule wants to save 90% of a batch's work, but without any backward pass it is 60%; "
+            "ask for that or less.",
+        ),
+    ],
+)
+def test_plans_that_cannot_work_are_refused_before_anything_is_written(
+    options: dict[str, Any], message: str, user_model: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        Session(short(user_model, **options))
+    assert str(caught.value) == message
+
+
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     with pytest.raises(RunError, match="there is no checkpoint at '.*' yet: nothing to resume"):

@@ -82,6 +82,10 @@ class Schedule(ABC):
         """Return the schedule for a model's layers; refuse what does not fit them."""
         return self
 
+    def serves(self, site: str) -> bool:
+        """Tell whether `site` may come from a source in some plan, once the schedule is resolved."""
+        return True
+
     def phase(self, step: Step) -> Phase:
         """Return the phase of the batch at `step`."""
         return self.plan(step).phase

@@ -78,6 +78,10 @@ class Pattern(Schedule):
             )
         return replace(self, chosen=chosen, held=layout.held_below(len(chosen)) if self.stops else frozenset())
 
+    def serves(self, site: str) -> bool:
+        """Tell whether `site` is among the chosen."""
+        return site in self.chosen
+
     def phase(self, step: Step) -> Phase:
         """Return GP for every batch in which some site comes from the source."""
         if step.epoch < self.warmup:

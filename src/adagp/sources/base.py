@@ -67,7 +67,7 @@ class Source(ABC):
         """Get to know the sites, and the running norms of their true gradients, which the engine keeps up to date."""
 
     def prepare(self, shapes: Mapping[Site, Size]) -> None:  # noqa: B027
-        """See the output shape of each site in a trial forward pass of one batch."""
+        """See the output shape of each site that it may serve, in a trial forward pass of one batch."""
 
     def begin(self, moment: Moment) -> None:  # noqa: B027
         """Take note that a batch begins."""

@@ -69,7 +69,7 @@ def attach(
     )
     if trial is not None:
         for source in needed.values():
-            source.prepare(trial.shapes)
+            source.prepare({site: shape for site, shape in trial.shapes.items() if schedule.serves(site.name)})
     return trainer
 
 
