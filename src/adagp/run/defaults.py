@@ -3,7 +3,7 @@
 from typing import Any
 
 DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
-    # ADA-GP's setting for YOLO-v3
+    # learning rate and weight decay are ADA-GP's for YOLO-v3; it names no optimizer for it
     "voc": {
         "model": "yolov3",
         "optimizer": "adam",
