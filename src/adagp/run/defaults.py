@@ -11,7 +11,7 @@ DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
         "lr_scheduler": "cosine",
         "label_smoothing": 0.1,
     },
-    # ADA-GP's setting for YOLO-v3
+    # learning rate and weight decay are ADA-GP's for YOLO-v3; it names no optimizer for it
     "voc": {
         "model": "yolov3",
         "optimizer": "adam",
