@@ -5,6 +5,7 @@ import sys
 import typer
 
 from adagp.cli.demo import demo, plot
+from adagp.cli.pipeline import pipeline
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
@@ -17,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (train, demo, plot, simulate, sweep):
+for command in (train, demo, plot, simulate, sweep, pipeline):
     app.command()(command)
 
 

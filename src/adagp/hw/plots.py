@@ -27,7 +27,7 @@ def check_plot_path(path: Path) -> None:
 def plot_simulation(simulation: Simulation, path: Path) -> None:
     """Draw the four pictures of one model into `path`."""
     check_plot_path(path)
-    figure, axes = _subplots(2, 2, (13, 9))
+    figure, axes = subplots(2, 2, (13, 9))
     _by_layer(axes[0][0], simulation)
     _speedups(axes[0][1], {simulation.workload.name: _speedups_of(simulation)})
     _energy(axes[1][0], simulation)
@@ -42,13 +42,14 @@ def plot_simulation(simulation: Simulation, path: Path) -> None:
 def plot_speedups(speedups: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
     """Draw bars of speed-ups: `speedups[model][design]`."""
     check_plot_path(path)
-    figure, axes = _subplots(1, 1, (13, 5))
+    figure, axes = subplots(1, 1, (13, 5))
     _speedups(axes[0][0], speedups)
     axes[0][0].set_title(title)
     figure.savefig(path)
 
 
-def _subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Sequence[Sequence["Axes"]]]:
+def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Sequence[Sequence["Axes"]]]:
+    """Return a figure of `size` inches with rows and columns of axes; a missing matplotlib is told."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

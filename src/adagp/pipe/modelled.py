@@ -9,8 +9,9 @@ The bytes that cross a cut are those of the one output at the cut. Where several
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 
+from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
 from adagp.hw.designs import run_baseline
 from adagp.hw.duties import duties
@@ -27,6 +28,14 @@ class Link:
 
     bandwidth: float = inf
     latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0:
+            raise OptionError(
+                f"a link of {self.bandwidth / 1e9:g} gigabytes a second carries nothing; give more than 0."
+            )
+        if not (self.latency >= 0 and isfinite(self.latency)):
+            raise OptionError(f"a link's latency is {self.latency * 1e6:g} microseconds; it must be 0 or more.")
 
 
 def modelled_costs(
