@@ -1,0 +1,197 @@
+"""`adagp pipeline`: a training pipeline over several devices, dry-run."""
+
+import json
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adagp.cli.workloads import model_workload, parse_shape
+from adagp.data.registry import DATASETS
+from adagp.errors import OptionError
+from adagp.hw import DESIGNS, Accelerator
+from adagp.lab.gantt import plot_gantt, text_gantt
+from adagp.lab.style import check_picture_path
+from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
+from adagp.pipe import simulate as dry_run
+from adagp.pipe.modelled import Link, modelled_costs
+from adagp.plan import Phase
+
+_PIPELINE, _MODEL, _OUTPUT = "Pipeline", "Model on accelerators", "Output"
+
+
+def pipeline(
+    schedule: Annotated[
+        str,
+        typer.Option(help="gpipe, dapple, chimera, or a file of actions (.txt).", rich_help_panel=_PIPELINE),
+    ] = "gpipe",
+    devices: Annotated[int, typer.Option(help="Devices, and stages of the model.", rich_help_panel=_PIPELINE)] = 4,
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches a batch.", rich_help_panel=_PIPELINE)] = 4,
+    phases: Annotated[str, typer.Option(help="Phase of each batch.", rich_help_panel=_PIPELINE)] = "GP,BP",
+    forward: Annotated[
+        float | None, typer.Option(help="Steps of a micro-batch's forward; 1.", rich_help_panel=_PIPELINE)
+    ] = None,
+    backward: Annotated[
+        float | None, typer.Option(help="Steps of a micro-batch's backward; 2.", rich_help_panel=_PIPELINE)
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            help="Predictor's forward for a batch, in forwards of a micro-batch; 0.", rich_help_panel=_PIPELINE
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Cost this model instead of constants.", rich_help_panel=_MODEL)
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set: image shape and classes; imagenet.", rich_help_panel=_MODEL)
+    ] = None,
+    input_: Annotated[
+        str | None, typer.Option("--input", help="Input shape, for example 3x64x64.", rich_help_panel=_MODEL)
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Samples a batch; 128.", rich_help_panel=_MODEL)] = None,
+    design: Annotated[str | None, typer.Option(help="Design of each accelerator; max.", rich_help_panel=_MODEL)] = None,
+    dataflow: Annotated[str | None, typer.Option(help="ws, os, is or rs; ws.", rich_help_panel=_MODEL)] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="Gigabytes a second between devices; inf.", rich_help_panel=_MODEL)
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(help="Microseconds of a transfer besides; 0.", rich_help_panel=_MODEL)
+    ] = None,
+    actions: Annotated[
+        bool, typer.Option("--actions", help="Print the actions of each device, and no more.", rich_help_panel=_OUTPUT)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_OUTPUT)
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Picture to FILE.svg or FILE.png.", rich_help_panel=_OUTPUT)] = None,
+) -> None:
+    """Steps, bubbles and kept activations of a pipeline of devices under ADA-GP; nothing is run."""
+    if plot is not None:
+        check_picture_path(plot)
+    program = read_program(schedule, devices, micro_batches, phases)
+    if actions:
+        typer.echo(str(program), nl=False)
+        return
+    constants = {"forward": forward, "backward": backward, "alpha": alpha}
+    modelled = {
+        "dataset": dataset,
+        "input": input_,
+        "batch": batch,
+        "design": design,
+        "dataflow": dataflow,
+        "bandwidth": bandwidth,
+        "latency": latency,
+    }
+    setting = _constants(program, constants, modelled) if model is None else _model(program, model, constants, modelled)
+    timeline = dry_run(program, setting.costs)
+    if plot is not None:
+        plot_gantt(timeline, setting.unit, plot)
+    report = pipeline_report(timeline, setting)
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        print_gantt(timeline, report)
+
+
+def read_program(schedule: str, devices: int, micro_batches: int, phases: str) -> Program:
+    """Return the program of a pipeline by name, or the one in a file."""
+    if not schedule.endswith(".txt"):
+        return generate(schedule, devices, micro_batches, parse_phases(phases))
+    try:
+        return parse_program(Path(schedule).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise OptionError(f"cannot read the schedule '{schedule}': {reason}.") from None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Costs with and without a predictor, and the unit they are in."""
+
+    costs: Costs
+    plain: Costs
+    unit: str
+    clock_hz: float | None = None
+
+
+def _constants(program: Program, constants: dict[str, Any], modelled: dict[str, Any]) -> Setting:
+    _refuse(modelled, "belongs to a model on accelerators; give --model too")
+    given = {name: value for name, value in constants.items() if value is not None}
+    costs = constant_costs(program.stages, **given)
+    return Setting(costs, constant_costs(program.stages, **(given | {"alpha": 0.0})), "steps")
+
+
+def _model(program: Program, model: str, constants: dict[str, Any], modelled: dict[str, Any]) -> Setting:
+    _refuse(constants, "is a constant; with --model, times come from the model")
+    given: dict[str, Any] = {"dataset": "imagenet", "batch": 128, "design": "max", "dataflow": "ws", "input": None}
+    given |= {"bandwidth": inf, "latency": 0.0} | {name: value for name, value in modelled.items() if value is not None}
+    samples, rest = divmod(given["batch"], program.micro_batches)
+    if samples < 1 or rest:
+        raise OptionError(
+            f"a batch of {given['batch']} samples does not split into {program.micro_batches} equal parts."
+        )
+    accelerator = Accelerator(dataflow=given["dataflow"])
+    DESIGNS[given["design"]]
+    DATASETS[given["dataset"]]
+    link = Link(given["bandwidth"] * 1e9, given["latency"] / 1e6)
+    workload = model_workload(model, given["dataset"], parse_shape(given["input"]))
+    costs, plain = (
+        modelled_costs(workload, accelerator, program.stages, samples, design=design, link=link)
+        for design in (given["design"], "baseline")
+    )
+    return Setting(costs, plain, "cycles", accelerator.clock_hz)
+
+
+def _refuse(options: dict[str, Any], reason: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise OptionError(f"--{name} {reason}.")
+
+
+def pipeline_report(timeline: Timeline, setting: Setting) -> dict[str, Any]:
+    """Return the result as plain values with stable names.
+
+    A step is the mean forward of a micro-batch on a stage, as in the paper; with constants, the unit itself.
+    `baseline` is the same pipeline with plain backprop on every batch; there is none for a schedule from a file whose
+    name is not a pipeline's.
+    """
+    program, stages = timeline.program, timeline.costs.stages
+    step = 1.0 if setting.clock_hz is None else sum(stage.forward for stage in stages) / len(stages)
+    report: dict[str, Any] = {
+        "schedule": program.name,
+        "devices": len(program.devices),
+        "micro_batches": program.micro_batches,
+        "phases": [phase.upper() for phase in program.phases],
+        "steps": timeline.steps / step,
+        "bubble_share": timeline.bubble_share,
+        "peak_activations": list(timeline.peak_activations),
+    }
+    if setting.clock_hz is not None:
+        report["cycles"] = timeline.steps
+        report["seconds"] = timeline.steps / setting.clock_hz
+        report["peak_activation_bytes"] = list(timeline.peak_bytes)
+    if program.name in PIPELINES:
+        batches = [Phase.BP] * len(program.phases)
+        plain = dry_run(generate(program.name, program.stages, program.micro_batches, batches), setting.plain)
+        report["baseline_steps"] = plain.steps / step
+        report["speedup"] = plain.steps / timeline.steps if timeline.steps else 1.0
+    return report
+
+
+def print_gantt(timeline: Timeline, report: dict[str, Any]) -> None:
+    """Print the timeline and what came out."""
+    from rich.console import Console
+
+    console = Console()
+    for line in text_gantt(timeline, console.width):
+        console.print(line, highlight=False)
+    parts = [f"{report['steps']:,.5g} steps", f"bubble {report['bubble_share']:.1%}"]
+    parts.append(f"at most {max(report['peak_activations'])} micro-batches kept on a device")
+    if "cycles" in report:
+        parts.append(f"{report['cycles']:,.5g} cycles")
+    if "speedup" in report:
+        parts.append(f"{report['speedup']:.3f}x over {report['baseline_steps']:,.5g} steps of backprop alone")
+    console.print("; ".join(parts) + ".", highlight=False)

@@ -1,0 +1,27 @@
+"""Pipelines of devices: schedules as data and their timeline. No torch here but in `runtime` and its parts."""
+
+from adagp.pipe.actions import Action, Kind, Program, parse_action, parse_phases, parse_program
+from adagp.pipe.costs import Costs, StageCosts, constant_costs
+from adagp.pipe.generate import PIPELINES, generate
+from adagp.pipe.order import Order, validate
+from adagp.pipe.partition import partition
+from adagp.pipe.timeline import Timeline, simulate
+
+__all__ = [
+    "PIPELINES",
+    "Action",
+    "Costs",
+    "Kind",
+    "Order",
+    "Program",
+    "StageCosts",
+    "Timeline",
+    "constant_costs",
+    "generate",
+    "parse_action",
+    "parse_phases",
+    "parse_program",
+    "partition",
+    "simulate",
+    "validate",
+]

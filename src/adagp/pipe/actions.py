@@ -1,0 +1,115 @@
+"""What a device of a pipeline does, one thing after the other, as printable and parsable data.
+
+    2F0     stage 2, forward of micro-batch 0
+    2B0     stage 2, backward of micro-batch 0
+    2U1     stage 2, update by batch 1: in a GP batch predict and step, in a BP batch train the predictor and step
+
+Micro-batches are numbered through the whole program: with four a batch, batch 1 has the micro-batches 4 to 7. A **program**
+has a list of actions for each device. Who waits for whom follows from the actions alone (`adagp.pipe.order`).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast
+
+from adagp.errors import OptionError
+from adagp.plan import Phase
+
+Kind = Literal["F", "B", "U"]
+"""What an action does. Plain strings: a program may have a million actions, and an enum hashes slowly."""
+
+FORWARD: Kind = "F"
+BACKWARD: Kind = "B"
+UPDATE: Kind = "U"
+
+
+class Action(NamedTuple):
+    """One thing that a device does. `number` is the micro-batch; for an update, the batch."""
+
+    stage: int
+    kind: Kind
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.number}"
+
+
+_ACTION = re.compile(r"(\d+)([FBU])(\d+)")
+
+
+def parse_action(text: str) -> Action:
+    """Return the action that `text` names."""
+    match = _ACTION.fullmatch(text)
+    if match is None:
+        raise OptionError(f"cannot read the action '{text}'; write STAGE, F, B or U, and a number, for example 2F0.")
+    return Action(int(match[1]), cast(Kind, match[2]), int(match[3]))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A pipeline's work: the actions of each device, in their order.
+
+    There are as many stages as devices. `phases` has the phase of each batch, `micro_batches` is their number in a batch.
+    """
+
+    name: str
+    micro_batches: int
+    phases: tuple[Phase, ...]
+    devices: tuple[tuple[Action, ...], ...]
+
+    @property
+    def stages(self) -> int:
+        """Parts into which the model is cut."""
+        return len(self.devices)
+
+    def batch_of(self, action: Action) -> int:
+        """Return the batch that an action belongs to."""
+        return action.number if action.kind == UPDATE else action.number // self.micro_batches
+
+    def __str__(self) -> str:
+        phases = ",".join(phase.upper() for phase in self.phases)
+        head = f"{self.name}: {self.micro_batches} micro-batches, phases {phases}"
+        return "\n".join([head, *(" ".join(map(str, actions)) for actions in self.devices)]) + "\n"
+
+
+_HEAD = re.compile(r"(\S+): (\d+) micro-batches, phases (\S+)")
+
+
+def parse_program(text: str) -> Program:
+    """Return the program that `str(program)` gave: a head line, then a line of actions for each device."""
+    head, *rows = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    match = _HEAD.fullmatch(head)
+    if match is None:
+        raise OptionError(
+            f"cannot read the program's first line '{head}'; write NAME: N micro-batches, phases GP,BP,..."
+        )
+    devices = tuple(tuple(map(parse_action, row.split())) for row in rows)
+    micro_batches, phases = int(match[2]), parse_phases(match[3])
+    check_sizes(len(devices), micro_batches, phases)
+    return Program(match[1], micro_batches, phases, devices)
+
+
+def parse_phases(text: str) -> tuple[Phase, ...]:
+    """Return the phases that `text` names, for example `GP,BP`."""
+    names = [part.strip().lower() for part in text.split(",")]
+    if any(name not in (Phase.BP, Phase.GP) for name in names):
+        raise OptionError(f"cannot read the phases '{text}'; write GP and BP, separated by commas.")
+    return tuple(map(Phase, names))
+
+
+def check_sizes(devices: int, micro_batches: int, phases: Sequence[Phase]) -> None:
+    """Refuse a pipeline without devices, micro-batches or batches."""
+    for name, value in (("devices", devices), ("micro-batches", micro_batches), ("phases", len(phases))):
+        if value < 1:
+            raise OptionError(f"a pipeline of {value} {name} does nothing; give 1 or more.")
+
+
+def forwards(stage: int, numbers: Iterable[int]) -> list[Action]:
+    """Return the forward actions of a stage."""
+    return [Action(stage, FORWARD, number) for number in numbers]
+
+
+def backwards(stage: int, numbers: Iterable[int]) -> list[Action]:
+    """Return the backward actions of a stage."""
+    return [Action(stage, BACKWARD, number) for number in numbers]

@@ -1,0 +1,66 @@
+"""The slow check of the timeline: a clock that ticks and devices that look around. Whole-number times, small programs."""
+
+from adagp.pipe.actions import Action, Program
+from adagp.pipe.costs import Costs
+from adagp.plan import Phase
+
+Finished = dict[tuple[int, Action], int]
+"""The end of each finished action, by device and action."""
+
+
+def last_tick(program: Program, costs: Costs) -> int:
+    """Return the tick at which the last action ends. The program must be valid."""
+    finished: Finished = {}
+    queues = [list(row) for row in program.devices]
+    running: list[tuple[Action, int] | None] = [None] * len(queues)
+    tick = 0
+    while any(queues) or any(running):
+        for device, job in enumerate(running):
+            if job is not None and job[1] == tick:
+                finished[device, job[0]] = tick
+                running[device] = None
+        started = True
+        while started:  # work of no length ends in the tick in which it begins
+            started = False
+            for device, queue in enumerate(queues):
+                if running[device] is None and queue and may_begin(program, costs, finished, device, queue[0], tick):
+                    action = queue.pop(0)
+                    phase = program.phases[program.batch_of(action)]
+                    length = int(costs.stages[action.stage].time(action, phase))
+                    started = True
+                    if length == 0:
+                        finished[device, action] = tick
+                    else:
+                        running[device] = (action, tick + length)
+        tick += 1
+    return max(finished.values())
+
+
+def may_begin(program: Program, costs: Costs, finished: Finished, device: int, action: Action, tick: int) -> bool:
+    """Tell whether all that `action` needs has arrived at its device."""
+    stage, kind, number = action
+    here = costs.stages[stage]
+    if kind == "F":
+        if stage == 0:
+            return True
+        return arrived(
+            costs, finished, device, Action(stage - 1, "F", number), costs.stages[stage - 1].output_bytes, tick
+        )
+    if kind == "B":
+        if stage == program.stages - 1:
+            return (device, Action(stage, "F", number)) in finished
+        return arrived(costs, finished, device, Action(stage + 1, "B", number), here.output_bytes, tick)
+    predicted = program.phases[number] is Phase.GP
+    amount = here.summary_bytes if predicted else here.gradient_bytes
+    members = range(number * program.micro_batches, (number + 1) * program.micro_batches)
+    needed = [Action(stage, "F", member) for member in members]
+    needed += [] if predicted else [Action(stage, "B", member) for member in members]
+    return all(arrived(costs, finished, device, one, amount, tick) for one in needed)
+
+
+def arrived(costs: Costs, finished: Finished, device: int, needed: Action, amount: float, tick: int) -> bool:
+    """Tell whether the `amount` of bytes that `needed` made is at `device`."""
+    for (where, action), end in finished.items():
+        if action == needed:
+            return tick >= end + (0 if where == device else costs.transfer(amount))
+    return False

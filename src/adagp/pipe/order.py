@@ -1,0 +1,155 @@
+"""Who waits for whom in a program, and whether it can run at all."""
+
+from collections.abc import Iterator
+
+from adagp.errors import OptionError
+from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program
+from adagp.plan import Phase
+
+Place = tuple[int, int]
+"""A device, and the place of an action in its list."""
+
+Visit = tuple[Place, tuple[Place, ...]]
+"""An action's place, and the places of what it waited for."""
+
+
+class Order:
+    """The dependencies of a valid program: `requirements` of an action, and one `walk` in which all of them are met.
+
+    An action waits for the one before it on its device, and besides:
+
+    - a forward for the forward of the stage before;
+    - a backward for the backward of the stage after (on the last stage, for the forward), and for its own forward;
+    - an update for all forwards (and, in a BP batch, backwards) of the batch on its stage, on every device that holds it.
+
+    The rule of weights is strict synchronisation: on each device, a stage's forwards of a batch come after the stage's
+    update by the batch before. So forward and backward of a micro-batch use the same weights, and these are no batch old.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.places = _places(program)
+        self._holders = _holders(program)
+        _check_complete(program, self.places)
+        _check_local_order(program)
+        self.walk = list(self._run())
+
+    def requirements(self, action: Action) -> Iterator[Place]:
+        """Yield the places of the actions that `action` needs, those that its own device has done anyway left out."""
+        stage, kind, number = action
+        if kind == FORWARD and stage > 0:
+            yield self.places[Action(stage - 1, FORWARD, number)]
+        elif kind == BACKWARD and stage + 1 < self.program.stages:
+            yield self.places[Action(stage + 1, BACKWARD, number)]
+        elif kind == UPDATE:
+            yield from self._holders[stage, number].values()
+
+    def _run(self) -> Iterator[Visit]:
+        """Let each device go as far as it can, and wake it when what it waits for is done."""
+        devices = self.program.devices
+        done = [0] * len(devices)  # actions done so far, by device
+        waiting: dict[Place, list[int]] = {}
+        ready = list(range(len(devices)))
+        while ready:
+            device = ready.pop()
+            while done[device] < len(devices[device]):
+                action = devices[device][done[device]]
+                needed = tuple(self.requirements(action))
+                missing = next((place for place in needed if done[place[0]] <= place[1]), None)
+                if missing is not None:
+                    waiting.setdefault(missing, []).append(device)
+                    break
+                place = (device, done[device])
+                yield place, needed
+                done[device] += 1
+                ready += waiting.pop(place, [])
+        if any(count < len(row) for count, row in zip(done, devices, strict=True)):
+            raise OptionError(f"the program never ends: {'; '.join(self._stuck(done))}.")
+
+    def _stuck(self, done: list[int]) -> Iterator[str]:
+        for device, row in enumerate(self.program.devices):
+            if done[device] < len(row):
+                action = row[done[device]]
+                missing = next(place for place in self.requirements(action) if done[place[0]] <= place[1])
+                wanted = self.program.devices[missing[0]][missing[1]]
+                yield f"device {device} stands before {action} and waits for {wanted} of device {missing[0]}"
+
+
+def validate(program: Program) -> None:
+    """Refuse a program that lacks or repeats an action, breaks the rule of weights, or would wait for ever."""
+    Order(program)
+
+
+def _places(program: Program) -> dict[Action, Place]:
+    """Return where each action is; an update is where its stage's first holder does it."""
+    places: dict[Action, Place] = {}
+    for device, row in enumerate(program.devices):
+        seen: set[Action] = set()
+        for place, action in enumerate(row):
+            twice = action in seen if action.kind == UPDATE else action in places
+            if twice:
+                raise OptionError(f"{action} is in the program twice; each action is done once.")
+            seen.add(action)
+            places.setdefault(action, (device, place))
+    return places
+
+
+def _holders(program: Program) -> dict[tuple[int, int], dict[int, Place]]:
+    """Return for each stage and batch the devices that work on it, each with the place of its last such action."""
+    holders: dict[tuple[int, int], dict[int, Place]] = {}
+    for device, row in enumerate(program.devices):
+        for place, action in enumerate(row):
+            if action.kind != UPDATE:
+                key = (action.stage, action.number // program.micro_batches)
+                holders.setdefault(key, {})[device] = (device, place)
+    return holders
+
+
+def _check_complete(program: Program, places: dict[Action, Place]) -> None:
+    expected = set(_expected(program))
+    for action in sorted(places.keys() - expected):
+        raise OptionError(f"{action} has no place in {_size(program)}.")
+    for action in sorted(expected - places.keys()):
+        raise OptionError(f"{action} is missing from the program.")
+
+
+def _expected(program: Program) -> Iterator[Action]:
+    for stage in range(program.stages):
+        for batch, phase in enumerate(program.phases):
+            yield Action(stage, UPDATE, batch)
+            for number in range(batch * program.micro_batches, (batch + 1) * program.micro_batches):
+                yield Action(stage, FORWARD, number)
+                if phase is not Phase.GP:
+                    yield Action(stage, BACKWARD, number)
+
+
+def _size(program: Program) -> str:
+    phases = ",".join(phase.upper() for phase in program.phases)
+    return f"{program.stages} stages, {program.micro_batches} micro-batches a batch and the phases {phases}"
+
+
+def _check_local_order(program: Program) -> None:
+    """Check what concerns one device: backward after its own forward, and the rule of weights for each copy it holds."""
+    for device, row in enumerate(program.devices):
+        begun: set[tuple[int, int]] = set()
+        updates = dict.fromkeys((action.stage for action in row), 0)
+        for action in row:
+            stage, kind, number = action
+            if program.batch_of(action) != updates[stage]:
+                raise OptionError(_weights(program, device, action, updates[stage]))
+            if kind == UPDATE:
+                updates[stage] += 1
+            elif kind == FORWARD:
+                begun.add((stage, number))
+            elif (stage, number) not in begun:
+                raise OptionError(f"device {device} does {action} before {stage}F{number}, or without it.")
+        for stage, count in updates.items():
+            if count < len(program.phases):
+                raise OptionError(f"device {device} holds stage {stage} but never does {stage}U{count}.")
+
+
+def _weights(program: Program, device: int, action: Action, updates: int) -> str:
+    had = f"after {action.stage}U{updates - 1}" if updates else "before any update"
+    batch = program.batch_of(action)
+    wanted = f"after {action.stage}U{batch - 1}" if batch else "before any update"
+    return f"device {device} does {action} {had} of its copy; with strict synchronisation it must come {wanted}."

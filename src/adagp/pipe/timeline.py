@@ -1,0 +1,99 @@
+"""A program's dry run: when each action begins and ends, without running anything.
+
+Every device does its actions in their order, each as soon as the device is free and what the action needs has arrived. So
+the times are longest paths, found in one walk over the actions.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from adagp.errors import OptionError
+from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program
+from adagp.pipe.costs import Costs
+from adagp.pipe.order import Order, Place
+from adagp.plan import Phase
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The dry run of a program. `spans[device][i]` has the begin and the end of the device's action number i."""
+
+    program: Program
+    costs: Costs
+    spans: tuple[tuple[tuple[float, float], ...], ...]
+
+    @property
+    def steps(self) -> float:
+        """From the first begin to the last end, in the costs' unit of time."""
+        return max(end for row in self.spans for _, end in row)
+
+    @property
+    def bubble_share(self) -> float:
+        """The share of all devices' time in which they do nothing."""
+        busy = sum(end - begin for row in self.spans for begin, end in row)
+        whole = self.steps * len(self.spans)
+        return 1 - busy / whole if whole else 0.0
+
+    @property
+    def peak_activations(self) -> tuple[int, ...]:
+        """The most micro-batches whose activations each device keeps at a time, counted for each stage it holds.
+
+        A BP micro-batch is kept from its forward to the end of its backward, a GP one while its forward runs.
+        """
+        return tuple(int(max(accumulate(row))) for row in self._changes([1.0] * self.program.stages))
+
+    @property
+    def peak_bytes(self) -> tuple[float, ...]:
+        """The most bytes of activations that each device keeps at a time."""
+        return tuple(max(accumulate(row)) for row in self._changes([stage.kept_bytes for stage in self.costs.stages]))
+
+    def _changes(self, weights: list[float]) -> Iterator[list[float]]:
+        """Yield for each device what is added to, and taken from, the kept activations, in the order of time.
+
+        A device does one thing at a time, so its own order will do.
+        """
+        for row in self.program.devices:
+            changes: list[float] = [0.0]
+            for action in row:
+                weight = weights[action.stage]
+                if action.kind == FORWARD:
+                    changes.append(weight)
+                if action.kind == BACKWARD or (action.kind == FORWARD and self._phase(action) is Phase.GP):
+                    changes.append(-weight)
+            yield changes
+
+    def _phase(self, action: Action) -> Phase:
+        return self.program.phases[self.program.batch_of(action)]
+
+
+def simulate(program: Program, costs: Costs) -> Timeline:
+    """Return the dry run of `program`, which is validated first."""
+    if len(costs.stages) != program.stages:
+        raise OptionError(f"costs of {len(costs.stages)} stages do not fit a program of {program.stages}.")
+    order = Order(program)
+    devices, phases = program.devices, program.phases
+    ends: list[list[float]] = [[0.0] * len(row) for row in devices]
+    begins: list[list[float]] = [[0.0] * len(row) for row in devices]
+    for (device, place), needs in order.walk:
+        action = devices[device][place]
+        phase = phases[program.batch_of(action)]
+        free = ends[device][place - 1] if place else 0.0
+        begin = max([free, *(_arrival(costs, action, phase, device, ends, needed) for needed in needs)])
+        begins[device][place] = begin
+        ends[device][place] = begin + costs.stages[action.stage].time(action, phase)
+    spans = tuple(tuple(zip(*pair, strict=True)) for pair in zip(begins, ends, strict=True))
+    return Timeline(program, costs, spans)
+
+
+def _arrival(costs: Costs, action: Action, phase: Phase, device: int, ends: list[list[float]], needed: Place) -> float:
+    """Return when what `action` needs from another action is there; at once, if the same device made it."""
+    end = ends[needed[0]][needed[1]]
+    if needed[0] == device:
+        return end
+    stage, kind, _ = action
+    if kind == UPDATE:
+        amount = costs.stages[stage].summary_bytes if phase is Phase.GP else costs.stages[stage].gradient_bytes
+    else:  # a stage's output goes up, the gradient of the same size comes back
+        amount = costs.stages[stage - 1 if kind == FORWARD else stage].output_bytes
+    return end + costs.transfer(amount)

@@ -1,0 +1,102 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Program = Callable[..., Any]
+
+
+def report(program: Program, *arguments: str) -> dict[str, Any]:
+    ended = program("pipeline", *arguments, "--json")
+    assert ended.code == 0, ended.err
+    found: dict[str, Any] = json.loads(ended.out)
+    return found
+
+
+def test_the_papers_pipelines(program: Program) -> None:
+    for name, steps, before, peaks in (
+        ("gpipe", 25, 42, [4, 4, 4, 4]),
+        ("dapple", 25, 42, [4, 3, 2, 1]),
+        ("chimera", 20, 32, [3, 4, 4, 3]),
+    ):
+        found = report(program, "--schedule", name)
+        assert (found["steps"], found["baseline_steps"], found["peak_activations"]) == (steps, before, peaks)
+        assert found["speedup"] == before / steps
+        assert 0 < found["bubble_share"] < 1
+
+
+def test_constants_reach_the_timeline(program: Program) -> None:
+    assert report(program, "--phases", "BP", "--alpha", "0.1")["steps"] == pytest.approx(21.3)
+    assert report(program, "--phases", "BP", "--alpha", "0.1")["baseline_steps"] == 21
+    found = report(program, "--phases", "BP", "--forward", "2", "--backward", "3", "--devices", "2")
+    assert found["steps"] == 5 * 5
+
+
+def test_the_text_shows_every_device(program: Program) -> None:
+    out = program("pipeline", "--schedule", "chimera").out
+    assert "0: F0 F1 ...F2 F4 F3 F5 F6 B6    F7 B7    ...B4    ......B5" in out
+    assert "20 steps; bubble 20.0%; at most 4 micro-batches kept on a device; 1.600x over 32 steps" in out
+
+
+def test_a_model_on_accelerators(program: Program, tmp_path: Path) -> None:
+    picture = tmp_path / "chart.svg"
+    options = ("--model", "digits_cnn", "--dataset", "digits", "--schedule", "chimera")
+    found = report(program, *options, "--plot", str(picture))
+    assert picture.is_file()
+    assert found["steps"] > 20  # four layers cannot be balanced
+    assert found["seconds"] == pytest.approx(found["cycles"] / 200e6)
+    assert len(found["peak_activation_bytes"]) == 4
+    slow = report(program, *options, "--bandwidth", "0.001", "--latency", "5", "--batch", "64")
+    assert slow["steps"] > found["steps"]
+    assert "cycles" in program("pipeline", *options).out
+
+
+def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -> None:
+    text = program("pipeline", "--schedule", "chimera", "--actions").out
+    saved = tmp_path / "mine.txt"
+    saved.write_text(text.replace("chimera", "mine"), "utf-8")
+    found = report(program, "--schedule", str(saved))
+    assert found["steps"] == 20
+    assert "speedup" not in found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--schedule", "gpip"), "unknown pipeline 'gpip'. Did you mean 'gpipe'? Choose from: chimera, dapple, gpipe."),
+        (("--schedule", "none.txt"), "cannot read the schedule 'none.txt': No such file or directory."),
+        (("--devices", "0"), "a pipeline of 0 devices does nothing; give 1 or more."),
+        (("--micro-batches", "-1"), "a pipeline of -1 micro-batches does nothing; give 1 or more."),
+        (
+            ("--devices", "5", "--schedule", "chimera"),
+            "chimera pairs its devices, two for each stage; 5 is odd. Give an even number.",
+        ),
+        (("--phases", "GP,XP"), "cannot read the phases 'GP,XP'; write GP and BP, separated by commas."),
+        (("--alpha", "-1"), "alpha is -1.0; it must be a finite number of 0 or more."),
+        (("--backward", "nan"), "backward of a stage is nan; it must be a finite number of 0 or more."),
+        (("--bandwidth", "1"), "--bandwidth belongs to a model on accelerators; give --model too."),
+        (("--model", "vgg13", "--alpha", "1"), "--alpha is a constant; with --model, times come from the model."),
+        (
+            ("--model", "vgg13", "--micro-batches", "3"),
+            "a batch of 128 samples does not split into 3 equal parts.",
+        ),
+        (
+            ("--model", "vgg13", "--bandwidth", "0"),
+            "a link of 0 gigabytes a second carries nothing; give more than 0.",
+        ),
+        (
+            ("--model", "vgg13", "--latency", "-2"),
+            "a link's latency is -2 microseconds; it must be 0 or more.",
+        ),
+        (
+            ("--model", "digits_cnn", "--dataset", "digits", "--devices", "5"),
+            "4 layers cannot be cut into 5 stages; give 1 to 4.",
+        ),
+        (("--plot", "chart.bmp"), "cannot plot to 'chart.bmp'; the name must end in .svg, .png, .pdf."),
+    ],
+)
+def test_wrong_options_are_refused(program: Program, arguments: tuple[str, ...], message: str) -> None:
+    ended = program("pipeline", *arguments)
+    assert (ended.code, ended.out, ended.err) == (2, "", f"error: {message}\n")
