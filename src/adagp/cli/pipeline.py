@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.workloads import model_workload, parse_shape
-from adagp.data.registry import DATASETS
+from adagp.cli.workloads import dataset_info, model_workload, parse_shape
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator
 from adagp.lab.gantt import plot_gantt, text_gantt
@@ -135,7 +134,7 @@ def _model(program: Program, model: str, constants: dict[str, Any], modelled: di
         )
     accelerator = Accelerator(dataflow=given["dataflow"])
     DESIGNS[given["design"]]
-    DATASETS[given["dataset"]]
+    dataset_info(given["dataset"])
     link = Link(given["bandwidth"] * 1e9, given["latency"] / 1e6)
     workload = model_workload(model, given["dataset"], parse_shape(given["input"]))
     costs, plain = (
