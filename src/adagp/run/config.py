@@ -15,6 +15,7 @@ from adagp.schedules import BackpropOnly, Schedule, parse_schedule
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "none")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
+PARALLEL = ("none", "data", "pipeline:gpipe", "pipeline:dapple", "pipeline:chimera")
 HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
 
@@ -25,7 +26,8 @@ class TrainConfig:
 
     `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
     three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
-    `vocabulary` (word pieces) and `beam` concern translation only.
+    `vocabulary` (word pieces) and `beam` concern translation only. `micro_batches` (parts of a batch in a pipeline) and
+    `check_every` (batches between comparisons of the processes' copies) concern parallel runs only.
     """
 
     dataset: str = "digits"
@@ -52,6 +54,9 @@ class TrainConfig:
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
+    parallel: str = "none"
+    micro_batches: int = 4
+    check_every: int = 100
 
     def __post_init__(self) -> None:
         for name, options in _CHOICES.items():
@@ -155,6 +160,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
     "lr_scheduler": LR_SCHEDULERS,
     "predictor_scheduler": PREDICTOR_SCHEDULERS,
+    "parallel": PARALLEL,
 }
 _LOWEST: dict[str, tuple[float, str]] = {
     "epochs": (1, "1 or more"),
@@ -164,4 +170,6 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "beam": (1, "1 (greedy) or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
+    "micro_batches": (1, "1 or more"),
+    "check_every": (0, "0 (never) or more"),
 }

@@ -1,7 +1,7 @@
 """What the learning sources have in common: summaries of outputs, a predictor network, its optimizer and its scheduler."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,9 @@ class LearnedSource(Source):
         self._weights: dict[Site, int] = {}
         self._epoch_loss = torch.zeros(())  # on the model's device after the first batch: no transfer a batch
         self._epoch_batches = 0
+        self.on_gradients: Callable[[list[Tensor]], None] = lambda tensors: None
+        """Called with the predictor's gradients and, last, its loss, before its optimizer steps. A run that is spread over
+        processes adds them up here, in place."""
 
     @abstractmethod
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
@@ -133,9 +136,21 @@ class LearnedSource(Source):
         loss = torch.stack(losses).sum()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
+        self.on_gradients([*gradients, loss.detach()])
         self.optimizer.step()
         self._epoch_loss = self._epoch_loss.to(loss.device) + loss.detach()
         self._epoch_batches += 1
+
+    def shared(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return the summaries of `sites`, to be averaged in place over processes that saw other samples of the batch."""
+        return [self._summaries[site] for site in sites if site in self._summaries]
+
+    def drop(self, sites: Sequence[Site]) -> None:
+        """Drop the summaries of `sites` alone, whose batch is over before that of other sites."""
+        for site in sites:
+            self._summaries.pop(site, None)
+            self._weights.pop(site, None)
 
     def forget(self) -> None:
         """Drop the summaries of this batch."""
