@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from adagp.errors import OptionError
+from adagp.errors import OptionError, RunError
 from adagp.pipe.runtime_data import DataLoop
 from adagp.pipe.runtime_group import Group
 from adagp.pipe.runtime_loop import ParallelLoop, SilentFolder
@@ -70,7 +70,15 @@ class ParallelSession(Session):
 
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
         """Train to the end; the first process returns the summary, the others an empty one. None if stopped before."""
-        summary = super().run(loop, observer, stop) if self.group.rank == 0 else self._follow(loop, observer, stop)
+        try:
+            summary = super().run(loop, observer, stop) if self.group.rank == 0 else self._follow(loop, observer, stop)
+        except RuntimeError as error:
+            if "by peer" not in str(error):  # what gloo says of a closed connection
+                raise
+            raise RunError(
+                f"process {self.group.rank} has lost another process of the run: see what that one says. "
+                f"Go on from the last checkpoint with --resume {loop.folder.path}."
+            ) from None
         self.group.leave()
         return summary
 

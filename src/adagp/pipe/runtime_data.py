@@ -10,6 +10,7 @@ evaluation, are the processes' means; the variance between the shares' means is 
 """
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,6 +36,14 @@ class DataLoop(ParallelLoop):
         self._distributed = DistributedDataParallel(model, **without)
         self._gradient_bytes = sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)
         self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+
+    def run(self, observer: Observer, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the end, or until some process wants to stop."""
+        try:
+            return super().run(observer, stop)
+        finally:
+            # It must not outlive the process group: freed after it, it waits for threads that wait for Python's lock.
+            del self._distributed
 
     def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
         place = self.trainer.at

@@ -41,7 +41,7 @@ class Group:
         return cls()
 
     def leave(self) -> None:
-        """Say goodbye, all processes at the same place of the program."""
+        """Say goodbye, when nothing uses the group any more."""
         dist.destroy_process_group()
 
     def count(self, kind: str, amount: int) -> None:

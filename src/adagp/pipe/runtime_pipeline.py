@@ -7,7 +7,7 @@ Normalisation layers see micro-batches; where a stage has two copies (Chimera), 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -50,6 +50,16 @@ class PipelineLoop(ParallelLoop):
         size = self.group.size
         pairs: list[dist.ProcessGroup] = [dist.new_group([low, size - 1 - low]) for low in range(size // 2)]
         return pairs[min(self.group.rank, size - 1 - self.group.rank)]
+
+    def run(self, observer: Observer, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the end, or until some process wants to stop; all but the first forget the weights of others' stages."""
+        if self.group.rank > 0:
+            held = {id(one) for stage in self.local for one in self.stages[stage].parameters}
+            others = [one for one in self.trainer.model.parameters() if id(one) not in held]
+            release(others)
+            for one in others:
+                self.trainer.optimizer.state.pop(one, None)
+        return super().run(observer, stop)
 
     def _batches(self, epoch: int, observer: Observer) -> Iterator[None]:
         batches = self.task.batches(epoch, self.trainer.at.batch)
@@ -153,3 +163,9 @@ class PipelineLoop(ParallelLoop):
         copies = {f"stage {stage}": digest(self.stages[stage].tensors) for stage in self.local}
         networks = (source.network.state_dict() for source in self.learners)
         return copies | {"the predictor": digest(tensor for state in networks for tensor in state.values())}
+
+
+def release(parameters: Iterable[Tensor]) -> None:
+    """Free the memory of `parameters`, which keep their shape: one zero stands for all their numbers."""
+    for one in parameters:
+        one.data = one.data.new_zeros(()).expand(one.shape)
