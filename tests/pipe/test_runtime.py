@@ -3,11 +3,18 @@
 import json
 import os
 import signal
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+
+from adagp.errors import OptionError
+from adagp.pipe.runtime import ParallelSession
+from adagp.run import TrainConfig
 
 Weights = dict[str, torch.Tensor]
 
@@ -50,6 +57,56 @@ def test_several_processes_train_as_one(size: int, parallel: str, start: Any, al
             assert ours[name] == pytest.approx(theirs[name], abs=1e-3)
         for site, figures in theirs["sites"].items():
             assert ours["sites"][site]["cosine_previous"] == pytest.approx(figures["cosine_previous"], abs=1e-3)
+
+
+@pytest.fixture
+def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be the only process of a group."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, str(value))
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"parallel": "pipeline:gpipe", "method": "remap", "ratio": None, "epochs": 9},
+            "method 'remap' cannot run with --parallel pipeline:gpipe; choose from: bp, adagp.",
+        ),
+        (
+            {"parallel": "pipeline:dapple", "batch_size": 10},
+            "a batch of 10 samples does not split into 4 equal parts (micro-batches).",
+        ),
+        (
+            {"parallel": "pipeline:chimera"},
+            "chimera needs even numbers of processes and micro-batches; got 1 and 4.",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused(one_process: None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        ParallelSession(TrainConfig.from_dict({"epochs": 2, "warmup": 1, **options}, "test"))
+    assert str(raised.value) == message
+
+
+def test_an_error_of_the_first_process_reaches_all(start: Any, capfd: Any) -> None:
+    Path("run").mkdir()
+    Path("run/notes.txt").touch()
+    assert start(2, "run", "data") == [1, 1]
+    wanted = "holds files that are not a run (notes.txt, ...); give another --out."
+    assert capfd.readouterr().err.count(wanted) == 2
+
+
+def test_a_run_keeps_its_number_of_processes(start: Any, capfd: Any) -> None:
+    assert start(2, "run", "data", stop_after=3) == [0, 0]
+    assert start(4, "run", "data", resume=True) == [1] * 4
+    assert "has 2 processes; it cannot go on with 4." in capfd.readouterr().err
 
 
 LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
