@@ -8,7 +8,13 @@ import adagp
 from adagp.models import IMAGES, MODELS, build_model
 from adagp.schedules import Ladder, Rung
 
-NARROW = {"inception_v3": 1 / 16, "inception_v4": 1 / 32, "mobilenet_v2": 0.25, "digits_cnn": 0.25, "two_layer_cnn": 0.25}
+NARROW = {
+    "inception_v3": 1 / 16,
+    "inception_v4": 1 / 32,
+    "mobilenet_v2": 0.25,
+    "digits_cnn": 0.25,
+    "two_layer_cnn": 0.25,
+}
 PICTURE = {"digits_cnn": (1, 8, 8)}
 
 

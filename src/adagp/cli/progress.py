@@ -18,12 +18,14 @@ STOPPED = 130
 
 def carry_out(session: Session, loop: Loop) -> dict[str, Any]:
     """Run to the end and return the summary. Ctrl-C stops after the running batch, with a checkpoint; twice, at once."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=session.quiet)
     with StopFlag() as stop, LiveProgress(console, session, loop) as progress:
         summary = session.run(loop, progress, stop)
     if summary is None:
         console.print(f"Stopped. Go on with: adagp train --resume {loop.folder.path}", highlight=False, soft_wrap=True)
         sys.exit(STOPPED)
+    if session.quiet:
+        return summary
     console.print(summary_table(summary))
     console.print(f"Run folder: {loop.folder.path}", highlight=False, soft_wrap=True)
     return summary
@@ -69,7 +71,7 @@ class LiveProgress:
             TimeRemainingColumn(),
             TextColumn("loss {task.fields[loss]:.4f} accuracy {task.fields[accuracy]:.3f}"),
             console=console,
-            disable=not console.is_terminal,
+            disable=session.quiet or not console.is_terminal,
             transient=True,
         )
 

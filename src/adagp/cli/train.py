@@ -1,7 +1,8 @@
 """`adagp train`: one training run."""
 
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,7 +11,10 @@ from adagp.run import METHODS, RunFolder, TrainConfig
 from adagp.run.config import read_toml
 from adagp.run.folder import to_json, unused_path
 
-_TRAINING, _PREDICTOR, _RUN = "Training", "Prediction", "Run"
+if TYPE_CHECKING:
+    from adagp.train.session import Session
+
+_TRAINING, _PREDICTOR, _PARALLEL, _RUN = "Training", "Prediction", "Several processes", "Run"
 
 
 def train(
@@ -50,6 +54,17 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...", rich_help_panel=_TRAINING)] = None,
+    parallel: Annotated[
+        str | None,
+        typer.Option(help="Under torchrun: data, or pipeline:gpipe, :dapple or :chimera.", rich_help_panel=_PARALLEL),
+    ] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option(help="Parts of a batch in a pipeline.", rich_help_panel=_PARALLEL)
+    ] = None,
+    check_every: Annotated[
+        int | None,
+        typer.Option(help="Compare the processes' copies every N batches; 0: never.", rich_help_panel=_PARALLEL),
+    ] = None,
     warmup: Annotated[
         int | None, typer.Option(help="Epochs of backprop before the first prediction.", rich_help_panel=_PREDICTOR)
     ] = None,
@@ -161,30 +176,47 @@ def train(
         raise OptionError(f"--threads is {threads}; it must be 1 or more.")
     place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
     summary = _resume(resume, given, place) if resume else _start(given, place, out, force)
-    if as_json:
+    if as_json and summary:
         typer.echo(to_json(summary, indent=2))
 
 
 def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
     options = TrainConfig.from_dict(given, "command line")
     from adagp.cli.progress import carry_out
-    from adagp.train.session import Session
 
     name = f"{options.dataset}-{options.model}-{options.method}-s{options.seed}".replace("/", "_").replace(":", "_")
     folder = out or unused_path(Path("runs") / name)
-    session = Session(options, **place)
+    session = _session(options, place)
+    if restarted(folder):
+        return carry_out(session, session.resume(folder))
     return carry_out(session, session.start(folder, force=force))
+
+
+def restarted(folder: Path) -> bool:
+    """Tell whether torchrun has begun this run anew after a process died: then it goes on from its checkpoint."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and RunFolder(folder).checkpoint.is_file()
+
+
+def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
+    """Return the run, in this process or in several."""
+    if options.parallel == "none":
+        from adagp.train.session import Session
+
+        return Session(options, **place)
+    from adagp.pipe.runtime import ParallelSession
+
+    return ParallelSession(options, **place)
 
 
 def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
     folder = RunFolder.open(path)
     from adagp.cli.progress import carry_out
-    from adagp.train.session import Session, read_config
+    from adagp.train.session import read_config
 
     saved, saved_place = read_config(folder)
     refuse_changes(saved, given, path)
     place["data_dir"] = place["data_dir"] or saved_place
-    session = Session(saved, **place)
+    session = _session(saved, place)
     return carry_out(session, session.resume(path))
 
 

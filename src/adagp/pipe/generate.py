@@ -94,8 +94,10 @@ def chimera(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Progra
                     row.append((begin + stage, Action(stage, FORWARD, number)))
                     if phase is not Phase.GP:
                         row.append((begin + 2 * devices - 1 - stage, Action(stage, BACKWARD, number)))
-                # As late as the next batch allows: until then the two copies exchange their gradients.
-                row.append((start + stage - 0.5, Action(stage, UPDATE, batch)))
+                # As late as the next batch allows: until then the two copies exchange what they have seen. After a BP
+                # batch both stages of a device are updated together, since the predictor learns from all at once.
+                last = start + stage if phase is Phase.GP else start
+                row.append((last - 0.5, Action(stage, UPDATE, batch)))
     rows = (tuple(action for _, action in sorted(row)) for row in timed)
     return Program("chimera", micro_batches, tuple(phases), tuple(rows))
 

@@ -16,6 +16,7 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "none")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
 CHOICES = ("uniform", "error")
+PARALLEL = ("none", "data", "pipeline:gpipe", "pipeline:dapple", "pipeline:chimera")
 HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
 
@@ -30,6 +31,8 @@ class TrainConfig:
     pictures are brought to; None means the data set's own. `topk` (positions kept, and `published_scale`: divided by
     the batch size once more) and `average` (gradients in the mean) concern the methods of these names; `features` (of the
     output's error), `fraction` (of the samples, for the weight gradient) and `choice` (of them) concern feedback.
+    `micro_batches` (parts of a batch in a pipeline) and `check_every` (batches between comparisons of the processes'
+    copies) concern parallel runs only.
     """
 
     dataset: str = "digits"
@@ -63,6 +66,9 @@ class TrainConfig:
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
+    parallel: str = "none"
+    micro_batches: int = 4
+    check_every: int = 100
 
     def __post_init__(self) -> None:
         for name, options in _CHOICES.items():
@@ -175,6 +181,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "lr_scheduler": LR_SCHEDULERS,
     "predictor_scheduler": PREDICTOR_SCHEDULERS,
     "choice": CHOICES,
+    "parallel": PARALLEL,
 }
 _LOWEST: dict[str, tuple[float, str]] = {
     "epochs": (1, "1 or more"),
@@ -188,4 +195,6 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "features": (1, "1 or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),
+    "micro_batches": (1, "1 or more"),
+    "check_every": (0, "0 (never) or more"),
 }

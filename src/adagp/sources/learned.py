@@ -92,6 +92,16 @@ class LearnedSource(TrainedSource):
         losses = [F.mse_loss(one, aim.view_as(one)) for one, aim in zip(predictions, targets, strict=True)]
         self.learner.step(torch.stack(losses).sum())
 
+    def shared(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return the summaries of `sites`, to be averaged in place over processes that saw other samples of the batch."""
+        return [self._summaries[site] for site in sites if site in self._summaries]
+
+    def drop(self, sites: Sequence[Site]) -> None:
+        """Drop the summaries of `sites` alone, whose batch is over before that of other sites."""
+        for site in sites:
+            self._summaries.pop(site, None)
+            self._weights.pop(site, None)
+
     def forget(self) -> None:
         """Drop the summaries of this batch."""
         self._summaries.clear()

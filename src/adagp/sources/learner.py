@@ -1,5 +1,6 @@
 """A predictor network with its optimizer and the schedule of its learning rate."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,11 +27,16 @@ class Learner:
             self.scheduler = MultiStepLR(self.optimizer, list(options.milestones), gamma=options.gamma)
         self.epoch_loss = torch.zeros(())  # on the model's device after the first batch: no transfer a batch
         self.epoch_batches = 0
+        self.on_gradients: Callable[[list[Tensor]], None] = lambda tensors: None
+        """Called with the network's gradients and, last, its loss, before the optimizer steps. A run that is spread over
+        processes adds them up here, in place."""
 
     def step(self, loss: Tensor) -> None:
         """Take one step of Adam on `loss`."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
+        self.on_gradients([*gradients, loss.detach()])
         self.optimizer.step()
         self.epoch_loss = self.epoch_loss.to(loss.device) + loss.detach()
         self.epoch_batches += 1

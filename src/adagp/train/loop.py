@@ -9,7 +9,7 @@ for each epoch that is left:
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,15 +75,12 @@ class Loop:
         saved = time.perf_counter()
         while self.trainer.at.epoch < self.epochs:
             epoch = self.trainer.at.epoch
-            before = time.perf_counter()
-            for inputs, targets in self.task.batches(epoch, self.trainer.at.batch):
-                self._train(inputs, targets, before, observer)
-                if self.trainer.at.epoch == epoch and (stop() or time.perf_counter() - saved > self.checkpoint_seconds):
+            for _ in self._batches(epoch, observer):
+                if self.trainer.at.epoch == epoch and (stop() or self._is_due(saved)):
                     self.save()
                     saved = time.perf_counter()
                     if stop():
                         return False
-                before = time.perf_counter()
             observer.on_epoch(self._end_epoch(epoch))
             self.save()
             saved = time.perf_counter()
@@ -131,6 +128,18 @@ class Loop:
         if state["random_cuda"]:
             torch.cuda.set_rng_state_all(state["random_cuda"])
 
+    def _batches(self, epoch: int, observer: Observer) -> Iterator[None]:
+        """Train what is left of `epoch`, a batch each time that it is asked for the next."""
+        before = time.perf_counter()
+        for inputs, targets in self.task.batches(epoch, self.trainer.at.batch):
+            self._train(inputs, targets, before, observer)
+            yield
+            before = time.perf_counter()
+
+    def _is_due(self, saved: float) -> bool:
+        """Tell whether a checkpoint is due that was last written at the time `saved`."""
+        return time.perf_counter() - saved > self.checkpoint_seconds
+
     def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
         place = self.trainer.at
         inputs, targets = to_device(inputs, self.device), to_device(targets, self.device)
@@ -147,7 +156,7 @@ class Loop:
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         start = self._clock()
-        test = self.task.evaluate(self.trainer.model)
+        test = self._evaluate()
         self.meter.add_seconds("evaluation", self._clock() - start)
         row = {
             "epoch": epoch,
@@ -159,6 +168,7 @@ class Loop:
             "batches": self.meter.counts(),
             "answers": dict(self.meter.answers_by_phase),
             "seconds": dict(self.meter.seconds),
+            **self._extra(),
             "sites": self.trainer.quality.read(),
         }
         if isinstance(self.scheduler, ReduceLROnPlateau):
@@ -169,6 +179,13 @@ class Loop:
         self.rows.append(row)
         self.folder.write_rows(self.rows)
         return row
+
+    def _evaluate(self) -> dict[str, float]:
+        return self.task.evaluate(self.trainer.model)
+
+    def _extra(self) -> dict[str, Any]:
+        """Return further figures of an epoch, for loops that have some."""
+        return {}
 
     def _clock(self) -> float:
         if self.device.type == "cuda":

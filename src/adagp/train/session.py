@@ -30,6 +30,9 @@ from adagp.train.loop import Loop, Observer, to_device
 class Session:
     """One run: everything is built and checked on construction, before any file is written; `run` does the work."""
 
+    quiet = False
+    """Whether this process says nothing: another one speaks for it."""
+
     def __init__(
         self,
         config: TrainConfig,
@@ -54,13 +57,17 @@ class Session:
 
     def start(self, path: Path, *, force: bool = False) -> Loop:
         """Return the loop of a new run in the folder `path`, which can be resumed from now on."""
+        loop = self._loop(self.prepare_folder(path, force=force))
+        loop.save()
+        return loop
+
+    def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
+        """Return a new run folder with all that is known before the first batch."""
         folder = RunFolder.create(path, force=force)
         folder.write_json("config.json", saved_config(self.config, self.data_dir))
         folder.write_json("versions.json", versions())
         folder.write_rows([])
-        loop = self._loop(folder)
-        loop.save()
-        return loop
+        return folder
 
     def resume(self, path: Path) -> Loop:
         """Return the loop of the run in `path`, where it was left."""
