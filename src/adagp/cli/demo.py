@@ -61,14 +61,14 @@ def _table(rows: list[dict[str, Any]], seeds: int) -> Any:
     from rich.table import Table
 
     table = Table(title=f"digits_cnn on digits, {seeds} seeds each")
-    for name in ("", "epochs", "BP", "GP", "accuracy", "range", "cosine", "yardstick"):
+    for name in ("", "epochs", "BP", "GP", "accuracy", "range, %", "cosine", "yardstick"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for row in rows:
         table.add_row(
             row["name"],
             *(str(row[key]) for key in ("epochs", "bp_batches", "gp_batches")),
             f"{row['accuracy_mean']:.2%}",
-            f"{row['accuracy_low']:.1%} to {row['accuracy_high']:.1%}",
+            f"{100 * row['accuracy_low']:.1f} to {100 * row['accuracy_high']:.1f}",
             *("-" if row[key] is None else f"{row[key]:.3f}" for key in ("cosine", "cosine_previous")),
         )
     table.caption = (
