@@ -6,6 +6,7 @@ the times are longest paths, found in one walk over the actions.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from adagp.errors import OptionError
@@ -23,7 +24,7 @@ class Timeline:
     costs: Costs
     spans: tuple[tuple[tuple[float, float], ...], ...]
 
-    @property
+    @cached_property
     def steps(self) -> float:
         """From the first begin to the last end, in the costs' unit of time."""
         return max(end for row in self.spans for _, end in row)
