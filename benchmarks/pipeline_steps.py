@@ -101,7 +101,7 @@ def work(rank: int, port: int) -> None:
         both = name == "chimera"
         local = sorted({rank, DEVICES - 1 - rank}) if both else [rank]
         updater = Updater(trainer, stages, local, group, pairs[min(local)] if both else None)
-        worker = Worker(name, stages, MICRO_BATCHES, task, group, Watcher(sites), updater)
+        worker = Worker(name, stages, MICRO_BATCHES, task, group, Watcher(model, sites), updater)
         for text in ("BP", "GP,BP", "BP,BP", "GP,GP,GP,GP,BP"):
             phases = parse_phases(text)
             plans = [predicted_plan("predicted") if phase is Phase.GP else BACKPROP_ALL for phase in phases]
