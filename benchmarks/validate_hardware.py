@@ -17,7 +17,6 @@ from adagp.cli.workloads import model_workload
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Array, Run, Simulation, Technology, Workload, scheduled_run, simulate
 from adagp.schedules import parse_schedule
-from benchmarks.other_models import transformer, yolo_v3
 
 SETS = ("cifar10", "cifar100", "imagenet")
 DATAFLOWS = ("ws", "os", "is", "rs")
@@ -170,9 +169,10 @@ def others(published: dict[str, Any]) -> None:
     yolo = published["yolo_v3"]
     figures = {
         "transformer": f"{published['transformer']['speedup']}",
-        "yolo_v3": f"{yolo['efficient']['speedup']} / {yolo['max']['speedup']}",
+        "yolov3": f"{yolo['efficient']['speedup']} / {yolo['max']['speedup']}",
     }
-    for workload, samples, batch in ((transformer(), 29_000, 128), (yolo_v3(), 16_551, 32)):
+    for name, dataset, samples, batch in (("transformer", "multi30k", 29_000, 128), ("yolov3", "voc", 16_551, 32)):
+        workload = model_workload(name, dataset)
         for epochs in (90, 30, 20, 18, 16, 15, 14, 13, 12):
             found = simulate(workload, Accelerator(), paper_run(samples, epochs, batch))
             line(workload.name, epochs, *map(found.speedup, ("low", "efficient", "max")), figures[workload.name])
