@@ -57,8 +57,6 @@ def test_the_source_follows_the_method() -> None:
         ({"guard_limit": float("inf")}, "--guard-limit is inf; it must be a finite number."),
         ({"method": "bp", "ratio": "4:1"}, "method 'bp' predicts nothing: it takes no --ratio and no --warmup."),
         ({"method": "bp", "warmup": 0}, "method 'bp' predicts nothing: it takes no --ratio and no --warmup."),
-        ({"fraction": 0.0}, "--fraction is 0.0; it must be above 0 and at most 1."),
-        ({"choice": "best"}, "unknown choice 'best'. Choose from: error, uniform."),
         (
             {"method": "topk", "ratio": "sites=every conv from 2nd; source=zero"},
             "method 'topk' takes gradients from the source 'topk', but the schedule names 'zero'. "
@@ -197,8 +195,6 @@ CONFIGS = st.builds(
     published_scale=st.booleans(),
     average=st.integers(1, 9),
     features=st.integers(1, 99),
-    fraction=st.floats(0.01, 1),
-    choice=st.sampled_from(["uniform", "error"]),
     width=POSITIVE,
     seed=st.integers(0, HIGHEST_SEED),
     metrics_every=st.integers(0, 100),

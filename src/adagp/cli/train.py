@@ -114,16 +114,6 @@ def train(
         int | None,
         typer.Option(help="Numbers of the output's error that feedback uses at most.", rich_help_panel=_PREDICTOR),
     ] = None,
-    fraction: Annotated[
-        float | None,
-        typer.Option(help="Share of the samples in feedback's weight gradients.", rich_help_panel=_PREDICTOR),
-    ] = None,
-    choice: Annotated[
-        str | None,
-        typer.Option(
-            help="How feedback draws them: uniform, or by the size of their error.", rich_help_panel=_PREDICTOR
-        ),
-    ] = None,
     metrics_every: Annotated[
         int | None,
         typer.Option(help="Sample predictor quality every N BP batches; 0: never.", rich_help_panel=_PREDICTOR),

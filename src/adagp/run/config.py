@@ -15,7 +15,6 @@ from adagp.schedules import BackpropOnly, Schedule, parse_schedule
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "none")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
-CHOICES = ("uniform", "error")
 PARALLEL = ("none", "data", "pipeline:gpipe", "pipeline:dapple", "pipeline:chimera")
 HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
@@ -30,7 +29,7 @@ class TrainConfig:
     `vocabulary` (word pieces) and `beam` concern translation only. `image_size` is the height and width in pixels that
     pictures are brought to; None means the data set's own. `topk` (positions kept, and `published_scale`: divided by
     the batch size once more) and `average` (gradients in the mean) concern the methods of these names; `features` (of the
-    output's error), `fraction` (of the samples, for the weight gradient) and `choice` (of them) concern feedback.
+    output's error) concern feedback.
     `micro_batches` (parts of a batch in a pipeline) and `check_every` (batches between comparisons of the processes'
     copies) concern parallel runs only.
     """
@@ -56,8 +55,6 @@ class TrainConfig:
     published_scale: bool = False
     average: int = 4
     features: int = 64
-    fraction: float = 1.0
-    choice: str = "uniform"
     width: float = 1.0
     label_smoothing: float = 0.0
     vocabulary: int = 8000
@@ -89,8 +86,6 @@ class TrainConfig:
             raise OptionError(f"--seed is {self.seed}; it must be at most {HIGHEST_SEED}.")
         if not 0 <= self.label_smoothing < 1:
             raise OptionError(f"--label-smoothing is {self.label_smoothing}; it must be 0 or more and below 1.")
-        if not 0 < self.fraction <= 1:
-            raise OptionError(f"--fraction is {self.fraction}; it must be above 0 and at most 1.")
         self.schedule()
 
     @property
@@ -180,7 +175,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
     "lr_scheduler": LR_SCHEDULERS,
     "predictor_scheduler": PREDICTOR_SCHEDULERS,
-    "choice": CHOICES,
     "parallel": PARALLEL,
 }
 _LOWEST: dict[str, tuple[float, str]] = {

@@ -34,7 +34,7 @@ class ErrorFeatures:
 
 
 def rows_for(site: Site, shape: torch.Size, features: Tensor) -> Tensor:
-    """Return the features `(rows, features)` for a site whose output has `shape`, one row for each of `samples_of`'s.
+    """Return the features `(rows, features)` for a site whose output has `shape`, as many rows as it has.
 
     A convolution, or a linear layer without a sequence, has a row a sample. A linear layer over a sequence has a row a
     position: with the features of the same position, if the model's output has as many; else with those of its sample.
@@ -51,10 +51,3 @@ def rows_for(site: Site, shape: torch.Size, features: Tensor) -> Tensor:
     if not positions:
         return samples
     return samples.repeat_interleave(positions.numel(), dim=0)
-
-
-def rows_of(site: Site, tensor: Tensor) -> Tensor:
-    """Return an output (or its gradient) as rows: a sample's whole map of a convolution, a position of a linear layer."""
-    if isinstance(site.module, nn.Linear):
-        return tensor.reshape(-1, tensor.shape[-1])
-    return tensor.reshape(len(tensor), -1)

@@ -71,7 +71,7 @@ def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tens
     inputs, geometry = padded(module, batched(module, inputs))
     none = [0] * len(geometry.stride)
     _, gradient, _ = torch.ops.aten.convolution_backward(
-        batched(module, output_gradient).contiguous(),
+        batched(module, output_gradient),
         inputs,
         weight.detach(),
         None,

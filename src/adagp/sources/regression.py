@@ -27,14 +27,15 @@ class RunningRegression:
         return self.cross.shape[1]
 
     @torch.no_grad()
-    def add(self, features: Tensor, outputs: Tensor) -> None:
-        """Take note of rows of `features` and `outputs`."""
+    def add(self, features: Tensor, outputs: Tensor, scale: float = 1.0) -> None:
+        """Take note of rows of `features` and of `outputs`, the latter times `scale`."""
         features, outputs = features.float(), outputs.float()
+        scaled = features.T * scale
         if self._new is None:
-            self._new = features.T @ features, features.T @ outputs
+            self._new = features.T @ features, scaled @ outputs
         else:
             self._new[0].addmm_(features.T, features)
-            self._new[1].addmm_(features.T, outputs)
+            self._new[1].addmm_(scaled, outputs)
 
     @torch.no_grad()
     def commit(self) -> None:
@@ -48,15 +49,19 @@ class RunningRegression:
         """Forget what was added since the last commit."""
         self._new = None
 
-    @torch.no_grad()
     def predict(self, features: Tensor) -> Tensor:
         """Return the expected outputs of rows of `features`; 0 before the first commit."""
+        return self.mixture(features) @ self.cross
+
+    @torch.no_grad()
+    def mixture(self, features: Tensor) -> Tensor:
+        """Return the weights `(rows, features)` with which each row's prediction is mixed from the rows of `cross`."""
         second = self.second.double()  # features may depend on each other, so the inverse is ill-conditioned
         mean = second.diagonal().mean()
         inverse = torch.where(mean > 0, 1 / mean, 0)
         steadied = second * inverse + self.ridge * torch.eye(len(second), dtype=second.dtype, device=second.device)
         solved: Tensor = torch.linalg.solve(steadied, features.double().T).T * inverse
-        return solved.to(self.cross.dtype) @ self.cross
+        return solved.to(self.cross.dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the two moments."""

@@ -21,7 +21,6 @@ from adagp.sources import (
     ZeroSource,
     feedback_and_replay,
 )
-from adagp.sources.feedback import Choice
 
 BUILDERS: dict[str, Callable[[TrainConfig], Source]] = {
     "predicted": lambda config: PredictedSource(learning_options(config)),
@@ -51,8 +50,7 @@ def build_sources(config: TrainConfig) -> dict[str, Source]:
 
 def feedback(config: TrainConfig) -> FeedbackSource:
     """Return the feedback source with the run's options."""
-    choice: Choice = "error" if config.choice == "error" else "uniform"
-    return FeedbackSource(config.features, fraction=config.fraction, choice=choice, seed=config.seed)
+    return FeedbackSource(config.features, seed=config.seed)
 
 
 def learning_options(config: TrainConfig) -> LearningOptions:
