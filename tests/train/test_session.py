@@ -353,7 +353,8 @@ def test_schedules_of_the_learning_rate() -> None:
         "none": "NoneType",
     }
     for options, batches in (({"epochs": 3}, 21), ({"batches": 9}, 9)):
-        rate = build_scheduler(TrainConfig(lr_scheduler="cosine", warmup=0, **options), optimizer, 7)
+        config = TrainConfig.from_dict({"lr_scheduler": "cosine", "warmup": 0, **options}, "test")
+        rate = build_scheduler(config, optimizer, 7)
         assert isinstance(rate, BatchRate)
         assert (rate.highest, rate.batches) == (1e-3, batches)
     assert milestones(90) == (45, 67)

@@ -30,7 +30,10 @@ from adagp.train.rates import CURVES, BatchRate
 
 
 class Session:
-    """One run: everything is built and checked on construction, before any file is written; `run` does the work."""
+    """One run: everything is built and checked on construction, before any file is written; `run` does the work.
+
+    `task` is the run's, if somebody has it already.
+    """
 
     quiet = False
     """Whether this process says nothing: another one speaks for it."""
@@ -39,6 +42,7 @@ class Session:
         self,
         config: TrainConfig,
         *,
+        task: Task | None = None,
         data_dir: Path | None = None,
         download: bool = False,
         threads: int | None = None,
@@ -50,7 +54,7 @@ class Session:
         self.checkpoint_seconds = checkpoint_seconds
         self.device = check_device(config.device)
         torch.manual_seed(config.seed)
-        self.task = build_task(config, data_dir, download)
+        self.task = task or build_task(config, data_dir, download)
         self.config = config = config.fit(self.task.batches_per_epoch)
         self.model = self.task.build_model().to(self.device)
         self.optimizer = build_optimizer(config, self.model)
