@@ -44,8 +44,7 @@ def compare(
         float | None, typer.Option(help="Factor on the model's channels.", rich_help_panel=_TRAINING)
     ] = None,
     epochs: Annotated[
-        int | None,
-        typer.Option(help=f"Length at equal batches, {DEFAULT_EPOCHS} by default.", rich_help_panel=_TRAINING),
+        int | None, typer.Option(help=f"Length at equal batches; {DEFAULT_EPOCHS}.", rich_help_panel=_TRAINING)
     ] = None,
     batches: Annotated[int | None, typer.Option(help="The same in batches.", rich_help_panel=_TRAINING)] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,

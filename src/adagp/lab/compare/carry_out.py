@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from adagp.errors import OptionError
+from adagp.errors import RunError
 from adagp.lab.compare.calibrate import batches_within, calibrate, seconds_of
 from adagp.lab.compare.comparison import EPOCHS, SECONDS, Comparison, ComparisonFolder, Run
-from adagp.lab.compare.entries import BACKPROP, Entry
+from adagp.lab.compare.entries import Entry
 from adagp.lab.compare.execute import Failure, Job, Watcher, at_once, execute, free_memory, locked, processors
 from adagp.lab.compare.gather import Record, aligned_record, regime_record, run_record
 from adagp.lab.compare.pareto import draw_pareto
@@ -57,11 +57,11 @@ class Work:
 
     def check(self) -> None:
         """Refuse here, before any run, what a run would refuse: each method is built once."""
-        for entry in self.comparison.entries:
-            try:
-                Session(self.comparison.config(entry, 0), task=self.task, threads=1)
-            except OptionError as error:
-                raise OptionError(f"method '{entry.name}': {error}") from None
+
+        def build(entry: Entry) -> None:
+            Session(self.comparison.config(entry, 0), task=self.task, threads=1)
+
+        self.comparison.check_each(build)
 
     def execute(self, jobs: Sequence[Job], what: str) -> None:
         """Do the jobs."""
@@ -105,7 +105,7 @@ def carry_out(
 def _measured_jobs(work: Work) -> int:
     """Return how many runs go at a time: as many as there are processors, and memory for what a short run took."""
     cores, free = processors(), free_memory()
-    entry = next(entry for entry in work.comparison.entries if entry.method == BACKPROP)
+    entry = work.comparison.reference
     config = replace(work.comparison.config(entry, 0), batches=PROBE_BATCHES)
     probe = Run(entry, config, RunFolder(work.folder.path / "probe"))
     work.jobs = 1
@@ -178,7 +178,7 @@ def _calibration(work: Work) -> Record:
         configs = {entry.name: comparison.config(entry, 0) for entry in comparison.entries}
         work.teller.begin("calibration", comparison.rounds)
         costs = calibrate(configs, work.task, comparison.rounds, work.teller.advance)
-        reference = next(entry.name for entry in comparison.entries if entry.method == BACKPROP)
+        reference = comparison.reference.name
         budget = comparison.seconds or seconds_of(configs[reference], costs[reference], per_epoch)
         methods = {}
         for name, config in configs.items():
@@ -203,10 +203,7 @@ def _predicted_share(work: Work, name: str) -> float | None:
     runs = work.folder.runs(work.comparison, _batches(work, EPOCHS))
     records = [run_record(run, EPOCHS, None) for run in runs if run.entry == entry and run.finished]
     if not records:
-        raise OptionError(
-            f"method '{name}': how many batches an adaptive schedule predicts is not known before it ran; add the regime "
-            "epochs, from which it is taken."
-        )
+        raise RunError(f"no run of '{name}' at equal batches has ended well: how much it predicts is not known.")
     predicted = sum(one["gp_batches"] + one["guarded_batches"] for one in records)
     return float(predicted / sum(one["batches"] for one in records))
 

@@ -1,13 +1,13 @@
 """What is asked for, the folder that keeps it, and the runs that it consists of."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from adagp.errors import OptionError, RunError, unknown_name
-from adagp.lab.compare.entries import Entry, entry_config
+from adagp.lab.compare.entries import BACKPROP, Entry, entry_config
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 
@@ -58,12 +58,29 @@ class Comparison:
             if regime in self.regimes[:place]:
                 raise OptionError(f"--regimes names '{regime}' twice.")
         self._check_seconds()
-        self.config(next(entry for entry in self.entries if entry.method == "bp"), 0)  # what is wrong for all
+        self.check_each(self._check_entry)
+
+    @property
+    def reference(self) -> Entry:
+        """The entry of backprop, by which time and accuracy of the others are measured."""
+        return next(entry for entry in self.entries if entry.method == BACKPROP)
+
+    def check_each(self, check: Callable[[Entry], None]) -> None:
+        """Check every entry; what is wrong with backprop is wrong with all, anything else with a method."""
+        check(self.reference)
         for entry in self.entries:
             try:
-                self.config(entry, 0)
+                check(entry)
             except OptionError as error:
                 raise OptionError(f"method '{entry.name}': {error}") from None
+
+    def _check_entry(self, entry: Entry) -> None:
+        config = self.config(entry, 0)
+        if self.regimes == (SECONDS,) and config.schedule().adapts:
+            raise OptionError(
+                "how many batches an adaptive schedule predicts is not known before it ran; add the regime epochs, from "
+                "which it is taken."
+            )
 
     def _check_seconds(self) -> None:
         if self.seconds is not None and SECONDS not in self.regimes:

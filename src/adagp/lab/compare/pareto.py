@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Record = dict[str, Any]
+MARKERS = ("o", "s", "^", "D")
+"""One for each round through the colours."""
 LABEL_HEIGHT = 11.0
 """Points between the lines of text of two labels that stand above each other."""
 ABOVE = 8.0
@@ -21,7 +23,7 @@ def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "s
     """Draw a picture with a panel for each regime into the folder `out`; return the files written."""
     regimes = document["regimes"]
     with style():
-        figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.2 * len(regimes), 4.6))
+        figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.2 * len(regimes), 5.0))
         names = document["methods"]
         for axis, (regime, content) in zip(axes, regimes.items(), strict=True):
             _panel(axis, content["methods"], {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)})
@@ -44,7 +46,7 @@ def _panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[str, st
             100 * one["accuracy_mean"],
             xerr=_reach(one, "seconds", 1),
             yerr=_reach(one, "accuracy", 100),
-            fmt="o",
+            fmt=MARKERS[list(colours).index(name) // len(COLOURS) % len(MARKERS)],
             markersize=5,
             color=colours[name],
             elinewidth=1,
