@@ -35,13 +35,16 @@ def train(
         str | None, typer.Option(help=f"One of: {', '.join(METHODS)}.", rich_help_panel=_TRAINING)
     ] = None,
     epochs: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
+    batches: Annotated[
+        int | None, typer.Option(help="Length of the run in batches, instead of epochs.", rich_help_panel=_TRAINING)
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the model.", rich_help_panel=_TRAINING)] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.", rich_help_panel=_TRAINING)] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", rich_help_panel=_TRAINING)] = None,
     weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     lr_scheduler: Annotated[
-        str | None, typer.Option(help="plateau, multistep, cosine or none.", rich_help_panel=_TRAINING)
+        str | None, typer.Option(help="plateau, multistep, cosine, linear or none.", rich_help_panel=_TRAINING)
     ] = None,
     label_smoothing: Annotated[
         float | None, typer.Option(help="Share of the target spread over all classes.", rich_help_panel=_TRAINING)
@@ -67,6 +70,9 @@ def train(
     ] = None,
     warmup: Annotated[
         int | None, typer.Option(help="Epochs of backprop before the first prediction.", rich_help_panel=_PREDICTOR)
+    ] = None,
+    warmup_batches: Annotated[
+        int | None, typer.Option(help="The same in batches, for short runs.", rich_help_panel=_PREDICTOR)
     ] = None,
     ratio: Annotated[
         str | None,
@@ -160,6 +166,8 @@ def train(
     given.pop("not_options", None)
     if config is not None:
         given = read_toml(config) | given
+    if "epochs" in given and "batches" in given and resume is None:
+        raise OptionError("--epochs and --batches both say how long the run is; give one of them.")
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     if threads is not None and threads < 1:
