@@ -103,10 +103,15 @@ def carry_out(
 
 
 def _measured_jobs(work: Work) -> int:
-    """Return how many runs go at a time: as many as there are processors, and memory for what a short run took."""
+    """Return how many runs go at a time: as many as there are processors, and memory for what a short run took.
+
+    On other devices than processors that is one: they would wait for each other.
+    """
     cores, free = processors(), free_memory()
     entry = work.comparison.reference
     config = replace(work.comparison.config(entry, 0), batches=PROBE_BATCHES)
+    if config.device != "cpu":
+        return 1
     probe = Run(entry, config, RunFolder(work.folder.path / "probe"))
     work.jobs = 1
     work.execute([_run_job(work, probe)], "memory")

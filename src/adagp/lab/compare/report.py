@@ -112,6 +112,8 @@ def _named(record: Record, figure: str) -> Record:
 
 def _runs(methods: Mapping[str, Record]) -> str:
     counts = sorted({record["runs"] for record in methods.values()})
+    if not counts:
+        return "No run is finished."
     return f"n = {counts[0]}." if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}: some runs are missing."
 
 
