@@ -96,7 +96,7 @@ def slow_feedback(model: nn.Sequential, seen: list[tuple[Tensor, Tensor]], now: 
 def test_equals_least_squares_over_all_batches() -> None:
     model = small_model()
     by_hand = copy.deepcopy(model)
-    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2))
+    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=0))
     *seen, now = batches(5)
     for inputs, targets in seen:
         trainer.step(inputs, targets, F.cross_entropy)
@@ -127,7 +127,7 @@ def test_the_model_runs_without_autograd_and_the_loss_with_it() -> None:
 def test_the_last_layer_gets_its_true_gradient() -> None:
     """The error at the output is the gradient at the last layer's output."""
     model = small_model()
-    trainer = attached(model, FeedbackSource(ridge=1e-7))
+    trainer = attached(model, FeedbackSource(ridge=1e-7, correction=0))
     *seen, now = batches(5)
     for inputs, targets in seen:
         trainer.step(inputs, targets, F.cross_entropy)
@@ -138,10 +138,29 @@ def test_the_last_layer_gets_its_true_gradient() -> None:
     torch.testing.assert_close(last, truth, rtol=1e-3, atol=1e-6)
 
 
+def test_what_predictions_lacked_in_bp_batches_is_added_in_gp_batches() -> None:
+    model = small_model()
+    plain, corrected = FeedbackSource(correction=0), FeedbackSource(correction=0.3)
+    trainers = [attached(model, source, metrics_every=1) for source in (plain, corrected)]
+    *seen, now = batches(5)
+    lack = [torch.zeros_like(site.weight) for site in trainers[0].survey.sites]
+    for inputs, targets in seen:
+        with trainers[0].batch() as batch:
+            batch.backward(F.cross_entropy(model(inputs), targets))
+            for one, site in zip(lack, trainers[0].survey.sites, strict=True):
+                assert site.weight.grad is not None
+                one.lerp_(site.weight.grad - plain._sums[site], 0.3)
+            batch.step()
+        trainers[1].step(inputs, targets, F.cross_entropy)
+    for guess, missing, found in zip(predicted(trainers[0], *now), lack, predicted(trainers[1], *now), strict=True):
+        assert missing.norm() > 0.05 * guess.norm()
+        torch.testing.assert_close(found, guess + missing)
+
+
 def test_micro_batches_are_added_up_each_centred_on_itself() -> None:
     """As with the statistics of a batch norm, the mean error is that of a forward call."""
     model = small_model()
-    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2))
+    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=0))
     for inputs, targets in batches(4):
         trainer.step(inputs, targets, F.cross_entropy)
     inputs, targets = batches(1)[0]
@@ -168,7 +187,7 @@ def test_micro_batches_are_added_up_each_centred_on_itself() -> None:
 def test_sequences_are_regressed_word_by_word() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 9))
-    trainer = attached(model, FeedbackSource(ridge=1e-7), warmup=16)
+    trainer = attached(model, FeedbackSource(ridge=1e-7, correction=0), warmup=16)
 
     def loss_of(output: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(output.flatten(0, 1), targets.flatten())
@@ -235,6 +254,7 @@ def test_inputs_of_another_size_are_refused() -> None:
         ({"features": 0}, "feedback uses 0 features of the error; it must use 1 or more."),
         ({"decay": 1.0}, "feedback's decay is 1.0; it must be 0 or more and below 1."),
         ({"ridge": 0.0}, "feedback's ridge is 0.0; it must be above 0."),
+        ({"correction": 1.5}, "feedback's correction moves by 1.5; it must be 0 (none) to 1."),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
