@@ -1,0 +1,231 @@
+"""Charts over time: accuracy against seconds, loss and accuracy over epochs with the phases shaded, the Pareto plot."""
+
+from statistics import mean
+from typing import Any
+
+from adagp.lab.style import SHADE
+from adagp.report.groups import Chapter, Group, final_accuracy, training_seconds
+from adagp.report.looks import Chart, Spec, axis, colour, dashes, finish, series, short, tip
+from adagp.report.verdict import Moment
+
+BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
+
+
+def points(chapter: Chapter) -> list[dict[str, Any]]:
+    """Return a row for each group and epoch: mean, interval, training seconds until then."""
+    return [row for group in chapter.groups for place in range(group.length) if (row := _point(group, place))]
+
+
+def _point(group: Group, place: int) -> dict[str, Any]:
+    runs = [run for run in group.runs if place < len(run.epochs)]
+    row: dict[str, Any] = {
+        "group": group.label,
+        "epoch": runs[0].epochs[place].number,
+        "seconds": short(mean(run.clock[place] for run in runs)),
+        "seeds": len(runs),
+    }
+    for name in ("train_loss", "test_loss", "test_accuracy"):
+        found = group.at_epoch(place, lambda epoch, name=name: epoch.figures[name])  # type: ignore[misc]
+        row[name] = short(found.mean) if found else None
+        if found and name != "test_loss":
+            row[f"{name}_low"], row[f"{name}_high"] = short(found.low), short(found.high)
+    return row
+
+
+def accuracy_over_time(chapter: Chapter, rows: list[dict[str, Any]], moment: Moment | None) -> Chart:
+    """Return accuracy against training seconds, with the moment of comparison marked."""
+    caption = f"Test accuracy against seconds of training; data and batches, evaluation left out. {BAND}"
+    layers = _lines(chapter, "seconds", axis("seconds", "seconds of training", scale={"nice": False}), "test_accuracy")
+    if moment is not None:
+        mark = {"data": {"values": [{"at": moment.seconds, "text": "equal wall-clock"}]}}
+        at = {"x": {"field": "at", "type": "quantitative"}}
+        write = {"type": "text", "align": "right", "baseline": "top", "dx": -4, "opacity": 0.8}
+        layers += [
+            {**mark, "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.6}, "encoding": at},
+            {**mark, "mark": {**write, "y": "height", "dy": -16}, "encoding": {**at, "text": {"field": "text"}}},
+        ]
+    spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
+    return Chart("Accuracy against time", caption, spec, series([group.label for group in chapter.groups]), wide=True)
+
+
+def over_epochs(chapter: Chapter, rows: list[dict[str, Any]], select: str) -> list[Chart]:
+    """Return training loss and test accuracy over epochs; `select` is the element that chooses whose phases are shaded."""
+    shades = _shades(chapter)
+    charts = []
+    for name, title in (("train_loss", "Training loss"), ("test_accuracy", "Test accuracy")):
+        caption = f"{title} over epochs. {BAND} Shaded: epochs with GP batches, the darker the larger their share."
+        x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
+        layers = [*_shading(shades), *_lines(chapter, "epoch", x, name)]
+        spec = finish({"data": {"values": rows}, "layer": layers}, caption)
+        if shades:
+            first = shades[0]["group"]
+            spec["params"] = [{"name": "phases_of", "value": first, "bind": {"element": select, "event": "change"}}]
+        charts.append(Chart(title, caption, spec, series([group.label for group in chapter.groups])))
+    return charts
+
+
+def _lines(chapter: Chapter, x: str, x_axis: Spec, name: str) -> list[Spec]:
+    """Return band, line and points with their values, of one figure."""
+    names = [group.label for group in chapter.groups]
+    form = ".1%" if "accuracy" in name else ".3~g"
+    tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
+    tips += [tip(name, name.replace("_", " "), ".2%" if "accuracy" in name else ".4~g")]
+    tips += [tip(f"{name}_low", "95% from", tips[-1]["format"]), tip(f"{name}_high", "to", tips[-1]["format"])]
+    tips += [tip("seeds", "seeds", "d")]
+    hue, place = colour(names), {"x": x_axis, "y": axis(name, None, form)}
+    ends = {"y": {**place["y"], "field": f"{name}_low"}, "y2": {"field": f"{name}_high"}}
+    hover = {"name": "at", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
+    shown = {"condition": {"param": "at", "empty": False, "value": 1}, "value": 0}
+    known = [{"filter": f"isValid(datum.{name}) && isValid(datum.{x})"}]
+    return [
+        {
+            "transform": [{"filter": f"isValid(datum.{name}_low)"}],
+            "mark": {"type": "area", "opacity": 0.16, "aria": False},
+            "encoding": {"x": x_axis, **ends, "color": hue},
+        },
+        {
+            "transform": known,
+            "mark": {"type": "line", "strokeWidth": 2.2, "strokeJoin": "round", "aria": False},
+            "encoding": {**place, "color": hue, "strokeDash": dashes(names)},
+        },
+        {
+            "transform": known,
+            "params": [hover],
+            "mark": {"type": "point", "filled": True, "size": 70, "aria": False},
+            "encoding": {**place, "color": hue, "opacity": shown, "tooltip": tips},
+        },
+    ]
+
+
+def _shades(chapter: Chapter) -> list[dict[str, Any]]:
+    """Return a row for each epoch of the predicting groups: its share of GP batches, its ratio where that is new."""
+    rows = []
+    for group in chapter.groups:
+        if not group.predicts:
+            continue
+        before = ""
+        for epoch in max(group.runs, key=lambda run: len(run.epochs)).epochs:
+            new = epoch.label if epoch.label != before else ""
+            share = short(epoch.predicted_share, 3)
+            rows.append({"group": group.label, "left": epoch.number - 0.5, "share": share, "ratio": new})
+            before = epoch.label
+    return rows
+
+
+def predicting(chapter: Chapter) -> list[str]:
+    """Return the names of the groups that trained with predicted gradients."""
+    return [group.label for group in chapter.groups if group.predicts]
+
+
+def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
+    if not shades:
+        return []
+    data = {"data": {"values": shades}, "transform": [{"filter": "datum.group === phases_of"}]}
+    span = {"x": {"field": "left", "type": "quantitative"}}
+    written = [*data["transform"], {"filter": "datum.ratio !== ''"}]  # type: ignore[misc]
+    write = {"type": "text", "angle": 270, "align": "right", "baseline": "top", "fontSize": 10, "opacity": 0.75}
+    return [
+        {
+            **data,
+            "transform": [*data["transform"], {"calculate": "datum.left + 1", "as": "right"}],  # type: ignore[misc]
+            "mark": {"type": "rect", "color": SHADE, "aria": False},
+            "encoding": {
+                **span,
+                "x2": {"field": "right"},
+                "opacity": {
+                    "field": "share",
+                    "type": "quantitative",
+                    "scale": {"domain": [0, 1], "range": [0, 0.34]},
+                    "legend": None,
+                },
+            },
+        },
+        {
+            **data,
+            "transform": written,
+            "mark": {**write, "y": 0, "dx": -3, "dy": 3, "aria": False},
+            "encoding": {**span, "text": {"field": "ratio"}},
+        },
+    ]
+
+
+def pareto(chapter: Chapter) -> Chart:
+    """Return final accuracy against training seconds: one point a group with its intervals, and who is not beaten."""
+    rows = [row for group in chapter.groups if (row := _outcome(group))]
+    front = _front(rows)
+    caption = (
+        "Final test accuracy against training seconds of the whole run. Bars are 95% intervals over seeds; on the dashed "
+        "line are the methods that no other beats in both."
+    )
+    x, y = axis("seconds", "seconds of training"), axis("accuracy", None, ".1%")
+    hue = colour([group.label for group in chapter.groups])
+    tips = [
+        tip("group", "method"),
+        tip("accuracy", "accuracy", ".2%"),
+        tip("accuracy_low", "95% from", ".2%"),
+        tip("accuracy_high", "to", ".2%"),
+    ]
+    tips += [
+        tip("seconds", "seconds", ",.4~g"),
+        tip("seconds_low", "95% from", ",.4~g"),
+        tip("seconds_high", "to", ",.4~g"),
+        tip("seeds", "seeds", "d"),
+    ]
+    bar = {"type": "rule", "opacity": 0.7, "strokeWidth": 1.5, "aria": False}
+    write = {"type": "text", "align": "left", "baseline": "bottom", "dx": 7, "dy": -5, "limit": 200}
+    spec = {
+        "data": {"values": rows},
+        "layer": [
+            {
+                "data": {"values": front},
+                "mark": {
+                    "type": "line",
+                    "color": "currentColor",
+                    "opacity": 0.45,
+                    "strokeDash": [4, 4],
+                    "strokeWidth": 1.2,
+                },
+                "encoding": {"x": x, "y": y},
+            },
+            {
+                "transform": [{"filter": "isValid(datum.accuracy_low)"}],
+                "mark": bar,
+                "encoding": {
+                    "x": x,
+                    "y": {**y, "field": "accuracy_low"},
+                    "y2": {"field": "accuracy_high"},
+                    "color": hue,
+                },
+            },
+            {
+                "transform": [{"filter": "isValid(datum.seconds_low)"}],
+                "mark": bar,
+                "encoding": {"y": y, "x": {**x, "field": "seconds_low"}, "x2": {"field": "seconds_high"}, "color": hue},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
+                "encoding": {"x": x, "y": y, "color": hue, "tooltip": tips},
+            },
+            {"mark": write, "encoding": {"x": x, "y": y, "text": {"field": "group"}}},
+        ],
+    }
+    return Chart("Pareto plot", caption, finish(spec, caption, 320), wide=True)
+
+
+def _outcome(group: Group) -> dict[str, Any] | None:
+    accuracy, seconds = group.over_runs(final_accuracy), group.over_runs(training_seconds)
+    if accuracy is None or seconds is None:
+        return None
+    row: dict[str, Any] = {"group": group.label, "seeds": accuracy.count}
+    for name, one in (("accuracy", accuracy), ("seconds", seconds)):
+        row |= {name: short(one.mean, 5), f"{name}_low": short(one.low, 5), f"{name}_high": short(one.high, 5)}
+    return row
+
+
+def _front(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the outcomes that none other beats in accuracy and seconds at once."""
+    front: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: (row["seconds"], -row["accuracy"])):
+        if not front or row["accuracy"] > front[-1]["accuracy"]:
+            front.append(row)
+    return front
