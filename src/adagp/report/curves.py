@@ -5,7 +5,7 @@ from typing import Any
 
 from adagp.lab.style import SHADE
 from adagp.report.groups import Chapter, Group, final_accuracy, training_seconds
-from adagp.report.looks import Chart, Spec, axis, colour, dashes, finish, series, short, tip
+from adagp.report.looks import INK, Chart, Spec, axis, colour, dashes, finish, short, tip
 from adagp.report.verdict import Moment
 
 BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
@@ -34,18 +34,25 @@ def _point(group: Group, place: int) -> dict[str, Any]:
 
 def accuracy_over_time(chapter: Chapter, rows: list[dict[str, Any]], moment: Moment | None) -> Chart:
     """Return accuracy against training seconds, with the moment of comparison marked."""
-    caption = f"Test accuracy against seconds of training; data and batches, evaluation left out. {BAND}"
+    caption = f"Test accuracy against seconds of training: data and batches, evaluation left out. {BAND}"
     layers = _lines(chapter, "seconds", axis("seconds", "seconds of training", scale={"nice": False}), "test_accuracy")
     if moment is not None:
-        mark = {"data": {"values": [{"at": moment.seconds, "text": "equal wall-clock"}]}}
-        at = {"x": {"field": "at", "type": "quantitative"}}
-        write = {"type": "text", "align": "right", "baseline": "top", "dx": -4, "opacity": 0.8}
-        layers += [
-            {**mark, "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.6}, "encoding": at},
-            {**mark, "mark": {**write, "y": "height", "dy": -16}, "encoding": {**at, "text": {"field": "text"}}},
-        ]
+        longest = max((row["seconds"] for row in rows), default=0.0)
+        layers += _marked(moment.seconds, to_the_right=moment.seconds < longest / 2)
     spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
-    return Chart("Accuracy against time", caption, spec, series([group.label for group in chapter.groups]), wide=True)
+    return Chart("Accuracy against time", caption, spec, wide=True)
+
+
+def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
+    """Return a line at the moment of comparison, and its name beside it."""
+    data = {"data": {"values": [{"at": seconds, "text": "equal wall-clock"}]}}
+    at = {"x": {"field": "at", "type": "quantitative"}}
+    side: Spec = {"align": "left", "dx": 5} if to_the_right else {"align": "right", "dx": -5}
+    write = {"type": "text", "baseline": "bottom", "y": "height", "dy": -6, "opacity": 0.8, **side}
+    return [
+        {**data, "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.6}, "encoding": at},
+        {**data, "mark": write, "encoding": {**at, "text": {"field": "text"}}},
+    ]
 
 
 def over_epochs(chapter: Chapter, rows: list[dict[str, Any]], select: str) -> list[Chart]:
@@ -60,7 +67,7 @@ def over_epochs(chapter: Chapter, rows: list[dict[str, Any]], select: str) -> li
         if shades:
             first = shades[0]["group"]
             spec["params"] = [{"name": "phases_of", "value": first, "bind": {"element": select, "event": "change"}}]
-        charts.append(Chart(title, caption, spec, series([group.label for group in chapter.groups])))
+        charts.append(Chart(title, caption, spec))
     return charts
 
 
@@ -69,8 +76,7 @@ def _lines(chapter: Chapter, x: str, x_axis: Spec, name: str) -> list[Spec]:
     names = [group.label for group in chapter.groups]
     form = ".1%" if "accuracy" in name else ".3~g"
     tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
-    tips += [tip(name, name.replace("_", " "), ".2%" if "accuracy" in name else ".4~g")]
-    tips += [tip(f"{name}_low", "95% from", tips[-1]["format"]), tip(f"{name}_high", "to", tips[-1]["format"])]
+    tips += _range_tips(name, name.replace("_", " "), ".2%" if "accuracy" in name else ".4~g")
     tips += [tip("seeds", "seeds", "d")]
     hue, place = colour(names), {"x": x_axis, "y": axis(name, None, form)}
     ends = {"y": {**place["y"], "field": f"{name}_low"}, "y2": {"field": f"{name}_high"}}
@@ -97,6 +103,11 @@ def _lines(chapter: Chapter, x: str, x_axis: Spec, name: str) -> list[Spec]:
     ]
 
 
+def _range_tips(name: str, title: str, form: str) -> list[Spec]:
+    """Return a figure and its interval, for the pointer."""
+    return [tip(name, title, form), tip(f"{name}_low", "95% from", form), tip(f"{name}_high", "to", form)]
+
+
 def _shades(chapter: Chapter) -> list[dict[str, Any]]:
     """Return a row for each epoch of the predicting groups: its share of GP batches, its ratio where that is new."""
     rows = []
@@ -118,33 +129,25 @@ def predicting(chapter: Chapter) -> list[str]:
 
 
 def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
+    """Return the shade behind each epoch, and its ratio on top where it changes."""
     if not shades:
         return []
-    data = {"data": {"values": shades}, "transform": [{"filter": "datum.group === phases_of"}]}
-    span = {"x": {"field": "left", "type": "quantitative"}}
-    written = [*data["transform"], {"filter": "datum.ratio !== ''"}]  # type: ignore[misc]
+    chosen = {"filter": "datum.group === phases_of"}
+    left = {"x": {"field": "left", "type": "quantitative"}}
+    depth = {"field": "share", "type": "quantitative", "scale": {"domain": [0, 1], "range": [0, 0.34]}, "legend": None}
     write = {"type": "text", "angle": 270, "align": "right", "baseline": "top", "fontSize": 10, "opacity": 0.75}
     return [
         {
-            **data,
-            "transform": [*data["transform"], {"calculate": "datum.left + 1", "as": "right"}],  # type: ignore[misc]
+            "data": {"values": shades},
+            "transform": [chosen, {"calculate": "datum.left + 1", "as": "right"}],
             "mark": {"type": "rect", "color": SHADE, "aria": False},
-            "encoding": {
-                **span,
-                "x2": {"field": "right"},
-                "opacity": {
-                    "field": "share",
-                    "type": "quantitative",
-                    "scale": {"domain": [0, 1], "range": [0, 0.34]},
-                    "legend": None,
-                },
-            },
+            "encoding": {**left, "x2": {"field": "right"}, "opacity": depth},
         },
         {
-            **data,
-            "transform": written,
+            "data": {"values": shades},
+            "transform": [chosen, {"filter": "datum.ratio !== ''"}],
             "mark": {**write, "y": 0, "dx": -3, "dy": 3, "aria": False},
-            "encoding": {**span, "text": {"field": "ratio"}},
+            "encoding": {**left, "text": {"field": "ratio"}},
         },
     ]
 
@@ -152,64 +155,49 @@ def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
 def pareto(chapter: Chapter) -> Chart:
     """Return final accuracy against training seconds: one point a group with its intervals, and who is not beaten."""
     rows = [row for group in chapter.groups if (row := _outcome(group))]
-    front = _front(rows)
     caption = (
         "Final test accuracy against training seconds of the whole run. Bars are 95% intervals over seeds; on the dashed "
         "line are the methods that no other beats in both."
     )
-    x, y = axis("seconds", "seconds of training"), axis("accuracy", None, ".1%")
-    hue = colour([group.label for group in chapter.groups])
+    place = {"x": axis("seconds", "seconds of training"), "y": axis("accuracy", None, ".1%")}
+    hue = {"color": colour([group.label for group in chapter.groups])}
     tips = [
         tip("group", "method"),
-        tip("accuracy", "accuracy", ".2%"),
-        tip("accuracy_low", "95% from", ".2%"),
-        tip("accuracy_high", "to", ".2%"),
+        *_range_tips("accuracy", "accuracy", ".2%"),
+        *_range_tips("seconds", "seconds", ",.4~g"),
     ]
-    tips += [
-        tip("seconds", "seconds", ",.4~g"),
-        tip("seconds_low", "95% from", ",.4~g"),
-        tip("seconds_high", "to", ",.4~g"),
-        tip("seeds", "seeds", "d"),
+    tips += [tip("seeds", "seeds", "d")]
+    line = {"type": "line", "color": INK, "opacity": 0.45, "strokeDash": [4, 4], "strokeWidth": 1.2, "aria": False}
+    point = {"type": "point", "filled": True, "size": 110, "opacity": 1}
+    layers: list[Spec] = [
+        {"data": {"values": _front(rows)}, "mark": line, "encoding": place},
+        *(_bar({**place, **hue}, channel) for channel in ("x", "y")),
+        {"mark": point, "encoding": {**place, **hue, "tooltip": tips}},
+        *_names(rows, place),
     ]
-    bar = {"type": "rule", "opacity": 0.7, "strokeWidth": 1.5, "aria": False}
-    write = {"type": "text", "align": "left", "baseline": "bottom", "dx": 7, "dy": -5, "limit": 200}
-    spec = {
-        "data": {"values": rows},
-        "layer": [
-            {
-                "data": {"values": front},
-                "mark": {
-                    "type": "line",
-                    "color": "currentColor",
-                    "opacity": 0.45,
-                    "strokeDash": [4, 4],
-                    "strokeWidth": 1.2,
-                },
-                "encoding": {"x": x, "y": y},
-            },
-            {
-                "transform": [{"filter": "isValid(datum.accuracy_low)"}],
-                "mark": bar,
-                "encoding": {
-                    "x": x,
-                    "y": {**y, "field": "accuracy_low"},
-                    "y2": {"field": "accuracy_high"},
-                    "color": hue,
-                },
-            },
-            {
-                "transform": [{"filter": "isValid(datum.seconds_low)"}],
-                "mark": bar,
-                "encoding": {"y": y, "x": {**x, "field": "seconds_low"}, "x2": {"field": "seconds_high"}, "color": hue},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
-                "encoding": {"x": x, "y": y, "color": hue, "tooltip": tips},
-            },
-            {"mark": write, "encoding": {"x": x, "y": y, "text": {"field": "group"}}},
-        ],
-    }
-    return Chart("Pareto plot", caption, finish(spec, caption, 320), wide=True)
+    return Chart("Pareto plot", caption, finish({"data": {"values": rows}, "layer": layers}, caption, 320), wide=True)
+
+
+def _bar(encoding: Spec, channel: str) -> Spec:
+    """Return the interval of each point along one axis."""
+    field = encoding[channel]["field"]
+    ends = {channel: {**encoding[channel], "field": f"{field}_low"}, f"{channel}2": {"field": f"{field}_high"}}
+    mark = {"type": "rule", "opacity": 0.7, "strokeWidth": 1.5, "aria": False}
+    return {"transform": [{"filter": f"isValid(datum.{field}_low)"}], "mark": mark, "encoding": {**encoding, **ends}}
+
+
+def _names(rows: list[dict[str, Any]], place: Spec) -> list[Spec]:
+    """Return the name beside each point, on the side where there is room."""
+    middle = sum(pick(row["seconds"] for row in rows) for pick in (min, max)) / 2 if rows else 0.0
+    sides = (("left", 7, f"datum.seconds <= {middle}"), ("right", -7, f"datum.seconds > {middle}"))
+    return [
+        {
+            "transform": [{"filter": test}],
+            "mark": {"type": "text", "align": side, "baseline": "bottom", "dx": shift, "dy": -5, "limit": 200},
+            "encoding": {**place, "text": {"field": "group"}},
+        }
+        for side, shift, test in sides
+    ]
 
 
 def _outcome(group: Group) -> dict[str, Any] | None:

@@ -119,16 +119,17 @@ def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:
         rivals = [other.config for other in firsts if other.config.get("method") == first.config.get("method")]
         names = sorted({name for config in rivals for name in config} - set(NOT_A_CHOICE))
         differing = [name for name in names if len({str(config.get(name)) for config in rivals}) > 1]
-        words = [f"{name.replace('_', ' ')} {_plain(first.config.get(name))}" for name in differing]
-        labels.append(", ".join([str(first.config.get("method", first.name)), *words]))
-    return [
-        label if labels.count(label) == 1 else f"{label} ({first.name})"
-        for label, first in zip(labels, firsts, strict=True)
-    ]
+        words = ", ".join(_option(name, first.config.get(name)) for name in differing)
+        labels.append(str(first.config.get("method", first.name)) + (f" ({words})" if words else ""))
+    clashes = {label for label in labels if labels.count(label) > 1}
+    return [f"{label} ({one.name})" if label in clashes else label for label, one in zip(labels, firsts, strict=True)]
 
 
-def _plain(value: Any) -> str:
-    return "default" if value is None else str(value)
+def _option(name: str, value: Any) -> str:
+    plain = name.replace("_", " ")
+    if value is None:
+        return f"default {plain}"
+    return f"{value} {plain}" if name in ("epochs", "batches") else f"{plain} {value}"
 
 
 def _title(config: Any) -> str:

@@ -13,6 +13,7 @@ INK = "currentColor"
 SERIES = tuple(INK if colour == "#000000" else colour for colour in COLOURS)
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 TIME_COLOURS = {**PHASE_COLOURS, "data": COLOURS[5], "evaluation": COLOURS[3]}
+TIME_WORDS = {"warmup": "warm-up", "bp": "BP batches", "gp": "GP batches"}
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name, never fetched
 Spec = dict[str, Any]
 
@@ -69,8 +70,8 @@ class Chart:
     wide: bool = False
 
 
-def finish(spec: Spec, description: str, height: int | Mapping[str, int] = 260) -> Spec:
-    """Return a chart as wide as its place on the page, in the house's looks."""
+def finish(spec: Spec, description: str, height: int = 260) -> Spec:
+    """Return a chart as wide as its place on the page and `height` pixels high, in the house's looks."""
     size = {"width": "container", "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
     return {"$schema": SCHEMA, "description": description, **size, "config": _CONFIG, **spec}
 
@@ -120,7 +121,7 @@ def tip(field: str, title: str, form: str | None = None) -> Spec:
 
 def axis(field: str, title: str | None, form: str | None = None, **more: Any) -> Spec:
     """Return the channel of a number along an axis; `form` is its format."""
-    looks = {"title": title, **({} if form is None else {"format": form})}
+    looks = {"title": title, "tickCount": 8, **({} if form is None else {"format": form})}
     scale = more.pop("scale", {"zero": False, "nice": True})
     return {"field": field, "type": "quantitative", "axis": {**looks, **more}, "scale": scale}
 

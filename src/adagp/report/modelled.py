@@ -38,8 +38,7 @@ def accelerate(chapter: Chapter) -> Accelerated:
     for group in chapter.groups:
         if not group.predicts:
             continue
-        method = METHODS[group.method] if group.method in METHODS else None
-        if method is None or method.source not in PREDICTED:
+        if group.method not in METHODS or METHODS[group.method].source not in PREDICTED:
             remarks.append(f"{group.label}: only the shared predictor's designs are modelled, so it is left out.")
             continue
         try:

@@ -14,6 +14,8 @@ from adagp.report.sections import write_chapter
 from adagp.run.folder import write_atomically
 
 TEMPLATES = Path(__file__).parent / "templates"
+LIBRARY = "window.vegaEmbed = vegaEmbed;"
+"""What the page uses of the plotting library; the rest that this does not need is left out."""
 
 
 def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) -> int:
@@ -53,7 +55,7 @@ def render(records: Sequence[RunRecord], command: str, phases: str | None = None
         chapters=[write_chapter(one, number, phases) for number, one in enumerate(chapters(records), start=1)],
         broken=[run for run in records if run.problems],
         command=command,
-        library=javascript_bundle().replace("</script", "<\\/script"),
+        library=javascript_bundle(LIBRARY).replace("</script", "<\\/script"),
         style=(TEMPLATES / "page.css").read_text("utf-8"),
         script=(TEMPLATES / "page.js").read_text("utf-8"),
     )

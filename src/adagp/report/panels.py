@@ -1,5 +1,6 @@
 """Charts of parts: quality by site as heat-maps, seconds by phase, speed-up and energy of designs, pipelines."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import ceil
 from statistics import mean
@@ -9,8 +10,8 @@ from adagp.lab.gantt import COLOURS as ACTION_COLOURS
 from adagp.lab.hardware_figures import ENERGY_PARTS
 from adagp.lab.style import COLOURS
 from adagp.report.groups import Chapter, Group, seconds_of
-from adagp.report.looks import TIME_COLOURS, Chart, Spec, axis, finish, keys, palette, short, tip
-from adagp.report.modelled import Accelerated, Pipelined
+from adagp.report.looks import TIME_COLOURS, TIME_WORDS, Chart, Spec, axis, finish, keys, palette, short, tip
+from adagp.report.modelled import DEVICES, Accelerated, Pipelined
 
 MOST_COLUMNS = 45
 """Columns of a heat-map; longer runs show means of neighbouring epochs."""
@@ -20,35 +21,31 @@ MAPS = {
     "mse": ("Mean squared error", "it rewards predicting zero"),
     "mape": ("Mean absolute percentage error", "it divides by numbers near zero"),
 }
-DESIGN_COLOURS = dict(
-    zip(("baseline", "low", "efficient", "max"), ("#9AA0A6", COLOURS[5], COLOURS[4], COLOURS[0]), strict=True)
-)
+DESIGN_COLOURS = {"baseline": "#9AA0A6", "low": COLOURS[5], "efficient": COLOURS[4], "max": COLOURS[0]}
 ENERGY_COLOURS = dict(zip((part.replace("_", " ") for part in ENERGY_PARTS), COLOURS, strict=False))
+Designs = Sequence[tuple[str, str, dict[str, Any]]]
+"""A name on the page, the design's own, and what was simulated for it."""
 
 
-def sites_of(chapter: Chapter) -> list[str]:
-    """Return the names of the groups with figures by site."""
-    return [group.label for group in chapter.groups if any(_cells(group, "cosine"))]
+def sampled(chapter: Chapter) -> list[Group]:
+    """Return the groups with figures by site."""
+    return [group for group in chapter.groups if _cells(group, "cosine")]
 
 
 def heat_maps(chapter: Chapter, select: str) -> list[Chart]:
     """Return a heat-map of sites over epochs for each figure; `select` is the element that chooses the group."""
-    groups = [group for group in chapter.groups if any(_cells(group, "cosine"))]
+    groups = sampled(chapter)
     return [_heat_map(groups, name, select) for name in MAPS] if groups else []
 
 
 def _heat_map(groups: Sequence[Group], name: str, select: str) -> Chart:
     title, remark = MAPS[name]
     rows = [row for group in groups for row in _cells(group, name)]
-    values = [value for row in rows for value in row["value"] if value is not None]
     caption = f"{title} by site (first layer on top) over epochs, mean over seeds; {remark}."
+    values = [value for row in rows for value in row["value"] if value is not None]
+    hue = {"field": "value", "type": "quantitative", "scale": _scale(name, values), "legend": _gradient(name)}
+    bare = {"ticks": False, "domain": False, "labelOverlap": True}
     order = list(dict.fromkeys(row["site"] for row in rows))
-    tips = [
-        tip("group", "method"),
-        tip("site", "site"),
-        tip("epoch", "epoch", "d"),
-        tip("value", title.split(",")[0], ".3~g"),
-    ]
     spec: Spec = {
         "data": {"values": rows},
         "params": [{"name": "sites_of", "value": groups[0].label, "bind": {"element": select, "event": "change"}}],
@@ -57,36 +54,27 @@ def _heat_map(groups: Sequence[Group], name: str, select: str) -> Chart:
             {"flatten": ["epoch", "value"]},
             {"filter": "isValid(datum.value)"},
         ],
-        "mark": {"type": "rect", "aria": False, "stroke": None},
+        "mark": {"type": "rect", "aria": False},
         "encoding": {
-            "x": {
-                "field": "epoch",
-                "type": "ordinal",
-                "axis": {"title": "epoch", "labelAngle": 0, "labelOverlap": True, "ticks": False, "domain": False},
-            },
+            "x": {"field": "epoch", "type": "ordinal", "axis": {"title": "epoch", "labelAngle": 0, **bare}},
             "y": {
                 "field": "site",
                 "type": "ordinal",
                 "sort": order,
-                "axis": {"title": None, "labelLimit": 130, "labelOverlap": True, "ticks": False, "domain": False},
+                "axis": {"title": None, "labelLimit": 130, **bare},
             },
-            "color": {
-                "field": "value",
-                "type": "quantitative",
-                "scale": _scale(name, values),
-                "legend": _gradient(name),
-            },
-            "tooltip": tips,
+            "color": hue,
+            "tooltip": [tip("group", "method"), tip("site", "site"), tip("epoch", "epoch"), tip("value", name, ".3~g")],
         },
     }
-    tallest = max(len({row["site"] for row in rows if row["group"] == group.label}) for group in groups)
+    tallest = max(sum(row["group"] == group.label for row in rows) for group in groups)
     return Chart(title, caption, finish(spec, caption, max(120, min(520, 22 * tallest))))
 
 
 def _scale(name: str, values: Sequence[float]) -> Spec:
     """Cosines on both sides of a neutral zero, alike to left and right; errors, which span decades, by their logarithm."""
     if name.startswith("cosine"):
-        reach = max((abs(value) for value in values), default=1.0) or 1.0
+        reach = max(map(abs, values), default=0.0) or 1.0
         return {"scheme": "blueorange", "reverse": True, "domain": [-reach, reach], "domainMid": 0}
     positive = [value for value in values if value > 0]
     span = {"domain": [min(positive), max(positive)]} if positive and min(positive) < max(positive) else {}
@@ -94,71 +82,66 @@ def _scale(name: str, values: Sequence[float]) -> Spec:
 
 
 def _gradient(name: str) -> Spec:
-    return {
-        "title": None,
-        "orient": "top",
-        "gradientLength": 180,
-        "gradientThickness": 10,
-        "format": ".2~f" if "cosine" in name else ".1~e",
-        "tickCount": 3,
-    }
+    form = ".2~f" if name.startswith("cosine") else ".1~e"
+    size = {"gradientLength": 180, "gradientThickness": 10}
+    return {"title": None, "orient": "top", "format": form, "tickCount": 3, **size}
 
 
 def _cells(group: Group, name: str) -> list[dict[str, Any]]:
-    """Return a row for each site: its epochs, and the figure's means over seeds and neighbouring epochs."""
+    """Return a row for each site with a figure: its epochs, and means over seeds and, if need be, neighbouring epochs."""
     stride = max(1, ceil(group.length / MOST_COLUMNS))
-    sites = dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites)
+    starts = range(0, group.length, stride)
+    heads = [str(start + 1) if stride == 1 else f"{start + 1}–{min(start + stride, group.length)}" for start in starts]
     rows = []
-    for site in sites:
-        epochs, values = [], []
-        for start in range(0, group.length, stride):
-            found = [
-                value
-                for run in group.runs
-                for epoch in run.epochs[start : start + stride]
-                if (value := epoch.sites.get(site, {}).get(name)) is not None
-            ]
-            epochs.append(start + 1)
-            values.append(short(mean(found), 3) if found else None)
+    for site in dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites):
+        values = [_mean_figure(group, site, name, start, start + stride) for start in starts]
         if any(value is not None for value in values):
-            rows.append({"group": group.label, "site": site, "epoch": epochs, "value": values})
+            rows.append({"group": group.label, "site": site, "epoch": heads, "value": values})
     return rows
+
+
+def _mean_figure(group: Group, site: str, name: str, begin: int, end: int) -> float | None:
+    epochs = (epoch for run in group.runs for epoch in run.epochs[begin:end])
+    found = [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
+    return short(mean(found), 3) if found else None
 
 
 def time_breakdown(chapter: Chapter) -> Chart:
     """Return the mean seconds of each group's runs by what took them."""
-    rows = []
-    for group in chapter.groups:
-        parts = {name: mean([seconds_of(run, name) for run in group.counted] or [0.0]) for name in TIME_COLOURS}
-        whole = sum(parts.values())
-        rows += [
-            {"group": group.label, "part": name, "order": place, "seconds": short(value), "share": short(value / whole)}
-            for place, (name, value) in enumerate(parts.items())
-            if value
-        ]
+    colours = {TIME_WORDS.get(name, name): shade for name, shade in TIME_COLOURS.items()}
+    rows = [row for group in chapter.groups for row in _parts(group)]
     caption = (
         "Measured seconds of a run by what took them, mean over seeds: batches by phase, loading data, evaluation."
     )
-    tips = [
-        tip("group", "method"),
-        tip("part", "part"),
-        tip("seconds", "seconds", ",.4~g"),
-        tip("share", "share", ".1%"),
+    tips = [tip("name", "method"), tip("part", "part"), tip("value", "seconds", ",.4~g"), tip("share", "share", ".1%")]
+    spec = _bars(rows, "seconds", palette(colours, "part"), tips)
+    return Chart("", caption, finish(spec, caption, 34 * len(chapter.groups)), keys(colours), wide=True)
+
+
+def _parts(group: Group) -> list[dict[str, Any]]:
+    parts = {name: mean([seconds_of(run, name) for run in group.counted] or [0.0]) for name in TIME_COLOURS}
+    whole = sum(parts.values()) or 1.0
+    return [
+        {"name": group.label, "part": part, "order": place, "value": short(value), "share": short(value / whole)}
+        for place, (part, value) in enumerate((TIME_WORDS.get(name, name), value) for name, value in parts.items())
     ]
-    spec = _stacked(rows, "group", "seconds", "seconds", palette(TIME_COLOURS, "part"), tips)
-    return Chart("Where the time went", caption, finish(spec, caption, {"step": 34}), keys(TIME_COLOURS), wide=True)
 
 
-def _stacked(rows: list[dict[str, Any]], y: str, x: str, title: str, hue: Spec, tips: list[Spec]) -> Spec:
-    y_axis = {"title": None, "labelLimit": 150, "ticks": False, "domain": False, "labelPadding": 8}
+def _bars(rows: list[dict[str, Any]], title: str, hue: Spec, tips: list[Spec]) -> Spec:
+    """Return horizontal bars, one for each `name`, of one or several stacked `value`s, with some room to the right."""
+    lengths: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        lengths[row["name"]] += row["value"]
+    end = 1.12 * max(lengths.values(), default=0.0) or 1.0
+    y_axis = {"title": None, "labelLimit": 170, "ticks": False, "domain": False, "labelPadding": 8}
     return {
         "data": {"values": rows},
         "mark": {"type": "bar", "cornerRadius": 1, "height": {"band": 0.7}},
         "encoding": {
-            "y": {"field": y, "type": "nominal", "sort": None, "axis": y_axis},
-            "x": axis(x, title, scale={"zero": True}),
+            "y": {"field": "name", "type": "nominal", "sort": None, "axis": y_axis},
+            "x": axis("value", title, scale={"domain": [0, end], "nice": False}),
             "color": hue,
-            "order": {"field": "order"},
+            "order": {"field": "order", "type": "quantitative"},
             "tooltip": tips,
         },
     }
@@ -166,43 +149,40 @@ def _stacked(rows: list[dict[str, Any]], y: str, x: str, title: str, hue: Spec, 
 
 def designs(modelled: Accelerated) -> list[Chart]:
     """Return speed-up and energy of the accelerator's designs."""
-    alone = len(modelled.reports) == 1
-    speed, energy = [], []
-    for label, report in modelled.reports.items():
-        for design, row in report["designs"].items():
-            name = design if alone else f"{label} · {design}"
-            speed.append({"name": name, "design": design, "group": label, "speedup": short(row["speedup"])})
-            energy += [
-                {"name": name, "part": part.replace("_", " "), "joules": short(row["energy"][part]), "order": place}
-                for place, part in enumerate(ENERGY_PARTS)
-            ]
-    used = {design: DESIGN_COLOURS.get(design, COLOURS[2]) for design in dict.fromkeys(row["design"] for row in speed)}
-    faster = "Modelled speed-up over backprop on the baseline design, for the phases that the run really went through."
-    saved = "Modelled energy of the whole run by where it goes: the designs of the accelerator side by side."
-    bars = _stacked(
-        speed,
-        "name",
-        "speedup",
-        "times the baseline",
-        palette(used, "design"),
-        [tip("group", "method"), tip("design", "design"), tip("speedup", "speed-up", ".3f")],
-    )
-    encoding = {name: channel for name, channel in bars["encoding"].items() if name != "order"}
-    write = {"type": "text", "align": "left", "dx": 5}
-    labelled = {
-        "data": bars["data"],
-        "encoding": {"y": encoding["y"], "x": {**encoding["x"], "scale": {"zero": True, "padding": 24}}},
-        "layer": [
-            {"mark": bars["mark"], "encoding": {"color": encoding["color"], "tooltip": encoding["tooltip"]}},
-            {"mark": write, "encoding": {"text": {"field": "speedup", "type": "quantitative", "format": ".2f"}}},
-        ],
-    }
-    tips = [tip("name", "design"), tip("part", "part"), tip("joules", "joules", ".3~g")]
-    stacked = _stacked(energy, "name", "joules", "joules", palette(ENERGY_COLOURS, "part"), tips)
-    return [
-        Chart("Speed-up (modelled)", faster, finish(labelled, faster, {"step": 30})),
-        Chart("Energy (modelled)", saved, finish(stacked, saved, {"step": 30}), keys(ENERGY_COLOURS)),
+    rows = [
+        (design if len(modelled.reports) == 1 else f"{label}: {design}", design, row)
+        for label, report in modelled.reports.items()
+        for design, row in report["designs"].items()
     ]
+    return [_speedups(rows), _energy(rows)]
+
+
+def _speedups(simulated: Designs) -> Chart:
+    caption = "Modelled speed-up over backprop on the baseline design, for the phases that the run really went through."
+    rows = [{"name": name, "part": design, "value": short(row["speedup"])} for name, design, row in simulated]
+    colours = {design: DESIGN_COLOURS.get(design, COLOURS[2]) for _, design, _ in simulated}
+    tips = [tip("name", "design"), tip("value", "speed-up", ".3f")]
+    bars = _bars(rows, "times the baseline", palette(colours, "part"), tips)
+    place = {name: bars["encoding"][name] for name in ("x", "y")}
+    number = {"field": "value", "type": "quantitative", "format": ".2f"}
+    layers = [
+        {"mark": bars["mark"], "encoding": {"color": bars["encoding"]["color"], "tooltip": tips}},
+        {"mark": {"type": "text", "align": "left", "dx": 5, "aria": False}, "encoding": {"text": number}},
+    ]
+    spec = finish({"data": bars["data"], "encoding": place, "layer": layers}, caption, 30 * len(rows))
+    return Chart("Speed-up (modelled)", caption, spec)
+
+
+def _energy(simulated: Designs) -> Chart:
+    caption = "Modelled energy of the whole run by where it goes: the designs of the accelerator side by side."
+    rows = [
+        {"name": name, "part": part.replace("_", " "), "value": short(row["energy"][part]), "order": place}
+        for name, _, row in simulated
+        for place, part in enumerate(ENERGY_PARTS)
+    ]
+    tips = [tip("name", "design"), tip("part", "part"), tip("value", "joules", ".3~g")]
+    spec = finish(_bars(rows, "joules", palette(ENERGY_COLOURS, "part"), tips), caption, 30 * len(simulated))
+    return Chart("Energy (modelled)", caption, spec, keys(ENERGY_COLOURS))
 
 
 def gantt(pipelines: Iterable[Pipelined]) -> list[Chart]:
@@ -215,42 +195,32 @@ def _gantt(pipeline: Pipelined) -> Chart:
         f"Modelled: {pipeline.name} takes {pipeline.steps:g} steps, {pipeline.speedup:.2f} times as fast as backprop on "
         f"every batch ({pipeline.baseline_steps:g} steps); devices idle {pipeline.bubble_share:.0%} of the time."
     )
-    tips = [
-        tip("device", "device"),
-        tip("what", "what"),
-        tip("micro_batch", "micro-batch"),
-        tip("begin", "from step", ".4~g"),
-        tip("end", "to", ".4~g"),
-    ]
-    y = {
-        "field": "device",
-        "type": "nominal",
-        "axis": {"title": None, "ticks": False, "domain": False, "labelPadding": 6},
+    tips = [tip("device", "device"), tip("what", "what"), tip("micro_batch", "micro-batch")]
+    tips += [tip("begin", "from step", ".4~g"), tip("end", "to", ".4~g")]
+    bare = {"title": None, "ticks": False, "domain": False, "labelPadding": 6}
+    white = {"test": "datum.what === 'backward'", "value": "#fff"}
+    bar = {
+        "mark": {"type": "bar", "height": {"band": 0.86}, "stroke": "#fff", "strokeWidth": 0.6, "aria": False},
+        "encoding": {
+            "x": axis("begin", "steps", scale={"domain": [0, pipeline.steps], "nice": False}),
+            "x2": {"field": "end"},
+            "color": palette(ACTION_COLOURS, "what"),
+        },
+    }
+    number = {
+        "transform": [{"calculate": "(datum.begin + datum.end) / 2", "as": "middle"}],
+        "mark": {"type": "text", "fontSize": 10, "aria": False},
+        "encoding": {
+            "x": {"field": "middle", "type": "quantitative"},
+            "text": {"field": "micro_batch"},
+            "color": {"condition": white, "value": "#000"},
+        },
     }
     spec: Spec = {
         "data": {"values": list(pipeline.actions)},
-        "encoding": {"y": y, "tooltip": tips},
-        "layer": [
-            {
-                "mark": {"type": "bar", "height": {"band": 0.86}, "stroke": "#fff", "strokeWidth": 0.6, "aria": False},
-                "encoding": {
-                    "x": axis("begin", "steps", scale={"domain": [0, pipeline.steps], "nice": False}),
-                    "x2": {"field": "end"},
-                    "color": palette(ACTION_COLOURS, "what"),
-                },
-            },
-            {
-                "transform": [{"calculate": "(datum.begin + datum.end) / 2", "as": "middle"}],
-                "mark": {"type": "text", "fontSize": 10, "color": "#000", "aria": False},
-                "encoding": {
-                    "x": {"field": "middle", "type": "quantitative"},
-                    "text": {"field": "micro_batch"},
-                    "color": {"condition": {"test": "datum.what === 'backward'", "value": "#fff"}, "value": "#000"},
-                },
-            },
-        ],
+        "encoding": {"y": {"field": "device", "type": "nominal", "axis": bare}, "tooltip": tips},
+        "layer": [bar, number],
     }
-    used = {
-        name: shade for name, shade in ACTION_COLOURS.items() if any(row["what"] == name for row in pipeline.actions)
-    }
-    return Chart(pipeline.name, caption, finish(spec, caption, {"step": 26}), keys(used), wide=True)
+    drawn = {row["what"] for row in pipeline.actions}
+    used = {name: shade for name, shade in ACTION_COLOURS.items() if name in drawn}
+    return Chart(pipeline.name, caption, finish(spec, caption, 26 * DEVICES), keys(used), wide=True)

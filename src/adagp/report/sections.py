@@ -41,9 +41,9 @@ class Written:
 def write_chapter(chapter: Chapter, number: int, phases: str | None) -> Written:
     """Return the chapter's sections; `phases` None means the runs' own."""
     key = f"chapter-{number}"
-    measured = (_time(chapter, key), _curves(chapter, key), _sites(chapter, key), _parts(chapter, key))
-    if not any(group.length for group in chapter.groups):
-        measured = (Section(f"{key}-time", "Accuracy and time", MEASURED, (NOTHING,)),)
+    measured = [Section(f"{key}-time", "Accuracy and time", MEASURED, (NOTHING,))]
+    if any(group.length for group in chapter.groups):
+        measured = [_time(chapter, key), _curves(chapter, key), _sites(chapter, key), _parts(chapter, key)]
     modelled = (_accelerator(accelerate(chapter), key), _pipelines(phases or pattern(chapter.groups), key))
     runs = Section(f"{key}-runs", "Every run", MEASURED, tables=(tables.runs_table(chapter),))
     return Written(key, chapter.title, tuple(verdict(chapter)), (*measured, *modelled, runs))
@@ -85,7 +85,15 @@ def _sites(chapter: Chapter, key: str) -> Section:
         "Sampled on BP batches, where the truth is known. Mean squared error rewards predicting zero and the percentage "
         "error divides by numbers near zero: read them with the cosine."
     )
-    return Section(name, title, MEASURED, (remark,), charts, choices=tuple(panels.sites_of(chapter)), choose="Method")
+    return Section(
+        name,
+        title,
+        MEASURED,
+        (remark,),
+        charts,
+        choices=tuple(group.label for group in panels.sampled(chapter)),
+        choose="Method",
+    )
 
 
 def _parts(chapter: Chapter, key: str) -> Section:

@@ -1,6 +1,6 @@
 """The page's tables as plain values: each cell has its text, and what it is sorted by."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -39,24 +39,32 @@ def summary_table(chapter: Chapter) -> Table:
     extras = [name for name in EXTRAS if any(name in run.summary for group in chapter.groups for run in group.runs)]
     columns = ["method", "seeds", "epochs", "BP batches", "GP batches", "final accuracy", "training seconds"]
     columns += ["GP / BP time of a batch", "cosine", "yardstick", *(EXTRAS[name][0] for name in extras)]
-    rows = []
-    for group in chapter.groups:
-        rows.append(
-            (
-                words(group.label, "not finished" if group.unfinished else ""),
-                count(len(group.runs)),
-                count(group.length),
-                count(batches(group.counted[0], "bp")) if group.counted else Cell(UNKNOWN),
-                count(batches(group.counted[0], "gp", "guarded")) if group.counted else Cell(UNKNOWN),
-                share(group.over_runs(final_accuracy)),
-                figure(group.over_runs(training_seconds), "{:,.4g}"),
-                figure(group.over_runs(batch_time_ratio), "{:.2f}", bounds=False),
-                figure(_quality(group, "cosine"), "{:.3f}", bounds=False),
-                figure(_quality(group, "cosine_previous"), "{:.3f}", bounds=False),
-                *(figure(group.over_runs(_extra(name)), EXTRAS[name][1]) for name in extras),
-            )
-        )
+    rows = [(*_ends(group), *(_extra_cell(group, name) for name in extras)) for group in chapter.groups]
     return table("Methods, measured; ranges are 95% intervals over seeds", columns, rows)
+
+
+def _ends(group: Group) -> tuple[Cell, ...]:
+    first = group.counted[0] if group.counted else None
+    return (
+        words(group.label, "not finished" if group.unfinished else ""),
+        count(len(group.runs)),
+        count(group.length),
+        count(batches(first, "bp")) if first else Cell(UNKNOWN),
+        count(batches(first, "gp", "guarded")) if first else Cell(UNKNOWN),
+        share(group.over_runs(final_accuracy)),
+        figure(group.over_runs(training_seconds), "{:,.4g}"),
+        figure(group.over_runs(batch_time_ratio), "{:.2f}", bounds=False),
+        figure(_quality(group, "cosine"), "{:.3f}", bounds=False),
+        figure(_quality(group, "cosine_previous"), "{:.3f}", bounds=False),
+    )
+
+
+def _extra_cell(group: Group, name: str) -> Cell:
+    def of_run(run: RunRecord) -> float | None:
+        value = run.summary.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    return figure(group.over_runs(of_run), EXTRAS[name][1])
 
 
 def moments_table(moments: Sequence[Moment]) -> Table:
@@ -76,22 +84,21 @@ def _named(moment: Moment) -> Iterable[tuple[str, tuple[float, ...]]]:
 def runs_table(chapter: Chapter) -> Table:
     """Return a row for each run."""
     columns = ["run", "method", "seed", "epochs", "final accuracy", "training seconds", "state"]
-    rows = []
-    for group in chapter.groups:
-        for run in group.runs:
-            accuracy, seconds, seed = final_accuracy(run), training_seconds(run), run.config.get("seed")
-            rows.append(
-                (
-                    words(run.name),
-                    words(group.label),
-                    count(seed) if isinstance(seed, int) else Cell(UNKNOWN),
-                    count(len(run.epochs)),
-                    share(interval([] if accuracy is None else [accuracy])),
-                    figure(interval([] if seconds is None else [seconds]), "{:,.4g}"),
-                    words("finished" if run.finished else "not finished"),
-                )
-            )
+    rows = [_run(run, group) for group in chapter.groups for run in group.runs]
     return table("Every run, measured", columns, rows)
+
+
+def _run(run: RunRecord, group: Group) -> tuple[Cell, ...]:
+    accuracy, seconds, seed = final_accuracy(run), training_seconds(run), run.config.get("seed")
+    return (
+        words(run.name),
+        words(group.label),
+        count(seed) if isinstance(seed, int) else Cell(UNKNOWN),
+        count(len(run.epochs)),
+        share(interval([] if accuracy is None else [accuracy])),
+        figure(interval([] if seconds is None else [seconds]), "{:,.4g}"),
+        words("finished" if run.finished else "not finished"),
+    )
 
 
 def designs_table(modelled: Accelerated) -> Table:
@@ -177,11 +184,3 @@ def _quality(group: Group, name: str) -> Interval | None:
         return mean(values) if values else None
 
     return group.over_runs(of_run)
-
-
-def _extra(name: str) -> Callable[[RunRecord], float | None]:
-    def of_run(run: RunRecord) -> float | None:
-        value = run.summary.get(name)
-        return float(value) if isinstance(value, int | float) else None
-
-    return of_run

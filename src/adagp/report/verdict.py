@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 
 from adagp.report.collect import RunRecord
-from adagp.report.groups import Chapter, Group
+from adagp.report.groups import Chapter, Group, batches, seconds_of
 from adagp.report.intervals import Interval, difference, interval
 
 SAME = 0.05
 """Two ends that differ by less than this share count as one moment."""
 MOST_MOMENTS = 4
+UNEVEN = 1.5
+"""How many times slower the same work may be in another run before the page warns."""
 
 
 @dataclass(frozen=True)
@@ -92,4 +94,19 @@ def _judge(first: Group, second: Group, gap: Interval) -> str:
 
 def _cautions(chapter: Chapter) -> list[str]:
     unfinished = [group.label for group in chapter.groups if group.unfinished]
-    return [f"Not finished yet, counted as far as they are: {', '.join(unfinished)}."] if unfinished else []
+    words = [f"Not finished yet, counted as far as they are: {', '.join(unfinished)}."] if unfinished else []
+    for method in dict.fromkeys(group.method for group in chapter.groups):
+        paces = [
+            pace for group in chapter.groups if group.method == method for run in group.counted if (pace := _pace(run))
+        ]
+        if paces and max(paces) > UNEVEN * min(paces):
+            words.append(
+                f"Mind the clock: a BP batch of {method} took {max(paces) / min(paces):.1f} times as long in one run as in "
+                "another, so the machine was not equally free and seconds cannot be compared well."
+            )
+    return words
+
+
+def _pace(run: RunRecord) -> float:
+    """Return the mean seconds of a BP batch, the warm-up among them; 0 if there was none."""
+    return (seconds_of(run, "bp") + seconds_of(run, "warmup")) / max(1, batches(run, "bp"))
