@@ -29,16 +29,19 @@ def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) ->
 
 def check(out: Path, phases: str | None = None) -> None:
     """Refuse what cannot work, before anything is read."""
-    if any(importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")):
-        raise OptionError(
-            "a report needs jinja2 and vl-convert-python; install them with: pip install 'adagp[report]'."
-        )
+    require_library()
     if out.suffix not in (".html", ".htm"):
         raise OptionError(f"cannot write the report to '{out}'; the name must end in .html.")
     if not out.parent.is_dir():
         raise OptionError(f"cannot write the report to '{out}': there is no folder '{out.parent}'.")
     if phases is not None:
         parse_phases(phases)
+
+
+def require_library() -> None:
+    """Say what to install if pages cannot be written."""
+    if any(importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")):
+        raise OptionError("a report needs jinja2 and vl-convert-python; install them: pip install 'adagp[report]'.")
 
 
 def render(records: Sequence[RunRecord], command: str, phases: str | None = None) -> str:

@@ -56,7 +56,12 @@ def _heat_map(groups: Sequence[Group], name: str, select: str) -> Chart:
         ],
         "mark": {"type": "rect", "aria": False},
         "encoding": {
-            "x": {"field": "epoch", "type": "ordinal", "axis": {"title": "epoch", "labelAngle": 0, **bare}},
+            "x": {
+                "field": "epoch",
+                "type": "ordinal",
+                "sort": None,
+                "axis": {"title": "epoch", "labelAngle": 0, **bare},
+            },
             "y": {
                 "field": "site",
                 "type": "ordinal",
