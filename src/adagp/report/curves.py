@@ -9,38 +9,36 @@ from adagp.report.looks import INK, Chart, Spec, axis, colour, dashes, finish, s
 from adagp.report.verdict import Moment
 
 BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
+CURVES = {"train_loss": "Training loss", "test_accuracy": "Test accuracy"}
 
 
-def points(chapter: Chapter) -> list[dict[str, Any]]:
-    """Return a row for each group and epoch: mean, interval, training seconds until then."""
-    return [row for group in chapter.groups for place in range(group.length) if (row := _point(group, place))]
+def points(chapter: Chapter, figure: str) -> list[dict[str, Any]]:
+    """Return a row for each group and epoch that has the figure: mean, interval, training seconds until then."""
+    rows = (_point(group, place, figure) for group in chapter.groups for place in range(group.length))
+    return [row for row in rows if row is not None]
 
 
-def _point(group: Group, place: int) -> dict[str, Any]:
+def _point(group: Group, place: int, figure: str) -> dict[str, Any] | None:
+    found = group.at_epoch(place, lambda epoch: epoch.figures[figure])
+    if found is None:
+        return None
     runs = [run for run in group.runs if place < len(run.epochs)]
-    row: dict[str, Any] = {
-        "group": group.label,
-        "epoch": runs[0].epochs[place].number,
-        "seconds": short(mean(run.clock[place] for run in runs)),
-        "seeds": len(runs),
-    }
-    for name in ("train_loss", "test_loss", "test_accuracy"):
-        found = group.at_epoch(place, lambda epoch, name=name: epoch.figures[name])  # type: ignore[misc]
-        row[name] = short(found.mean) if found else None
-        if found and name != "test_loss":
-            row[f"{name}_low"], row[f"{name}_high"] = short(found.low), short(found.high)
-    return row
+    row: dict[str, Any] = {"group": group.label, "epoch": runs[0].epochs[place].number, "seeds": found.count}
+    row |= {"seconds": short(mean(run.clock[place] for run in runs)), "value": short(found.mean)}
+    return row if found.low is None else {**row, "low": short(found.low), "high": short(found.high)}
 
 
-def accuracy_over_time(chapter: Chapter, rows: list[dict[str, Any]], moment: Moment | None) -> Chart:
+def accuracy_over_time(chapter: Chapter, moment: Moment | None) -> list[Chart]:
     """Return accuracy against training seconds, with the moment of comparison marked."""
+    rows = points(chapter, "test_accuracy")
     caption = f"Test accuracy against seconds of training: data and batches, evaluation left out. {BAND}"
-    layers = _lines(chapter, "seconds", axis("seconds", "seconds of training", scale={"nice": False}), "test_accuracy")
+    x = axis("seconds", "seconds of training", scale={"nice": False})
+    layers = _lines(chapter, rows, x, "test_accuracy")
     if moment is not None:
         longest = max((row["seconds"] for row in rows), default=0.0)
         layers += _marked(moment.seconds, to_the_right=moment.seconds < longest / 2)
     spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
-    return Chart("Accuracy against time", caption, spec, wide=True)
+    return [Chart("Accuracy against time", caption, spec, wide=True)] if rows else []
 
 
 def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
@@ -55,57 +53,50 @@ def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
     ]
 
 
-def over_epochs(chapter: Chapter, rows: list[dict[str, Any]], select: str) -> list[Chart]:
+def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
     """Return training loss and test accuracy over epochs; `select` is the element that chooses whose phases are shaded."""
     shades = _shades(chapter)
+    x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
     charts = []
-    for name, title in (("train_loss", "Training loss"), ("test_accuracy", "Test accuracy")):
-        caption = f"{title} over epochs. {BAND} Shaded: epochs with GP batches, the darker the larger their share."
-        x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
-        layers = [*_shading(shades), *_lines(chapter, "epoch", x, name)]
+    for name, title in CURVES.items():
+        rows = points(chapter, name)
+        caption = f"{title} over epochs. {BAND}"
+        caption += " Shaded: epochs with GP batches, the darker the larger their share." if shades else ""
+        layers = [*_shading(shades), *_lines(chapter, rows, x, name)]
         spec = finish({"data": {"values": rows}, "layer": layers}, caption)
         if shades:
-            first = shades[0]["group"]
-            spec["params"] = [{"name": "phases_of", "value": first, "bind": {"element": select, "event": "change"}}]
-        charts.append(Chart(title, caption, spec))
+            bind = {"element": select, "event": "change"}
+            spec["params"] = [{"name": "phases_of", "value": shades[0]["group"], "bind": bind}]
+        if rows:
+            charts.append(Chart(title, caption, spec))
     return charts
 
 
-def _lines(chapter: Chapter, x: str, x_axis: Spec, name: str) -> list[Spec]:
-    """Return band, line and points with their values, of one figure."""
+def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, figure: str) -> list[Spec]:
+    """Return bands, lines and points with their values."""
     names = [group.label for group in chapter.groups]
-    form = ".1%" if "accuracy" in name else ".3~g"
+    rough, fine = (".1%", ".2%") if "accuracy" in figure else (".3~g", ".4~g")
     tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
-    tips += _range_tips(name, name.replace("_", " "), ".2%" if "accuracy" in name else ".4~g")
-    tips += [tip("seeds", "seeds", "d")]
-    hue, place = colour(names), {"x": x_axis, "y": axis(name, None, form)}
-    ends = {"y": {**place["y"], "field": f"{name}_low"}, "y2": {"field": f"{name}_high"}}
+    tips += [tip("value", CURVES[figure].lower(), fine), tip("low", "95% from", fine), tip("high", "to", fine)]
+    place, hue = {"x": x, "y": axis("value", None, rough)}, {"color": colour(names)}
+    ends = {"x": x, "y": {**place["y"], "field": "low"}, "y2": {"field": "high"}}
     hover = {"name": "at", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
     shown = {"condition": {"param": "at", "empty": False, "value": 1}, "value": 0}
-    known = [{"filter": f"isValid(datum.{name}) && isValid(datum.{x})"}]
-    return [
-        {
-            "transform": [{"filter": f"isValid(datum.{name}_low)"}],
-            "mark": {"type": "area", "opacity": 0.16, "aria": False},
-            "encoding": {"x": x_axis, **ends, "color": hue},
-        },
-        {
-            "transform": known,
-            "mark": {"type": "line", "strokeWidth": 2.2, "strokeJoin": "round", "aria": False},
-            "encoding": {**place, "color": hue, "strokeDash": dashes(names)},
-        },
-        {
-            "transform": known,
-            "params": [hover],
-            "mark": {"type": "point", "filled": True, "size": 70, "aria": False},
-            "encoding": {**place, "color": hue, "opacity": shown, "tooltip": tips},
-        },
-    ]
-
-
-def _range_tips(name: str, title: str, form: str) -> list[Spec]:
-    """Return a figure and its interval, for the pointer."""
-    return [tip(name, title, form), tip(f"{name}_low", "95% from", form), tip(f"{name}_high", "to", form)]
+    band: Spec = {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "area", "opacity": 0.16, "aria": False},
+        "encoding": {**ends, **hue},
+    }
+    line: Spec = {
+        "mark": {"type": "line", "strokeWidth": 2.2, "strokeJoin": "round", "aria": False},
+        "encoding": {**place, **hue, "strokeDash": dashes(names)},
+    }
+    dots: Spec = {
+        "params": [hover],
+        "mark": {"type": "point", "filled": True, "size": 70, "aria": False},
+        "encoding": {**place, **hue, "opacity": shown, "tooltip": [*tips, tip("seeds", "seeds", "d")]},
+    }
+    return [*([band] if any("low" in row for row in rows) else []), line, dots]
 
 
 def _shades(chapter: Chapter) -> list[dict[str, Any]]:
@@ -152,7 +143,7 @@ def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
     ]
 
 
-def pareto(chapter: Chapter) -> Chart:
+def pareto(chapter: Chapter) -> list[Chart]:
     """Return final accuracy against training seconds: one point a group with its intervals, and who is not beaten."""
     rows = [row for group in chapter.groups if (row := _outcome(group))]
     caption = (
@@ -161,21 +152,19 @@ def pareto(chapter: Chapter) -> Chart:
     )
     place = {"x": axis("seconds", "seconds of training"), "y": axis("accuracy", None, ".1%")}
     hue = {"color": colour([group.label for group in chapter.groups])}
-    tips = [
-        tip("group", "method"),
-        *_range_tips("accuracy", "accuracy", ".2%"),
-        *_range_tips("seconds", "seconds", ",.4~g"),
-    ]
-    tips += [tip("seeds", "seeds", "d")]
+    tips = [tip("group", "method"), tip("seeds", "seeds", "d")]
+    for name, form in (("accuracy", ".2%"), ("seconds", ",.4~g")):
+        tips += [tip(name, name, form), tip(f"{name}_low", "95% from", form), tip(f"{name}_high", "to", form)]
     line = {"type": "line", "color": INK, "opacity": 0.45, "strokeDash": [4, 4], "strokeWidth": 1.2, "aria": False}
     point = {"type": "point", "filled": True, "size": 110, "opacity": 1}
     layers: list[Spec] = [
         {"data": {"values": _front(rows)}, "mark": line, "encoding": place},
-        *(_bar({**place, **hue}, channel) for channel in ("x", "y")),
+        *(_bar({**place, **hue}, channel) for channel in ("x", "y") if any("seconds_low" in row for row in rows)),
         {"mark": point, "encoding": {**place, **hue, "tooltip": tips}},
         *_names(rows, place),
     ]
-    return Chart("Pareto plot", caption, finish({"data": {"values": rows}, "layer": layers}, caption, 320), wide=True)
+    spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
+    return [Chart("Pareto plot", caption, spec, wide=True)] if rows else []
 
 
 def _bar(encoding: Spec, channel: str) -> Spec:
@@ -188,15 +177,16 @@ def _bar(encoding: Spec, channel: str) -> Spec:
 
 def _names(rows: list[dict[str, Any]], place: Spec) -> list[Spec]:
     """Return the name beside each point, on the side where there is room."""
-    middle = sum(pick(row["seconds"] for row in rows) for pick in (min, max)) / 2 if rows else 0.0
-    sides = (("left", 7, f"datum.seconds <= {middle}"), ("right", -7, f"datum.seconds > {middle}"))
+    seconds = [row["seconds"] for row in rows]
+    middle = (min(seconds) + max(seconds)) / 2 if seconds else 0.0
     return [
         {
-            "transform": [{"filter": test}],
+            "data": {"values": some},
             "mark": {"type": "text", "align": side, "baseline": "bottom", "dx": shift, "dy": -5, "limit": 200},
             "encoding": {**place, "text": {"field": "group"}},
         }
-        for side, shift, test in sides
+        for side, shift, late in (("left", 7, False), ("right", -7, True))
+        if (some := [row for row in rows if (row["seconds"] > middle) is late])
     ]
 
 
@@ -206,7 +196,9 @@ def _outcome(group: Group) -> dict[str, Any] | None:
         return None
     row: dict[str, Any] = {"group": group.label, "seeds": accuracy.count}
     for name, one in (("accuracy", accuracy), ("seconds", seconds)):
-        row |= {name: short(one.mean, 5), f"{name}_low": short(one.low, 5), f"{name}_high": short(one.high, 5)}
+        row[name] = short(one.mean, 5)
+        if one.low is not None:
+            row |= {f"{name}_low": short(one.low, 5), f"{name}_high": short(one.high, 5)}
     return row
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from adagp._version import __version__
@@ -14,8 +15,6 @@ from adagp.report.sections import write_chapter
 from adagp.run.folder import write_atomically
 
 TEMPLATES = Path(__file__).parent / "templates"
-LIBRARY = "window.vegaEmbed = vegaEmbed;"
-"""What the page uses of the plotting library; the rest that this does not need is left out."""
 
 
 def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) -> int:
@@ -47,7 +46,6 @@ def require_library() -> None:
 def render(records: Sequence[RunRecord], command: str, phases: str | None = None) -> str:
     """Return the page. All that comes from runs is escaped, in the text and in the charts' data."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from vl_convert import javascript_bundle
 
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
@@ -58,7 +56,15 @@ def render(records: Sequence[RunRecord], command: str, phases: str | None = None
         chapters=[write_chapter(one, number, phases) for number, one in enumerate(chapters(records), start=1)],
         broken=[run for run in records if run.problems],
         command=command,
-        library=javascript_bundle(LIBRARY).replace("</script", "<\\/script"),
+        library=_library(),
         style=(TEMPLATES / "page.css").read_text("utf-8"),
         script=(TEMPLATES / "page.js").read_text("utf-8"),
     )
+
+
+@cache
+def _library() -> str:
+    """Return the plotting library as a script that can stand in a page."""
+    from vl_convert import javascript_bundle
+
+    return javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")

@@ -13,8 +13,8 @@ from adagp.report.groups import Chapter, Group, seconds_of
 from adagp.report.looks import TIME_COLOURS, TIME_WORDS, Chart, Spec, axis, finish, keys, palette, short, tip
 from adagp.report.modelled import DEVICES, Accelerated, Pipelined
 
-MOST_COLUMNS = 45
-"""Columns of a heat-map; longer runs show means of neighbouring epochs."""
+MOST_COLUMNS, MOST_ROWS = 45, 60
+"""Size of a heat-map; longer runs show means of neighbouring epochs, deeper models every second (third, ...) site."""
 MAPS = {
     "cosine": ("Cosine, predicted with true gradient", "1: the same direction; 0: unrelated"),
     "cosine_previous": ("Cosine, last with next true gradient", "the yardstick: below it, replaying would do better"),
@@ -42,6 +42,10 @@ def _heat_map(groups: Sequence[Group], name: str, select: str) -> Chart:
     title, remark = MAPS[name]
     rows = [row for group in groups for row in _cells(group, name)]
     caption = f"{title} by site (first layer on top) over epochs, mean over seeds; {remark}."
+    if any(row["stride"] > 1 for row in rows):
+        caption += f" Long runs: means of {max(row['stride'] for row in rows)} epochs."
+    if any(len(group.runs[0].epochs[0].sites) > MOST_ROWS for group in groups if group.runs[0].epochs):
+        caption += " Deep models: not every site is shown."
     values = [value for row in rows for value in row["value"] if value is not None]
     hue = {"field": "value", "type": "quantitative", "scale": _scale(name, values), "legend": _gradient(name)}
     bare = {"ticks": False, "domain": False, "labelOverlap": True}
@@ -51,6 +55,7 @@ def _heat_map(groups: Sequence[Group], name: str, select: str) -> Chart:
         "params": [{"name": "sites_of", "value": groups[0].label, "bind": {"element": select, "event": "change"}}],
         "transform": [
             {"filter": "datum.group === sites_of"},
+            {"calculate": "sequence(1, 1 + datum.stride * length(datum.value), datum.stride)", "as": "epoch"},
             {"flatten": ["epoch", "value"]},
             {"filter": "isValid(datum.value)"},
         ],
@@ -93,15 +98,14 @@ def _gradient(name: str) -> Spec:
 
 
 def _cells(group: Group, name: str) -> list[dict[str, Any]]:
-    """Return a row for each site with a figure: its epochs, and means over seeds and, if need be, neighbouring epochs."""
+    """Return a row for each site with the figure: means over seeds and over each `stride` epochs; for many sites, some."""
     stride = max(1, ceil(group.length / MOST_COLUMNS))
-    starts = range(0, group.length, stride)
-    heads = [str(start + 1) if stride == 1 else f"{start + 1}–{min(start + stride, group.length)}" for start in starts]
+    sites = list(dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites))
     rows = []
-    for site in dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites):
-        values = [_mean_figure(group, site, name, start, start + stride) for start in starts]
+    for site in sites[:: max(1, ceil(len(sites) / MOST_ROWS))]:
+        values = [_mean_figure(group, site, name, at, at + stride) for at in range(0, group.length, stride)]
         if any(value is not None for value in values):
-            rows.append({"group": group.label, "site": site, "epoch": heads, "value": values})
+            rows.append({"group": group.label, "site": site, "stride": stride, "value": values})
     return rows
 
 
@@ -111,7 +115,7 @@ def _mean_figure(group: Group, site: str, name: str, begin: int, end: int) -> fl
     return short(mean(found), 3) if found else None
 
 
-def time_breakdown(chapter: Chapter) -> Chart:
+def time_breakdown(chapter: Chapter) -> list[Chart]:
     """Return the mean seconds of each group's runs by what took them."""
     colours = {TIME_WORDS.get(name, name): shade for name, shade in TIME_COLOURS.items()}
     rows = [row for group in chapter.groups for row in _parts(group)]
@@ -120,7 +124,9 @@ def time_breakdown(chapter: Chapter) -> Chart:
     )
     tips = [tip("name", "method"), tip("part", "part"), tip("value", "seconds", ",.4~g"), tip("share", "share", ".1%")]
     spec = _bars(rows, "seconds", palette(colours, "part"), tips)
-    return Chart("", caption, finish(spec, caption, 34 * len(chapter.groups)), keys(colours), wide=True)
+    used = {part: shade for part, shade in colours.items() if any(row["part"] == part for row in rows)}
+    chart = Chart("", caption, finish(spec, caption, 34 * len(chapter.groups)), keys(used), wide=True)
+    return [chart] if rows else []
 
 
 def _parts(group: Group) -> list[dict[str, Any]]:
@@ -129,6 +135,7 @@ def _parts(group: Group) -> list[dict[str, Any]]:
     return [
         {"name": group.label, "part": part, "order": place, "value": short(value), "share": short(value / whole)}
         for place, (part, value) in enumerate((TIME_WORDS.get(name, name), value) for name, value in parts.items())
+        if value
     ]
 
 

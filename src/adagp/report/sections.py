@@ -55,21 +55,19 @@ def _legend(chapter: Chapter) -> tuple[Key, ...]:
 
 def _time(chapter: Chapter, key: str) -> Section:
     found = moments(chapter)
-    charts = (
-        curves.accuracy_over_time(chapter, curves.points(chapter), found[0] if len(chapter.groups) > 1 else None),
-        curves.pareto(chapter),
-    )
+    compared = found[0] if found and len(chapter.groups) > 1 else None
+    charts = (*curves.accuracy_over_time(chapter, compared), *curves.pareto(chapter))
     remark = (
         "At equal wall-clock, each run counts with the last epoch that ended in time. A method cut off before its end had "
         "not lowered its learning rate as far as it would have: read it with the curves."
     )
-    shown = (tables.summary_table(chapter), tables.moments_table(found))
+    shown = (tables.summary_table(chapter), *([tables.moments_table(found)] if found else []))
     return Section(f"{key}-time", "Accuracy and time", MEASURED, (remark,), charts, shown, _legend(chapter))
 
 
 def _curves(chapter: Chapter, key: str) -> Section:
     name = f"{key}-curves"
-    charts = curves.over_epochs(chapter, curves.points(chapter), f"#{name}-of")
+    charts = curves.over_epochs(chapter, f"#{name}-of")
     choices = tuple(curves.predicting(chapter))
     return Section(name, "Loss and accuracy", MEASURED, (), tuple(charts), (), _legend(chapter), choices, "Phases of")
 
@@ -97,8 +95,9 @@ def _sites(chapter: Chapter, key: str) -> Section:
 
 
 def _parts(chapter: Chapter, key: str) -> Section:
-    chart = panels.time_breakdown(chapter)
-    return Section(f"{key}-parts", "Where the time went", MEASURED, charts=(chart,), legend=chart.legend)
+    charts = tuple(panels.time_breakdown(chapter))
+    remarks = () if charts else ("No seconds were recorded.",)
+    return Section(f"{key}-parts", "Where the time went", MEASURED, remarks, charts)
 
 
 def _accelerator(modelled: Accelerated, key: str) -> Section:
