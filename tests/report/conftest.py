@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adagp.report.page import write_report
 from adagp.run import RunFolder, TrainConfig
 
 WriteRun = Callable[..., Path]
@@ -42,9 +43,8 @@ def metrics(epoch: int, config: TrainConfig, accuracy: float, pace: float) -> di
     }
 
 
-@pytest.fixture
-def write_run(tmp_path: Path) -> WriteRun:
-    """Return a function that writes a run of the digits below tmp_path and returns its folder.
+def run_writer(root: Path) -> WriteRun:
+    """Return a function that writes a run of the digits below `root` and returns its folder.
 
     The accuracy rises linearly to `best` in the last epoch; `pace` is the seconds of a BP batch.
     """
@@ -59,7 +59,7 @@ def write_run(tmp_path: Path) -> WriteRun:
         **options: Any,
     ) -> Path:
         config = TrainConfig(**({"epochs": 4} | options))
-        folder = RunFolder(tmp_path / name)
+        folder = RunFolder(root / name)
         folder.path.mkdir(parents=True)
         folder.write_json("config.json", {**config.as_dict(), "data_dir": None, "command": config.command()})
         folder.write_json("versions.json", {})
@@ -70,6 +70,32 @@ def write_run(tmp_path: Path) -> WriteRun:
         return folder.path
 
     return write
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> WriteRun:
+    """Return the function that writes runs below tmp_path."""
+    return run_writer(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with runs of three methods, three seeds each."""
+    root = tmp_path_factory.mktemp("report") / "study"
+    write = run_writer(root)
+    for seed in range(3):
+        write(f"bp-{seed}", method="bp", seed=seed, best=0.9 + 0.01 * seed)
+        write(f"adagp-{seed}", seed=seed, best=0.85 + 0.02 * seed)
+        write(f"remap-{seed}", method="remap", seed=seed, best=0.8 + 0.01 * seed)
+    return root
+
+
+@pytest.fixture(scope="session")
+def study_page(study: Path) -> Path:
+    """Return the page about the study."""
+    out = study.parent / "report.html"
+    assert write_report([study], out) == 9
+    return out
 
 
 @pytest.fixture

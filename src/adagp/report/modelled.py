@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from adagp.errors import AdagpError, ModelError
-from adagp.hw import Accelerator, replayed_run, simulate
+from adagp.hw import Accelerator, Workload, replayed_run, simulate
 from adagp.hw.duties import PREDICTED
 from adagp.hw.report import simulation_report
 from adagp.lab.gantt import what
@@ -55,11 +56,17 @@ def _simulate(group: Group) -> dict[str, Any]:
     config = run.config
     if config["model"] not in MODELS:  # a page must not import what some folder names
         raise ModelError(f"'{config['model']}' is not one of adagp's models; adagp simulate --from-run can.")
-    dataset, size = str(config["dataset"]), config.get("image_size")
-    shape = None if size is None else (dataset_info(dataset).shape[0], size, size)
-    workload = model_workload(str(config["model"]), dataset, shape, float(config.get("width", 1.0)))
+    size = config.get("image_size")
+    workload = _workload(str(config["model"]), str(config["dataset"]), size, float(config.get("width", 1.0)))
     replay = replayed_run([epoch.batches for epoch in run.epochs], int(config["batch_size"]))
     return simulation_report(simulate(workload, Accelerator(), replay))
+
+
+@cache
+def _workload(model: str, dataset: str, size: int | None, width: float) -> Workload:
+    """Trace a model once for all its groups; `size` is the pictures' height and width, None the data set's own."""
+    shape = None if size is None else (dataset_info(dataset).shape[0], size, size)
+    return model_workload(model, dataset, shape, width)
 
 
 @dataclass(frozen=True)
