@@ -34,7 +34,7 @@ def test_no_clear_winner(write_run: Any) -> None:
     runs += [write_run(f"ada{seed}", seed=seed, best=0.55 + 0.1 * seed) for seed in (0, 1)]
     judgement = told(runs)[1]
     assert judgement.startswith("No clear winner: bp is ahead of adagp by 3.75 points (95% interval -")
-    assert judgement.endswith("which includes none at all.")
+    assert judgement.endswith("the interval includes zero.")
 
 
 def test_one_seed_one_method_and_no_epoch(write_run: Any, tmp_path: Any) -> None:
@@ -47,13 +47,20 @@ def test_one_seed_one_method_and_no_epoch(write_run: Any, tmp_path: Any) -> None
     assert told([nothing]) == ["No run has a finished epoch with an accuracy yet: there is nothing to compare."]
 
 
+def test_the_first_moment_at_which_two_have_an_accuracy_counts(write_run: Any) -> None:
+    runs = [write_run("fast", method="bp", epochs=2, pace=0.01), write_run("ada", best=0.8, pace=10.0)]
+    assert told(runs)[0].startswith(
+        "After 325 s of training each, when adagp ends, bp leads with 90.00% (one seed); adagp "
+    )
+
+
 def test_it_warns_of_unfinished_runs_and_uneven_clocks(write_run: Any) -> None:
     runs = [write_run("bp0", method="bp"), write_run("bp1", method="bp", seed=1, pace=0.2)]
     runs += [write_run("ada", finished=False, done=2)]
     assert told(runs)[2:] == [
         "Not finished yet, counted as far as they are: adagp.",
-        "Mind the clock: a BP batch of bp took 2.0 times as long in one run as in another, so the machine was not equally "
-        "free and seconds cannot be compared well.",
+        "Mind the clock: a BP batch of bp took 2.0 times as long in one run as in another. The machine was not equally "
+        "free, so seconds cannot be compared well.",
     ]
 
 

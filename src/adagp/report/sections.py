@@ -7,7 +7,7 @@ from adagp.report.groups import Chapter
 from adagp.report.looks import Chart, Key, series
 from adagp.report.modelled import DEVICES, MICRO_BATCHES, Accelerated, accelerate, pattern, pipelines
 from adagp.report.tables import Table
-from adagp.report.verdict import moments, verdict
+from adagp.report.verdict import compared_at, moments, verdict
 
 MEASURED, MODELLED = "measured", "modelled"
 NOTHING = "No run has a finished epoch yet: there is nothing to draw."
@@ -55,11 +55,12 @@ def _legend(chapter: Chapter) -> tuple[Key, ...]:
 
 def _time(chapter: Chapter, key: str) -> Section:
     found = moments(chapter)
-    compared = found[0] if found and len(chapter.groups) > 1 else None
+    compared = compared_at(chapter) if len(chapter.groups) > 1 else None
     charts = (*curves.accuracy_over_time(chapter, compared), *curves.pareto(chapter))
     remark = (
-        "At equal wall-clock, each run counts with the last epoch that ended in time. A method cut off before its end had "
-        "not lowered its learning rate as far as it would have: read it with the curves."
+        "At equal wall-clock, when the runs of one method are over on average, each other run counts with the last epoch "
+        "that it had finished by then. A method cut off before its end had not lowered its learning rate as far as it "
+        "would have: read it with the curves."
     )
     shown = (tables.summary_table(chapter), *([tables.moments_table(found)] if found else []))
     return Section(f"{key}-time", "Accuracy and time", MEASURED, (remark,), charts, shown, _legend(chapter))

@@ -8,7 +8,7 @@ from adagp.report.collect import RunRecord
 from adagp.report.groups import Chapter, Group, batches, final_accuracy, seconds_of, training_seconds
 from adagp.report.intervals import Interval, interval
 from adagp.report.modelled import Accelerated, Pipelined
-from adagp.report.verdict import Moment
+from adagp.report.verdict import Moment, seconds_text
 
 UNKNOWN = "–"
 EXTRAS = {"test_bleu": ("BLEU", "{:.2f}"), "test_map50": ("mAP at IoU 0.5", "{:.4f}")}
@@ -69,7 +69,7 @@ def _extra_cell(group: Group, name: str) -> Cell:
 
 def moments_table(moments: Sequence[Moment]) -> Table:
     """Return each group's accuracy at the moments when some group ends."""
-    columns = ["method", *(f"after {moment.seconds:,.3g} s" for moment in moments)]
+    columns = ["method", *(f"after {seconds_text(moment.seconds)}" for moment in moments)]
     by_group = [
         (words(group.label), *(share(interval(dict(_named(moment))[group.label])) for moment in moments))
         for group, _ in moments[0].accuracies

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from adagp.report.collect import RunRecord
-from adagp.report.groups import Chapter, Group, batches, seconds_of
+from adagp.report.groups import Chapter, Group, batches, final_accuracy, seconds_of, training_seconds
 from adagp.report.intervals import Interval, difference, interval
 
 SAME = 0.05
@@ -45,31 +45,46 @@ def accuracy_at(run: RunRecord, seconds: float) -> float | None:
     return reached[-1].figures["test_accuracy"] if reached else None
 
 
-def _end(group: Group) -> float | None:
-    """Return when the last of the group's runs ends, in training seconds."""
-    return max((run.clock[-1] for run in group.counted), default=None)
+def _end(group: Group) -> float:
+    """Return when the group's runs end, on average, in training seconds; 0 if there are none."""
+    seconds = group.over_runs(training_seconds)
+    return seconds.mean if seconds else 0.0
 
 
 def _moment(seconds: float, ends: Group, chapter: Chapter) -> Moment:
+    """Read every run off at `seconds`; groups that end there or before, on average, count with their ends."""
+
     def values(group: Group) -> tuple[float, ...]:
-        found = (accuracy_at(run, seconds) for run in group.counted)
+        over = _end(group) <= seconds * (1 + SAME)
+        found = (final_accuracy(run) if over else accuracy_at(run, seconds) for run in group.counted)
         return tuple(value for value in found if value is not None)
 
     return Moment(seconds, ends, tuple((group, values(group)) for group in chapter.groups))
 
 
+def compared_at(chapter: Chapter) -> Moment | None:
+    """Return the first moment at which two groups have an accuracy; else the last at which there is one; None without."""
+    found = moments(chapter)
+    several = [moment for moment in found if len(moment.ranking) > 1]
+    return several[0] if several else found[-1] if found else None
+
+
+def seconds_text(seconds: float) -> str:
+    """Return seconds for reading: three digits, or all before the point."""
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
 def verdict(chapter: Chapter) -> list[str]:
     """Say in two or three sentences who wins at equal wall-clock."""
-    found = moments(chapter)
-    ranking = found[0].ranking if found else []
-    if not ranking:
+    moment = compared_at(chapter)
+    ranking = moment.ranking if moment else []
+    if moment is None or not ranking:
         return ["No run has a finished epoch with an accuracy yet: there is nothing to compare."]
     if len(ranking) == 1:
         return [f"Only {ranking[0][0].label} is here: {spoken(ranking[0][2])}. A comparison needs a second method."]
     (first, first_values, best), (second, second_values, next_best) = ranking[:2]
-    moment = found[0]
     head = (
-        f"After {moment.seconds:,.3g} s of training each, when {moment.ends.label} ends, {first.label} leads with "
+        f"After {seconds_text(moment.seconds)} of training each, when {moment.ends.label} ends, {first.label} leads with "
         f"{spoken(best)}; {second.label} follows with {spoken(next_best)}."
     )
     return [head, _judge(first, second, difference(first_values, second_values)), *_cautions(chapter)]
@@ -89,22 +104,26 @@ def _judge(first: Group, second: Group, gap: Interval) -> str:
     bounds = f"{points} (95% interval {100 * gap.low:.2f} to {100 * gap.high:.2f})"
     if gap.low > 0:
         return f"{first.label} wins: the difference is {bounds}."
-    return f"No clear winner: {first.label} is ahead of {second.label} by {bounds}, which includes none at all."
+    return f"No clear winner: {first.label} is ahead of {second.label} by {bounds}: the interval includes zero."
 
 
 def _cautions(chapter: Chapter) -> list[str]:
     unfinished = [group.label for group in chapter.groups if group.unfinished]
     words = [f"Not finished yet, counted as far as they are: {', '.join(unfinished)}."] if unfinished else []
-    for method in dict.fromkeys(group.method for group in chapter.groups):
-        paces = [
-            pace for group in chapter.groups if group.method == method for run in group.counted if (pace := _pace(run))
-        ]
-        if paces and max(paces) > UNEVEN * min(paces):
-            words.append(
-                f"Mind the clock: a BP batch of {method} took {max(paces) / min(paces):.1f} times as long in one run as in "
-                "another, so the machine was not equally free and seconds cannot be compared well."
-            )
+    uneven, method = max((_unevenness(chapter, group.method), group.method) for group in chapter.groups)
+    if uneven > UNEVEN:
+        words.append(
+            f"Mind the clock: a BP batch of {method} took {uneven:.1f} times as long in one run as in another. The machine "
+            "was not equally free, so seconds cannot be compared well."
+        )
     return words
+
+
+def _unevenness(chapter: Chapter, method: str) -> float:
+    """Return how many times longer the same work took in the slowest run of a method than in its fastest."""
+    runs = (run for group in chapter.groups if group.method == method for run in group.counted)
+    paces = [pace for run in runs if (pace := _pace(run))]
+    return max(paces) / min(paces) if paces else 1.0
 
 
 def _pace(run: RunRecord) -> float:
