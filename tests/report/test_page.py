@@ -151,10 +151,12 @@ def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """Return headless Chromium; skip, or fail where the test is required, if there is none."""
+    """Return headless Chromium; skip, or fail where the test is required, if it cannot be had."""
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if program is None:
-        reason = f"none of {', '.join(BROWSERS)} is installed"
+    reason = None if program else f"none of {', '.join(BROWSERS)} is installed"
+    if importlib.util.find_spec("playwright") is None:
+        reason = "playwright is not installed"
+    if reason is not None:
         if os.environ.get("ADAGP_BROWSER_TEST") == "required":
             pytest.fail(f"the browser test is required, but {reason}")
         pytest.skip(reason)
@@ -164,6 +166,14 @@ def browser() -> "Iterator[Browser]":
         running = playwright.chromium.launch(executable_path=program)
         yield running
         running.close()
+
+
+@pytest.fixture
+def screenshots(request: pytest.FixtureRequest) -> Path:
+    """Return the folder of the pictures that people look at."""
+    folder = request.config.rootpath / "runs" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture
@@ -195,9 +205,7 @@ def column(page: "Page", table: str, place: int) -> list[str]:
     return [cell.inner_text().splitlines()[0] for cell in cells]
 
 
-def test_in_a_browser(study_page: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
-    shots = request.config.rootpath / "runs" / "screenshots"
-    shots.mkdir(parents=True, exist_ok=True)
+def test_in_a_browser(study_page: Path, open_page: OpenPage, screenshots: Path) -> None:
     page = open_page(study_page, DESKTOP)
     assert page.evaluate("document.documentElement.dataset.drawn") == "14"
     charts = page.locator(".canvas").all()
@@ -206,14 +214,14 @@ def test_in_a_browser(study_page: Path, open_page: OpenPage, request: pytest.Fix
         drawn = chart.locator("svg .mark-line path, svg .mark-rect path, svg .mark-symbol path, svg .mark-rule line")
         assert drawn.count() > 2
         assert chart.get_attribute("aria-label")
-    page.screenshot(path=shots / "desktop.png", full_page=True)
+    page.screenshot(path=screenshots / "desktop.png", full_page=True)
 
     phone = open_page(study_page, PHONE)
     assert phone.evaluate("document.documentElement.scrollWidth") == PHONE[0]
     assert all(
         box["width"] <= PHONE[0] for chart in phone.locator(".canvas svg").all() if (box := chart.bounding_box())
     )
-    phone.screenshot(path=shots / "phone.png", full_page=True)
+    phone.screenshot(path=screenshots / "phone.png", full_page=True)
 
 
 def test_tables_sort_by_click_and_by_keyboard(study_page: Path, open_page: OpenPage) -> None:
@@ -250,12 +258,12 @@ def test_values_under_the_pointer_and_choices(study_page: Path, open_page: OpenP
     page.wait_for_function("document.getElementById('vg-tooltip-element').innerText.includes('remap')")
 
 
-def test_light_and_dark_and_print(study_page: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
+def test_light_and_dark_and_print(study_page: Path, open_page: OpenPage, screenshots: Path) -> None:
     page = open_page(study_page, DESKTOP, "dark")
     paper = "getComputedStyle(document.body).backgroundColor"
     ink = "getComputedStyle(document.querySelector('.canvas svg .role-axis-label text')).fill"
     assert (page.evaluate(paper), page.evaluate(ink)) == ("rgb(20, 24, 29)", "rgb(230, 234, 238)")
-    page.screenshot(path=request.config.rootpath / "runs" / "screenshots" / "dark.png", full_page=True)
+    page.screenshot(path=screenshots / "dark.png", full_page=True)
     toggle = page.locator("#theme")
     assert toggle.inner_text() == "Light"
     toggle.focus()

@@ -64,6 +64,14 @@ def test_it_warns_of_unfinished_runs_and_uneven_clocks(write_run: Any) -> None:
     ]
 
 
+def test_what_is_not_finished_has_no_end(write_run: Any) -> None:
+    runs = [write_run("bp", method="bp"), write_run("ada", finished=False, done=2)]
+    (chapter,) = chapters(collect(runs))
+    assert [moment.ends.label for moment in moments(chapter)] == ["bp"]
+    (chapter,) = chapters(collect(runs[1:]))
+    assert [moment.ends.label for moment in moments(chapter)] == ["adagp"]
+
+
 def test_moments_that_are_close_count_once_and_are_few(write_run: Any) -> None:
     runs = [write_run(f"r{place}", method="bp", epochs=epochs) for place, epochs in enumerate((2, 4, 8, 16, 32))]
     runs += [write_run("near", method="skip", epochs=33)]

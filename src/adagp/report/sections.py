@@ -54,16 +54,19 @@ def _legend(chapter: Chapter) -> tuple[Key, ...]:
 
 
 def _time(chapter: Chapter, key: str) -> Section:
-    found = moments(chapter)
-    compared = compared_at(chapter) if len(chapter.groups) > 1 else None
+    name, title = f"{key}-time", "Accuracy and time"
+    compared, summary = compared_at(chapter), tables.summary_table(chapter)
+    if compared is None or len(chapter.groups) == 1:
+        charts = tuple(curves.accuracy_over_time(chapter, None))
+        return Section(name, title, MEASURED, (), charts, (summary,), _legend(chapter))
     charts = (*curves.accuracy_over_time(chapter, compared), *curves.pareto(chapter))
     remark = (
         "At equal wall-clock, when the runs of one method are over on average, each other run counts with the last epoch "
         "that it had finished by then. A method cut off before its end had not lowered its learning rate as far as it "
         "would have: read it with the curves."
     )
-    shown = (tables.summary_table(chapter), *([tables.moments_table(found)] if found else []))
-    return Section(f"{key}-time", "Accuracy and time", MEASURED, (remark,), charts, shown, _legend(chapter))
+    shown = (summary, tables.moments_table(moments(chapter)))
+    return Section(name, title, MEASURED, (remark,), charts, shown, _legend(chapter))
 
 
 def _curves(chapter: Chapter, key: str) -> Section:

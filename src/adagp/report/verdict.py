@@ -29,14 +29,18 @@ class Moment:
 
 
 def moments(chapter: Chapter) -> list[Moment]:
-    """Return the ends of the groups in the order of time, those close together once, at most a few."""
-    ends = sorted(((end, group) for group in chapter.groups if (end := _end(group))), key=lambda entry: entry[0])
-    chosen: list[tuple[float, Group]] = []
-    for end, group in ends:
-        if not chosen or end > chosen[-1][0] * (1 + SAME):
-            chosen.append((end, group))
+    """Return the ends of the groups in the order of time, those close together once, at most a few.
+
+    Groups whose runs are not finished have no end yet; they count only where there are no others.
+    """
+    groups = [group for group in chapter.groups if _end(group)]
+    finished = [group for group in groups if not group.unfinished] or groups
+    chosen: list[Group] = []
+    for group in sorted(finished, key=_end):
+        if not chosen or _end(group) > _end(chosen[-1]) * (1 + SAME):
+            chosen.append(group)
     kept = chosen if len(chosen) <= MOST_MOMENTS else [*chosen[: MOST_MOMENTS - 1], chosen[-1]]
-    return [_moment(end, group, chapter) for end, group in kept]
+    return [_moment(_end(group), group, chapter) for group in kept]
 
 
 def accuracy_at(run: RunRecord, seconds: float) -> float | None:
