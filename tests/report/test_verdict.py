@@ -23,8 +23,8 @@ def test_a_clear_winner(write_run: Any) -> None:
     runs += [write_run(f"ada{seed}", seed=seed, best=0.60 + 0.01 * seed) for seed in (0, 1, 2)]
     # adagp ends after 3.65 s, when three epochs of bp are over: 0.6825 on average; adagp has 0.61
     assert told(runs) == [
-        "After 3.65 s of training each, when adagp ends, bp leads with 68.25% (95% interval 66.39 to 70.11, 3 seeds); adagp "
-        "follows with 61.00% (95% interval 58.52 to 63.48, 3 seeds).",
+        "After 3.65 s of training each, when adagp ends, bp leads with 68.25% (66.39 to 70.11, 3 seeds), before "
+        "adagp with 61.00% (58.52 to 63.48, 3 seeds).",
         "bp wins: the difference is 7.25 points (95% interval 4.95 to 9.55).",
     ]
 
@@ -50,7 +50,7 @@ def test_one_seed_one_method_and_no_epoch(write_run: Any, tmp_path: Any) -> None
 def test_the_first_moment_at_which_two_have_an_accuracy_counts(write_run: Any) -> None:
     runs = [write_run("fast", method="bp", epochs=2, pace=0.01), write_run("ada", best=0.8, pace=10.0)]
     assert told(runs)[0].startswith(
-        "After 325 s of training each, when adagp ends, bp leads with 90.00% (one seed); adagp "
+        "After 325 s of training each, when adagp ends, bp leads with 90.00% (one seed), before adagp "
     )
 
 
@@ -70,6 +70,13 @@ def test_what_is_not_finished_has_no_end(write_run: Any) -> None:
     assert [moment.ends.label for moment in moments(chapter)] == ["bp"]
     (chapter,) = chapters(collect(runs[1:]))
     assert [moment.ends.label for moment in moments(chapter)] == ["adagp"]
+
+
+def test_the_verdict_names_a_few(write_run: Any) -> None:
+    methods = ("bp", "adagp", "remap", "skip", "replay", "noise", "zero")
+    head = told([write_run(method, method=method) for method in methods])[0]
+    assert head.count(" with ") == 5
+    assert head.endswith(" and 2 more.")
 
 
 def test_moments_that_are_close_count_once_and_are_few(write_run: Any) -> None:

@@ -9,6 +9,8 @@ from adagp.report.intervals import Interval, difference, interval
 SAME = 0.05
 """Two ends that differ by less than this share count as one moment."""
 MOST_MOMENTS = 4
+MOST_NAMED = 5
+"""Methods that the verdict names; the table has all."""
 UNEVEN = 1.5
 """How many times slower the same work may be in another run before the page warns."""
 
@@ -86,10 +88,12 @@ def verdict(chapter: Chapter) -> list[str]:
         return ["No run has a finished epoch with an accuracy yet: there is nothing to compare."]
     if len(ranking) == 1:
         return [f"Only {ranking[0][0].label} is here: {spoken(ranking[0][2])}. A comparison needs a second method."]
-    (first, first_values, best), (second, second_values, next_best) = ranking[:2]
+    (first, first_values, best), (second, second_values, _) = ranking[:2]
+    others = ", ".join(f"{group.label} with {spoken(one)}" for group, _, one in ranking[1:MOST_NAMED])
+    rest = f" and {len(ranking) - MOST_NAMED} more" if len(ranking) > MOST_NAMED else ""
     head = (
         f"After {seconds_text(moment.seconds)} of training each, when {moment.ends.label} ends, {first.label} leads with "
-        f"{spoken(best)}; {second.label} follows with {spoken(next_best)}."
+        f"{spoken(best)}, before {others}{rest}."
     )
     return [head, _judge(first, second, difference(first_values, second_values)), *_cautions(chapter)]
 
@@ -98,7 +102,7 @@ def spoken(one: Interval) -> str:
     """Return an accuracy with its interval in words."""
     if one.low is None or one.high is None:
         return f"{one.mean:.2%} (one seed)"
-    return f"{one.mean:.2%} (95% interval {100 * one.low:.2f} to {100 * one.high:.2f}, {one.count} seeds)"
+    return f"{one.mean:.2%} ({100 * one.low:.2f} to {100 * one.high:.2f}, {one.count} seeds)"
 
 
 def _judge(first: Group, second: Group, gap: Interval) -> str:
