@@ -48,7 +48,7 @@ def _heat_map(groups: Sequence[Group], name: str, select: str) -> Chart:
         caption += " Deep models: not every site is shown."
     values = [value for row in rows for value in row["value"] if value is not None]
     hue = {"field": "value", "type": "quantitative", "scale": _scale(name, values), "legend": _gradient(name)}
-    bare = {"ticks": False, "domain": False, "labelOverlap": True}
+    bare = {"ticks": False, "domain": False, "labelOverlap": True, "labelSeparation": 5}
     order = list(dict.fromkeys(row["site"] for row in rows))
     spec: Spec = {
         "data": {"values": rows},
