@@ -13,9 +13,9 @@ from statistics import mean
 from typing import Any
 
 from adagp.cli.sweep import PAPER_MODELS
-from adagp.cli.workloads import model_workload
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Array, Run, Simulation, Technology, Workload, scheduled_run, simulate
+from adagp.lab.workloads import model_workload
 from adagp.schedules import parse_schedule
 
 SETS = ("cifar10", "cifar100", "imagenet")

@@ -12,7 +12,7 @@ import pytest
 import adagp
 
 ROOT = Path(adagp.__file__).parent
-HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard")
+HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "jinja2", "vl_convert")
 
 FOUNDATION = {"errors", "registry", "plan", "_version"}
 """May be imported from everywhere."""
@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "hw": {"schedules"},
     "pipe": {"hw", "predictor", "run", "schedules", "sites", "sources", "tasks", "train"},
     "trace": {"hw", "models"},
+    "report": {"hw", "lab", "models", "pipe", "run"},
 }
 """The rooms that each room may import, besides itself and the foundation."""
 
@@ -179,7 +180,17 @@ def loaded_after(python: Callable[..., Any]) -> Callable[[str], set[str]]:
 
 @pytest.mark.parametrize(
     "package",
-    ["adagp", "adagp.schedules", "adagp.run", "adagp.data", "adagp.models", "adagp.cli", "adagp.hw", "adagp.pipe"],
+    [
+        "adagp",
+        "adagp.schedules",
+        "adagp.run",
+        "adagp.data",
+        "adagp.models",
+        "adagp.cli",
+        "adagp.hw",
+        "adagp.pipe",
+        "adagp.report.page",
+    ],
 )
 def test_importing_it_loads_nothing_heavy(package: str, loaded_after: Callable[[str], set[str]]) -> None:
     if package not in sources():

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from adagp.cli.sweep import PAPER_MODELS
-from adagp.cli.workloads import model_workload
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Simulation, scheduled_run, simulate
+from adagp.lab.workloads import model_workload
 from adagp.schedules import parse_schedule
 
 Found = dict[str, dict[str, list[Simulation]]]

@@ -29,8 +29,9 @@ def test_the_demonstration_trains_compares_and_draws(tmp_path: Path) -> None:
     arguments = ["demo", "--out", str(tmp_path / "demo"), "--seeds", "1", "--epochs", "3"]
     ended = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert ended.exit_code == 0
-    for word in ("warm-up", "adagp", "bp short", "curves.png", "sites-adagp-seed0.svg"):
+    for word in ("warm-up", "adagp", "bp short", "curves.png", "sites-adagp-seed0.svg", "report.html"):
         assert word in ended.stdout
+    assert "digits_cnn on digits" in (tmp_path / "demo" / "report.html").read_text("utf-8")
     pictures = sorted(path.name for path in (tmp_path / "demo" / "pictures").iterdir())
     assert pictures == ["curves.png", "curves.svg", "sites-adagp-seed0.png", "sites-adagp-seed0.svg"]
     with pytest.raises(

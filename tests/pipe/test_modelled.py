@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from adagp.cli.sweep import PAPER_MODELS
-from adagp.cli.workloads import model_workload
 from adagp.hw import Accelerator, Convolution, Elementwise, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
+from adagp.lab.workloads import model_workload
 from adagp.pipe import PIPELINES, generate, parse_phases, simulate
 from adagp.pipe.modelled import Link, modelled_costs, output_words
 from adagp.schedules import parse_schedule

@@ -23,9 +23,12 @@ def demo(
     from adagp.lab import demo as lab
     from adagp.lab.figures import draw
     from adagp.lab.style import require_matplotlib
+    from adagp.report.page import require_library, write_report
 
+    page = out / "report.html"
     lab.refuse_existing(out, force=force)
     require_matplotlib()
+    require_library()
     console = Console()
     contenders = lab.plan(seeds, epochs)
     console.print("The schedule of ADA-GP in this run:", highlight=False)
@@ -44,6 +47,8 @@ def demo(
     console.print(f"Runs are in {out}; pictures of the first seed:", highlight=False, soft_wrap=True)
     for path in draw([lab.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")], out / "pictures"):
         console.print(f"  {path}", highlight=False, soft_wrap=True)
+    write_report([out], page)
+    console.print(f"The report on all of it, to be opened in a browser:\n  {page}", highlight=False, soft_wrap=True)
 
 
 def plot(

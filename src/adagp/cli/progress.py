@@ -2,6 +2,8 @@
 
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
@@ -9,18 +11,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from adagp.train.loop import Loop, News
+from adagp.train.loop import Loop, News, Observer
 from adagp.train.session import Session
+from adagp.train.tensorboard import TensorBoard
 
 STOPPED = 130
 """Exit code of a run that Ctrl-C stopped, as shells have it."""
 
 
-def carry_out(session: Session, loop: Loop) -> dict[str, Any]:
+def carry_out(session: Session, loop: Loop, *, tensorboard: bool = False) -> dict[str, Any]:
     """Run to the end and return the summary. Ctrl-C stops after the running batch, with a checkpoint; twice, at once."""
     console = Console(stderr=True, quiet=session.quiet)
-    with StopFlag() as stop, LiveProgress(console, session, loop) as progress:
-        summary = session.run(loop, progress, stop)
+    with ExitStack() as stack:
+        stop = stack.enter_context(StopFlag())
+        observers: list[Observer] = [stack.enter_context(LiveProgress(console, session, loop))]
+        if tensorboard and not session.quiet:
+            observers.append(stack.enter_context(TensorBoard(loop.folder.path, loop.trainer.done)))
+        summary = session.run(loop, Observers(observers), stop)
     if summary is None:
         console.print(f"Stopped. Go on with: adagp train --resume {loop.folder.path}", highlight=False, soft_wrap=True)
         sys.exit(STOPPED)
@@ -29,6 +36,23 @@ def carry_out(session: Session, loop: Loop) -> dict[str, Any]:
     console.print(summary_table(summary))
     console.print(f"Run folder: {loop.folder.path}", highlight=False, soft_wrap=True)
     return summary
+
+
+class Observers:
+    """Several observers as one."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def on_batch(self, news: News) -> None:
+        """Tell all of them."""
+        for observer in self._observers:
+            observer.on_batch(news)
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        """Tell all of them."""
+        for observer in self._observers:
+            observer.on_epoch(row)
 
 
 class StopFlag:

@@ -11,12 +11,13 @@ from typing import Annotated, TextIO
 import typer
 
 from adagp.cli.simulate import RunOptions, parse_designs
-from adagp.cli.workloads import Origin, dataset_info, model_workload
+from adagp.cli.workloads import Origin
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array
 from adagp.hw import simulate as run_simulation
 from adagp.lab.hardware_figures import plot_speedups
 from adagp.lab.style import check_picture_path
+from adagp.lab.workloads import dataset_info, model_workload
 from adagp.models import MODELS
 
 PAPER_MODELS = (

@@ -12,6 +12,7 @@ from adagp.run.config import read_toml
 from adagp.run.folder import to_json, unused_path
 
 if TYPE_CHECKING:
+    from adagp.train.loop import Loop
     from adagp.train.session import Session
 
 _TRAINING, _PREDICTOR, _PARALLEL, _RUN = "Training", "Prediction", "Several processes", "Run"
@@ -146,6 +147,12 @@ def train(
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Checkpoint at least this often, besides each epoch.", rich_help_panel=_RUN)
     ] = 60.0,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Scalars for TensorBoard in the run folder, as it goes.", rich_help_panel=_RUN
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_RUN)
     ] = False,
@@ -160,6 +167,7 @@ def train(
         "config",
         "threads",
         "checkpoint_seconds",
+        "tensorboard",
         "as_json",
     }
     given = {name: value for name, value in locals().items() if value is not None and name not in not_options}
@@ -172,22 +180,28 @@ def train(
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     if threads is not None and threads < 1:
         raise OptionError(f"--threads is {threads}; it must be 1 or more.")
+    if tensorboard:
+        from adagp.train.tensorboard import require_tensorboard
+
+        require_tensorboard()
     place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
-    summary = _resume(resume, given, place) if resume else _start(given, place, out, force)
+    if resume:
+        session, loop = _resume(resume, given, place)
+    else:
+        session, loop = _start(given, place, out, force)
+    from adagp.cli.progress import carry_out
+
+    summary = carry_out(session, loop, tensorboard=tensorboard)
     if as_json and summary:
         typer.echo(to_json(summary, indent=2))
 
 
-def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> dict[str, Any]:
+def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> "tuple[Session, Loop]":
     options = TrainConfig.from_dict(given, "command line")
-    from adagp.cli.progress import carry_out
-
     name = f"{options.dataset}-{options.model}-{options.method}-s{options.seed}".replace("/", "_").replace(":", "_")
     folder = out or unused_path(Path("runs") / name)
     session = _session(options, place)
-    if restarted(folder):
-        return carry_out(session, session.resume(folder))
-    return carry_out(session, session.start(folder, force=force))
+    return session, session.resume(folder) if restarted(folder) else session.start(folder, force=force)
 
 
 def restarted(folder: Path) -> bool:
@@ -206,16 +220,15 @@ def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
     return ParallelSession(options, **place)
 
 
-def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
+def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> "tuple[Session, Loop]":
     folder = RunFolder.open(path)
-    from adagp.cli.progress import carry_out
     from adagp.train.session import read_config
 
     saved, saved_place = read_config(folder)
     refuse_changes(saved, given, path)
     place["data_dir"] = place["data_dir"] or saved_place
     session = _session(saved, place)
-    return carry_out(session, session.resume(path))
+    return session, session.resume(path)
 
 
 def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:

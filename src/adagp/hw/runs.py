@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -91,6 +92,11 @@ def recorded_run(folder: Path) -> Recorded:
     epochs = [json.loads(line)["batches"] for line in _read(folder, "metrics.jsonl").splitlines()]
     if not epochs:
         raise RunError(f"run {folder} has recorded no epoch yet.")
+    return Recorded(replayed_run(epochs, config["batch_size"]), len(epochs), config)
+
+
+def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int) -> Run:
+    """Return the run whose epochs had these batches by kind (see `recorded_run`), of `batch` samples each."""
     totals: Counter[str] = Counter()
     for batches in epochs:
         totals.update(batches)
@@ -99,8 +105,7 @@ def recorded_run(folder: Path) -> Recorded:
         (BACKPROP_ALL, totals["bp"] - totals["warmup"]),
         (predicted_plan("predicted"), totals["gp"] + totals["guarded"]),
     )
-    learns = totals["warmup"] + totals["gp"] + totals["guarded"] > 0
-    return Recorded(Run(config["batch_size"], counts, learns), len(epochs), config)
+    return Run(batch, counts, predictor_learns=totals["warmup"] + totals["gp"] + totals["guarded"] > 0)
 
 
 def _read(folder: Path, name: str) -> str:

@@ -6,12 +6,14 @@ metrics.jsonl     a JSON object an epoch; metrics.csv the same without the sites
 checkpoint.pt     all that is needed to go on exactly; replaced as the run goes on
 model.pt          the trained weights alone: a plain state_dict
 summary.json      the result, written last
+tensorboard/      scalars as the run goes on, if they are wanted
 """
 
 import csv
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
@@ -29,6 +31,8 @@ FILES = (
     "model.pt",
     "summary.json",
 )
+EVENTS = "tensorboard"
+"""The folder of TensorBoard's events, if they are wanted."""
 
 
 class RunFolder:
@@ -56,6 +60,7 @@ class RunFolder:
             )
         for name in FILES:
             (path / name).unlink(missing_ok=True)
+        shutil.rmtree(path / EVENTS, ignore_errors=True)
         return cls(path)
 
     @classmethod

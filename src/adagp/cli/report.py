@@ -1,0 +1,20 @@
+"""`adagp report`: one self-contained page about some runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
+    out: Annotated[Path, typer.Option(help="The page, FILE.html.")] = Path("report.html"),
+    phases: Annotated[
+        str | None, typer.Option(help="Batches of the pipelines' charts, such as GP,BP; the runs' own if left out.")
+    ] = None,
+) -> None:
+    """Write one self-contained page about runs: who wins, curves, quality by site, time, accelerator, pipelines."""
+    from adagp.report.page import write_report
+
+    count = write_report(runs, out, phases)
+    typer.echo(f"{out}: {count} run{'' if count == 1 else 's'}, {out.stat().st_size / 1e6:.1f} MB")

@@ -1,0 +1,179 @@
+"""Run folders as plain data. Nothing here fails on a damaged or half-finished run: what is missing is put into words."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from adagp.errors import RunError
+
+SIGNS = ("config.json", "metrics.jsonl", "summary.json", "checkpoint.pt")
+"""A folder with one of these files is a run."""
+EXPECTED = ("config.json", "versions.json", "metrics.jsonl", "metrics.csv", "sites.csv")
+"""Files that every run writes before its first epoch is over."""
+FIGURES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+NOT_TRAINING = "evaluation"
+"""The part of a run's seconds that is no training."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One finished epoch, counted from 1. A figure that is missing or not finite is None; seconds are by what took them."""
+
+    number: int
+    label: str
+    figures: Mapping[str, float | None]
+    batches: Mapping[str, int]
+    seconds: Mapping[str, float]
+    sites: Mapping[str, Mapping[str, float | None]]
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of data and batches, evaluation left out."""
+        return sum(value for name, value in self.seconds.items() if name != NOT_TRAINING)
+
+    @property
+    def predicted_share(self) -> float:
+        """The share of GP batches, those refused by the guard among them."""
+        predicted = self.batches.get("gp", 0) + self.batches.get("guarded", 0)
+        return predicted / max(1, predicted + self.batches.get("bp", 0))
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder holds, as far as it can be read; `problems` says in sentences what is missing."""
+
+    name: str
+    path: Path
+    config: Mapping[str, Any]
+    epochs: tuple[Epoch, ...]
+    summary: Mapping[str, Any]
+    problems: tuple[str, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end: the summary is written last."""
+        return bool(self.summary)
+
+    @property
+    def clock(self) -> list[float]:
+        """Seconds of training until the end of each epoch."""
+        seconds, clock = 0.0, []
+        for epoch in self.epochs:
+            seconds += epoch.training_seconds
+            clock.append(seconds)
+        return clock
+
+
+def collect(paths: Sequence[Path]) -> list[RunRecord]:
+    """Return the runs in `paths`: run folders, or folders with run folders somewhere below; each run once.
+
+    An empty folder is a run of which nothing is there yet. A path that is nothing of this is refused.
+    """
+    found: dict[Path, str] = {}
+    for path in paths:
+        for folder in _runs_below(path):
+            name = path.name if folder == path else folder.relative_to(path).as_posix()
+            found.setdefault(folder.resolve(), name or str(folder))
+    names = list(found.values())
+    return [read_run(path, name if names.count(name) == 1 else str(path)) for path, name in found.items()]
+
+
+def _runs_below(path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise RunError(f"'{path}' is not a run folder: there is no such folder.")
+    if _is_run(path) or not any(path.iterdir()):
+        return [path]
+    runs = sorted(folder for folder in path.rglob("*") if folder.is_dir() and _is_run(folder))
+    if not runs:
+        raise RunError(f"'{path}' is not a run folder, and there is none below it: no {' or '.join(SIGNS[:2])}.")
+    return runs
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in SIGNS)
+
+
+def read_run(path: Path, name: str) -> RunRecord:
+    """Return what can be read of the run in the folder `path`."""
+    problems: list[str] = []
+    missing = [file for file in EXPECTED if not (path / file).is_file()]
+    if missing:
+        everything = len(missing) == len(EXPECTED)
+        problems.append("The folder holds no files of a run." if everything else f"Missing: {', '.join(missing)}.")
+    config = _object(path / "config.json", problems)
+    summary = _object(path / "summary.json", problems)
+    epochs = tuple(_epochs(path / "metrics.jsonl", problems))
+    if not summary:
+        whole = config.get("epochs")
+        done = f"{len(epochs)} of {whole} epochs" if whole else f"{len(epochs)} epochs"
+        problems.append(f"Not finished, or no summary.json: {done} are there.")
+    for figure in FIGURES:
+        gaps = [str(epoch.number) for epoch in epochs if epoch.figures[figure] is None]
+        if gaps:
+            problems.append(f"No finite {figure.replace('_', ' ')} in {_listed('epoch', gaps)}.")
+    return RunRecord(name, path, config, epochs, summary, tuple(problems))
+
+
+def _object(path: Path, problems: list[str]) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one if there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        content = None
+    if isinstance(content, dict):
+        return content
+    problems.append(f"{path.name} cannot be read.")
+    return {}
+
+
+def _epochs(path: Path, problems: list[str]) -> Iterator[Epoch]:
+    if not path.is_file():
+        return
+    damaged = []
+    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict) and isinstance(row.get("epoch"), int):
+            yield _epoch(row)
+        else:
+            damaged.append(str(number))
+    if damaged:
+        problems.append(f"metrics.jsonl cannot be read in {_listed('line', damaged)}: left out.")
+
+
+def _epoch(row: dict[str, Any]) -> Epoch:
+    batches = {name: int(value) for name, value in _numbers(row.get("batches")) if value is not None}
+    seconds = {name: value for name, value in _numbers(row.get("seconds")) if value is not None}
+    sites = row.get("sites")
+    return Epoch(
+        number=row["epoch"] + 1,
+        label=str(row.get("label", "")),
+        figures={name: _number(row.get(name)) for name in FIGURES},
+        batches=batches,
+        seconds=seconds,
+        sites={str(site): dict(_numbers(figures)) for site, figures in sites.items()}
+        if isinstance(sites, dict)
+        else {},
+    )
+
+
+def _numbers(table: Any) -> Iterable[tuple[str, float | None]]:
+    return ((str(name), _number(value)) for name, value in table.items()) if isinstance(table, dict) else ()
+
+
+def _number(value: Any) -> float | None:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if plain and isfinite(value) else None
+
+
+def _listed(word: str, numbers: Sequence[str]) -> str:
+    """Return `epoch 3`, `epochs 3, 4` or, where there are many, the first few of them."""
+    shown = ", ".join(numbers[:5]) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    return f"{word}{'s' if len(numbers) > 1 else ''} {shown}"

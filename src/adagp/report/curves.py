@@ -1,0 +1,211 @@
+"""Charts over time: accuracy against seconds, loss and accuracy over epochs with the phases shaded, the Pareto plot."""
+
+from statistics import mean
+from typing import Any
+
+from adagp.lab.style import SHADE
+from adagp.report.groups import Chapter, Group, final_accuracy, training_seconds
+from adagp.report.looks import INK, Chart, Spec, axis, colour, dashes, finish, short, tip
+from adagp.report.verdict import Moment
+
+BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
+CURVES = {"train_loss": "Training loss", "test_accuracy": "Test accuracy"}
+
+
+def points(chapter: Chapter, figure: str) -> list[dict[str, Any]]:
+    """Return a row for each group and epoch that has the figure: mean, interval, training seconds until then."""
+    rows = (_point(group, place, figure) for group in chapter.groups for place in range(group.length))
+    return [row for row in rows if row is not None]
+
+
+def _point(group: Group, place: int, figure: str) -> dict[str, Any] | None:
+    found = group.at_epoch(place, lambda epoch: epoch.figures[figure])
+    if found is None:
+        return None
+    runs = [run for run in group.runs if place < len(run.epochs)]
+    row: dict[str, Any] = {"group": group.label, "epoch": runs[0].epochs[place].number, "seeds": found.count}
+    row |= {"seconds": short(mean(run.clock[place] for run in runs)), "value": short(found.mean)}
+    return row if found.low is None else {**row, "low": short(found.low), "high": short(found.high)}
+
+
+def accuracy_over_time(chapter: Chapter, moment: Moment | None) -> list[Chart]:
+    """Return accuracy against training seconds, with the moment of comparison marked."""
+    rows = points(chapter, "test_accuracy")
+    caption = f"Test accuracy against seconds of training: data and batches, evaluation left out. {BAND}"
+    x = axis("seconds", "seconds of training", scale={"nice": False})
+    layers = _lines(chapter, rows, x, "test_accuracy")
+    if moment is not None:
+        longest = max((row["seconds"] for row in rows), default=0.0)
+        layers += _marked(moment.seconds, to_the_right=moment.seconds < longest / 2)
+    spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
+    return [Chart("Accuracy against time", caption, spec, wide=True)] if rows else []
+
+
+def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
+    """Return a line at the moment of comparison, and its name beside it."""
+    data = {"data": {"values": [{"at": seconds, "text": "equal wall-clock"}]}}
+    at = {"x": {"field": "at", "type": "quantitative"}}
+    side: Spec = {"align": "left", "dx": 5} if to_the_right else {"align": "right", "dx": -5}
+    write = {"type": "text", "baseline": "bottom", "y": "height", "dy": -6, "opacity": 0.8, **side}
+    return [
+        {**data, "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.6}, "encoding": at},
+        {**data, "mark": write, "encoding": {**at, "text": {"field": "text"}}},
+    ]
+
+
+def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
+    """Return training loss and test accuracy over epochs; `select` is the element that chooses whose phases are shaded."""
+    shades = _shades(chapter)
+    x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
+    charts = []
+    for name, title in CURVES.items():
+        rows = points(chapter, name)
+        caption = f"{title} over epochs. {BAND}"
+        caption += " Shaded: epochs with GP batches, the darker the larger their share." if shades else ""
+        layers = [*_shading(shades), *_lines(chapter, rows, x, name)]
+        spec = finish({"data": {"values": rows}, "layer": layers}, caption)
+        if shades:
+            bind = {"element": select, "event": "change"}
+            spec["params"] = [{"name": "phases_of", "value": shades[0]["group"], "bind": bind}]
+        if rows:
+            charts.append(Chart(title, caption, spec))
+    return charts
+
+
+def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, figure: str) -> list[Spec]:
+    """Return bands, lines and points with their values."""
+    names = [group.label for group in chapter.groups]
+    rough, fine = (".1%", ".2%") if "accuracy" in figure else (".3~g", ".4~g")
+    tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
+    tips += [tip("value", CURVES[figure].lower(), fine), tip("low", "95% from", fine), tip("high", "to", fine)]
+    place, hue = {"x": x, "y": axis("value", None, rough)}, {"color": colour(names)}
+    ends = {"x": x, "y": {**place["y"], "field": "low"}, "y2": {"field": "high"}}
+    hover = {"name": "at", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
+    shown = {"condition": {"param": "at", "empty": False, "value": 1}, "value": 0}
+    band: Spec = {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "area", "opacity": 0.16, "aria": False},
+        "encoding": {**ends, **hue},
+    }
+    line: Spec = {
+        "mark": {"type": "line", "strokeWidth": 2.2, "strokeJoin": "round", "aria": False},
+        "encoding": {**place, **hue, "strokeDash": dashes(names)},
+    }
+    dots: Spec = {
+        "params": [hover],
+        "mark": {"type": "point", "filled": True, "size": 70, "aria": False},
+        "encoding": {**place, **hue, "opacity": shown, "tooltip": [*tips, tip("seeds", "seeds", "d")]},
+    }
+    return [*([band] if any("low" in row for row in rows) else []), line, dots]
+
+
+def _shades(chapter: Chapter) -> list[dict[str, Any]]:
+    """Return a row for each epoch of the predicting groups: its share of GP batches, its ratio where that is new."""
+    rows = []
+    for group in chapter.groups:
+        if not group.predicts:
+            continue
+        before = ""
+        for epoch in max(group.runs, key=lambda run: len(run.epochs)).epochs:
+            new = epoch.label if epoch.label != before else ""
+            share = short(epoch.predicted_share, 3)
+            rows.append({"group": group.label, "left": epoch.number - 0.5, "share": share, "ratio": new})
+            before = epoch.label
+    return rows
+
+
+def predicting(chapter: Chapter) -> list[str]:
+    """Return the names of the groups that trained with predicted gradients."""
+    return [group.label for group in chapter.groups if group.predicts]
+
+
+def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
+    """Return the shade behind each epoch, and its ratio on top where it changes."""
+    if not shades:
+        return []
+    chosen = {"filter": "datum.group === phases_of"}
+    left = {"x": {"field": "left", "type": "quantitative"}}
+    depth = {"field": "share", "type": "quantitative", "scale": {"domain": [0, 1], "range": [0, 0.34]}, "legend": None}
+    write = {"type": "text", "angle": 270, "align": "right", "baseline": "top", "fontSize": 10, "opacity": 0.75}
+    return [
+        {
+            "data": {"values": shades},
+            "transform": [chosen, {"calculate": "datum.left + 1", "as": "right"}],
+            "mark": {"type": "rect", "color": SHADE, "aria": False},
+            "encoding": {**left, "x2": {"field": "right"}, "opacity": depth},
+        },
+        {
+            "data": {"values": shades},
+            "transform": [chosen, {"filter": "datum.ratio !== ''"}],
+            "mark": {**write, "y": 0, "dx": -3, "dy": 3, "aria": False},
+            "encoding": {**left, "text": {"field": "ratio"}},
+        },
+    ]
+
+
+def pareto(chapter: Chapter) -> list[Chart]:
+    """Return final accuracy against training seconds: one point a group with its intervals, and who is not beaten."""
+    rows = [row for group in chapter.groups if (row := _outcome(group))]
+    caption = (
+        "Final test accuracy against training seconds of the whole run. Bars are 95% intervals over seeds; on the dashed "
+        "line are the methods that no other beats in both."
+    )
+    place = {"x": axis("seconds", "seconds of training"), "y": axis("accuracy", None, ".1%")}
+    hue = {"color": colour([group.label for group in chapter.groups])}
+    tips = [tip("group", "method"), tip("seeds", "seeds", "d")]
+    for name, form in (("accuracy", ".2%"), ("seconds", ",.4~g")):
+        tips += [tip(name, name, form), tip(f"{name}_low", "95% from", form), tip(f"{name}_high", "to", form)]
+    line = {"type": "line", "color": INK, "opacity": 0.45, "strokeDash": [4, 4], "strokeWidth": 1.2, "aria": False}
+    point = {"type": "point", "filled": True, "size": 110, "opacity": 1}
+    layers: list[Spec] = [
+        {"data": {"values": _front(rows)}, "mark": line, "encoding": place},
+        *(_bar({**place, **hue}, channel) for channel in ("x", "y") if any("seconds_low" in row for row in rows)),
+        {"mark": point, "encoding": {**place, **hue, "tooltip": tips}},
+        *_names(rows, place),
+    ]
+    spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
+    return [Chart("Pareto plot", caption, spec, wide=True)] if rows else []
+
+
+def _bar(encoding: Spec, channel: str) -> Spec:
+    """Return the interval of each point along one axis."""
+    field = encoding[channel]["field"]
+    ends = {channel: {**encoding[channel], "field": f"{field}_low"}, f"{channel}2": {"field": f"{field}_high"}}
+    mark = {"type": "rule", "opacity": 0.7, "strokeWidth": 1.5, "aria": False}
+    return {"transform": [{"filter": f"isValid(datum.{field}_low)"}], "mark": mark, "encoding": {**encoding, **ends}}
+
+
+def _names(rows: list[dict[str, Any]], place: Spec) -> list[Spec]:
+    """Return the name beside each point, on the side where there is room."""
+    seconds = [row["seconds"] for row in rows]
+    middle = (min(seconds) + max(seconds)) / 2 if seconds else 0.0
+    return [
+        {
+            "data": {"values": some},
+            "mark": {"type": "text", "align": side, "baseline": "bottom", "dx": shift, "dy": -5, "limit": 200},
+            "encoding": {**place, "text": {"field": "group"}},
+        }
+        for side, shift, late in (("left", 7, False), ("right", -7, True))
+        if (some := [row for row in rows if (row["seconds"] > middle) is late])
+    ]
+
+
+def _outcome(group: Group) -> dict[str, Any] | None:
+    accuracy, seconds = group.over_runs(final_accuracy), group.over_runs(training_seconds)
+    if accuracy is None or seconds is None:
+        return None
+    row: dict[str, Any] = {"group": group.label, "seeds": accuracy.count}
+    for name, one in (("accuracy", accuracy), ("seconds", seconds)):
+        row[name] = short(one.mean, 5)
+        if one.low is not None:
+            row |= {f"{name}_low": short(one.low, 5), f"{name}_high": short(one.high, 5)}
+    return row
+
+
+def _front(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the outcomes that none other beats in accuracy and seconds at once."""
+    front: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: (row["seconds"], -row["accuracy"])):
+        if not front or row["accuracy"] > front[-1]["accuracy"]:
+            front.append(row)
+    return front

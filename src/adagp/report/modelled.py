@@ -1,0 +1,122 @@
+"""What is modelled, not measured: the run's phases on a simulated accelerator, and over a pipeline of devices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from adagp.errors import AdagpError, ModelError
+from adagp.hw import Accelerator, Workload, replayed_run, simulate
+from adagp.hw.duties import PREDICTED
+from adagp.hw.report import simulation_report
+from adagp.lab.gantt import what
+from adagp.lab.workloads import dataset_info, model_workload
+from adagp.models import MODELS
+from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases
+from adagp.pipe import simulate as dry_run
+from adagp.pipe.actions import UPDATE
+from adagp.plan import Phase
+from adagp.report.groups import Chapter, Group
+from adagp.run.methods import METHODS
+
+DEVICES = 4
+MICRO_BATCHES = 4
+LONGEST_PATTERN = 8
+"""Batches of a pipeline's chart at most."""
+
+
+@dataclass(frozen=True)
+class Accelerated:
+    """Simulations by group (see `hw.report`), and sentences about what could not be modelled."""
+
+    reports: dict[str, dict[str, Any]]
+    remarks: tuple[str, ...]
+
+
+def accelerate(chapter: Chapter) -> Accelerated:
+    """Replay the phases of each predicting group's first run on the default accelerator."""
+    reports, remarks = {}, []
+    for group in chapter.groups:
+        if not group.predicts:
+            continue
+        if group.method not in METHODS or METHODS[group.method].source not in PREDICTED:
+            remarks.append(f"{group.label}: only the shared predictor's designs are modelled, so it is left out.")
+            continue
+        try:
+            reports[group.label] = _simulate(group)
+        except (AdagpError, ImportError, LookupError, TypeError, ValueError) as error:
+            remarks.append(f"{group.label} could not be modelled: {error}")
+    if not reports and not remarks:
+        remarks.append("No run has a batch with predicted gradients: there is nothing to gain on the accelerator.")
+    return Accelerated(reports, tuple(remarks))
+
+
+def _simulate(group: Group) -> dict[str, Any]:
+    run = group.counted[0]
+    config = run.config
+    if config["model"] not in MODELS:  # a page must not import what some folder names
+        raise ModelError(f"'{config['model']}' is not one of adagp's models; adagp simulate --from-run can.")
+    size = config.get("image_size")
+    workload = _workload(str(config["model"]), str(config["dataset"]), size, float(config.get("width", 1.0)))
+    replay = replayed_run([epoch.batches for epoch in run.epochs], int(config["batch_size"]))
+    return simulation_report(simulate(workload, Accelerator(), replay))
+
+
+@cache
+def _workload(model: str, dataset: str, size: int | None, width: float) -> Workload:
+    """Trace a model once for all its groups; `size` is the pictures' height and width, None the data set's own."""
+    shape = None if size is None else (dataset_info(dataset).shape[0], size, size)
+    return model_workload(model, dataset, shape, width)
+
+
+@dataclass(frozen=True)
+class Pipelined:
+    """A pipeline's dry run in steps: its actions as rows of a Gantt chart, and the same with backprop alone."""
+
+    name: str
+    actions: tuple[dict[str, Any], ...]
+    steps: float
+    baseline_steps: float
+    bubble_share: float
+    peak_activations: int
+
+    @property
+    def speedup(self) -> float:
+        """Times faster than backprop on every batch."""
+        return self.baseline_steps / self.steps if self.steps else 1.0
+
+
+def pattern(groups: Sequence[Group]) -> str:
+    """Return the phases of one round in the last epoch of the first predicting run: GP for each K, BP for each M."""
+    for group in groups:
+        labels = [epoch.label for run in group.counted[:1] for epoch in run.epochs if epoch.predicted_share]
+        if labels:
+            predicted, _, true = labels[-1].partition(":")
+            if predicted.isdigit() and true.isdigit() and 0 < int(predicted) + int(true) <= LONGEST_PATTERN:
+                return ",".join(["GP"] * int(predicted) + ["BP"] * int(true))
+    return "GP,BP"
+
+
+def pipelines(phases: str) -> list[Pipelined]:
+    """Dry-run every pipeline over the phases, a forward taking one step and a backward two."""
+    return [_pipelined(name, parse_phases(phases)) for name in PIPELINES]
+
+
+def _pipelined(name: str, phases: Sequence[Phase]) -> Pipelined:
+    program = generate(name, DEVICES, MICRO_BATCHES, phases)
+    timeline = dry_run(program, constant_costs(program.stages))
+    plain = dry_run(generate(name, DEVICES, MICRO_BATCHES, [Phase.BP] * len(phases)), timeline.costs)
+    actions = tuple(
+        {
+            "device": f"device {device}",
+            "what": what(timeline, action),
+            "micro_batch": str(action.number),
+            "begin": begin,
+            "end": end,
+        }
+        for device, row in enumerate(program.devices)
+        for action, (begin, end) in zip(row, timeline.spans[device], strict=True)
+        if action.kind != UPDATE or end > begin
+    )
+    peak = max(timeline.peak_activations)
+    return Pipelined(name, actions, timeline.steps, plain.steps, timeline.bubble_share, peak)

@@ -1,0 +1,70 @@
+"""From runs to one HTML file that needs nothing else: style, charts' data and the plotting library are in it."""
+
+import importlib.util
+import shlex
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from adagp._version import __version__
+from adagp.errors import OptionError
+from adagp.pipe import parse_phases
+from adagp.report.collect import RunRecord, collect
+from adagp.report.groups import chapters
+from adagp.report.sections import write_chapter
+from adagp.run.folder import write_atomically
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) -> int:
+    """Write the page about the runs in `paths` to `out` and return how many there are."""
+    check(out, phases)
+    records = collect(paths)
+    words = ["adagp", "report", *map(str, paths), "--out", str(out), *(["--phases", phases] if phases else [])]
+    write_atomically(out, render(records, shlex.join(words), phases).encode())
+    return len(records)
+
+
+def check(out: Path, phases: str | None = None) -> None:
+    """Refuse what cannot work, before anything is read."""
+    require_library()
+    if out.suffix not in (".html", ".htm"):
+        raise OptionError(f"cannot write the report to '{out}'; the name must end in .html.")
+    if not out.parent.is_dir():
+        raise OptionError(f"cannot write the report to '{out}': there is no folder '{out.parent}'.")
+    if phases is not None:
+        parse_phases(phases)
+
+
+def require_library() -> None:
+    """Say what to install if pages cannot be written."""
+    if any(importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")):
+        raise OptionError("a report needs jinja2 and vl-convert-python; install them: pip install 'adagp[report]'.")
+
+
+def render(records: Sequence[RunRecord], command: str, phases: str | None = None) -> str:
+    """Return the page. All that comes from runs is escaped, in the text and in the charts' data."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return environment.get_template("page.html.jinja").render(
+        version=__version__,
+        runs=records,
+        chapters=[write_chapter(one, number, phases) for number, one in enumerate(chapters(records), start=1)],
+        broken=[run for run in records if run.problems],
+        command=command,
+        library=_library(),
+        style=(TEMPLATES / "page.css").read_text("utf-8"),
+        script=(TEMPLATES / "page.js").read_text("utf-8"),
+    )
+
+
+@cache
+def _library() -> str:
+    """Return the plotting library as a script that can stand in a page."""
+    from vl_convert import javascript_bundle
+
+    return javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")

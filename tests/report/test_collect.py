@@ -1,0 +1,87 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagp.errors import RunError
+from adagp.report.collect import collect, read_run
+
+
+def test_a_whole_run_has_no_problems(write_run: Any) -> None:
+    (run,) = collect([write_run("one", method="adagp")])
+    assert (run.name, run.problems, run.finished) == ("one", (), True)
+    assert [epoch.number for epoch in run.epochs] == [1, 2, 3, 4]
+    assert [epoch.predicted_share for epoch in run.epochs] == [0, 0.5, 0.5, 0.5]
+    assert run.clock == pytest.approx([1.1, 1.95, 2.8, 3.65])  # evaluation left out
+
+
+def test_runs_below_a_folder_are_taken_each_once(write_run: Any, tmp_path: Path) -> None:
+    for name in ("study/bp/s0", "study/bp/s1", "study/adagp/s0"):
+        write_run(name)
+    (tmp_path / "study" / "pictures").mkdir()
+    study = tmp_path / "study"
+    assert [run.name for run in collect([study, study / "bp" / "s1"])] == ["adagp/s0", "bp/s0", "bp/s1"]
+
+
+def test_runs_of_the_same_name_are_told_apart(write_run: Any, tmp_path: Path) -> None:
+    names = [run.name for run in collect([write_run("a/one"), write_run("b/one")])]
+    assert names == [str(tmp_path / "a" / "one"), str(tmp_path / "b" / "one")]
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"^'{tmp_path}/none' is not a run folder: there is no such folder.$"):
+        collect([tmp_path / "none"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=f"^'{tmp_path}/file' is not a run folder: there is no such folder.$"):
+        collect([tmp_path / "file"])
+    message = f"^'{tmp_path}' is not a run folder, and there is none below it: no config.json or metrics.jsonl.$"
+    with pytest.raises(RunError, match=message):
+        collect([tmp_path])
+
+
+def test_an_empty_folder_is_a_run_of_which_nothing_is_there(tmp_path: Path) -> None:
+    (run,) = collect([tmp_path])
+    assert run.problems == (
+        "The folder holds no files of a run.",
+        "Not finished, or no summary.json: 0 epochs are there.",
+    )
+
+
+def test_missing_files_are_named(write_run: Any) -> None:
+    run = write_run("one", finished=False, done=2)
+    (run / "sites.csv").unlink()
+    (run / "versions.json").unlink()
+    assert read_run(run, "one").problems == (
+        "Missing: versions.json, sites.csv.",
+        "Not finished, or no summary.json: 2 of 4 epochs are there.",
+    )
+
+
+def test_damaged_files_are_named(write_run: Any) -> None:
+    run = write_run("one")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join([lines[0], "[1]", '{"epoch": "x"}', lines[3][:40]]))
+    (run / "config.json").write_text("{")
+    (run / "summary.json").write_bytes(b"\xff")
+    record = read_run(run, "one")
+    assert len(record.epochs) == 1
+    assert record.problems == (
+        "config.json cannot be read.",
+        "summary.json cannot be read.",
+        "metrics.jsonl cannot be read in lines 2, 3, 4: left out.",
+        "Not finished, or no summary.json: 1 epochs are there.",
+    )
+
+
+def test_figures_that_are_not_finite_are_named(write_run: Any, rewrite: Any) -> None:
+    run = write_run("one", epochs=9)
+    rewrite(run, 1, {"train_loss": float("nan"), "batches": None, "sites": [], "seconds": {"bp": float("inf")}})
+    for place in range(2, 9):
+        rewrite(run, place, {"test_loss": None})
+    record = read_run(run, "one")
+    assert record.problems == (
+        "No finite train loss in epoch 2.",
+        "No finite test loss in epochs 3, 4, 5, 6, 7 and 2 more.",
+    )
+    assert record.epochs[1].seconds == {}
+    assert record.epochs[1].predicted_share == 0
