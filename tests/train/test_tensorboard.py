@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from adagp.cli.progress import batches_done
 from adagp.errors import OptionError
 from adagp.plan import Phase
 from adagp.run import TrainConfig
@@ -40,7 +39,7 @@ class Until:
 def train(path: Path, batches: float = float("inf"), *, resume: bool = False) -> None:
     session = Session(CONFIG)
     loop = session.resume(path) if resume else session.start(path, force=True)
-    with TensorBoard(path, batches_done(session, loop)) as board:
+    with TensorBoard(path, loop.trainer.done) as board:
         observer = Until(board, batches)
         session.run(loop, observer, observer)
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from adagp.lab.intervals import Interval, interval
 from adagp.report.collect import RunRecord
 from adagp.report.groups import Chapter, Group, batches, final_accuracy, seconds_of, training_seconds
-from adagp.lab.intervals import Interval, interval
 from adagp.report.modelled import Accelerated, Pipelined
 from adagp.report.verdict import Moment, seconds_text
 
