@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
+from adagp.predictor.closed_form import features, learn, parts_of, predict
+from adagp.predictor.layout import as_rows, as_weight, taps_of
 from adagp.predictor.network import PredictorNetwork
 from adagp.predictor.reorganize import pool_average
 from adagp.sites import Site
@@ -25,8 +28,38 @@ class PredictedSource(LearnedSource):
 
     def predict(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> list[Tensor]:
         """Return `(rows, width)` for each site."""
-        rows: list[Tensor] = self.network(summaries, [site.width for site in sites])
+        summaries, context = self.view(sites, summaries)
+        rows: list[Tensor] = self.network(summaries, [site.width for site in sites], context)
         return rows
+
+    def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Return what the network sees of the summaries, and what all samples share besides."""
+        return summaries, None
+
+    def forecast(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return the predictions, by matrix products in the memory order of the weights."""
+        summaries, context = self.view(sites, [self._summaries[site] for site in sites])
+        network, taps = self.network, [taps_of(site.weight) for site in sites]
+        assert isinstance(network, PredictorNetwork)
+        parts = parts_of([(site.rows, site.width, one) for site, one in zip(sites, taps, strict=True)])
+        rows = predict(network, features(network, torch.cat(list(summaries)).flatten(1), context), parts)
+        return [as_weight(one, site.weight, part.taps) for one, site, part in zip(rows, sites, parts, strict=True)]
+
+    def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
+        """Put the gradient of the loss into the network's `.grad`, without autograd; return the loss."""
+        summaries, context = self.view(sites, [self._summaries[site] for site in sites])
+        order = sorted(range(len(sites)), key=lambda place: sites[place].width)
+        taps = [taps_of(truth) for truth in truths]
+        parts = parts_of([(sites[place].rows, sites[place].width, taps[place]) for place in order])
+        assert isinstance(self.network, PredictorNetwork)
+        return learn(
+            self.network,
+            torch.cat([summaries[place] for place in order]).flatten(1),
+            context,
+            parts,
+            [as_rows(truths[place], taps[place]) for place in order],
+            None if scales is None else scales[order],
+        )
 
     def pool(self, samples: Tensor) -> Tensor:
         """Average each channel down to the grid."""
