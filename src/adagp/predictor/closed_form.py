@@ -10,10 +10,11 @@ Neither needs the prediction itself: the Gram matrices `X'X` and `V'V` are tiny,
 it lies, in whatever order its memory has. The 3x3 convolution over a small grid is a matrix as well.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from adagp.predictor.layout import in_order, out_of_order
 from adagp.predictor.network import PredictorNetwork
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
@@ -42,76 +45,110 @@ def parts_of(sizes: Sequence[tuple[int, int, int]]) -> list[Part]:
     return parts
 
 
-@torch.no_grad()
-def features(network: PredictorNetwork, pictures: Tensor, context: Tensor | None = None) -> Tensor:
-    """Return `(rows, features + 1)`: what the fully connected layer sees of pictures `(rows, grid * grid)`, and a 1."""
-    channels, cells = network.convolution.out_channels, pictures.shape[1]
-    spread = _taps(round(cells**0.5), pictures.device)
-    kernel = network.convolution.weight.view(channels, -1) @ spread
-    matrix = kernel.view(channels, cells, cells).transpose(0, 1).reshape(cells, channels * cells)
-    bias = network.convolution.bias
-    assert bias is not None
-    found = pictures.new_empty(len(pictures), network.readout.in_features + 1)
-    hidden = torch.addmm(bias.repeat_interleave(cells), pictures, matrix)
-    torch.clamp(hidden, min=0, out=found[:, : channels * cells])
-    if context is not None:
-        found[:, channels * cells : -1] = context
-    found[:, -1] = 1
-    return found
+class ClosedForm:
+    """Predicts with a network, and differentiates its loss. Rows of a batch are given as `summaries`, site after site.
 
-
-@torch.no_grad()
-def predict(network: PredictorNetwork, found: Tensor, parts: Sequence[Part]) -> list[Tensor]:
-    """Return the gradient rows `(rows, width)` of each part, in the order that its memory has."""
-    layer = _Layer(network)
-    return [found[part.start : part.stop] @ layer.rows(part.width, part.taps).T for part in parts]
-
-
-@torch.no_grad()
-def learn(
-    network: PredictorNetwork,
-    pictures: Tensor,
-    context: Tensor | None,
-    parts: Sequence[Part],
-    truths: Sequence[Tensor],
-    scales: Tensor | None = None,
-) -> Tensor:
-    """Put the gradient of the loss into the network's `.grad`, and return the loss.
-
-    It is the sum over the parts of the mean squared error between the prediction and the truth over its scale. `parts` are
-    sorted by width; `truths` are `(rows, width)` in memory order, `scales` one number a part.
+    What is as large as the rows of a batch is written into memory that is kept from one batch to the next.
     """
-    device = pictures.device
-    counts = [part.stop - part.start for part in parts]
-    shares = torch.tensor([1 / (count * part.width) for count, part in zip(counts, parts, strict=True)], device=device)
-    inverse = torch.ones_like(shares) if scales is None else 1 / scales
-    doubled, aimed = _by_row(2 * shares, counts), _by_row(2 * shares * inverse, counts)
-    found = features(network, pictures, context)
-    layer = _Layer(network)
-    gradient = torch.zeros_like(layer.matrix)
-    products = torch.empty_like(found)
-    weighted = found * doubled
-    at_features = torch.empty_like(found)
-    for width, start, stop in _groups(parts):
-        rows = slice(start, stop)
-        gradient[:width] += layer.matrix[:width] @ (weighted[rows].T @ found[rows])
-        torch.mm(weighted[rows], layer.gram(width), out=at_features[rows])
-    half = torch.dot(layer.matrix.view(-1), gradient.view(-1)) / 2
-    aims = found * aimed
-    sums: dict[tuple[int, int], Tensor] = {}
-    for part, truth in zip(parts, truths, strict=True):
-        rows, key = slice(part.start, part.stop), (part.width, part.taps)
-        torch.mm(truth, layer.rows(*key), out=products[rows])
-        if key in sums:
-            sums[key].addmm_(aims[rows].T, truth)
-        else:
-            sums[key] = aims[rows].T @ truth
-    for (width, taps), one in sums.items():
-        gradient[:width] -= out_of_order(one.T, taps)
-    at_features.addcmul_(products, aimed, value=-1)
-    _set_gradients(network, gradient, pictures, found, at_features)
-    sizes = torch.stack(torch._foreach_norm(list(truths))) * inverse
-    return torch.dot(layer.matrix.view(-1), gradient.view(-1)) - half + torch.dot(shares, sizes.square())
+
+    def __init__(self, network: PredictorNetwork) -> None:
+        self.network = network
+        self._kept: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def predict(
+        self, summaries: Sequence[Tensor], context: Tensor | None, parts: Sequence[Part], results: Sequence[Tensor]
+    ) -> None:
+        """Write the gradient rows of each part into its `results`, `(rows, width)` in the order that its memory has."""
+        found, layer = self._features(self._pictures(summaries), context), _Layer(self.network)
+        for part, result in zip(parts, results, strict=True):
+            torch.mm(found[part.start : part.stop], layer.rows(part.width, part.taps).T, out=result)
+
+    @torch.no_grad()
+    def learn(
+        self,
+        summaries: Sequence[Tensor],
+        context: Tensor | None,
+        parts: Sequence[Part],
+        truths: Sequence[Tensor],
+        scales: Sequence[float] | None = None,
+    ) -> Tensor:
+        """Put the gradient of the loss into the network's `.grad`, and return the loss.
+
+        It is the sum over the parts of the mean squared error between the prediction and the truth over its scale. `parts`
+        are sorted by width; `truths` are `(rows, width)` in memory order.
+        """
+        pictures = self._pictures(summaries)
+        found, layer = self._features(pictures, context), _Layer(self.network)
+        at_features = self._memory("at_features", len(found), found.shape[1] - 1)
+        grams: dict[int, Tensor] = {}
+        sums: dict[tuple[int, int], Tensor] = {}
+        factors = scales or [1.0] * len(parts)
+        for part, truth, scale in zip(parts, truths, factors, strict=True):
+            seen, key = found[part.start : part.stop], (part.width, part.taps)
+            _add_product(sums, key, seen.T, truth, 2 / truth.numel() / scale)
+            at_part = torch.mm(truth, layer.rows(*key)[:, :-1], out=at_features[part.start : part.stop])
+            if scale != 1:
+                at_part.div_(scale)
+        for width, share, rows in _alike(parts):
+            seen = found[rows]
+            _add_product(grams, width, seen.T, seen, 2 * share)
+            at_features[rows].addmm_(seen, layer.gram(width), beta=-2 * share, alpha=2 * share)
+        gradient = layer.times(grams)
+        half = torch.dot(layer.matrix.view(-1), gradient.view(-1)) / 2
+        for (width, taps), one in sums.items():
+            gradient[:width] -= out_of_order(one.T, taps)
+        self._set_gradients(gradient, pictures, found, at_features)
+        norms = torch.stack(torch._foreach_norm(list(truths)))
+        counts = [truth.numel() * scale**2 for truth, scale in zip(truths, factors, strict=True)]
+        squares = (norms.square() / norms.new_tensor(counts)).sum()
+        return torch.dot(layer.matrix.view(-1), gradient.view(-1)) - half + squares
+
+    def _memory(self, name: str, rows: int, width: int) -> Tensor:
+        if name not in self._kept or self._kept[name].shape != (rows, width):
+            self._kept[name] = self.network.readout.weight.new_empty(rows, width)
+        return self._kept[name]
+
+    def _pictures(self, summaries: Sequence[Tensor]) -> Tensor:
+        """Return all rows of summaries `(rows, 1, grid, grid)` as `(rows, cells + 1)`.
+
+        The last number of each is a 1, so that biases are rows of matrices.
+        """
+        flat = [summary.flatten(1) for summary in summaries]
+        pictures = self._memory("pictures", sum(map(len, flat)), flat[0].shape[1] + 1)
+        pictures[:, -1] = 1
+        torch.cat(flat, out=pictures[:, :-1])
+        return pictures
+
+    def _features(self, pictures: Tensor, context: Tensor | None) -> Tensor:
+        """Return `(rows, features + 1)`: what the fully connected layer sees of the pictures, and a 1."""
+        convolution = self.network.convolution
+        channels, cells = convolution.out_channels, pictures.shape[1] - 1
+        hidden = channels * cells
+        assert convolution.bias is not None
+        kernel = convolution.weight.view(channels, -1) @ _taps(round(cells**0.5), pictures.device)
+        matrix = pictures.new_zeros(cells + 1, self.network.readout.in_features + 1)
+        matrix[:-1, :hidden].view(cells, channels, cells).copy_(kernel.view(channels, cells, cells).transpose(0, 1))
+        matrix[-1, :hidden].view(channels, cells).copy_(convolution.bias[:, None])
+        matrix[-1, -1] = 1
+        found = torch.mm(pictures, matrix, out=self._memory("features", len(pictures), matrix.shape[1])).clamp_(min=0)
+        if context is not None:
+            found[:, hidden:-1] = context
+        return found
+
+    def _set_gradients(self, at_layer: Tensor, pictures: Tensor, found: Tensor, at_features: Tensor) -> None:
+        convolution, readout = self.network.convolution, self.network.readout
+        channels, cells = convolution.out_channels, pictures.shape[1] - 1
+        at_hidden = at_features[:, : channels * cells]
+        at_hidden.mul_(found[:, : channels * cells] > 0)
+        at_matrix = pictures.T @ at_hidden
+        at_kernel = at_matrix[:-1].view(cells, channels, cells).transpose(0, 1).reshape(channels, -1)
+        kernel = at_kernel @ _taps(round(cells**0.5), pictures.device).T
+        assert convolution.bias is not None
+        convolution.weight.grad = kernel.view_as(convolution.weight)
+        convolution.bias.grad = at_matrix[-1].view(channels, cells).sum(1)
+        readout.weight.grad = at_layer[:, :-1].contiguous()
+        readout.bias.grad = at_layer[:, -1].contiguous()
 
 
 class _Layer:
@@ -120,7 +157,7 @@ class _Layer:
     def __init__(self, network: PredictorNetwork) -> None:
         self.matrix = torch.cat([network.readout.weight, network.readout.bias[:, None]], dim=1)
         self._ordered: dict[tuple[int, int], Tensor] = {}
-        self._width, self._gram = 0, self.matrix.new_zeros(2 * self.matrix.shape[1:])
+        self._width, self._gram = 0, self.matrix.new_zeros(self.matrix.shape[1], self.matrix.shape[1] - 1)
 
     def rows(self, width: int, taps: int) -> Tensor:
         """Return the first `width` rows, in memory order."""
@@ -129,38 +166,36 @@ class _Layer:
         return self._ordered[width, taps]
 
     def gram(self, width: int) -> Tensor:
-        """Return the Gram matrix of the first `width` rows; widths that are asked for only grow."""
-        more = self.matrix[self._width : width]
-        self._gram = torch.addmm(self._gram, more.T, more)
-        self._width = width
+        """Return the products of the first `width` rows with themselves, bias aside; widths that are asked for only grow."""
+        if width > self._width:
+            more = self.matrix[self._width : width]
+            self._gram = torch.addmm(self._gram, more.T, more[:, :-1])
+            self._width = width
         return self._gram
 
-
-def _groups(parts: Sequence[Part]) -> Iterator[tuple[int, int, int]]:
-    """Return width, first and last row of the parts that are equally wide."""
-    for width, alike in groupby(parts, key=lambda part: part.width):
-        together = list(alike)
-        yield width, together[0].start, together[-1].stop
-
-
-def _by_row(values: Tensor, counts: Sequence[int]) -> Tensor:
-    """Return a column with the value of each part in all of its rows."""
-    return values.repeat_interleave(torch.tensor(counts, device=values.device), output_size=sum(counts))[:, None]
+    def times(self, grams: Mapping[int, Tensor]) -> Tensor:
+        """Return the matrix times the matrices of all widths that reach a row, row by row."""
+        result = torch.zeros_like(self.matrix)
+        widths, total = [0, *sorted(grams)], self.matrix.new_zeros(())
+        for low, high in reversed(list(pairwise(widths))):
+            total = total + grams[high]
+            torch.mm(self.matrix[low:high], total, out=result[low:high])
+        return result
 
 
-def _set_gradients(
-    network: PredictorNetwork, at_layer: Tensor, pictures: Tensor, found: Tensor, at_features: Tensor
-) -> None:
-    channels, cells = network.convolution.out_channels, pictures.shape[1]
-    hidden = channels * cells
-    at_hidden = at_features[:, :hidden] * (found[:, :hidden] > 0)
-    at_matrix = (pictures.T @ at_hidden).view(cells, channels, cells).transpose(0, 1).reshape(channels, -1)
-    kernel = at_matrix @ _taps(round(cells**0.5), pictures.device).T
-    network.convolution.weight.grad = kernel.view_as(network.convolution.weight)
-    network.readout.weight.grad = at_layer[:, :-1].contiguous()
-    network.readout.bias.grad = at_layer[:, -1].contiguous()
-    assert network.convolution.bias is not None
-    network.convolution.bias.grad = at_hidden.sum(0).view(channels, cells).sum(1)
+def _add_product(sums: dict[_Key, Tensor], key: _Key, one: Tensor, other: Tensor, share: float) -> None:
+    """Add `share` times a matrix product to the sum of `key`."""
+    if key in sums:
+        sums[key].addmm_(one, other, alpha=share)
+    else:
+        sums[key] = (one @ other).mul_(share)
+
+
+def _alike(parts: Sequence[Part]) -> Iterator[tuple[int, float, slice]]:
+    """Return width, share of a number in the mean, and rows of neighbouring parts in which these two are the same."""
+    for (width, rows), group in groupby(parts, key=lambda part: (part.width, part.stop - part.start)):
+        together = list(group)
+        yield width, 1 / (width * rows), slice(together[0].start, together[-1].stop)
 
 
 @lru_cache(maxsize=16)

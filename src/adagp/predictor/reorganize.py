@@ -10,6 +10,7 @@ A layer type of your own needs a function and one line::
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
 
 import torch
@@ -42,6 +43,8 @@ def batch_mean(output: Tensor) -> Tensor:
     Reduced as a matrix of samples by memory places, which is one pass at the speed of memory whatever the order of the axes;
     torch's own mean over the first axis is twenty times as slow where that is not the logical one (channels-last).
     """
+    if output.is_contiguous():
+        return output.view(len(output), -1).mean(0, dtype=torch.float32).view(output.shape[1:])
     order = sorted(range(1, output.dim()), key=output.stride, reverse=True)
     laid = output.permute(0, *order)
     mean = laid.reshape(len(output), -1).mean(0, dtype=torch.float32).view(laid.shape[1:])
@@ -76,7 +79,8 @@ def pool_average(samples: Tensor, grid: int) -> Tensor:
     """
     rows, height, width = samples.shape
     cells = _averages(height, width, grid, samples.device).to(samples.dtype)
-    return (samples.reshape(rows, -1) @ cells).view(rows, 1, grid, grid)
+    with torch.autocast(samples.device.type, enabled=False) if torch.is_autocast_enabled(samples.device.type) else nullcontext():
+        return (samples.reshape(rows, -1) @ cells).view(rows, 1, grid, grid)
 
 
 def pool_maximum(samples: Tensor, grid: int) -> Tensor:
@@ -98,7 +102,6 @@ def _averages(height: int, width: int, grid: int, device: torch.device) -> Tenso
     return torch.kron(down, across)
 
 
-@torch.no_grad()
 def summarize(rule: Rule, module: nn.Module, output: Tensor) -> Tensor:
     """Return the samples of one forward call, detached, in the predictor's single precision, checked against the weight."""
     samples = rule(module, output.detach())
