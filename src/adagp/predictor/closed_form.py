@@ -139,8 +139,8 @@ class ClosedForm:
     def _set_gradients(self, at_layer: Tensor, pictures: Tensor, found: Tensor, at_features: Tensor) -> None:
         convolution, readout = self.network.convolution, self.network.readout
         channels, cells = convolution.out_channels, pictures.shape[1] - 1
-        at_hidden = at_features[:, : channels * cells]
-        at_hidden.mul_(found[:, : channels * cells] > 0)
+        at_hidden, hidden = (one[:, : channels * cells] for one in (at_features, found))
+        torch.ops.aten.threshold_backward.grad_input(at_hidden, hidden, 0, grad_input=at_hidden)
         at_matrix = pictures.T @ at_hidden
         at_kernel = at_matrix[:-1].view(cells, channels, cells).transpose(0, 1).reshape(channels, -1)
         kernel = at_kernel @ _taps(round(cells**0.5), pictures.device).T
