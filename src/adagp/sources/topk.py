@@ -57,7 +57,7 @@ class TopKSource(LocalSource):
 
         def receive(gradient: Tensor) -> None:
             factor = 1 / self._moment.scale / (len(output) if self.scale == "published" else 1)
-            self.add(site, topk_gradient(site, kept.get(), gradient * factor, self.k))
+            self.add(site, topk_gradient(site, kept.get(), gradient, self.k).mul_(factor))
 
         return on_gradient(output, receive)
 
@@ -98,7 +98,9 @@ def choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def _choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
     sizes = gradient.abs()
-    places = sizes.max(-1, keepdim=True).indices if k == 1 else sizes.topk(k, dim=-1, sorted=False).indices
+    if k == 1:
+        return sizes.max(-1, keepdim=True).indices, gradient.sum(-1, keepdim=True)  # its value and all others
+    places = sizes.topk(k, dim=-1, sorted=False).indices
     values = gradient.gather(-1, places)
     left = gradient.sum(-1, keepdim=True) - values.sum(-1, keepdim=True)
     return places, values + left / k
