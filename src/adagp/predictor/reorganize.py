@@ -77,6 +77,8 @@ def pool_average(samples: Tensor, grid: int) -> Tensor:
 
     Each cell is a sum over the picture with constant weights: one matrix product for all rows, in either memory order.
     """
+    if torch.compiler.is_compiling():  # a compiled model makes one loop of it, and would ask where the matrix comes from
+        return pool_average_directly(samples, grid)
     rows, height, width = samples.shape
     cells = _averages(height, width, grid, samples.device).to(samples.dtype)
     with torch.autocast(samples.device.type, enabled=False) if torch.is_autocast_enabled(samples.device.type) else nullcontext():
@@ -85,12 +87,26 @@ def pool_average(samples: Tensor, grid: int) -> Tensor:
 
 def pool_maximum(samples: Tensor, grid: int) -> Tensor:
     """Take the maximum of samples `(rows, height, width)` in each cell of `(rows, 1, grid, grid)`."""
+    return _pool(samples, grid, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
+
+
+def pool_average_directly(samples: Tensor, grid: int) -> Tensor:
+    """Do what `pool_average` does with torch's own pooling, which is slower outside a compiled model."""
+    return _pool(samples, grid, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d)
+
+
+def _pool(
+    samples: Tensor,
+    grid: int,
+    along_line: Callable[[Tensor, int], Tensor],
+    over_plane: Callable[[Tensor, tuple[int, int]], Tensor],
+) -> Tensor:
     rows, height, width = samples.shape
     if height * width == 1:
         return samples.repeat(1, grid, grid).unsqueeze(1)  # a copy always: what is kept of an output shares no memory
     if height == 1:  # a sequence fills the grid line by line: grid * grid sections of it instead of grid
-        return F.adaptive_max_pool1d(samples, grid * grid).view(rows, 1, grid, grid)
-    return F.adaptive_max_pool2d(samples.unsqueeze(1), (grid, grid))
+        return along_line(samples, grid * grid).view(rows, 1, grid, grid)
+    return over_plane(samples.unsqueeze(1), (grid, grid))
 
 
 @lru_cache(maxsize=256)
