@@ -71,6 +71,9 @@ def test_ratios_without_an_alternation(refuses: Refuses, ratio: str) -> None:
 
 
 def test_warm_up_longer_than_the_run(refuses: Refuses) -> None:
+    assert refuses("train", "--epochs", "4", "--batches", "50") == (
+        "--epochs and --batches both say how long the run is; give one of them."
+    )
     assert refuses("train", "--epochs", "4", "--warmup", "5") == (
         "warm-up of 5 epochs does not fit a run of 4: nothing would be predicted. Give --warmup 0 to 3, or more epochs."
     )

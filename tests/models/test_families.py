@@ -36,6 +36,7 @@ TORCHVISION = {
 # multiply-accumulates; the last digits of the parameters are those of timm 1.0.
 TIMM = {"inception_v4": (42_679_816, 12.3)}
 PUBLISHED = TORCHVISION | TIMM
+OUR_OWN = ("digits_cnn", "two_layer_cnn", "six_conv_vgg", "eight_conv_vgg", "resnet14", "resnet20")
 ONE_OF_EACH_FAMILY = ("resnet50", "vgg13", "densenet121", "mobilenet_v2", "inception_v3", "inception_v4")
 
 
@@ -54,8 +55,7 @@ def test_auxiliary_head_is_what_was_subtracted() -> None:
 
 
 def test_all_image_models_have_a_published_size_or_are_our_own() -> None:
-    own = {"digits_cnn", "two_layer_cnn", "resnet14", "resnet20"}
-    assert set(PUBLISHED) | own == {name for name in MODELS if MODELS[name].task == "images"}
+    assert set(PUBLISHED) | set(OUR_OWN) == {name for name in MODELS if MODELS[name].task == "images"}
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,8 @@ def test_all_image_models_have_a_published_size_or_are_our_own() -> None:
         ("resnet50", 23_520_842),
         ("vgg16_bn", 14_728_266),
         ("digits_cnn", 19_546),
+        ("six_conv_vgg", 82_554),
+        ("eight_conv_vgg", 1_183_466),
     ],
 )
 def test_size_at_cifar(name: str, parameters: int) -> None:
@@ -78,6 +80,14 @@ def test_resnet20_by_hand() -> None:
     convolutions = 3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64
     norms = 2 * (7 * 16 + 6 * 32 + 6 * 64)
     assert 9 * convolutions + norms + 65 * 10 == 269_722
+
+
+def test_small_vggs_by_hand() -> None:
+    """Count every convolution (3x3, no bias), batch norm (two numbers a channel) and the linear layer."""
+    six = 3 * 16 + 16 * 16 + 16 * 32 + 32 * 32 + 32 * 64 + 64 * 64
+    assert 9 * six + 4 * (16 + 32 + 64) + 1025 * 10 == 82_554
+    eight = 3 * 32 + 32 * 32 + 32 * 64 + 64 * 64 + 64 * 128 + 128 * 128 + 128 * 256 + 256 * 256
+    assert 9 * eight + 4 * (32 + 64 + 128 + 256) + 1025 * 10 == 1_183_466
 
 
 @pytest.mark.parametrize(
@@ -100,7 +110,7 @@ def test_a_narrow_model_learns(name: str, image: tuple[int, int, int]) -> None:
     assert all(weight.grad is not None and weight.grad.any() for weight in weights)
 
 
-@pytest.mark.parametrize("name", ["digits_cnn", "two_layer_cnn", "resnet14", "resnet20"])
+@pytest.mark.parametrize("name", OUR_OWN)
 @pytest.mark.parametrize("image", [(1, 8, 8), (3, 32, 32), (3, 33, 47)])
 def test_our_own_learn(name: str, image: tuple[int, int, int]) -> None:
     model = build_model(name, classes=5, image=image, width=0.25)

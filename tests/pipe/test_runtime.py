@@ -59,6 +59,19 @@ def test_several_processes_train_as_one(size: int, parallel: str, start: Any, al
             assert ours["sites"][site]["cosine_previous"] == pytest.approx(figures["cosine_previous"], abs=1e-3)
 
 
+@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (2, "pipeline:gpipe"), (2, "pipeline:chimera")])
+def test_a_rate_that_falls_with_each_batch_and_an_epoch_that_is_not_whole(
+    size: int, parallel: str, start: Any, alone: Any
+) -> None:
+    options = {"batches": 20, "warmup": None, "warmup_batches": 9, "lr_scheduler": "cosine"}
+    expected = alone(**options)
+    assert start(size, "run", parallel, **options) == [0] * size
+    assert_close(weights("run"), expected)
+    assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
+    assert sum(row["batches"]["bp"] + row["batches"]["gp"] for row in rows("run")) == 20
+    assert rows("run")[-1]["lr"] == rows("alone")[-1]["lr"]
+
+
 @pytest.fixture
 def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Be the only process of a group."""

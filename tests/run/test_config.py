@@ -11,7 +11,7 @@ from adagp.cli import app
 from adagp.errors import OptionError
 from adagp.run.config import HIGHEST_SEED, TrainConfig, read_toml
 from adagp.run.methods import METHODS
-from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung
+from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, WarmUp
 
 
 def test_the_defaults_are_the_papers() -> None:
@@ -39,10 +39,20 @@ def test_the_source_follows_the_method() -> None:
         ({"optimizer": "SDG"}, "unknown optimizer 'SDG'. Did you mean 'sgd'? Choose from: adam, adamw, sgd."),
         (
             {"lr_scheduler": "step"},
-            "unknown lr scheduler 'step'. Did you mean 'multistep'? Choose from: cosine, multistep, none, plateau.",
+            "unknown lr scheduler 'step'. Did you mean 'multistep'? Choose from: cosine, linear, multistep, none, plateau.",
         ),
         ({"predictor_scheduler": "cos"}, "unknown predictor scheduler 'cos'. Choose from: multistep, none, plateau."),
         ({"epochs": 0}, "--epochs is 0; it must be 1 or more."),
+        ({"batches": 0}, "--batches is 0; it must be 1 or more."),
+        ({"warmup_batches": -1}, "--warmup-batches is -1; it must be 0 or more."),
+        (
+            {"warmup": 1, "warmup_batches": 9},
+            "--warmup and --warmup-batches say the same thing twice; give one of them.",
+        ),
+        (
+            {"method": "bp", "warmup_batches": 9},
+            "method 'bp' predicts nothing: it takes no --ratio and no --warmup.",
+        ),
         ({"batch_size": 0}, "--batch-size is 0; it must be 1 or more."),
         ({"momentum": -0.1}, "--momentum is -0.1; it must be 0 or more."),
         ({"weight_decay": -1.0}, "--weight-decay is -1.0; it must be 0 or more."),
@@ -187,7 +197,7 @@ CONFIGS = st.builds(
     optimizer=st.sampled_from(["sgd", "adam", "adamw"]),
     momentum=POSITIVE | st.just(0.0),
     weight_decay=POSITIVE | st.just(0.0),
-    lr_scheduler=st.sampled_from(["plateau", "multistep", "cosine", "none"]),
+    lr_scheduler=st.sampled_from(["plateau", "multistep", "cosine", "linear", "none"]),
     predictor_lr=POSITIVE,
     predictor_scheduler=st.sampled_from([None, "multistep", "plateau", "none"]),
     normalize=st.booleans(),
@@ -209,6 +219,15 @@ CONFIGS = st.builds(
 @given(CONFIGS)
 def test_the_command_repeats_the_run(config: TrainConfig) -> None:
     assert parsed(config.command()) == config
+
+
+def test_batches_are_as_many_epochs_as_they_need() -> None:
+    config = TrainConfig(batches=600, warmup_batches=60, ratio="1:1")
+    assert [config.fit(per_epoch).epochs for per_epoch in (391, 300, 600, 1000)] == [2, 2, 1, 1]
+    assert parsed(config.fit(391).command()).fit(391) == config.fit(391)
+    assert config.schedule(391) == WarmUp(Ladder(0, (Rung(1, 1),)), 60, 391)
+    assert TrainConfig(batches=50, warmup=30).fit(1).epochs == 50
+    assert TrainConfig(epochs=7).fit(3) == TrainConfig(epochs=7)
 
 
 def test_the_command_names_only_what_is_not_default() -> None:

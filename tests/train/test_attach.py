@@ -44,6 +44,15 @@ def test_validate_tells_it_all() -> None:
     report.raise_problems()
 
 
+@pytest.mark.parametrize("batches", [80, 91, 0])
+def test_batches_must_end_in_the_last_epoch(batches: int) -> None:
+    message = f"^{batches} batches do not end in epoch 9 of a run with 10 batches an epoch.$"
+    with pytest.raises(OptionError, match=message):
+        attach(model(), batches=batches)
+    trainer = attach(model(), batches=81)
+    assert [trainer.epoch_length(epoch) for epoch in (0, 7, 8)] == [10, 10, 1]
+
+
 def test_closures_are_refused() -> None:
     one = model()
     with pytest.raises(

@@ -17,6 +17,8 @@ from adagp.run import METHODS, RunFolder, TrainConfig
 from adagp.train.build import milestones
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.loop import Loop, News
+from adagp.train.memory import peak_memory
+from adagp.train.rates import BatchRate
 from adagp.train.session import Session, build_scheduler, check_device, read_config
 
 USER_MODEL = """
@@ -127,6 +129,42 @@ def test_every_other_method_resumes_exactly(method: str, tmp_path: Path, user_mo
     assert summary is not None
     assert summary["batches"]["gp"] == 5
     assert_resumes(config, loop, tmp_path / "stopped", 8)
+
+
+@pytest.mark.parametrize("rate", ["cosine", "linear"])
+def test_a_run_of_some_batches_ends_within_an_epoch_and_resumes_exactly(
+    rate: str, tmp_path: Path, user_model: str
+) -> None:
+    config = short(
+        user_model, batches=16, warmup=None, warmup_batches=9, method="feedback", ratio="1:1", lr_scheduler=rate
+    )
+    whole = Session(config)
+    loop = whole.start(tmp_path / "whole")
+    summary = whole.run(loop, Silent())
+    assert summary is not None
+    assert [row["batches"]["warmup"] for row in loop.rows] == [7, 2, 0]
+    assert [row["batches"]["bp"] + row["batches"]["gp"] for row in loop.rows] == [7, 7, 2]
+    assert [row["label"] for row in loop.rows] == ["warm-up", "1:1", "1:1"]
+    assert summary["epochs"] == 3
+    assert " --batches 16 --warmup-batches 9 --ratio 1:1 " in summary["command"]
+    assert "--epochs" not in summary["command"]
+    curve = BatchRate(rate, 0.02, 16)
+    assert [row["lr"] for row in loop.rows] == [curve.at(6), curve.at(13), curve.at(15)]
+    # In the warm-up, in an alternation, the last batch of an epoch, the last batch but one; the last batch is too late.
+    for stop in (8, 11, 14, 15):
+        assert_resumes(config, loop, tmp_path / f"stopped-{stop}", stop)
+    again = Session(config)
+    assert again.run(again.resume(tmp_path / "whole"), Silent()) == summary | {"peak_memory": peak_memory(again.device)}
+    saved, _ = read_config(loop.folder)
+    assert (saved.epochs, saved.batches) == (3, 16)
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused_before_it_begins(user_model: str) -> None:
+    message = "warm-up of 16 batches does not fit a run of 16: nothing would be predicted. "
+    with pytest.raises(OptionError, match=message + "Give --warmup-batches 0 to 15, or more batches.$"):
+        Session(short(user_model, batches=16, warmup=None, warmup_batches=16))
+    with pytest.raises(OptionError, match="^warm-up of 3 epochs does not fit a run of 3: nothing would be predicted."):
+        Session(short(user_model, batches=16, warmup=3))
 
 
 def test_an_adaptive_schedule_resumes_exactly(tmp_path: Path, user_model: str) -> None:
@@ -304,15 +342,21 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
 def test_schedules_of_the_learning_rate() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     kinds = {
-        name: type(build_scheduler(TrainConfig(lr_scheduler=name), optimizer)).__name__
-        for name in ("plateau", "multistep", "cosine", "none")
+        name: type(build_scheduler(TrainConfig(lr_scheduler=name), optimizer, 7)).__name__
+        for name in ("plateau", "multistep", "cosine", "linear", "none")
     }
     assert kinds == {
         "plateau": "ReduceLROnPlateau",
         "multistep": "MultiStepLR",
-        "cosine": "CosineAnnealingLR",
+        "cosine": "BatchRate",
+        "linear": "BatchRate",
         "none": "NoneType",
     }
+    for options, batches in (({"epochs": 3}, 21), ({"batches": 9}, 9)):
+        config = TrainConfig.from_dict({"lr_scheduler": "cosine", "warmup": 0, **options}, "test")
+        rate = build_scheduler(config, optimizer, 7)
+        assert isinstance(rate, BatchRate)
+        assert (rate.highest, rate.batches) == (1e-3, batches)
     assert milestones(90) == (45, 67)
     assert milestones(1) == (1,)
 

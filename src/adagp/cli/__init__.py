@@ -5,6 +5,7 @@ import sys
 import typer
 
 from adagp.cli.catalogue import datasets, models
+from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
 from adagp.cli.pipeline import pipeline
 from adagp.cli.simulate import simulate
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (train, demo, plot, simulate, sweep, pipeline, models, datasets):
+for command in (train, compare, demo, plot, simulate, sweep, pipeline, models, datasets):
     app.command()(command)
 
 

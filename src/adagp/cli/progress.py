@@ -60,8 +60,8 @@ class LiveProgress:
 
     def __init__(self, console: Console, session: Session, loop: Loop) -> None:
         self._epochs = session.config.epochs
-        self._per_epoch = session.task.batches_per_epoch
-        self._done = loop.trainer.at.epoch * self._per_epoch + loop.trainer.at.batch
+        self._batches = session.config.batches or self._epochs * session.task.batches_per_epoch
+        self._done = loop.trainer.done
         self._bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             TextColumn("{task.fields[phase]:<6}"),
@@ -77,7 +77,7 @@ class LiveProgress:
 
     def __enter__(self) -> "LiveProgress":
         self._bar.start()
-        total = self._epochs * self._per_epoch
+        total = self._batches
         start: dict[str, Any] = {"epoch": f"1/{self._epochs}", "phase": "", "speed": "-", "loss": 0.0, "accuracy": 0.0}
         self._task: TaskID = self._bar.add_task("", total=total, completed=self._done, **start)
         return self

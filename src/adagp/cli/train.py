@@ -35,13 +35,16 @@ def train(
         str | None, typer.Option(help=f"One of: {', '.join(METHODS)}.", rich_help_panel=_TRAINING)
     ] = None,
     epochs: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
+    batches: Annotated[
+        int | None, typer.Option(help="Length of the run in batches, instead of epochs.", rich_help_panel=_TRAINING)
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the model.", rich_help_panel=_TRAINING)] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.", rich_help_panel=_TRAINING)] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", rich_help_panel=_TRAINING)] = None,
     weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     lr_scheduler: Annotated[
-        str | None, typer.Option(help="plateau, multistep, cosine or none.", rich_help_panel=_TRAINING)
+        str | None, typer.Option(help="plateau, multistep, cosine, linear or none.", rich_help_panel=_TRAINING)
     ] = None,
     label_smoothing: Annotated[
         float | None, typer.Option(help="Share of the target spread over all classes.", rich_help_panel=_TRAINING)
@@ -54,6 +57,10 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...", rich_help_panel=_TRAINING)] = None,
+    compile: Annotated[  # noqa: A002  # the option's name
+        bool | None,
+        typer.Option("--compile", help="Compile the model with torch.compile.", rich_help_panel=_TRAINING),
+    ] = None,
     parallel: Annotated[
         str | None,
         typer.Option(help="Under torchrun: data, or pipeline:gpipe, :dapple or :chimera.", rich_help_panel=_PARALLEL),
@@ -67,6 +74,9 @@ def train(
     ] = None,
     warmup: Annotated[
         int | None, typer.Option(help="Epochs of backprop before the first prediction.", rich_help_panel=_PREDICTOR)
+    ] = None,
+    warmup_batches: Annotated[
+        int | None, typer.Option(help="The same in batches, for short runs.", rich_help_panel=_PREDICTOR)
     ] = None,
     ratio: Annotated[
         str | None,
@@ -170,6 +180,8 @@ def train(
     given.pop("not_options", None)
     if config is not None:
         given = read_toml(config) | given
+    if "epochs" in given and "batches" in given and resume is None:
+        raise OptionError("--epochs and --batches both say how long the run is; give one of them.")
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     if threads is not None and threads < 1:

@@ -60,6 +60,9 @@ def _image_models() -> Iterator[ModelInfo]:
         "two convolutions with batch norm, three linear layers (Wang, Nelaturu 2019)",
         pixels=32,
     )
+    for name, channels in (("six_conv_vgg", "16 to 64"), ("eight_conv_vgg", "32 to 256")):
+        text = f"{name.partition('_')[0]} 3x3 convolutions of {channels} channels with batch norm, in the manner of VGG"
+        yield model(name, "small:small_vgg", "adagp", text, pixels=32)
     for depth in (14, 20):
         text = f"residual network of {depth} layers for CIFAR, shortcuts without parameters (He et al. 2015)"
         yield model(f"resnet{depth}", "resnet:cifar_resnet", "torchvision blocks", text, pixels=32)

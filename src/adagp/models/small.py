@@ -1,4 +1,4 @@
-"""The small networks that no library has: for the embedded digits, and of gradient approximation."""
+"""The small networks that no library has: for the embedded digits, of gradient approximation, for comparisons."""
 
 from collections import OrderedDict
 
@@ -37,6 +37,23 @@ def two_layer_cnn(name: str, classes: int, image: tuple[int, int, int], width: f
         "pool2": nn.MaxPool2d(3, stride=2, padding=1),
         **_classifier(64, _halved(image[1:], 2), 8, (384, 192), classes),
     }
+    return scale_channels(nn.Sequential(OrderedDict(layers)), name, image[0], width)
+
+
+def small_vgg(name: str, classes: int, image: tuple[int, int, int], width: float) -> nn.Module:
+    """Return pairs of 3x3 convolutions with batch norm, each pair with a 2x2 max pool, and a linear layer.
+
+    `six_conv_vgg` has 16, 32 and 64 channels, `eight_conv_vgg` 32, 64, 128 and 256. The linear layer reads all that is
+    left of a 32x32 image, 1024 numbers; larger images are averaged down to that.
+    """
+    pairs, most = ((16, 32, 64), 4) if name == "six_conv_vgg" else ((32, 64, 128, 256), 2)
+    layers: Layers = {}
+    inputs = image[0]
+    for place, channels in enumerate(pairs, 1):
+        layers |= _convolution(2 * place - 1, inputs, channels, 3) | _convolution(2 * place, channels, channels, 3)
+        layers[f"pool{place}"] = nn.MaxPool2d(2, ceil_mode=True)
+        inputs = channels
+    layers |= _classifier(inputs, _halved(image[1:], len(pairs)), most, (), classes)
     return scale_channels(nn.Sequential(OrderedDict(layers)), name, image[0], width)
 
 

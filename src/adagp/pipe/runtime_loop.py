@@ -7,7 +7,6 @@ from math import nan
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from adagp.errors import RunError
 from adagp.pipe.runtime_group import Group
@@ -17,7 +16,7 @@ from adagp.sources.learned import LearnedSource
 from adagp.tasks.base import Task
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.engine import Trainer
-from adagp.train.loop import Loop, Observer
+from adagp.train.loop import Loop, Observer, RateScheduler
 
 
 class ParallelLoop(Loop):
@@ -32,7 +31,7 @@ class ParallelLoop(Loop):
         self,
         trainer: Trainer,
         task: Task,
-        scheduler: LRScheduler | None,
+        scheduler: RateScheduler | None,
         folder: RunFolder,
         *,
         config: TrainConfig,
@@ -96,7 +95,7 @@ class ParallelLoop(Loop):
 
     def check_copies(self, copies: Callable[[], dict[str, str]]) -> None:
         """Compare the processes' copies, once `check_every` batches were trained since the last time."""
-        done = self.trainer.at.epoch * self.trainer.batches_per_epoch + self.trainer.at.batch
+        done = self.trainer.done
         every = self.config.check_every
         if every and done // every > self._checked:
             self._checked = done // every

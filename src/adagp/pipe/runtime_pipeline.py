@@ -23,6 +23,7 @@ from adagp.pipe.runtime_update import Updater
 from adagp.pipe.runtime_worker import BatchSums, Worker
 from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.train.loop import News, Observer
+from adagp.train.rates import BatchRate
 from adagp.train.watch import Watcher
 
 LONGEST_WINDOW = 16
@@ -72,7 +73,7 @@ class PipelineLoop(ParallelLoop):
                 return
             self.meter.add_seconds("data", time.perf_counter() - before)
             start = time.perf_counter()
-            results = self.worker.run(plans, samples)
+            results = self.worker.run(plans, samples, self._rates(len(plans)))
             self._elapsed += time.perf_counter() - start
             for plan, sums in zip(plans, results, strict=True):
                 self._note(plan, sums, observer)
@@ -83,8 +84,9 @@ class PipelineLoop(ParallelLoop):
     def _window(self, epoch: int) -> list[Plan]:
         """Return the plans of the coming batches: GP batches up to the next BP batch, or to the end of the epoch."""
         plans: list[Plan] = []
-        place = self.trainer.at.batch if self.trainer.at.epoch == epoch else self.trainer.batches_per_epoch
-        for batch in range(place, min(place + LONGEST_WINDOW, self.trainer.batches_per_epoch)):
+        length = self.trainer.epoch_length(epoch)
+        place = self.trainer.at.batch if self.trainer.at.epoch == epoch else length
+        for batch in range(place, min(place + LONGEST_WINDOW, length)):
             plans.append(self.trainer.schedule.plan(Step(epoch, batch)))
             if plans[-1].by_site or plans[-1].hold_rest != (plans[-1].default != BACKPROP):
                 raise OptionError(
@@ -94,10 +96,15 @@ class PipelineLoop(ParallelLoop):
                 break
         return plans
 
+    def _rates(self, count: int) -> list[float]:
+        """Return the learning rates of the next `count` batches; none if the rate does not change with each batch."""
+        done = self.trainer.done
+        return [self.scheduler.at(done + one) for one in range(count)] if isinstance(self.scheduler, BatchRate) else []
+
     def _note(self, plan: Plan, sums: BatchSums, observer: Observer) -> None:
         at = self.trainer.at
         self.meter.add(plan.phase, sums.loss, sums.right, sums.answers, sums.seconds, guarded=False)
-        last = at.batch + 1 == self.trainer.batches_per_epoch
+        last = at.batch + 1 == self.trainer.epoch_length(at.epoch)
         self.trainer.at = Step(at.epoch + 1, 0) if last else Step(at.epoch, at.batch + 1)
         if last:
             for source in self.trainer.sources.values():

@@ -47,11 +47,14 @@ class Updater:
         """Return who watches the sites of a stage."""
         return dict.fromkeys(self.stages[stage].sites, self.learners)
 
-    def update(self, stage: int, plan: Plan) -> float:
+    def update(self, stage: int, plan: Plan, rate: float | None = None) -> float:
         """Update `stage` by a batch under `plan`; return the seconds that were spent working, not waiting.
 
-        By a BP batch all stages of this process are updated when the last of them is asked for.
+        `rate` is the batch's learning rate, None if it is the one before. By a BP batch all stages of this process are
+        updated when the last of them is asked for.
         """
+        for group in self.trainer.optimizer.param_groups if rate is not None else ():
+            group["lr"] = rate
         if plan.hold_rest:
             self._exchange([stage], with_gradients=False)
             start = time.perf_counter()

@@ -40,6 +40,7 @@ class _Run:
     plans: Sequence[Plan]
     samples: Sequence[tuple[Tensor, Tensor]]
     sums: list[BatchSums]
+    rates: Sequence[float]
     kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
     arriving: dict[Action, tuple[dist.Work, Tensor]] = field(default_factory=dict)
     leaving: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
@@ -68,10 +69,12 @@ class Worker:
         self.updater = updater
         self.busy = 0.0
 
-    def run(self, plans: Sequence[Plan], samples: Sequence[tuple[Tensor, Tensor]]) -> list[BatchSums]:
-        """Train the batches with `samples` (inputs and targets), each under its plan."""
+    def run(
+        self, plans: Sequence[Plan], samples: Sequence[tuple[Tensor, Tensor]], rates: Sequence[float] = ()
+    ) -> list[BatchSums]:
+        """Train the batches with `samples` (inputs and targets), each under its plan; at its rate, if there are `rates`."""
         order = ordered(self.name, len(self.stages), self.micro_batches, tuple(plan.hold_rest for plan in plans))
-        state = _Run(plans, samples, [BatchSums() for _ in plans])
+        state = _Run(plans, samples, [BatchSums() for _ in plans], rates)
         actions = order.program.devices[self.group.rank]
         before = time.perf_counter()
         for place, action in enumerate(actions):
@@ -90,7 +93,7 @@ class Worker:
     def _do(self, order: Order, state: _Run, action: Action, batch: int) -> None:
         stage, kind, number = action
         if kind == UPDATE:
-            self.busy += self.updater.update(stage, state.plans[batch])
+            self.busy += self.updater.update(stage, state.plans[batch], state.rates[batch] if state.rates else None)
             return
         value = self._arrived(state, action)
         start = time.perf_counter()

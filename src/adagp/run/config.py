@@ -2,7 +2,7 @@
 
 import shlex
 import tomllib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -10,10 +10,10 @@ from typing import Any, get_args, get_type_hints
 from adagp.errors import OptionError, unknown_name
 from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.run.methods import METHODS, Method
-from adagp.schedules import BackpropOnly, Schedule, parse_schedule
+from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
-LR_SCHEDULERS = ("plateau", "multistep", "cosine", "none")
+LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "none")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
 CHOICES = ("uniform", "error")
 PARALLEL = ("none", "data", "pipeline:gpipe", "pipeline:dapple", "pipeline:chimera")
@@ -25,9 +25,11 @@ HIGHEST_SEED = 2**63 - 1
 class TrainConfig:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
-    `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. Learning-rate milestones are at a half and
-    three quarters of the run. `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults.
-    `vocabulary` (word pieces) and `beam` concern translation only. `image_size` is the height and width in pixels that
+    `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. `batches` is the length of the run where it
+    is not whole epochs; `epochs` then follows from it (`fit`). `warmup_batches` takes the place of `warmup`. Learning-rate
+    milestones are at a half and three quarters of the run; `cosine` and `linear` fall to 0 from batch to batch.
+    `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults. `vocabulary` (word pieces)
+    and `beam` concern translation only. `image_size` is the height and width in pixels that
     pictures are brought to; None means the data set's own. `topk` (positions kept, and `published_scale`: divided by
     the batch size once more) and `average` (gradients in the mean) concern the methods of these names; `features` (of the
     output's error), `fraction` (of the samples, for the weight gradient) and `choice` (of them) concern feedback.
@@ -39,7 +41,9 @@ class TrainConfig:
     model: str = "digits_cnn"
     method: str = "adagp"
     epochs: int = 20
+    batches: int | None = None
     warmup: int | None = None
+    warmup_batches: int | None = None
     ratio: str | None = None
     batch_size: int = 32
     lr: float = 1e-3
@@ -66,6 +70,7 @@ class TrainConfig:
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
+    compile: bool = False
     parallel: str = "none"
     micro_batches: int = 4
     check_every: int = 100
@@ -91,20 +96,39 @@ class TrainConfig:
             raise OptionError(f"--label-smoothing is {self.label_smoothing}; it must be 0 or more and below 1.")
         if not 0 < self.fraction <= 1:
             raise OptionError(f"--fraction is {self.fraction}; it must be above 0 and at most 1.")
-        self.schedule()
+        if self.warmup is not None and self.warmup_batches is not None:
+            raise OptionError("--warmup and --warmup-batches say the same thing twice; give one of them.")
+        # How many epochs `batches` are is known with the data; certainly no more than there are batches.
+        self._read_schedule(max(self.epochs, self.batches or 0))
 
     @property
     def way(self) -> Method:
         """The training method that `method` names."""
         return METHODS[self.method]
 
-    def schedule(self) -> Schedule:
-        """Return the schedule of the run."""
+    def fit(self, batches_per_epoch: int) -> "TrainConfig":
+        """Return the configuration with the epochs that its batches are, the last one not always whole."""
+        epochs = self.epochs if self.batches is None else -(-self.batches // batches_per_epoch)
+        total = self.batches or epochs * batches_per_epoch
+        if self.warmup_batches is not None and self.warmup_batches >= total:
+            raise OptionError(
+                f"warm-up of {self.warmup_batches} batches does not fit a run of {total}: nothing would be predicted. "
+                f"Give --warmup-batches 0 to {total - 1}, or more batches."
+            )
+        return replace(self, epochs=epochs)
+
+    def schedule(self, batches_per_epoch: int = 1) -> Schedule:
+        """Return the schedule of the run. How many batches an epoch has matters to a warm-up in batches only."""
+        schedule = self._read_schedule(self.epochs)
+        return WarmUp(schedule, self.warmup_batches, batches_per_epoch) if self.warmup_batches else schedule
+
+    def _read_schedule(self, epochs: int) -> Schedule:
         if self.way.source is None:
-            if self.ratio not in (None, "bp") or self.warmup is not None:
+            if self.ratio not in (None, "bp") or (self.warmup, self.warmup_batches) != (None, None):
                 raise OptionError(f"method '{self.method}' predicts nothing: it takes no --ratio and no --warmup.")
             return BackpropOnly()
-        schedule = parse_schedule(self.ratio or self.way.ratio, self.epochs, self.warmup, self.way.source)
+        warmup = self.warmup if self.warmup_batches is None else 0
+        schedule = parse_schedule(self.ratio or self.way.ratio, epochs, warmup, self.way.source)
         if not schedule.sources <= {self.way.source}:
             raise OptionError(
                 f"method '{self.method}' takes gradients from the source '{self.way.source}', but the schedule names "
@@ -122,7 +146,7 @@ class TrainConfig:
         defaults = asdict(TrainConfig()) | DATASET_DEFAULTS.get(self.dataset, {})
         for field in fields(self):
             value = getattr(self, field.name)
-            if value != defaults[field.name]:
+            if value != defaults[field.name] and not (field.name == "epochs" and self.batches is not None):
                 flag = _option(field.name)
                 words += [flag] if value is True else [flag, str(value)]
         return shlex.join(words)
@@ -185,6 +209,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 _LOWEST: dict[str, tuple[float, str]] = {
     "epochs": (1, "1 or more"),
+    "batches": (1, "1 or more"),
+    "warmup_batches": (0, "0 or more"),
     "batch_size": (1, "1 or more"),
     "momentum": (0, "0 or more"),
     "weight_decay": (0, "0 or more"),

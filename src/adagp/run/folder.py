@@ -104,12 +104,12 @@ class RunFolder:
         """Write the metrics of all epochs so far, as JSON lines and as the two CSV tables."""
         text = "".join(to_json(row) + "\n" for row in rows)
         write_atomically(self.path / "metrics.jsonl", text.encode())
-        plain = [_flatten({name: value for name, value in row.items() if name != "sites"}) for row in rows]
-        write_atomically(self.path / "metrics.csv", _csv(plain))
+        plain = [{name: value for name, value in row.items() if name != "sites"} for row in rows]
+        write_atomically(self.path / "metrics.csv", flat_csv(plain).encode())
         sites = [
             {"epoch": row["epoch"], "site": site, **figures} for row in rows for site, figures in row["sites"].items()
         ]
-        write_atomically(self.path / "sites.csv", _csv(sites))
+        write_atomically(self.path / "sites.csv", flat_csv(sites).encode())
 
 
 def to_json(content: Any, indent: int | None = None) -> str:
@@ -154,11 +154,12 @@ def _flatten(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _csv(rows: Iterable[dict[str, Any]]) -> bytes:
-    rows = list(rows)
+def flat_csv(rows: Iterable[dict[str, Any]]) -> str:
+    """Return a CSV table of the rows with all their names as columns; tables inside a row become `outer.inner`."""
+    rows = [_flatten(row) for row in rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue().encode()
+    return text.getvalue()

@@ -6,6 +6,7 @@ from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
 from adagp.schedules.layout import Layer, Layout
 from adagp.schedules.pattern import Pattern
 from adagp.schedules.text import parse_schedule
+from adagp.schedules.warmup import WarmUp
 
 __all__ = [
     "Adaptive",
@@ -19,5 +20,6 @@ __all__ = [
     "Row",
     "Rung",
     "Schedule",
+    "WarmUp",
     "parse_schedule",
 ]

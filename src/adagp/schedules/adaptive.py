@@ -151,13 +151,13 @@ class Adaptive(Schedule):
         memory = self.memory
         if report.step.epoch != memory.epoch:
             wanted = self.shortest / (self.shortest + 1) / 2
-            if memory.epoch >= self.warmup and memory.epoch_predicted < wanted * memory.epoch_batches:
+            if memory.epoch_predicted < wanted * memory.epoch_batches:
                 memory.log.append(
                     f"epoch {memory.epoch + 1}: {SWITCHING}; {memory.epoch_predicted} of {memory.epoch_batches} batches "
                     "were predicted."
                 )
             memory.epoch, memory.epoch_predicted, memory.epoch_batches = report.step.epoch, 0, 0
-        memory.epoch_batches += 1
+        memory.epoch_batches += report.phase is not Phase.WARMUP
         memory.epoch_predicted += report.phase is Phase.GP and not report.guarded
 
     def _measure(self, report: Report) -> None:

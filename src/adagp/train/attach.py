@@ -22,6 +22,7 @@ def attach(
     *,
     epochs: int,
     batches_per_epoch: int,
+    batches: int | None = None,
     schedule: Schedule | str = "ladder",
     sources: Mapping[str, Source] | None = None,
     warmup: int | None = None,
@@ -34,9 +35,10 @@ def attach(
 ) -> Trainer:
     """Return a trainer for `model` and `optimizer`, which stay in use as they are.
 
-    `schedule` is a `Schedule` or its text form (see `adagp.schedules.text`); `warmup` goes with the text form. `sources`
-    gives ready-made sources by the names that the schedule uses; the others are made with their defaults. `exclude` are
-    name patterns of layers that shall not be predicted. `sample` is a batch of inputs, on the model's device, for a trial
+    `batches` is the length of the run if its last epoch is not whole. `schedule` is a `Schedule` or its text form (see
+    `adagp.schedules.text`); `warmup` goes with the text form. `sources` gives ready-made sources by the names that the
+    schedule uses; the others are made with their defaults. `exclude` are name patterns of layers that shall not be
+    predicted. `sample` is a batch of inputs, on the model's device, for a trial
     forward pass: schedules that cut the model in two need it, and what does not fit the layers' output sizes is then
     refused here. Attach after the model has been moved to its device. `compile=True` compiles the model in place with torch's
     compiler, or with another backend of `torch.compile` that is named.
@@ -44,6 +46,10 @@ def attach(
     if epochs < 1 or batches_per_epoch < 1:
         raise OptionError(
             f"a run needs at least 1 epoch and 1 batch an epoch; got {epochs} epochs, {batches_per_epoch} batches."
+        )
+    if batches is not None and not 0 <= epochs * batches_per_epoch - batches < batches_per_epoch:
+        raise OptionError(
+            f"{batches} batches do not end in epoch {epochs} of a run with {batches_per_epoch} batches an epoch."
         )
     if isinstance(schedule, str):
         schedule = parse_schedule(schedule, epochs, warmup)
@@ -66,6 +72,7 @@ def attach(
         needed,
         validation.survey,
         batches_per_epoch=batches_per_epoch,
+        batches=batches,
         guard=guard or Guard(),
         metrics_every=metrics_every,
         scaler=scaler,

@@ -49,6 +49,7 @@ class Trainer:
         survey: Survey,
         *,
         batches_per_epoch: int,
+        batches: int | None = None,
         guard: Guard,
         metrics_every: int,
         scaler: torch.amp.GradScaler | None = None,
@@ -59,6 +60,7 @@ class Trainer:
         self.sources = dict(sources)
         self.survey = survey
         self.batches_per_epoch = batches_per_epoch
+        self.batches = batches
         self.guard = guard
         self.scaler = scaler
         self.at = Step(0, 0)
@@ -75,6 +77,17 @@ class Trainer:
     def plan(self) -> Plan:
         """The plan of the coming batch."""
         return BACKPROP_ALL if self._broken_off else self.schedule.plan(self.at)
+
+    @property
+    def done(self) -> int:
+        """The batches trained so far, in all epochs."""
+        done = self.at.epoch * self.batches_per_epoch + self.at.batch
+        return done if self.batches is None else min(done, self.batches)
+
+    def epoch_length(self, epoch: int) -> int:
+        """Return the batches of `epoch`: the last one of a run that is measured in batches may be short."""
+        whole = self.batches_per_epoch
+        return whole if self.batches is None else min(whole, self.batches - epoch * whole)
 
     @property
     def phase(self) -> Phase:
@@ -161,7 +174,7 @@ class Trainer:
     def _advance(self, batch: Batch) -> None:
         if self.schedule.adapts:
             self.schedule.observe(batch.report)
-        last = self.at.batch + 1 == self.batches_per_epoch
+        last = self.at.batch + 1 == self.epoch_length(self.at.epoch)
         self.at = Step(self.at.epoch + 1, 0) if last else Step(self.at.epoch, self.at.batch + 1)
         if last:
             for source in self.sources.values():

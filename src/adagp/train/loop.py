@@ -2,15 +2,17 @@
 
 for each epoch that is left:
     for each batch that is left of it:
+        move the learning rate, if it falls from batch to batch
         trainer.step(batch)                 # the engine's story
         checkpoint, if it is time
         stop here, if asked to              # with a checkpoint
-    evaluate; move the learning rate; write the epoch's metrics; checkpoint
+    evaluate; move the learning rate, if it goes by epochs; write the epoch's metrics; checkpoint
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +26,10 @@ from adagp.tasks.base import Task
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.engine import Trainer
 from adagp.train.meter import EpochMeter
+from adagp.train.rates import BatchRate
+
+RateScheduler = LRScheduler | BatchRate
+"""What moves the learning rate: after each epoch, or before each batch."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Loop:
         self,
         trainer: Trainer,
         task: Task,
-        scheduler: LRScheduler | None,
+        scheduler: RateScheduler | None,
         folder: RunFolder,
         *,
         epochs: int,
@@ -109,7 +115,7 @@ class Loop:
         return {
             "model": self.trainer.model.state_dict(),
             "optimizer": self.trainer.optimizer.state_dict(),
-            "scheduler": plain_state(self.scheduler) if self.scheduler else {},
+            "scheduler": plain_state(self.scheduler) if isinstance(self.scheduler, LRScheduler) else {},
             "trainer": self.trainer.state_dict(),
             "meter": self.meter.state_dict(),
             "random": torch.get_rng_state(),
@@ -120,7 +126,7 @@ class Loop:
         """Take over what `state_dict` returned."""
         self.trainer.model.load_state_dict(state["model"])
         self.trainer.optimizer.load_state_dict(state["optimizer"])
-        if self.scheduler:
+        if isinstance(self.scheduler, LRScheduler):
             self.scheduler.load_state_dict(state["scheduler"])
         self.trainer.load_state_dict(state["trainer"])
         self.meter.load_state_dict(state["meter"])
@@ -131,7 +137,10 @@ class Loop:
     def _batches(self, epoch: int, observer: Observer) -> Iterator[None]:
         """Train what is left of `epoch`, a batch each time that it is asked for the next."""
         before = time.perf_counter()
-        for inputs, targets in self.task.batches(epoch, self.trainer.at.batch):
+        start = self.trainer.at.batch
+        for inputs, targets in islice(self.task.batches(epoch, start), self.trainer.epoch_length(epoch) - start):
+            if isinstance(self.scheduler, BatchRate):
+                self.scheduler.apply(self.trainer.optimizer, self.trainer.done)
             self._train(inputs, targets, before, observer)
             yield
             before = time.perf_counter()
@@ -173,7 +182,7 @@ class Loop:
         }
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(self.meter.mean_loss)  # the training loss: test data decide nothing
-        elif self.scheduler is not None:
+        elif isinstance(self.scheduler, LRScheduler):
             self.scheduler.step()
         self.meter = EpochMeter()
         self.rows.append(row)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import MultiStepLR, ReduceLROnPlateau
 
 from adagp._version import __version__
 from adagp.errors import OptionError, RunError
@@ -24,11 +24,16 @@ from adagp.train.build import build_sources, milestones
 from adagp.train.checkpoint import save_weights
 from adagp.train.engine import Trainer
 from adagp.train.guard import Guard
-from adagp.train.loop import Loop, Observer, to_device
+from adagp.train.loop import Loop, Observer, RateScheduler, to_device
+from adagp.train.memory import peak_memory
+from adagp.train.rates import CURVES, BatchRate
 
 
 class Session:
-    """One run: everything is built and checked on construction, before any file is written; `run` does the work."""
+    """One run: everything is built and checked on construction, before any file is written; `run` does the work.
+
+    `task` is the run's, if somebody has it already.
+    """
 
     quiet = False
     """Whether this process says nothing: another one speaks for it."""
@@ -37,6 +42,7 @@ class Session:
         self,
         config: TrainConfig,
         *,
+        task: Task | None = None,
         data_dir: Path | None = None,
         download: bool = False,
         threads: int | None = None,
@@ -44,15 +50,15 @@ class Session:
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        self.config = config
         self.data_dir = data_dir
         self.checkpoint_seconds = checkpoint_seconds
         self.device = check_device(config.device)
         torch.manual_seed(config.seed)
-        self.task = build_task(config, data_dir, download)
+        self.task = task or build_task(config, data_dir, download)
+        self.config = config = config.fit(self.task.batches_per_epoch)
         self.model = laid_out(self.task.build_model().to(self.device))
         self.optimizer = build_optimizer(config, self.model)
-        self.scheduler = build_scheduler(config, self.optimizer)
+        self.scheduler = build_scheduler(config, self.optimizer, self.task.batches_per_epoch)
         self.trainer = build_trainer(config, self.task, self.model, self.optimizer)
 
     def start(self, path: Path, *, force: bool = False) -> Loop:
@@ -113,21 +119,23 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimi
     return torch.optim.AdamW(parameters, lr=config.lr, weight_decay=decay)
 
 
-def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-    """Return the schedule of the model's learning rate, stepped once an epoch."""
+def build_scheduler(
+    config: TrainConfig, optimizer: torch.optim.Optimizer, batches_per_epoch: int
+) -> RateScheduler | None:
+    """Return the schedule of the model's learning rate, by epochs or by batches."""
     if config.lr_scheduler == "plateau":
         factor, patience = config.way.plateau
         return ReduceLROnPlateau(optimizer, factor=factor, patience=patience)
     if config.lr_scheduler == "multistep":
         return MultiStepLR(optimizer, list(milestones(config.epochs)))
-    if config.lr_scheduler == "cosine":
-        return CosineAnnealingLR(optimizer, config.epochs)
+    if config.lr_scheduler in CURVES:
+        return BatchRate(config.lr_scheduler, config.lr, config.batches or config.epochs * batches_per_epoch)
     return None
 
 
 def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trainer:
     """Return the trainer for the run's schedule and sources, after a trial forward pass if one of them needs it."""
-    schedule, sources = config.schedule(), build_sources(config)
+    schedule, sources = config.schedule(task.batches_per_epoch), build_sources(config)
     sample = None
     if schedule.needs_order or any(source.needs_shapes for source in sources.values()):
         inputs, _ = next(iter(task.batches(0)))
@@ -137,11 +145,13 @@ def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: 
         optimizer,
         epochs=config.epochs,
         batches_per_epoch=task.batches_per_epoch,
+        batches=config.batches,
         schedule=schedule,
         sources=sources,
         guard=Guard(config.guard_limit),
         metrics_every=config.metrics_every,
         sample=sample,
+        compile=config.compile,
     )
 
 
@@ -215,6 +225,7 @@ def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[st
         "best_test_accuracy": max(row["test_accuracy"] for row in rows),
         "seconds": sum(seconds.values()),
         "seconds_by_phase": seconds,
+        "peak_memory": peak_memory(loop.device),
         "samples_per_second": speeds,
         "batches": {kind: batches[kind] for kind in ("bp", "gp", "guarded", "warmup")},
         "sites": sampled[-1] if sampled else {},

@@ -1,0 +1,206 @@
+"""`adagp compare`: methods and seeds side by side, with intervals."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adagp.errors import OptionError
+from adagp.run.config import TrainConfig, read_toml
+from adagp.run.folder import to_json
+
+if TYPE_CHECKING:
+    from adagp.lab.compare.comparison import Comparison
+    from adagp.tasks.base import Task
+
+_WHAT, _TRAINING, _MEASURED, _PLACE = "What is compared", "Training, the same for all", "What is measured", "Work"
+DEFAULT_EPOCHS = 10
+_UNKNOWN_LENGTH = 10**9
+"""Batches of a run as long as the size of the data set is not known: every warm-up fits."""
+
+
+def compare(
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods, separated by commas; METHOD@SCHEDULE gives one its own schedule, NAME:METHOD another name.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = "bp,adagp,skip",
+    seeds: Annotated[int, typer.Option(help="Runs of each method.", rich_help_panel=_WHAT)] = 3,
+    regimes: Annotated[
+        str, typer.Option(help="epochs (equal batches), seconds (equal time), or both.", rich_help_panel=_WHAT)
+    ] = "epochs,seconds",
+    seconds: Annotated[
+        float | None, typer.Option(help="The equal time; what bp takes by default.", rich_help_panel=_WHAT)
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Data set.", rich_help_panel=_TRAINING)] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model name, or package.module:function.", rich_help_panel=_TRAINING)
+    ] = None,
+    width: Annotated[
+        float | None, typer.Option(help="Factor on the model's channels.", rich_help_panel=_TRAINING)
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help=f"Length at equal batches; {DEFAULT_EPOCHS}.", rich_help_panel=_TRAINING)
+    ] = None,
+    batches: Annotated[int | None, typer.Option(help="The same in batches.", rich_help_panel=_TRAINING)] = None,
+    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the model.", rich_help_panel=_TRAINING)] = None,
+    lr_scheduler: Annotated[
+        str | None, typer.Option(help="cosine (default), linear, ...", rich_help_panel=_TRAINING)
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.", rich_help_panel=_TRAINING)] = None,
+    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_TRAINING)] = None,
+    ratio: Annotated[
+        str | None, typer.Option(help="Schedule of the methods that have none with @.", rich_help_panel=_TRAINING)
+    ] = None,
+    warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.", rich_help_panel=_TRAINING)] = None,
+    warmup_batches: Annotated[int | None, typer.Option(help="The same in batches.", rich_help_panel=_TRAINING)] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Any other option of adagp train: option=value for all, method.option=value for one. Repeatable.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Options of adagp train from a TOML file; the command line wins.", rich_help_panel=_TRAINING),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Report the time to this test accuracy (0 to 1).", rich_help_panel=_MEASURED)
+    ] = None,
+    large_batch: Annotated[
+        int,
+        typer.Option(help="Samples of the gradient that others are held against; 0: none.", rich_help_panel=_MEASURED),
+    ] = 4096,
+    points: Annotated[
+        int, typer.Option(help="Batches of a run at which gradients are compared.", rich_help_panel=_MEASURED)
+    ] = 5,
+    aligned_seeds: Annotated[
+        int, typer.Option(help="Seeds for which they are; each is a run of its own.", rich_help_panel=_MEASURED)
+    ] = 1,
+    rounds: Annotated[int, typer.Option(help="How often each kind of batch is timed.", rich_help_panel=_MEASURED)] = 30,
+    out: Annotated[
+        Path, typer.Option(help="Folder; one that holds this comparison is gone on with.", rich_help_panel=_PLACE)
+    ] = Path("runs/compare"),
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time; as processors and memory allow.", rich_help_panel=_PLACE)
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are.", rich_help_panel=_PLACE)] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch a missing data set.", rich_help_panel=_PLACE)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_PLACE)
+    ] = False,
+) -> None:
+    """Train several methods over several seeds, at equal batches and at equal seconds, and tell what each is worth."""
+    names = "dataset model width epochs batches batch_size lr lr_scheduler optimizer weight_decay ratio warmup warmup_batches"
+    given = {name: value for name, value in locals().items() if name in names.split() and value is not None}
+    if jobs is not None and jobs < 1:
+        raise OptionError(f"--jobs is {jobs}; it must be 1 or more.")
+    if target is not None and not 0 < target <= 1:
+        raise OptionError(f"--target is {target}; it must be above 0 and at most 1.")
+    measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
+    wanted = {"seeds": seeds, "seconds": seconds, **measured, "regimes": tuple(_words(regimes))}
+    comparison, length = _read(methods, read_toml(config) if config else {}, given, settings or [], wanted, data_dir)
+    task, comparison = _with_data(comparison, length, data_dir, download)
+    document = _carry_out(comparison, task, out, jobs, target)
+    if as_json:
+        typer.echo(to_json(document, indent=2))
+    else:
+        _show(document, out)
+    if document["failed"]:
+        sys.exit(1)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _read(
+    methods: str,
+    file: dict[str, Any],
+    given: dict[str, Any],
+    texts: list[str],
+    wanted: dict[str, Any],
+    data_dir: Path | None,
+) -> "tuple[Comparison, dict[str, int]]":
+    """Return the comparison, its length yet unknown, and what was said of it: epochs or batches."""
+    from adagp.lab.compare.comparison import Comparison
+    from adagp.lab.compare.entries import read_entries, read_settings, refuse_fixed
+
+    entries = read_entries(methods)
+    common, own = read_settings(texts, entries)
+    options = {**file, **common, **given}
+    refuse_fixed(options)
+    length = {name: options.pop(name) for name in ("epochs", "batches") if options.get(name) is not None}
+    if len(length) == 2:
+        raise OptionError("--epochs and --batches both say how long the runs are; give one of them.")
+    TrainConfig.from_dict({"warmup": 0, **length}, "command line")
+    place = None if data_dir is None else str(data_dir)
+    return Comparison(entries, options=options, settings=own, batches=_UNKNOWN_LENGTH, data_dir=place, **wanted), length
+
+
+def _with_data(
+    comparison: "Comparison", length: dict[str, int], data_dir: Path | None, download: bool
+) -> "tuple[Task, Comparison]":
+    """Return the task, and the comparison with the length that its data give it."""
+    from dataclasses import replace
+
+    from adagp.lab.style import require_matplotlib
+    from adagp.tasks.build import build_task
+
+    require_matplotlib()
+    task = build_task(comparison.config(comparison.entries[0], 0), data_dir, download)
+    batches = length.get("batches") or length.get("epochs", DEFAULT_EPOCHS) * task.batches_per_epoch
+    return task, replace(comparison, batches=batches)
+
+
+def _carry_out(
+    comparison: "Comparison", task: "Task", out: Path, jobs: int | None, target: float | None
+) -> dict[str, Any]:
+    from rich.console import Console
+
+    from adagp.cli.compare_progress import CompareProgress
+    from adagp.cli.progress import STOPPED, StopFlag
+    from adagp.lab.compare.carry_out import carry_out
+    from adagp.lab.compare.execute import Stopped
+
+    console = Console(stderr=True)
+    command = shlex.join(["adagp", *sys.argv[1:]])
+    try:
+        with StopFlag() as stop, CompareProgress(console) as progress:
+            return carry_out(comparison, out, task, progress, command=command, jobs=jobs, target=target, stop=stop)
+    except Stopped:
+        console.print("Stopped. The same command goes on from here.", highlight=False)
+        sys.exit(STOPPED)
+
+
+def _show(document: dict[str, Any], out: Path) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from adagp.lab.compare.report import sheets
+
+    console = Console()
+    for sheet in sheets(document):
+        table = Table(
+            title=sheet.title, caption=sheet.note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
+        for head in sheet.heads:
+            table.add_column(head, justify="left" if head == "method" else "right")
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table)
+    console.print(
+        f"{out}: comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg",
+        highlight=False,
+        soft_wrap=True,
+    )

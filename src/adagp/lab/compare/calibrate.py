@@ -1,0 +1,138 @@
+"""What a batch of each kind costs a method, and how many of its batches fit into a time.
+
+All methods are timed in one process, in turns: a round times one batch by backprop and one GP batch of each method, so that
+whatever disturbs the machine disturbs them all. Medians over the rounds are what counts.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from statistics import median
+from typing import Any
+
+from adagp.errors import OptionError
+from adagp.plan import Phase, Step
+from adagp.run.config import TrainConfig
+from adagp.schedules import Schedule
+from adagp.tasks.base import Task
+from adagp.train.loop import to_device
+from adagp.train.session import Session
+
+WARM = 3
+"""Batches by backprop before anything is timed: they fill caches, and give the sources something to go by."""
+Costs = dict[str, float]
+"""Seconds of a batch by backprop (`bp`), of a GP batch (`gp`, if there are any), and of fetching its data (`data`)."""
+
+
+def calibrate(
+    configs: Mapping[str, TrainConfig], task: Task, rounds: int, tell: Callable[[], None] = lambda: None
+) -> dict[str, Costs]:
+    """Return the median costs of each method; `tell` is called after each round."""
+    timers = {name: _Timer(config, task) for name, config in configs.items()}
+    for timer in timers.values():
+        for _ in range(WARM):
+            timer.time(timer.places[0])
+    taken: dict[str, defaultdict[str, list[float]]] = {name: defaultdict(list) for name in timers}
+    for _ in range(rounds):
+        for name, timer in timers.items():
+            for place in timer.places:
+                for kind, seconds in timer.time(place).items():
+                    taken[name][kind].append(seconds)
+        tell()
+    return {name: {kind: median(values) for kind, values in kinds.items()} for name, kinds in taken.items()}
+
+
+class _Timer:
+    """One method's training, of which single batches are timed: the batch stands where the schedule has its phase."""
+
+    def __init__(self, config: TrainConfig, task: Task) -> None:
+        # The guard has its say, but an untrained predictor shall not send the GP batch to backprop.
+        self.session = Session(replace(config, guard_limit=1e30), task=task, threads=1)
+        self.task = task
+        self._batches = _endless(task)
+        trainer = self.session.trainer
+        self.places = _places(trainer.schedule, self.session.config, task.batches_per_epoch)
+
+    def time(self, place: Step) -> Costs:
+        """Train one batch as if it stood at `place`; return its seconds and those of its data."""
+        trainer = self.session.trainer
+        before = time.perf_counter()
+        inputs, targets = (to_device(one, self.session.device) for one in next(self._batches))
+        start = time.perf_counter()
+        trainer.at = place
+        result = trainer.step(inputs, targets, self.task.loss)
+        end = time.perf_counter()
+        return {"gp" if result.phase is Phase.GP else "bp": end - start, "data": start - before}
+
+
+def _endless(task: Task) -> Iterator[tuple[Any, Any]]:
+    for epoch in count():
+        yield from task.batches(epoch)
+
+
+def _places(schedule: Schedule, config: TrainConfig, batches_per_epoch: int) -> list[Step]:
+    """Return the first steps by backprop (a warm-up batch costs the same) and of Phase GP, as far as the run has them.
+
+    A schedule that adapts decides by itself what comes: two batches a round, whatever they are.
+    """
+    if schedule.adapts:
+        return [Step(config.epochs - 1, 0)] * 2
+    steps = _steps(config, batches_per_epoch)
+    first: dict[bool, Step] = {}
+    for step in steps:
+        first.setdefault(schedule.phase(step) is Phase.GP, step)
+        if len(first) == 2:
+            break
+    return [first[predicted] for predicted in sorted(first)]
+
+
+def _steps(config: TrainConfig, batches_per_epoch: int) -> Iterator[Step]:
+    """Yield the steps of a run that is measured in batches."""
+    assert config.batches is not None
+    return (Step(*divmod(number, batches_per_epoch)) for number in range(config.batches))
+
+
+def seconds_of(config: TrainConfig, costs: Costs, batches_per_epoch: int, share: float | None = None) -> float:
+    """Return the seconds that a whole run takes by `costs`; `share` is that of GP batches, if no schedule tells."""
+    assert config.batches is not None
+    counts = phase_counts(config, batches_per_epoch, share)
+    predicted = counts[Phase.GP]
+    backprop = costs.get("bp", 0.0)
+    spent = (config.batches - predicted) * backprop + predicted * costs.get("gp", backprop)
+    return spent + config.batches * costs["data"]
+
+
+def phase_counts(config: TrainConfig, batches_per_epoch: int, share: float | None = None) -> Mapping[Phase, float]:
+    """Count the batches of each phase in a run that is measured in batches."""
+    assert config.batches is not None
+    if share is not None:
+        return {Phase.GP: share * config.batches}
+    schedule = config.fit(batches_per_epoch).schedule(batches_per_epoch)
+    return Counter(map(schedule.phase, _steps(config, batches_per_epoch)))
+
+
+def batches_within(
+    seconds: float, config: TrainConfig, costs: Costs, batches_per_epoch: int, share: float | None = None
+) -> int:
+    """Return how many batches a run may have that takes up to `seconds`; one at least.
+
+    The schedule is that of a run of this length. Where a longer run may be cheaper, since its schedule is another one, the
+    answer is some length after which one batch more would be too long. A time that does not hold the warm-up is refused.
+    """
+
+    def fits(batches: int) -> bool:
+        try:
+            return seconds_of(replace(config, batches=batches), costs, batches_per_epoch, share) <= seconds
+        except OptionError:  # nothing is left after the warm-up: it must be longer
+            return True
+
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    replace(config, batches=low).fit(batches_per_epoch).schedule()  # raises, if the time does not even hold the warm-up
+    return low
