@@ -17,9 +17,7 @@ def laid(weight: Tensor, last: bool) -> Tensor:
 
 
 @given(SIZES, SIZES, st.lists(SIZES, max_size=3), st.booleans())
-def test_rows_are_the_memory_and_lead_back_to_the_weight(
-    rows: int, channels: int, taps: list[int], last: bool
-) -> None:
+def test_rows_are_the_memory_and_lead_back_to_the_weight(rows: int, channels: int, taps: list[int], last: bool) -> None:
     weight = laid(torch.randn(rows, channels, *taps), last)
     count = taps_of(weight)
     flat = as_rows(weight, count)

@@ -156,14 +156,15 @@ class _Layer:
 
     def __init__(self, network: PredictorNetwork) -> None:
         self.matrix = torch.cat([network.readout.weight, network.readout.bias[:, None]], dim=1)
-        self._ordered: dict[tuple[int, int], Tensor] = {}
+        self._asked: tuple[int, int] = (0, 1)
+        self._rows = self.matrix[:0]
         self._width, self._gram = 0, self.matrix.new_zeros(self.matrix.shape[1], self.matrix.shape[1] - 1)
 
     def rows(self, width: int, taps: int) -> Tensor:
-        """Return the first `width` rows, in memory order."""
-        if (width, taps) not in self._ordered:
-            self._ordered[width, taps] = in_order(self.matrix[:width], taps)
-        return self._ordered[width, taps]
+        """Return the first `width` rows, in memory order. Sites of one kind mostly follow each other: the last one is kept."""
+        if (width, taps) != self._asked:
+            self._asked, self._rows = (width, taps), in_order(self.matrix[:width], taps)
+        return self._rows
 
     def gram(self, width: int) -> Tensor:
         """Return the products of the first `width` rows with themselves, bias aside; widths that are asked for only grow."""

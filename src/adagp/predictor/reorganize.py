@@ -77,11 +77,14 @@ def pool_average(samples: Tensor, grid: int) -> Tensor:
 
     Each cell is a sum over the picture with constant weights: one matrix product for all rows, in either memory order.
     """
-    if torch.compiler.is_compiling():  # a compiled model makes one loop of it, and would ask where the matrix comes from
+    if (
+        torch.compiler.is_compiling()
+    ):  # a compiled model makes one loop of it, and would ask where the matrix comes from
         return pool_average_directly(samples, grid)
     rows, height, width = samples.shape
     cells = _averages(height, width, grid, samples.device).to(samples.dtype)
-    with torch.autocast(samples.device.type, enabled=False) if torch.is_autocast_enabled(samples.device.type) else nullcontext():
+    autocast = torch.is_autocast_enabled(samples.device.type)
+    with torch.autocast(samples.device.type, enabled=False) if autocast else nullcontext():
         return (samples.reshape(rows, -1) @ cells).view(rows, 1, grid, grid)
 
 

@@ -89,7 +89,8 @@ class LearnedSource(TrainedSource):
         """Return the predictions for sites that were called, each in the shape and memory order of the weight."""
         self.network.eval()
         flat = self.predict(sites, [self._summaries[site] for site in sites])
-        return [torch.empty_like(site.weight, dtype=one.dtype).copy_(one.view(site.weight.shape)) for site, one in zip(sites, flat, strict=True)]
+        weights = [torch.empty_like(site.weight, dtype=one.dtype) for site, one in zip(sites, flat, strict=True)]
+        return [weight.copy_(one.view(weight.shape)) for weight, one in zip(weights, flat, strict=True)]
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
         """Put the gradient of the loss for sites that were called into the network's `.grad`; return the loss.

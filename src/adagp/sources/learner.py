@@ -33,7 +33,6 @@ class Learner:
 
     def differentiate(self, loss: Tensor) -> Tensor:
         """Put the gradients of `loss` into the parameters' `.grad` by autograd; return the loss without its graph."""
-        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         return loss.detach()
 
@@ -42,6 +41,7 @@ class Learner:
         gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
         self.on_gradients([*gradients, loss])
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # a GP batch needs no room for them
         self.epoch_loss = self.epoch_loss.to(loss.device) + loss
         self.epoch_batches += 1
 
