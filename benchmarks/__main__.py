@@ -1,25 +1,86 @@
-"""`make bench`: run all benchmarks, print their ratios, write them as JSON."""
+"""`make bench`: run all benchmarks, print their ratios, write them as JSON.
+
+    python -m benchmarks [--quick] [--threads N] [--busy] [--growth FILE] [--only TEXT] [--out FILE]
+
+A ratio over its limit is marked; the exit code is 0 all the same, since a limit is a matter of the machine as well.
+"""
 
 import argparse
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.engine import measure
+import torch
+
+from benchmarks import engine, tools
+from benchmarks.measure import Clock, Ratio
+from benchmarks.memory import gp_memory
+from benchmarks.subjects import Subject
+
+SUBJECTS = {
+    Subject("vgg13", 128): (1.06, 1.04),
+    Subject("vgg13", 32): (1.20, 1.12),
+    Subject("resnet20", 128): (1.20, 1.12),
+    Subject("mobilenet_v2", 128): (1.20, 1.12),
+    Subject("eight_conv_vgg", 128): (1.20, 1.12),
+    Subject("transformer", 128, 0.25): (1.20, 1.12),
+    Subject("digits_cnn", 32): (None, None),
+}
+"""What is trained, and the limits of a GP batch and of a BP batch with a predictor."""
 
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Run all benchmarks, print their ratios, write them as JSON.")
     parser.add_argument("--out", type=Path, default=Path("runs/bench.json"))
+    parser.add_argument("--quick", action="store_true", help="five rounds instead of fifteen, and a shorter whole run")
+    parser.add_argument("--threads", type=int, default=None, help="processor threads")
+    parser.add_argument(
+        "--busy", action="store_true", help="other work on this machine: one thread, the process's own time"
+    )
+    parser.add_argument("--growth", type=Path, default=None, help="also draw how the cost grows, into this file")
+    parser.add_argument("--only", default="", help="only the groups whose name has this in it")
     arguments = parser.parse_args()
-    rows = [*measure("digits_cnn", 32, (1, 8, 8)), *measure("resnet20", 128), *measure("vgg13_bn", 32)]
-    for row in rows:
-        limit = "" if row.at_most is None else f"  at most {row.at_most}"
-        print(f"{row.name:<60} {row.ratio:6.2f}{limit}")
+    if arguments.threads or arguments.busy:
+        torch.set_num_threads(arguments.threads or 1)
+    clock = Clock(rounds=5 if arguments.quick else 15, process=arguments.busy)
+    rows: list[Ratio] = []
+    for name, group in _groups(clock, arguments.quick):
+        if arguments.only in name:
+            for row in group():
+                rows.append(row)
+                print(row.line(), flush=True)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     print(f"written: {arguments.out}")
+    if arguments.growth is not None:
+        from benchmarks.growth import draw
+
+        draw(arguments.growth, clock)
+        print(f"written: {arguments.growth}")
+
+
+def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[Ratio]]]]:
+    for subject, limits in SUBJECTS.items():
+        yield subject.name, lambda subject=subject, limits=limits: engine.batches(subject, clock, *limits)  # type: ignore[misc]
+    yield "whole run", lambda: [engine.whole_run(clock, 9, 6 if quick else 12)]
+    for subject in list(SUBJECTS)[:-1]:
+        yield f"memory {subject.name}", lambda subject=subject: [gp_memory(subject, 1.10)]  # type: ignore[misc]
+    yield "approximation", lambda: engine.approximation(clock)
+    yield "feedback", lambda: engine.feedback(clock)
+    yield "compiled", lambda: engine.compiled(clock)
+    yield "accelerator", lambda: tools.accelerator(clock)
+    yield "pipeline", lambda: tools.pipeline(clock)
+    yield "command line", lambda: tools.command_line(clock.rounds)
+    yield "data", lambda: [_data_loading(clock)]
+
+
+def _data_loading(clock: Clock) -> Ratio:
+    """The quickest of the models that learn from 32x32 images sees its samples in GP batches, one after the other."""
+    subject = Subject("resnet20", 128)
+    seconds = clock.seconds({"forward and step": subject.plain(backward=False)})["forward and step"]
+    return tools.data_loading(clock, subject.batch / seconds, f"a GP batch of {subject.model}")
 
 
 main()

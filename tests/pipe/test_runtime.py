@@ -93,6 +93,10 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "method 'remap' cannot run with --parallel pipeline:gpipe; choose from: bp, adagp.",
         ),
         (
+            {"parallel": "data", "compile": True},
+            "--compile is for runs in one process; leave it out with --parallel data.",
+        ),
+        (
             {"parallel": "pipeline:dapple", "batch_size": 10},
             "a batch of 10 samples does not split into 4 equal parts (micro-batches).",
         ),

@@ -14,7 +14,7 @@ from adagp.plan import Step
 from adagp.sites import survey
 from adagp.sources import Moment, TopKSource
 from adagp.sources.local import weight_gradient
-from adagp.sources.topk import topk_gradient
+from adagp.sources.topk import choose, topk_gradient
 
 
 def slow_topk(layer: nn.Conv2d, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
@@ -166,3 +166,23 @@ def test_wrong_options() -> None:
         TopKSource(0)
     with pytest.raises(OptionError, match=r"^topk's scale is 'half'; it must be unbiased or published\.$"):
         TopKSource(scale="half")  # type: ignore[arg-type]  # that is the test
+
+
+@given(st.integers(1, 4), st.integers(1, 20), st.integers(1, 40), st.booleans(), st.booleans())
+def test_the_largest_place_is_found_in_either_memory_order(
+    samples: int, channels: int, places: int, last: bool, double: bool
+) -> None:
+    generator = torch.Generator().manual_seed(channels + places)
+    gradient = torch.randn(samples, channels, places, generator=generator, dtype=torch.float64 if double else None)
+    if last:
+        gradient = gradient.transpose(1, 2).contiguous().transpose(1, 2)
+    found, weights = choose(gradient, 1)
+    assert torch.equal(found[..., 0], gradient.abs().argmax(-1))
+    torch.testing.assert_close(weights[..., 0], gradient.sum(-1))
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan")])
+def test_a_place_is_found_where_none_is_larger(value: float) -> None:
+    found, _ = choose(torch.full((2, 3, 5), value), 1)
+    assert found.shape == (2, 3, 1)
+    assert ((found >= 0) & (found < 5)).all()

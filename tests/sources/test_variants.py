@@ -35,9 +35,9 @@ def test_the_order_is_drawn_afresh_every_batch(sites: tuple[Site, ...], bound: B
     gradients = []
     for batch in (0, 0, 1, 2):
         source.begin(Moment(Step(0, batch)))
-        gradients.append(source.produce(sites)[1])
-    assert torch.equal(gradients[0], gradients[1])  # type: ignore[arg-type]  # every site was watched
-    assert not all(torch.equal(gradients[0], one) for one in gradients[2:])  # type: ignore[arg-type]
+        gradients.append(source.produce(sites)[1].clone())  # type: ignore[union-attr]  # every site was watched
+    assert torch.equal(gradients[0], gradients[1])
+    assert not all(torch.equal(gradients[0], one) for one in gradients[2:])
 
 
 def test_labels_are_features_of_the_read_out(sites: tuple[Site, ...], bound: Bind, watch: Watch) -> None:

@@ -58,6 +58,10 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...", rich_help_panel=_TRAINING)] = None,
+    compile: Annotated[  # noqa: A002  # the option's name
+        bool | None,
+        typer.Option("--compile", help="Compile the model with torch.compile.", rich_help_panel=_TRAINING),
+    ] = None,
     parallel: Annotated[
         str | None,
         typer.Option(help="Under torchrun: data, or pipeline:gpipe, :dapple or :chimera.", rich_help_panel=_PARALLEL),

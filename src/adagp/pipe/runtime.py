@@ -31,6 +31,8 @@ class ParallelSession(Session):
                 f"method '{config.method}' cannot run with --parallel {config.parallel}; "
                 f"choose from: {', '.join(METHODS[self.kind])}."
             )
+        if config.compile:
+            raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
         self.group = Group.join(config.device)
         self.quiet = self.group.rank > 0
         super().__init__(config, **place)

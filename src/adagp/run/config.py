@@ -67,6 +67,7 @@ class TrainConfig:
     seed: int = 0
     metrics_every: int = 10
     device: str = "cpu"
+    compile: bool = False
     parallel: str = "none"
     micro_batches: int = 4
     check_every: int = 100

@@ -66,31 +66,43 @@ class LearnedSource(TrainedSource):
         seen = [site for site in sites if site in self._summaries]
         if not seen:
             return [None] * len(sites)
-        self.network.eval()
-        flat = self.predict(seen, [self._summaries[site] for site in seen])
+        flat = self.forecast(seen)
         if self.options.normalize:
-            torch._foreach_mul_(flat, self._scales(seen))
+            torch._foreach_mul_(flat, list(self._scales(seen)))
         if self.options.hold_norm:
             sizes = torch._foreach_norm(flat)
             ratios = [norm / size.clamp(min=1e-30) for norm, size in zip(self._norms.of(seen), sizes, strict=True)]
             torch._foreach_mul_(flat, ratios)
-        found = {site: one.view(site.weight.shape).to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
+        found = {site: one.to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
         return [found.get(site) for site in sites]
 
-    @torch.enable_grad()
+    @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Take one step of Adam on the sum of the sites' mean squared errors."""
-        pairs = [(site, truth) for site, truth in zip(sites, gradients, strict=True) if site in self._summaries]
-        if not pairs:
-            return
-        seen = [site for site, _ in pairs]
-        targets = [truth.detach().float() for _, truth in pairs]
-        if self.options.normalize:
-            targets = list(torch._foreach_div(targets, [scale.clamp(min=1e-30) for scale in self._scales(seen)]))
+        truths = {site: truth.detach().float() for site, truth in zip(sites, gradients, strict=True)}
+        seen = [site for site in sites if site in self._summaries]
+        if seen:
+            scales = self._scales(seen).clamp(min=1e-30) if self.options.normalize else None
+            self.learner.step(self.learn(seen, [truths[site] for site in seen], scales))
+
+    def forecast(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return the predictions for sites that were called, each in the shape and memory order of the weight."""
+        self.network.eval()
+        flat = self.predict(sites, [self._summaries[site] for site in sites])
+        weights = [torch.empty_like(site.weight, dtype=one.dtype) for site, one in zip(sites, flat, strict=True)]
+        return [weight.copy_(one.view(weight.shape)) for weight, one in zip(weights, flat, strict=True)]
+
+    def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
+        """Put the gradient of the loss for sites that were called into the network's `.grad`; return the loss.
+
+        It is the sum of the sites' mean squared errors, with each truth divided by its scale, if there are scales.
+        """
         self.network.train()
-        predictions = self.predict(seen, [self._summaries[site] for site in seen])
-        losses = [F.mse_loss(one, aim.view_as(one)) for one, aim in zip(predictions, targets, strict=True)]
-        self.learner.step(torch.stack(losses).sum())
+        with torch.enable_grad():
+            predictions = self.predict(sites, [self._summaries[site] for site in sites])
+            aims = truths if scales is None else torch._foreach_div(list(truths), list(scales))
+            losses = [F.mse_loss(one, aim.reshape(one.shape)) for one, aim in zip(predictions, aims, strict=True)]
+            return self.learner.differentiate(torch.stack(losses).sum())
 
     def shared(self, sites: Sequence[Site]) -> list[Tensor]:
         """Return the summaries of `sites`, to be averaged in place over processes that saw other samples of the batch."""
@@ -107,7 +119,7 @@ class LearnedSource(TrainedSource):
         self._summaries.clear()
         self._weights.clear()
 
-    def _scales(self, sites: Sequence[Site]) -> list[Tensor]:
+    def _scales(self, sites: Sequence[Site]) -> Tensor:
         """Return the root mean square of each site's true gradient, from its running norm."""
         norms = self._norms.of(sites)
-        return [norm / site.weight.numel() ** 0.5 for norm, site in zip(norms, sites, strict=True)]
+        return norms / torch.tensor([site.weight.numel() ** 0.5 for site in sites], device=norms.device)

@@ -31,14 +31,18 @@ class Learner:
         """Called with the network's gradients and, last, its loss, before the optimizer steps. A run that is spread over
         processes adds them up here, in place."""
 
-    def step(self, loss: Tensor) -> None:
-        """Take one step of Adam on `loss`."""
-        self.optimizer.zero_grad(set_to_none=True)
+    def differentiate(self, loss: Tensor) -> Tensor:
+        """Put the gradients of `loss` into the parameters' `.grad` by autograd; return the loss without its graph."""
         loss.backward()
+        return loss.detach()
+
+    def step(self, loss: Tensor) -> None:
+        """Take one step of Adam with the gradients of `loss`, which are in the parameters' `.grad`."""
         gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
-        self.on_gradients([*gradients, loss.detach()])
+        self.on_gradients([*gradients, loss])
         self.optimizer.step()
-        self.epoch_loss = self.epoch_loss.to(loss.device) + loss.detach()
+        self.optimizer.zero_grad(set_to_none=True)  # a GP batch needs no room for them
+        self.epoch_loss = self.epoch_loss.to(loss.device) + loss
         self.epoch_batches += 1
 
     def end_epoch(self) -> None:

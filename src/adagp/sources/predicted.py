@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
+from adagp.predictor.closed_form import ClosedForm, parts_of
+from adagp.predictor.layout import as_rows, as_weight, taps_of
 from adagp.predictor.network import PredictorNetwork
 from adagp.predictor.reorganize import pool_average
 from adagp.sites import Site
@@ -18,6 +21,8 @@ class PredictedSource(LearnedSource):
     def __init__(self, options: LearningOptions | None = None, channels: int = 4) -> None:
         super().__init__(options or LearningOptions())
         self.channels = channels
+        self._closed_form: ClosedForm | None = None
+        self._results: dict[Site, Tensor] = {}
 
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
         """Return a network as wide as the widest site."""
@@ -25,8 +30,47 @@ class PredictedSource(LearnedSource):
 
     def predict(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> list[Tensor]:
         """Return `(rows, width)` for each site."""
-        rows: list[Tensor] = self.network(summaries, [site.width for site in sites])
+        summaries, context = self.view(sites, summaries)
+        rows: list[Tensor] = self.network(summaries, [site.width for site in sites], context)
         return rows
+
+    def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Return what the network sees of the summaries, and what all samples share besides."""
+        return summaries, None
+
+    def forecast(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return the predictions, by matrix products in the memory order of the weights."""
+        summaries, context = self.view(sites, [self._summaries[site] for site in sites])
+        parts = parts_of([(site.rows, site.width, taps_of(site.weight)) for site in sites])
+        rows = [self._result(site) for site in sites]
+        self._form().predict(summaries, context, parts, rows)
+        return [as_weight(one, site.weight, part.taps) for one, site, part in zip(rows, sites, parts, strict=True)]
+
+    def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
+        """Put the gradient of the loss into the network's `.grad`, without autograd; return the loss."""
+        self._results.clear()  # a BP batch needs its memory for activations
+        summaries, context = self.view(sites, [self._summaries[site] for site in sites])
+        order = sorted(range(len(sites)), key=lambda place: (sites[place].width, sites[place].rows))
+        taps = [taps_of(truth) for truth in truths]
+        return self._form().learn(
+            [summaries[place] for place in order],
+            context,
+            parts_of([(sites[place].rows, sites[place].width, taps[place]) for place in order]),
+            [as_rows(truths[place], taps[place]) for place in order],
+            None if scales is None else scales[order].tolist(),
+        )
+
+    def _form(self) -> ClosedForm:
+        if self._closed_form is None or self._closed_form.network is not self.network:
+            assert isinstance(self.network, PredictorNetwork)
+            self._closed_form = ClosedForm(self.network)
+        return self._closed_form
+
+    def _result(self, site: Site) -> Tensor:
+        """Return memory for a prediction, the same from one GP batch to the next: fresh memory costs a third as much again."""
+        if site not in self._results:
+            self._results[site] = torch.empty(site.rows, site.width, device=site.weight.device)
+        return self._results[site]
 
     def pool(self, samples: Tensor) -> Tensor:
         """Average each channel down to the grid."""

@@ -136,7 +136,7 @@ class SyntheticSource(LocalSource, TrainedSource):
                 aim = truth.float() / network.scale.clamp(min=1e-30)
                 losses.append(F.mse_loss(network(output, self._shares), aim))
         if losses:
-            self.learner.step(torch.stack(losses).sum())
+            self.learner.step(self.learner.differentiate(torch.stack(losses).sum()))
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""

@@ -1,7 +1,7 @@
 """The approximated weight gradient of Wang and Nelaturu: from the few positions with the largest output gradient."""
 
 from collections.abc import Mapping
-from math import prod
+from math import gcd, prod
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,7 @@ from adagp.sources.taps import on_gradient
 
 Scale = Literal["unbiased", "published"]
 _CACHED = 2**17  # numbers that stay in a processor's cache between two passes over them
+_SIDE_BY_SIDE = 256  # numbers that are reduced together
 
 
 class TopKSource(LocalSource):
@@ -57,7 +58,7 @@ class TopKSource(LocalSource):
 
         def receive(gradient: Tensor) -> None:
             factor = 1 / self._moment.scale / (len(output) if self.scale == "published" else 1)
-            self.add(site, topk_gradient(site, kept.get(), gradient * factor, self.k))
+            self.add(site, topk_gradient(site, kept.get(), gradient, self.k).mul_(factor))
 
         return on_gradient(output, receive)
 
@@ -97,11 +98,40 @@ def choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    if k == 1:
+        return _largest(gradient), gradient.sum(-1, keepdim=True)  # the value at the place and at all others
     sizes = gradient.abs()
-    places = sizes.max(-1, keepdim=True).indices if k == 1 else sizes.topk(k, dim=-1, sorted=False).indices
+    places = sizes.topk(k, dim=-1, sorted=False).indices
     values = gradient.gather(-1, places)
     left = gradient.sum(-1, keepdim=True) - values.sum(-1, keepdim=True)
     return places, values + left / k
+
+
+def _largest(gradient: Tensor) -> Tensor:
+    """Return the last axis's place of largest size; of several that are equal, any.
+
+    On a processor, the place of a maximum is found number by number, but maxima are taken many numbers at a time: so the
+    second maximum is that of the places whose size is the first one.
+    """
+    sizes = gradient.abs()
+    if gradient.device.type != "cpu" or gradient.dtype not in (torch.float32, torch.float64):
+        return sizes.max(-1, keepdim=True).indices
+    places = torch.arange(gradient.shape[-1], dtype=gradient.dtype)
+    return _maxima(sizes.eq_(_maxima(sizes)).mul_(places)).long()
+
+
+def _maxima(values: Tensor) -> Tensor:
+    """Return the maxima along the last axis of `(samples, channels, places)`, in either memory order.
+
+    Where channels lie side by side, several places are taken together: the reduction runs along memory, and it pays only if
+    there is enough of it.
+    """
+    samples, channels, places = values.shape
+    if values.stride(-1) == 1 or not values.transpose(1, 2).is_contiguous():
+        return values.amax(-1, keepdim=True)
+    together = gcd(places, max(1, _SIDE_BY_SIDE // channels))
+    wide = values.transpose(1, 2).reshape(samples, places // together, together * channels).amax(1)
+    return wide.view(samples, together, channels).amax(1)[:, :, None]
 
 
 def _linear(inputs: Tensor, gradient: Tensor, k: int) -> Tensor:

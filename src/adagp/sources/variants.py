@@ -24,12 +24,11 @@ class ShuffledSource(PredictedSource):
         """Keep the step, of which the order is a function."""
         self._step = moment.step
 
-    def predict(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> list[Tensor]:
-        """Return `(rows, width)` for each site. All calls in a batch use the same order."""
+    def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Return the summaries with their rows mixed. All calls in a batch use the same order."""
         generator = step_generator(self.options.seed, self._step)
         orders = [torch.randperm(len(summary), generator=generator) for summary in summaries]
-        mixed = [summary[order.to(summary.device)] for summary, order in zip(summaries, orders, strict=True)]
-        return super().predict(sites, mixed)
+        return [summary[order.to(summary.device)] for summary, order in zip(summaries, orders, strict=True)], None
 
 
 class LabelledSource(PredictedSource):
@@ -52,11 +51,9 @@ class LabelledSource(PredictedSource):
         """Count the classes of the batch."""
         self._shares = batch_shares(moment.targets, self._classes)
 
-    def predict(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> list[Tensor]:
-        """Return `(rows, width)` for each site."""
-        shares = self._shares.to(summaries[0].device)
-        rows: list[Tensor] = self.network(summaries, [site.width for site in sites], shares)
-        return rows
+    def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Return the summaries, and the share of each class."""
+        return summaries, self._shares.to(summaries[0].device)
 
 
 SOURCES.add("shuffled", ShuffledSource)

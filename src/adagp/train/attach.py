@@ -9,6 +9,7 @@ from torch import nn
 from adagp.errors import OptionError
 from adagp.schedules import Schedule, parse_schedule
 from adagp.sources.base import SOURCES, Source
+from adagp.train.compiled import compile_model
 from adagp.train.engine import Trainer
 from adagp.train.guard import Guard
 from adagp.train.trial import registered, try_out
@@ -30,6 +31,7 @@ def attach(
     metrics_every: int = 10,
     scaler: torch.amp.GradScaler | None = None,
     sample: Any = None,
+    compile: bool | str = False,  # noqa: A002  # torch's own name for it
 ) -> Trainer:
     """Return a trainer for `model` and `optimizer`, which stay in use as they are.
 
@@ -38,7 +40,8 @@ def attach(
     schedule uses; the others are made with their defaults. `exclude` are name patterns of layers that shall not be
     predicted. `sample` is a batch of inputs, on the model's device, for a trial
     forward pass: schedules that cut the model in two need it, and what does not fit the layers' output sizes is then
-    refused here. Attach after the model has been moved to its device.
+    refused here. Attach after the model has been moved to its device. `compile=True` compiles the model in place with torch's
+    compiler, or with another backend of `torch.compile` that is named.
     """
     if epochs < 1 or batches_per_epoch < 1:
         raise OptionError(
@@ -77,6 +80,8 @@ def attach(
     if trial is not None:
         for source in needed.values():
             source.prepare({site: shape for site, shape in trial.shapes.items() if schedule.serves(site.name)})
+    if compile:
+        compile_model(model, "inductor" if compile is True else compile)
     return trainer
 
 

@@ -1,0 +1,53 @@
+"""How time and memory of a batch grow with the batch, the model's width and the number of its sites: a picture."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from adagp.lab.style import COLOURS, save, style, subplots
+from adagp.schedules import Ladder, Rung
+from benchmarks.engine import WARMUP
+from benchmarks.measure import Clock
+from benchmarks.memory import bp_bytes, gp_bytes
+from benchmarks.subjects import Subject, after
+
+LINES = ("plain bp", "bp with predictor", "forward and step", "gp")
+AXES: dict[str, tuple[Sequence[float], Callable[[float], Subject]]] = {
+    "samples in a batch (eight-conv VGG)": ((8, 16, 32, 64, 128), lambda size: Subject("eight_conv_vgg", int(size))),
+    "width (eight-conv VGG, 32 samples)": ((0.25, 0.5, 1, 2), lambda width: Subject("eight_conv_vgg", 32, width)),
+    "sites (VGGs with batch norm at width 0.25, 32 samples)": (
+        (9, 11, 14, 17),
+        lambda sites: Subject({9: "vgg11_bn", 11: "vgg13_bn", 14: "vgg16_bn", 17: "vgg19_bn"}[int(sites)], 32, 0.25),
+    ),
+}
+
+
+def draw(path: Path, clock: Clock) -> None:
+    """Measure and save the picture: milliseconds above, mebibytes below."""
+    with style():
+        figure, axes = subplots(2, len(AXES), (13.0, 6.5))
+        for column, (label, (values, subject)) in enumerate(AXES.items()):
+            times = [_times(subject(value), clock) for value in values]
+            memory = [(bp_bytes(subject(value)) / 2**20, gp_bytes(subject(value)) / 2**20) for value in values]
+            top, bottom = axes[0][column], axes[1][column]
+            for line, colour in zip(LINES, COLOURS, strict=False):
+                top.plot(values, [1000 * one[line] for one in times], "o-", color=colour, label=line)
+            bottom.plot(values, [one for one, _ in memory], "o-", color=COLOURS[0], label="plain bp")
+            bottom.plot(values, [one for _, one in memory], "o-", color=COLOURS[3], label="gp")
+            top.set_ylabel("milliseconds a batch")
+            bottom.set_ylabel("peak memory, MiB")
+            bottom.set_xlabel(label)
+            for axis in (top, bottom):
+                axis.set_ylim(bottom=0)
+                axis.legend()
+        save(figure, path)
+
+
+def _times(subject: Subject, clock: Clock) -> dict[str, float]:
+    return clock.seconds(
+        {
+            "plain bp": subject.plain(backward=True),
+            "bp with predictor": subject.under(Ladder(warmup=10**9)),
+            "forward and step": subject.plain(backward=False),
+            "gp": after(subject.under(Ladder(1, (Rung(1, 0),))), WARMUP),
+        }
+    )

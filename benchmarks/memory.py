@@ -1,0 +1,81 @@
+"""The peak memory of a GP batch against the least there is: a forward without autograd, gradients, optimizer state.
+
+Each in a process of its own, as the most resident memory the process ever had less what it had before the model was built.
+Large tensors get mappings of their own (`MALLOC_MMAP_THRESHOLD_`): what is freed then is gone, and does not stay in the heap or
+not as chance will have it.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from adagp.schedules import Ladder, Rung
+from adagp.sources import PredictedSource
+from adagp.train.memory import peak_memory
+from benchmarks.measure import Ratio
+from benchmarks.subjects import Subject
+
+
+def gp_memory(subject: Subject, at_most: float | None) -> Ratio:
+    """Return the ratio for one model."""
+    ours, least = gp_bytes(subject), _peak(subject, "plain")
+    detail = f"{ours / 2**20:.0f} / {least / 2**20:.0f} MiB"
+    return Ratio(f"{subject.name}: peak memory of gp / forward, gradients, state", ours / least, at_most, detail)
+
+
+def gp_bytes(subject: Subject) -> int:
+    """Return the bytes of GP batches at their peak."""
+    return _peak(subject, "gp")
+
+
+def bp_bytes(subject: Subject) -> int:
+    """Return the bytes of plain BP batches at their peak."""
+    return _peak(subject, "bp")
+
+
+def _peak(subject: Subject, kind: str) -> int:
+    arguments = [subject.model, str(subject.batch), str(subject.width), kind, str(torch.get_num_threads())]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
+    )
+    return int(done.stdout)
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def main() -> None:
+    """Be the process that is measured: print its bytes."""
+    model, batch, width, kind, threads = sys.argv[1:]
+    torch.set_num_threads(int(threads))
+    subject = Subject(model, int(batch), float(width))
+    Subject("digits_cnn", 2).plain(backward=True)()  # libraries are loaded, and their own memory taken, before
+    inputs, targets = subject.data()
+    before = _resident()
+    if kind == "gp":
+        trainer = subject.trainer(Ladder(0, (Rung(1, 0),)))
+        source = trainer.sources["predicted"]
+        assert isinstance(source, PredictedSource)
+        for parameter in source.network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        source.learner.step(torch.zeros(()))  # its optimizer has a state after any BP batch
+        for _ in range(4):
+            trainer.step(inputs, targets, subject.loss)
+    else:
+        run = subject.plain(backward=kind == "bp")
+        for _ in range(4):
+            run()
+    print(peak_memory(torch.device("cpu")) - before)
+
+
+if __name__ == "__main__":
+    main()

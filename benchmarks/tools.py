@@ -1,0 +1,82 @@
+"""How fast the other tools are: the accelerator model, the pipeline simulator, the command line, the loading of data."""
+
+import subprocess
+import sys
+from statistics import median
+
+import numpy as np
+
+from adagp.data.batches import ImageBatches
+from adagp.hw import Accelerator, scheduled_run, simulate
+from adagp.pipe import constant_costs, generate, parse_phases
+from adagp.pipe import simulate as run_pipeline
+from adagp.schedules import parse_schedule
+from adagp.trace import trace_model
+from benchmarks.measure import Clock, Ratio, Run
+
+SCALE_SIM = 250.0
+"""CPU-seconds that SCALE-Sim takes for VGG13, as published."""
+
+
+def accelerator(clock: Clock) -> list[Ratio]:
+    """Return the seconds for VGG13 with all of the paper's designs over SCALE-Sim's for its forward pass alone."""
+    workload = trace_model("vgg13", classes=1000, image=(3, 224, 224))
+    run = scheduled_run(parse_schedule("paper", 90), 90, 50_000, 128)
+    seconds = _best(clock, lambda: simulate(workload, Accelerator(), run))
+    layers = len(workload.layers)
+    detail = f"{1000 * seconds:.1f} ms for a run on four designs; {layers / seconds:,.0f} layers a second"
+    return [Ratio("accelerator model, VGG13 / SCALE-Sim's 250 CPU-seconds", seconds / SCALE_SIM, None, detail)]
+
+
+def pipeline(clock: Clock) -> list[Ratio]:
+    """Return the seconds of dry runs over those that their actions take to be written down."""
+    phases = parse_phases(",".join(["GP", "BP"] * 10))
+    rows = []
+    for name in ("gpipe", "dapple", "chimera"):
+        program, costs = generate(name, 8, 16, phases), constant_costs(8)
+        actions = sum(len(row) for row in program.devices)
+        making = _best(clock, lambda name=name: generate(name, 8, 16, phases))  # type: ignore[misc]
+        taken = _best(clock, lambda program=program, costs=costs: run_pipeline(program, costs))  # type: ignore[misc]
+        detail = f"{actions} actions, {actions / taken:,.0f} a second"
+        rows.append(Ratio(f"pipeline simulator, {name}: dry run / making the program", taken / making, None, detail))
+    return rows
+
+
+def command_line(rounds: int) -> list[Ratio]:
+    """Return the seconds of `import adagp` and `adagp --help` over those of an empty Python."""
+    contenders = {
+        "python": ["-c", "pass"],
+        "import torch": ["-c", "import torch"],
+        "import adagp": ["-c", "import adagp"],
+        "adagp --help": ["-m", "adagp", "--help"],
+    }
+    clock = Clock(rounds)
+    times = clock.seconds({name: _program(arguments) for name, arguments in contenders.items()})
+    return [
+        Ratio(f"{name} / an empty Python", times[name] / times["python"], None, f"{times[name]:.2f} s")
+        for name in list(contenders)[1:]
+    ]
+
+
+def data_loading(clock: Clock, needed: float, who: str) -> Ratio:
+    """Return the samples a second that the fastest model needs (`needed`) over those that are loaded and augmented."""
+    images = np.random.default_rng(0).integers(0, 256, (10_000, 32, 32, 3), dtype=np.uint8)
+    labels = np.zeros(len(images), dtype=np.int64)
+    batches = ImageBatches(images, labels, 128, mean=(120.0,) * 3, std=(60.0,) * 3, augment=True, shuffle=True)
+    seconds = _best(clock, lambda: sum(len(targets) for _, targets in batches.epoch(0)))
+    supply = len(batches) * 128 / seconds
+    detail = f"{needed:,.0f} of {supply:,.0f} samples a second"
+    return Ratio(f"samples that {who} needs / samples loaded with crops and flips", needed / supply, 1.0, detail)
+
+
+def _best(clock: Clock, run: Run) -> float:
+    times = []
+    for _ in range(max(3, clock.rounds // 3)):
+        start = clock.now()
+        run()
+        times.append(clock.now() - start)
+    return median(times)
+
+
+def _program(arguments: list[str]) -> Run:
+    return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)

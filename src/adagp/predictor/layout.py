@@ -1,0 +1,43 @@
+"""In which order the numbers of a weight lie in memory, and how to use them there.
+
+The weight of a convolution is `(rows, channels, ...taps)`. In the channels-last format, which is faster on most processors,
+its memory has the channels of a tap side by side: `(rows, ...taps, channels)`. A row of such a weight is the logical row
+transposed. `taps` below is the number of taps of a weight that lies like this, and 1 for every other.
+"""
+
+import torch
+from torch import Tensor
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def taps_of(weight: Tensor) -> int:
+    """Return the taps of a weight whose rows are transposed in memory; 1 for one that lies in its logical order."""
+    form = _CHANNELS_LAST.get(weight.dim())
+    if form is None or weight.is_contiguous() or not weight.is_contiguous(memory_format=form):
+        return 1
+    return weight[0, 0].numel()
+
+
+def as_rows(tensor: Tensor, taps: int) -> Tensor:
+    """Return a tensor in the shape of a weight as `(rows, width)`: a view where it lies as `taps` says, else a copy."""
+    if taps > 1:
+        tensor = tensor.movedim(1, -1)
+    return tensor.reshape(len(tensor), -1)
+
+
+def as_weight(rows: Tensor, like: Tensor, taps: int) -> Tensor:
+    """Return `(rows, width)` in the memory order of `taps` as a tensor in the shape of the weight `like`, without a copy."""
+    if taps == 1:
+        return rows.view(like.shape)
+    return rows.view(len(like), *like.shape[2:], like.shape[1]).movedim(-1, 1)
+
+
+def in_order(rows: Tensor, taps: int) -> Tensor:
+    """Return the rows of a matrix, one for each number of a weight's logical row, in the order of the weight's memory."""
+    return rows if taps == 1 else rows.unflatten(0, (-1, taps)).transpose(0, 1).flatten(0, 1)
+
+
+def out_of_order(rows: Tensor, taps: int) -> Tensor:
+    """Return the rows of a matrix that are in the order of a weight's memory in its logical order."""
+    return rows if taps == 1 else rows.unflatten(0, (taps, -1)).transpose(0, 1).flatten(0, 1)

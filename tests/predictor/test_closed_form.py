@@ -1,0 +1,94 @@
+"""The predictor's matrix products against the network itself under autograd."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from adagp.predictor.closed_form import ClosedForm, parts_of
+from adagp.predictor.layout import as_rows, taps_of
+from adagp.predictor.network import PredictorNetwork
+
+SITES = st.lists(
+    st.tuples(st.integers(1, 6), st.integers(1, 5), st.sampled_from([1, 2, 3]), st.booleans()), min_size=1, max_size=5
+)
+"""Rows, channels, side of the kernel, and whether the weight lies channels-last."""
+
+
+def drawn(width: int, grid: int, channels: int, context: int) -> PredictorNetwork:
+    network = PredictorNetwork(width, grid, channels, context)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter)
+    return network
+
+
+def truth_of(rows: int, channels: int, side: int, last: bool) -> Tensor:
+    form = torch.channels_last if last else torch.contiguous_format
+    return torch.randn(rows, channels, side, side).contiguous(memory_format=form)
+
+
+def slow_loss(
+    network: PredictorNetwork,
+    summaries: Sequence[Tensor],
+    truths: Sequence[Tensor],
+    scales: Sequence[float],
+    context: Tensor | None,
+) -> Tensor:
+    predictions = network(summaries, [truth[0].numel() for truth in truths], context)
+    rows = zip(predictions, truths, scales, strict=True)
+    return torch.stack([F.mse_loss(one, (truth / scale).reshape(one.shape)) for one, truth, scale in rows]).sum()
+
+
+@settings(max_examples=60)
+@given(SITES, st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.booleans())
+def test_equals_the_network_under_autograd(
+    sites: list[tuple[int, int, int, bool]], grid: int, channels: int, context: int, scaled: bool
+) -> None:
+    """Predictions, loss and all gradients, to single precision: 1e-4 of the largest number."""
+    torch.manual_seed(len(sites))
+    truths = sorted((truth_of(*site) for site in sites), key=lambda truth: (truth[0].numel(), len(truth)))
+    network = drawn(max(truth[0].numel() for truth in truths) + 1, grid, channels, context)
+    slow = copy.deepcopy(network)
+    summaries = [torch.randn(len(truth), 1, grid, grid) for truth in truths]
+    shared = torch.randn(context) if context else None
+    taps = [taps_of(truth) for truth in truths]
+    parts = parts_of([(len(truth), truth[0].numel(), one) for truth, one in zip(truths, taps, strict=True)])
+    form = ClosedForm(network)
+
+    results = [torch.empty(part.stop - part.start, part.width) for part in parts]
+    form.predict(summaries, shared, parts, results)
+    expected = slow(summaries, [part.width for part in parts], shared)
+    for result, one, truth, part in zip(results, expected, truths, parts, strict=True):
+        logical = one.detach().view(truth.shape)
+        close(result, as_rows(logical, part.taps))
+
+    scales = [0.5 + place for place in range(len(parts))] if scaled else [1.0] * len(parts)
+    rows = [as_rows(truth, one) for truth, one in zip(truths, taps, strict=True)]
+    loss = form.learn(summaries, shared, parts, rows, scales if scaled else None)
+    slowly = slow_loss(slow, summaries, truths, scales, shared)
+    slowly.backward()
+    close(loss, slowly.detach())
+    for one, other in zip(network.parameters(), slow.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        close(one.grad, other.grad)
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    bound = 1e-4 * max(1.0, other.abs().max().item())
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=bound)
+
+
+def test_memory_is_kept_and_fits_the_batch() -> None:
+    """A second batch, smaller and larger, is not disturbed by what the first one left."""
+    torch.manual_seed(0)
+    network = drawn(6, 2, 2, 0)
+    form = ClosedForm(network)
+    for rows in (4, 2, 2, 5):
+        summaries, parts, result = [torch.randn(rows, 1, 2, 2)], parts_of([(rows, 6, 1)]), torch.empty(rows, 6)
+        form.predict(summaries, None, parts, [result])
+        close(result, network(summaries, [6])[0].detach())

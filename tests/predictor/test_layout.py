@@ -1,0 +1,48 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from adagp.predictor.layout import as_rows, as_weight, in_order, out_of_order, taps_of
+
+SIZES = st.integers(1, 4)
+
+
+def laid(weight: Tensor, last: bool) -> Tensor:
+    """Return the weight in the channels-last format or in the logical order."""
+    forms = {4: torch.channels_last, 5: torch.channels_last_3d}
+    form = forms.get(weight.dim(), torch.contiguous_format) if last else torch.contiguous_format
+    return weight.contiguous(memory_format=form)
+
+
+@given(SIZES, SIZES, st.lists(SIZES, max_size=3), st.booleans())
+def test_rows_are_the_memory_and_lead_back_to_the_weight(rows: int, channels: int, taps: list[int], last: bool) -> None:
+    weight = laid(torch.randn(rows, channels, *taps), last)
+    count = taps_of(weight)
+    flat = as_rows(weight, count)
+    assert flat.shape == (rows, weight[0].numel())
+    assert flat.data_ptr() == weight.data_ptr()
+    assert flat.is_contiguous()
+    back = as_weight(flat, weight, count)
+    assert torch.equal(back, weight)
+    assert back.data_ptr() == weight.data_ptr()
+
+
+@given(SIZES, st.integers(2, 4), st.integers(2, 3))
+def test_orders_are_inverse_and_those_of_the_memory(rows: int, channels: int, side: int) -> None:
+    weight = laid(torch.randn(rows, channels, side, side), last=True)
+    assert taps_of(weight) == side * side
+    logical = torch.arange(weight[0].numel())[:, None]
+    memory = in_order(logical, side * side)
+    for row in range(rows):
+        numbers = [weight[row].flatten()[place].item() for place in memory[:, 0].tolist()]
+        assert numbers == as_rows(weight, side * side)[row].tolist()
+    assert torch.equal(out_of_order(memory, side * side), logical)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (3, 4, 2, 2)])
+def test_what_lies_otherwise_is_copied_in_logical_order(shape: tuple[int, ...]) -> None:
+    weight = torch.randn(*reversed(shape)).permute(*reversed(range(len(shape))))
+    assert taps_of(weight) == 1
+    assert torch.equal(as_rows(weight, 1), weight.contiguous().view(shape[0], -1))
