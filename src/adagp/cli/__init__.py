@@ -7,6 +7,7 @@ import typer
 from adagp.cli.catalogue import datasets, models
 from adagp.cli.demo import demo, plot
 from adagp.cli.pipeline import pipeline
+from adagp.cli.reproduce import reproduce
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (train, demo, plot, simulate, sweep, pipeline, models, datasets):
+for command in (train, demo, plot, simulate, sweep, pipeline, reproduce, models, datasets):
     app.command()(command)
 
 

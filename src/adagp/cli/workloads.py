@@ -4,14 +4,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from adagp.errors import OptionError
 from adagp.hw import Recorded, Workload, load_workload, recorded_run
-from adagp.models import MODELS
-
-if TYPE_CHECKING:
-    from adagp.data.registry import DatasetInfo
+from adagp.lab.workloads import dataset_info, model_workload
 
 
 @dataclass(frozen=True)
@@ -48,28 +44,6 @@ def _replay(model: str | None, recorded: Recorded, shape: tuple[int, ...] | None
     config = recorded.config
     dataset, name, width = str(config["dataset"]), model or str(config["model"]), float(config.get("width", 1.0))
     return Origin(lambda: model_workload(name, dataset, shape, width), dataset, dataset_info(dataset).train, recorded)
-
-
-def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None, width: float = 1.0) -> Workload:
-    """Trace a model for a data set, or for images of another shape.
-
-    Where a set's images vary in size, the model's usual size counts, if it is larger.
-    """
-    info = dataset_info(dataset)
-    image = (info.shape or None) if shape is None else shape
-    if shape is None and info.size_varies and name in MODELS:
-        usual = MODELS[name].image
-        image = usual if usual is not None and image is not None and usual[1] > image[1] else image
-    from adagp.trace import trace_model
-
-    return trace_model(name, classes=info.classes, image=image, width=width)
-
-
-def dataset_info(name: str) -> "DatasetInfo":
-    """Return what is known of a data set. The data room needs numpy, so it is imported only when asked."""
-    from adagp.data.registry import DATASETS
-
-    return DATASETS[name]
 
 
 def parse_shape(text: str | None) -> tuple[int, ...] | None:

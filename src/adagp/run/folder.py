@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,11 @@ class RunFolder:
         text = "".join(to_json(row) + "\n" for row in rows)
         write_atomically(self.path / "metrics.jsonl", text.encode())
         plain = [_flatten({name: value for name, value in row.items() if name != "sites"}) for row in rows]
-        write_atomically(self.path / "metrics.csv", _csv(plain))
+        write_atomically(self.path / "metrics.csv", csv_bytes(plain))
         sites = [
             {"epoch": row["epoch"], "site": site, **figures} for row in rows for site, figures in row["sites"].items()
         ]
-        write_atomically(self.path / "sites.csv", _csv(sites))
+        write_atomically(self.path / "sites.csv", csv_bytes(sites))
 
 
 def to_json(content: Any, indent: int | None = None) -> str:
@@ -154,7 +154,8 @@ def _flatten(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _csv(rows: Iterable[dict[str, Any]]) -> bytes:
+def csv_bytes(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return rows as CSV with a header; columns in the order in which they first occur."""
     rows = list(rows)
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()

@@ -1,0 +1,48 @@
+"""Models as workloads of the accelerator, for the data sets they are trained on."""
+
+from typing import TYPE_CHECKING
+
+from adagp.hw import Workload
+from adagp.models import MODELS
+
+if TYPE_CHECKING:
+    from adagp.data.registry import DatasetInfo
+
+PAPER_MODELS = (
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "inception_v4",
+    "inception_v3",
+    "vgg13",
+    "vgg16",
+    "vgg19",
+    "densenet121",
+    "densenet161",
+    "densenet169",
+    "densenet201",
+    "mobilenet_v2",
+)
+"""The thirteen CNNs of ADA-GP, in its order."""
+
+
+def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None, width: float = 1.0) -> Workload:
+    """Trace a model for a data set, or for images of another shape.
+
+    Where a set's images vary in size, the model's usual size counts, if it is larger.
+    """
+    info = dataset_info(dataset)
+    image = (info.shape or None) if shape is None else shape
+    if shape is None and info.size_varies and name in MODELS:
+        usual = MODELS[name].image
+        image = usual if usual is not None and image is not None and usual[1] > image[1] else image
+    from adagp.trace import trace_model
+
+    return trace_model(name, classes=info.classes, image=image, width=width)
+
+
+def dataset_info(name: str) -> "DatasetInfo":
+    """Return what is known of a data set. The data room needs numpy, so it is imported only when asked."""
+    from adagp.data.registry import DATASETS
+
+    return DATASETS[name]
