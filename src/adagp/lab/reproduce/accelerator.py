@@ -129,7 +129,7 @@ def conclude_speedups(name: str, place: Place) -> Outcome:
             verdicts.append(
                 compare(f"{figure} speed-up, {dataset}, MAX", number, ours, "modelled", Terms(reduced=reasons[figure]))
             )
-    ordered = [row for row in rows if _in_order(row)]
+    ordered = [row for row in rows if in_order(row)]
     verdicts.append(
         judge(
             "order of the designs",
@@ -146,7 +146,8 @@ def conclude_speedups(name: str, place: Place) -> Outcome:
     return Outcome(rows, verdicts, lambda: _draw_speedups(rows, dataflow))
 
 
-def _in_order(row: dict[str, Any]) -> bool:
+def in_order(row: dict[str, Any]) -> bool:
+    """Tell whether the designs of a row are in the order of their hardware."""
     low, efficient, most = (row[f"{design}_modelled_speedup"] for design in PREDICTING)
     return bool(low <= efficient <= most)
 

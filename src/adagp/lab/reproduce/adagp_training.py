@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 TABLE_1, FIGURE_15 = "adagp-table1", "adagp-figure15"
 SETS = ("cifar10", "cifar100", "imagenet")
 METHODS = ("bp", "adagp")
-DIGITS = {"dataset": "digits", "metrics_every": 2}
+DIGITS: dict[str, Any] = {"dataset": "digits", "metrics_every": 2}
 QUICK: dict[str, tuple[int, float, dict[str, Any]]] = {
     "vgg13": (3, 8.0, {"model": "digits_cnn", "epochs": 20}),
     "resnet50": (1, 15.0, {"model": "resnet50", "width": 0.125, "epochs": 4}),
     "mobilenet_v2": (1, 20.0, {"model": "mobilenet_v2", "width": 0.25, "epochs": 4}),
 }
 """What stands for a model on the digits: seeds, rough seconds, options."""
-CIFAR = {"dataset": "cifar10", "batch_size": 128, "lr": 0.05, "lr_scheduler": "cosine", "epochs": 4}
+CIFAR: dict[str, Any] = {"dataset": "cifar10", "batch_size": 128, "lr": 0.05, "lr_scheduler": "cosine", "epochs": 4}
 STANDARD: dict[str, dict[str, Any]] = {
     "vgg13": {"model": "vgg13_bn", "width": 0.125},
     "resnet50": {"model": "resnet50", "width": 0.125},
     "mobilenet_v2": {"model": "mobilenet_v2", "width": 0.25},
 }
-PUBLISHED = {"batch_size": 128, "epochs": 90}
+PUBLISHED: dict[str, Any] = {"batch_size": 128, "epochs": 90}
 TERMS = {
     "quick": Terms(unlike="digits instead of CIFAR-10"),
     "standard": Terms(reduced="4 epochs instead of 90, and an eighth or a quarter of the width"),
@@ -104,7 +104,7 @@ def conclude_table_1(budget: str, place: Place) -> Outcome:
 
 def _similar(place: Place, key: tuple[str, str, str], chosen: dict[tuple[str, str, str], Group]) -> Verdict:
     section = published(TABLE_1)
-    ours, bp = chosen[key], chosen[key[:2] + ("bp",)]
+    ours, bp = chosen[key], chosen[(*key[:2], "bp")]
     text = f"adagp {spread(ours.values(place))}, bp {spread(bp.values(place))} %; {len(ours.parts)} seed(s)"
     return judge(
         f"ADA-GP as accurate as backprop: {ours.options['model']}, {ours.options['dataset']}",
@@ -155,19 +155,9 @@ def conclude_figure_15(budget: str, place: Place) -> Outcome:
     )
     cosines = [row["cosine"] for row in known if row["cosine"] is not None]
     verdicts = [
-        compare(
-            "MAPE of the first layer, first epoch",
-            section.number("mape", "first_layer_begin"),
-            first[0],
-            "measured",
-            terms,
-        ),
-        compare(
-            "MAPE of the first layer, last epoch",
-            section.number("mape", "first_layer_end"),
-            first[-1],
-            "measured",
-            terms,
+        *(
+            compare(f"MAPE of the first layer, {when} epoch", section.number("mape", name), ours, "measured", terms)
+            for when, name, ours in (("first", "first_layer_begin", first[0]), ("last", "first_layer_end", first[-1]))
         ),
         compare(
             "largest MAPE of the other layers",

@@ -25,6 +25,7 @@ def time_kernels(part: Part, place: Place) -> dict[str, Any]:
     """Time both weight gradients of a 3x3 convolution, taking turns; return the medians in seconds."""
     import torch
     from torch import nn
+    from torch.nn.grad import conv2d_weight
 
     from adagp.sites import survey
     from adagp.sources.topk import topk_gradient
@@ -38,7 +39,7 @@ def time_kernels(part: Part, place: Place) -> dict[str, Any]:
     inputs = torch.randn(samples, channels, size, size, device=place.device)
     gradient = torch.randn_like(inputs)
     kernels: dict[str, Callable[[], Any]] = {
-        "exact": lambda: torch.nn.grad.conv2d_weight(inputs, module.weight.shape, gradient, padding=1),
+        "exact": lambda: conv2d_weight(inputs, module.weight.shape, gradient, padding=1),
         "approximated": lambda: topk_gradient(site, inputs, gradient, 1),
     }
     seconds: dict[str, list[float]] = {name: [] for name in kernels}

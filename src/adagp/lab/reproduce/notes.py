@@ -119,22 +119,11 @@ def conclude_dni(budget: str, place: Place) -> Outcome:
     accurate = mean(accuracies["adagp"]) >= mean(accuracies["dni"])
     seeds = f"{len(runs['adagp'].parts)} seed(s)"
     verdicts = [
-        judge(
-            "mean cosine with the true gradient",
-            section.claim("closer"),
-            closer,
-            f"{text}; {seeds}",
-            "measured",
-            section.place,
-        ),
-        judge(
-            "accuracy in DNI's place",
-            section.claim("accurate"),
-            accurate,
-            f"{shown} %; {seeds}",
-            "measured",
-            section.place,
-        ),
+        judge(quantity, section.claim(claim), holds, f"{figures}; {seeds}", "measured", section.place)
+        for quantity, claim, holds, figures in (
+            ("mean cosine with the true gradient", "closer", closer, text),
+            ("accuracy in DNI's place", "accurate", accurate, f"{shown} %"),
+        )
     ]
 
     def draw() -> "Figure":

@@ -20,6 +20,9 @@ from adagp.run.folder import to_json, write_atomically
 Work = Callable[["Part", "Place"], dict[str, Any] | None]
 """What does a part: returns the result as plain values, or None if it was stopped before the end."""
 
+READS_DATA = "reads_data"
+"""The option of a part that says that its data set must be on disk."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -44,7 +47,7 @@ class Part:
     @property
     def datasets(self) -> tuple[str, ...]:
         """The data sets that must be on disk."""
-        return (str(self.options["dataset"]),) if self.options.get("reads_data") else ()
+        return (str(self.options["dataset"]),) if self.options.get(READS_DATA) else ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def carry_out(part: Part, place: Place) -> bool:
     if place.finished(part):
         return True
     place.marker(part).parent.mkdir(parents=True, exist_ok=True)
-    begin = time.perf_counter()
+    begin, begin_cpu = time.perf_counter(), time.process_time()
     result = part.work(part, place)
     if result is None:
         return False
@@ -91,6 +94,7 @@ def carry_out(part: Part, place: Place) -> bool:
         "part": part.key,
         "options": dict(part.options),
         "seconds": round(time.perf_counter() - begin, 3),
+        "processor_seconds": round(time.process_time() - begin_cpu, 3),
         "result": result,
     }
     write_atomically(place.marker(part), (to_json(content, indent=1) + "\n").encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.hw import Accelerator
 from adagp.lab.published import published
-from adagp.lab.reproduce.accelerator import BATCH, PREDICTING
+from adagp.lab.reproduce.accelerator import BATCH, PREDICTING, in_order
 from adagp.lab.reproduce.bars import grouped_bars
 from adagp.lab.reproduce.experiment import Experiment, Outcome
 from adagp.lab.reproduce.parts import Part, Place
@@ -90,11 +90,7 @@ def conclude(budget: str, place: Place) -> Outcome:
                 f"largest speed-up, {name}, MAX", section.number("maximum", name), max(speedups), "modelled", terms
             ),
         ]
-    ordered = [
-        row
-        for row in rows
-        if row["low_modelled_speedup"] <= row["efficient_modelled_speedup"] <= row["max_modelled_speedup"]
-    ]
+    ordered = [row for row in rows if in_order(row)]
     verdicts.append(
         judge(
             "order of the designs",

@@ -1,6 +1,7 @@
 """Tensor re-mapping: Tables I to III and the study of the predictor's output size."""
 
 from functools import cache
+from itertools import pairwise
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -80,14 +81,14 @@ def conclude_accuracy(budget: str, place: Place) -> Outcome:
             ours = pairs[model][method].mean(place) if model in pairs else None
             terms = TERMS[budget] if model in pairs else UNTRAINED
             verdicts.append(compare(f"{model}, {method}", section.number(model, method), ours, "measured", terms))
-    for model, pair in pairs.items():
-        bp, ours = (pair[method].values(place) for method in METHODS)
+    for pair in pairs.values():
+        bp, remapped = (pair[method].values(place) for method in METHODS)
         verdicts.append(
             judge(
                 f"accuracy of {pair['bp'].options['model']}",
                 section.claim("similar"),
-                mean(ours) >= mean(bp) - section.slack,
-                f"remap {spread(ours)}, bp {spread(bp)} %; {len(ours)} seed(s)",
+                mean(remapped) >= mean(bp) - section.slack,
+                f"remap {spread(remapped)}, bp {spread(bp)} %; {len(bp)} seed(s)",
                 "measured",
                 section.place,
             )
@@ -157,7 +158,7 @@ def conclude_batches(budget: str, place: Place) -> Outcome:
     ]
     for name, values, unit in (("accuracy", accuracies, "%"), ("time", seconds, "s")):
         found = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
-        falls = all(values[small] > values[large] for small, large in zip(BATCHES, BATCHES[1:], strict=False))
+        falls = all(values[small] > values[large] for small, large in pairwise(BATCHES))
         verdicts.append(
             judge(f"{name} by batch size", section.claim(name), falls, f"{found} {unit}", "measured", section.place)
         )

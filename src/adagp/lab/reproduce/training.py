@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.lab.reproduce.parts import Part, Place
+from adagp.lab.reproduce.parts import READS_DATA, Part, Place
 from adagp.lab.style import COLOURS
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
@@ -13,7 +13,8 @@ from adagp.run.folder import RunFolder
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BACKWARD_PHASES = ("warmup", "bp", "gp")
+SUMMARY = "summary.json"
+BATCH_PHASES = ("warmup", "bp", "gp")
 KEPT = (
     "test_accuracy",
     "best_test_accuracy",
@@ -30,20 +31,24 @@ KEPT = (
 
 def train_run(part: Part, place: Place) -> dict[str, Any] | None:
     """Train one run into a run folder, or go on with it where it was left."""
+    folder = RunFolder(place.run_folder(part))
+    summary = folder.read_json(SUMMARY) if (folder.path / SUMMARY).is_file() else _train(part, place, folder)
+    if summary is None:
+        return None
+    folder.checkpoint.unlink(missing_ok=True)  # a predictor's is large, and the run is over
+    return {name: summary[name] for name in KEPT if name in summary}
+
+
+def _train(part: Part, place: Place, folder: RunFolder) -> dict[str, Any] | None:
     from adagp.lab.demo import Quiet
     from adagp.train.session import Session
 
-    options = {name: value for name, value in part.options.items() if name != "reads_data"}
+    options = {name: value for name, value in part.options.items() if name != READS_DATA}
     config = replace(TrainConfig.from_dict(options, part.key), device=place.device)
     session = Session(config, data_dir=place.data_dir, threads=1 if place.device == "cpu" else None)
-    folder = RunFolder(place.run_folder(part))
     begun = folder.checkpoint.is_file()
     loop = session.resume(folder.path) if begun else session.start(folder.path, force=True)
-    summary = session.run(loop, Quiet(lambda: None), place.stop)
-    if summary is None:
-        return None
-    folder.checkpoint.unlink()  # a predictor's is large, and the run is over
-    return {name: summary[name] for name in KEPT if name in summary}
+    return session.run(loop, Quiet(lambda: None), place.stop)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Group:
     def seconds(self, place: Place) -> float:
         """Return the mean seconds that a run spent in its batches, data and evaluation aside."""
         tables = (place.result(part)["seconds_by_phase"] for part in self.parts)
-        return mean(sum(table.get(phase, 0.0) for phase in BACKWARD_PHASES) for table in tables)
+        return mean(sum(float(table.get(phase, 0.0)) for phase in BATCH_PHASES) for table in tables)
 
     def row(self, place: Place, name: str = "test_accuracy") -> dict[str, Any]:
         """Return the group's line of a table; all of its figures are measured."""
@@ -97,7 +102,7 @@ def group(seeds: int, weight: float = 1.0, **options: Any) -> Group:
     config = TrainConfig.from_dict(given, "reproduce")
     label = f"{config.dataset}-{config.model}-{config.method}"
     if config.dataset != "digits":
-        given["reads_data"] = True
+        given[READS_DATA] = True
     return Group(tuple(Part(train_run, f"{label}-s{seed}", {**given, "seed": seed}, weight) for seed in range(seeds)))
 
 

@@ -1,0 +1,62 @@
+"""`adagp reproduce`, called as a user calls it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagp.lab.reproduce.catalogue import EXPERIMENTS
+
+Program = Callable[..., Any]
+
+
+def test_the_list_names_every_experiment(program: Program) -> None:
+    from typer.testing import CliRunner
+
+    from adagp.cli import app
+
+    ended = CliRunner().invoke(app, ["reproduce", "list"])
+    assert ended.exit_code == 0
+    for name in EXPERIMENTS:
+        assert name in ended.output
+    assert "GPU days" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            ("adagp-figure61",),
+            "error: unknown experiment 'adagp-figure61'. Did you mean 'adagp-figure16'? Choose from: ",
+        ),
+        (
+            ("all", "--budget", "quik"),
+            "error: unknown budget 'quik'. Did you mean 'quick'? Choose from: full,",
+        ),
+        (("all", "--jobs", "0"), "error: --jobs is 0; it must be 1 or more."),
+        (
+            ("adagp-table2", "--budget", "standard"),
+            "error: at budget standard, adagp-table2 needs real data: data set ",
+        ),
+    ],
+)
+def test_wrong_options_end_before_any_work(arguments: tuple[str, ...], error: str, program: Program) -> None:
+    ended = program("reproduce", *arguments)
+    assert ended.code == 2
+    assert ended.err.startswith(error)
+    assert not Path("runs").exists()
+
+
+def test_an_experiment_from_start_to_end(tmp_path: Path, program: Program) -> None:
+    from typer.testing import CliRunner
+
+    from adagp.cli import app
+
+    ended = CliRunner(env={"COLUMNS": "200"}).invoke(
+        app, ["reproduce", "adagp-table2", "--jobs", "1", "--out", str(tmp_path / "out")]
+    )
+    assert ended.exit_code == 0, ended.output
+    assert "1 parts, 0 of them finished before; 1 at a time." in ended.output
+    assert "2 outside" in ended.output
+    assert (tmp_path / "out" / "adagp-table2" / "figure.png").is_file()
