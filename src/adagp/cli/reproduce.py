@@ -14,13 +14,18 @@ if TYPE_CHECKING:
 
     from adagp.lab.reproduce.study import Study
 
+MOST_JOBS = 8
+"""Parts at a time if nobody says how many: each holds its data set in memory."""
+
 
 def reproduce(
     names: Annotated[list[str], typer.Argument(help="Experiments by name, all, or list to see them.")],
     budget: Annotated[str, typer.Option(help="quick, standard or full.")] = "quick",
     out: Annotated[Path | None, typer.Option(help="Folder for the results; runs/reproduce-BUDGET by default.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are (standard, full).")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Parts at a time; one for each processor by default.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Parts at a time; one for each processor, up to 8, by default.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Device of training: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Repeat the papers' experiments. Finished parts are kept: the same command goes on after a stop."""
@@ -43,12 +48,19 @@ def reproduce(
     folder, console = out or Path("runs") / f"reproduce-{budget}", Console(stderr=True)
     with StopFlag() as stop:
         study = Study(experiments, budget, Place(folder, data_dir, device, stop))
-        usual = (os.cpu_count() or 1) if device == "cpu" else 1
-        ended = _run(study, jobs or usual, console)
+        ended = _run(study, jobs or _usual_jobs(device), console)
     if not ended:
         console.print("Stopped. The same command goes on from here.", highlight=False)
         sys.exit(STOPPED)
     _report(study, folder)
+
+
+def _usual_jobs(device: str) -> int:
+    """Return one part for each processor that we may use, up to MOST_JOBS; one only where they would share a device."""
+    if device != "cpu":
+        return 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MOST_JOBS)
 
 
 def _run(study: "Study", jobs: int, console: "Console") -> bool:
@@ -56,7 +68,7 @@ def _run(study: "Study", jobs: int, console: "Console") -> bool:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     total, left = len(study.parts), len(study.left)
-    console.print(f"{total} parts, {total - left} of them finished before; {jobs} at a time.", highlight=False)
+    console.print(f"Parts: {total}, finished before: {total - left}, at a time: {jobs}.", highlight=False)
     columns = (
         TextColumn("parts"),
         BarColumn(),
@@ -109,6 +121,9 @@ def _list() -> None:
         rows.append((name, experiment.published.paper, *times, needs, experiment.shows))
     columns = ("experiment", "paper", *BUDGETS, "data but at quick", "what it shows")
     print_table(columns, rows, right=tuple(BUDGETS))
+    typer.echo(
+        "Times on one processor, each experiment by itself; those of quick were measured, the others are estimates."
+    )
 
 
 def _time(minutes: float | None) -> str:

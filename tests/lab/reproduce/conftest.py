@@ -9,6 +9,7 @@ import pytest
 
 from adagp.lab.reproduce.experiment import Experiment
 from adagp.lab.reproduce.parts import Part, Place
+from adagp.lab.reproduce.training import train_run
 
 Pretend = Callable[..., Place]
 
@@ -62,14 +63,18 @@ def write_run(folder: Path) -> None:
 
 @pytest.fixture
 def pretend(tmp_path: Path) -> Pretend:
-    """Return a function that pretends that all parts of an experiment are finished, and returns the place."""
+    """Return a function that pretends that all parts of an experiment are finished, and returns the place.
 
-    def run(experiment: Experiment, budget: str, change: Callable[[Part], dict[str, Any]] = result) -> Place:
+    `trained` gives the results of training runs.
+    """
+
+    def run(experiment: Experiment, budget: str, trained: Callable[[Part], dict[str, Any]] = result) -> Place:
         place = Place(tmp_path)
         (tmp_path / "parts").mkdir()
         for part in dict.fromkeys(experiment.parts(budget)):
-            place.marker(part).write_text(json.dumps({"result": change(part)}))
-            if part.work.__name__ == "train_run":
+            is_run = part.work is train_run
+            place.marker(part).write_text(json.dumps({"result": trained(part) if is_run else result(part)}))
+            if is_run:
                 write_run(place.run_folder(part))
         return place
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.hw import Accelerator, Run, Simulation, scheduled_run, simulate
 from adagp.hw.simulate import predictor_weights
-from adagp.lab.published import published
+from adagp.lab.published import Section, published
 from adagp.lab.reproduce.bars import grouped_bars
 from adagp.lab.reproduce.experiment import Experiment, Outcome
 from adagp.lab.reproduce.parts import Part, Place
@@ -129,25 +129,20 @@ def conclude_speedups(name: str, place: Place) -> Outcome:
             verdicts.append(
                 compare(f"{figure} speed-up, {dataset}, MAX", number, ours, "modelled", Terms(reduced=reasons[figure]))
             )
-    ordered = [row for row in rows if in_order(row)]
-    verdicts.append(
-        judge(
-            "order of the designs",
-            section.claim("order"),
-            len(ordered) == len(rows),
-            f"{len(ordered)} of {len(rows)} models and data sets; averages on ImageNet "
-            + ", ".join(
-                f"{design} {average(place, 'imagenet', 'speedup', design, dataflow):.3f}" for design in PREDICTING
-            ),
-            "modelled",
-            section.place,
-        )
-    )
+    averages = {design: average(place, "imagenet", "speedup", design, dataflow) for design in PREDICTING}
+    text = ", ".join(f"{design} {value:.3f}" for design, value in averages.items())
+    verdicts.append(judge_order(section, rows, f"models and data sets; averages on ImageNet {text}"))
     return Outcome(rows, verdicts, lambda: _draw_speedups(rows, dataflow))
 
 
-def in_order(row: dict[str, Any]) -> bool:
-    """Tell whether the designs of a row are in the order of their hardware."""
+def judge_order(section: Section, rows: Sequence[dict[str, Any]], words: str) -> Verdict:
+    """Return the verdict on the order of the designs in all rows; `words` say what the rows are."""
+    ordered = [row for row in rows if _in_order(row)]
+    holds, text = len(ordered) == len(rows), f"{len(ordered)} of {len(rows)} {words}"
+    return judge("order of the designs", section.claim("order"), holds, text, "modelled", section.place)
+
+
+def _in_order(row: dict[str, Any]) -> bool:
     low, efficient, most = (row[f"{design}_modelled_speedup"] for design in PREDICTING)
     return bool(low <= efficient <= most)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.hw import Accelerator
 from adagp.lab.published import published
-from adagp.lab.reproduce.accelerator import BATCH, PREDICTING, in_order
+from adagp.lab.reproduce.accelerator import BATCH, PREDICTING, judge_order
 from adagp.lab.reproduce.bars import grouped_bars
 from adagp.lab.reproduce.experiment import Experiment, Outcome
 from adagp.lab.reproduce.parts import Part, Place
-from adagp.lab.reproduce.verdict import Terms, compare, judge
+from adagp.lab.reproduce.verdict import Terms, compare
 from adagp.lab.style import subplots
 from adagp.lab.workloads import PAPER_MODELS, model_workload
 from adagp.pipe import Costs, constant_costs, generate, parse_phases, simulate
@@ -90,17 +90,7 @@ def conclude(budget: str, place: Place) -> Outcome:
                 f"largest speed-up, {name}, MAX", section.number("maximum", name), max(speedups), "modelled", terms
             ),
         ]
-    ordered = [row for row in rows if in_order(row)]
-    verdicts.append(
-        judge(
-            "order of the designs",
-            section.claim("order"),
-            len(ordered) == len(rows),
-            f"{len(ordered)} of {len(rows)} models and pipelines",
-            "modelled",
-            section.place,
-        )
-    )
+    verdicts.append(judge_order(section, rows, "models and pipelines"))
     return Outcome(rows, verdicts, lambda: _draw(rows))
 
 
