@@ -69,6 +69,13 @@ def _run(study: "Study", jobs: int, console: "Console") -> bool:
 
     total, left = len(study.parts), len(study.left)
     console.print(f"Parts: {total}, finished before: {total - left}, at a time: {jobs}.", highlight=False)
+    if study.is_stale:
+        console.print(
+            "Finished parts in this folder were made by another state of the program. They are kept; to do them anew, "
+            "delete the folder.",
+            highlight=False,
+            soft_wrap=True,
+        )
     columns = (
         TextColumn("parts"),
         BarColumn(),

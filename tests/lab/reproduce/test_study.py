@@ -7,7 +7,7 @@ from adagp.errors import DataError, RunError
 from adagp.lab.reproduce.catalogue import choose
 from adagp.lab.reproduce.document import BEGIN, END, put_verdicts
 from adagp.lab.reproduce.parts import Place
-from adagp.lab.reproduce.study import Study
+from adagp.lab.reproduce.study import Study, source_digest
 
 
 def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
@@ -30,6 +30,10 @@ def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
     assert Study(choose(["adagp-figure16"]), "quick", Place(tmp_path)).run(1, lambda part: told.append(part.key))
     assert len(told) == 1
     assert (tmp_path / "adagp-figure16" / "figure.svg").read_bytes() == before
+    assert not study.is_stale
+    marker = tmp_path / "reproduce.json"
+    marker.write_text(marker.read_text().replace(source_digest(), "0123456789abcdef"))
+    assert study.is_stale
     with pytest.raises(RunError, match=r"holds results of budget quick; give another --out for budget full\.$"):
         Study(choose(["adagp-figure16"]), "full", Place(tmp_path))
 

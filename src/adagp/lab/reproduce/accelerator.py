@@ -243,11 +243,18 @@ def conclude_energy(budget: str, place: Place) -> Outcome:
         for dataset in SETS
         for design in ("efficient", "max")
     ]
-    largest = max(row["baseline_modelled_joules"] for row in rows)
+    largest = max(rows, key=lambda row: row["baseline_modelled_joules"])
     saving = [row for row in rows if row["efficient_modelled_saving"] > 0 and row["max_modelled_saving"] > 0]
     least = min(min(row["efficient_modelled_saving"], row["max_modelled_saving"]) for row in rows)
     verdicts += [
-        compare("largest energy, baseline", section.number("energy", "largest"), largest, "modelled", at_most=True),
+        compare(
+            "largest energy, baseline",
+            section.number("energy", "largest"),
+            largest["baseline_modelled_joules"],
+            "modelled",
+            Terms(reduced=f"ours is {largest['model']} on {largest['dataset']}; the paper states no data set"),
+            at_most=True,
+        ),
         judge(
             "saving of every model",
             section.claim("every"),
@@ -271,7 +278,7 @@ def conclude_energy(budget: str, place: Place) -> Outcome:
     return Outcome(rows, verdicts, draw)
 
 
-EXACT = {"quick": 1.0, "standard": 1.0, "full": 1.0}
+EXACT = {"quick": 0.5, "standard": 0.5, "full": 0.5}
 """Minutes for all simulations of the thirteen CNNs, which these experiments share."""
 
 

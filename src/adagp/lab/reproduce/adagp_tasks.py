@@ -171,6 +171,6 @@ def _experiment(task: Task, shows: str, standard: float) -> Experiment:
 
 
 EXPERIMENTS = (
-    _experiment(TRANSFORMER, "a Transformer on Multi30k: accuracy, BLEU, modelled cycles", 30.0),
+    _experiment(TRANSFORMER, "a Transformer on Multi30k: accuracy, BLEU, modelled cycles", 28.0),
     _experiment(YOLO, "YOLO-v3 on Pascal VOC: class accuracy, mAP, modelled cycles", 30.0),
 )

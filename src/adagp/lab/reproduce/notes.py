@@ -79,7 +79,7 @@ def conclude_sweep(budget: str, place: Place) -> Outcome:
         and row["gp_share"] >= ladder["gp_share"]
     ]
     found = ", ".join(f"{row['schedule']} {row['accuracy_percent']:.2f} % ({row['gp_share']:.0%} GP)" for row in rows)
-    text = f"{found}; as accurate with as many GP batches: {', '.join(better) or 'none'}; {ladder['seeds']} seed(s)"
+    text = f"{found}; as accurate with as many GP batches: {', '.join(better) or 'none'}; {runs[LADDER].extent}"
     verdicts = [judge("ladder or fixed k:m", section.claim("adaptive"), not better, text, "measured", section.place)]
     return Outcome(rows, verdicts, lambda: _draw_sweep(rows))
 
@@ -117,7 +117,7 @@ def conclude_dni(budget: str, place: Place) -> Outcome:
     ours, theirs = cosines["adagp"], cosines["dni"]
     closer = None if ours is None or theirs is None else ours >= theirs
     accurate = mean(accuracies["adagp"]) >= mean(accuracies["dni"])
-    seeds = f"{len(runs['adagp'].parts)} seed(s)"
+    seeds = runs["adagp"].extent
     verdicts = [
         judge(quantity, section.claim(claim), holds, f"{figures}; {seeds}", "measured", section.place)
         for quantity, claim, holds, figures in (
@@ -148,14 +148,14 @@ EXPERIMENTS = (
     Experiment(
         SWEEP,
         "accuracy against speed of fixed k:m and of the ladder",
-        {"quick": 2.5, "standard": 60.0, "full": None},
+        {"quick": 2.0, "standard": 16.0, "full": None},
         lambda budget: [*all_parts(_sweep(budget)), *_modelled().values()],
         conclude_sweep,
     ),
     Experiment(
         DNI,
         "ADA-GP's predictor against synthetic gradients and controls",
-        {"quick": 3.0, "standard": 60.0, "full": None},
+        {"quick": 2.4, "standard": 20.0, "full": None},
         lambda budget: all_parts(_rivals(budget)),
         conclude_dni,
     ),

@@ -7,8 +7,10 @@ OUT/NAME/              an experiment: table.csv, figure.svg, figure.png, verdict
 OUT/verdicts.md, .csv  over all experiments that the folder holds
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from adagp.errors import DataError, RunError
@@ -41,11 +43,19 @@ class Study:
         """The parts that are not finished."""
         return [part for part in self.parts if not self.place.finished(part)]
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the folder's finished parts were made by another state of this program."""
+        marker = self.place.out / MARKER
+        return marker.is_file() and json.loads(marker.read_text("utf-8")).get("source") != source_digest()
+
     def run(self, jobs: int, tell: Callable[[Part], None]) -> bool:
         """Do all parts, and conclude each experiment as soon as its parts are there; return False if stopped."""
         self.place.out.mkdir(parents=True, exist_ok=True)
-        marker = {"budget": self.budget, "means": BUDGETS[self.budget]}
-        write_atomically(self.place.out / MARKER, (to_json(marker, indent=1) + "\n").encode())
+        marker = self.place.out / MARKER
+        if not marker.is_file():  # what is there tells which state of the program began the folder
+            content = {"budget": self.budget, "means": BUDGETS[self.budget], "source": source_digest()}
+            write_atomically(marker, (to_json(content, indent=1) + "\n").encode())
         waiting = self._conclude(self.experiments)
 
         def on_part(part: Part) -> None:
@@ -66,6 +76,15 @@ class Study:
             else:
                 waiting.append(experiment)
         return waiting
+
+
+def source_digest() -> str:
+    """Return a digest of the program's own source, all of adagp's Python files."""
+    root = Path(str(files("adagp")))
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def check_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | None) -> None:

@@ -67,6 +67,12 @@ class Group:
         """The first seed alone."""
         return Group(self.parts[:1])
 
+    @property
+    def extent(self) -> str:
+        """How much was trained, in words."""
+        seeds = "one seed" if len(self.parts) == 1 else f"{len(self.parts)} seeds"
+        return f"{seeds}, {self.options['epochs']} epochs"
+
     def values(self, place: Place, name: str = "test_accuracy", scale: float = 100.0) -> list[float]:
         """Return one figure of every run, by default the accuracy after the last epoch in percent."""
         return [scale * float(place.result(part)[name]) for part in self.parts]
@@ -124,7 +130,7 @@ def accuracy_bars(axes: "Axes", place: Place, bars: Mapping[str, Group], name: s
         values = one.values(place, name)
         middle = mean(values)
         error = [[middle - min(values)], [max(values) - middle]]
-        bar = axes.bar(position, middle, 0.7, yerr=error, capsize=3, color=COLOURS[position % len(COLOURS)])
+        bar = axes.bar(position, middle, 0.7, yerr=error, capsize=3, color=COLOURS[0])
         axes.bar_label(bar, fmt="%.1f", padding=3, fontsize=8)
     axes.set_xticks(range(len(bars)), list(bars), rotation=30, ha="right")
     axes.set(ylabel="measured accuracy, %", ylim=(0, 110))

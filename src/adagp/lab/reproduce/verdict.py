@@ -32,7 +32,8 @@ class Verdict:
     @property
     def difference(self) -> float | None:
         """Ours less the published, where there are both."""
-        return None if self.ours is None or self.published is None else self.ours - self.published
+        # Rounded, as printed decimals are not binary fractions: 0.28 - 0.28 must not be 1e-14.
+        return None if self.ours is None or self.published is None else round(self.ours - self.published, 9)
 
     def row(self) -> dict[str, Any]:
         """Return the row for a table: measured, modelled and computed figures have columns of their own."""
