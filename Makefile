@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench results clean
 
 demo: $(READY)
 	$(BIN)/adagp demo --out runs/demo --force
@@ -23,6 +23,10 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+results: $(READY)
+	$(BIN)/adagp reproduce all --budget quick --out runs/reproduce-quick
+	$(BIN)/python -m benchmarks.write_results runs/reproduce-quick/verdicts.md
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

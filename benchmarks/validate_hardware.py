@@ -5,28 +5,19 @@
 The published figures come from src/adagp/lab/published.toml; ours are computed here, with the defaults for every model.
 """
 
-import tomllib
 from dataclasses import replace
-from importlib.resources import files
 from math import inf
 from statistics import mean
-from typing import Any
 
-from adagp.cli.sweep import PAPER_MODELS
 from adagp.data.registry import DATASETS
-from adagp.hw import Accelerator, Array, Run, Simulation, Technology, Workload, scheduled_run, simulate
+from adagp.hw import Accelerator, Array, Simulation, Technology, Workload, simulate
+from adagp.lab.published import published
+from adagp.lab.reproduce.accelerator import FIGURES, SETS, paper_run
+from adagp.lab.workloads import PAPER_MODELS as MODELS
 from adagp.lab.workloads import model_workload
-from adagp.schedules import parse_schedule
 
-SETS = ("cifar10", "cifar100", "imagenet")
 DATAFLOWS = ("ws", "os", "is", "rs")
-MODELS = PAPER_MODELS.split(",")
 Workloads = dict[str, dict[str, Workload]]
-
-
-def paper_run(samples: int, epochs: int = 90, batch: int = 128) -> Run:
-    """Return the run of the paper's ladder."""
-    return scheduled_run(parse_schedule("paper", epochs), epochs, samples, batch)
 
 
 def run_all(workloads: Workloads, dataset: str, accelerator: Accelerator, *designs: str) -> list[Simulation]:
@@ -48,9 +39,9 @@ def head(*cells: str) -> None:
     line(*("---" for _ in cells))
 
 
-def averages(workloads: Workloads, published: dict[str, Any], zero_insertion: bool) -> None:
+def averages(workloads: Workloads, zero_insertion: bool) -> None:
     """Print average and maximum of each dataflow and data set."""
-    speedup = published["speedup"]
+    speedups = {dataflow: published(name).content for name, dataflow in FIGURES.items()}
     head(
         "dataflow",
         "data set",
@@ -68,8 +59,8 @@ def averages(workloads: Workloads, published: dict[str, Any], zero_insertion: bo
         for dataset in SETS:
             found = run_all(workloads, dataset, Accelerator(dataflow=dataflow, zero_insertion=zero_insertion))
             best = [simulation.speedup("max") for simulation in found]
-            average = speedup["average"].get(dataflow, {}).get(dataset)
-            largest = speedup["maximum"].get(dataflow, {}).get(dataset)
+            known = speedups.get(dataflow, {})
+            average, largest = (known.get(name, {}).get(dataset) for name in ("average", "maximum"))
             line(
                 dataflow,
                 dataset,
@@ -96,9 +87,9 @@ def by_model(workloads: Workloads) -> None:
         line(model, *cells, row[-1].backward_to_forward, cost.macs / cost.cycles / accelerator.array.pes)
 
 
-def energies(workloads: Workloads, published: dict[str, Any]) -> None:
+def energies(workloads: Workloads) -> None:
     """Print the energy saving and how it depends on what the paper does not state."""
-    print(f"\npublished saving: {published['energy']['saving']}")
+    print(f"\npublished saving: {published('adagp-figure21').number('saving', 'average').value} %")
     variants = {
         "defaults (45 nm, DDR3 with pins, 512 kB, 16 bit)": Accelerator(),
         "DRAM without pins": Accelerator(technology=Technology(dram_io=False)),
@@ -123,14 +114,14 @@ def energies(workloads: Workloads, published: dict[str, Any]) -> None:
         )
 
 
-def budgets(workloads: Workloads, published: dict[str, Any]) -> None:
+def budgets(workloads: Workloads) -> None:
     """Print what more PEs give the baseline."""
     head("baseline with", *(f"{dataset} gain (published)" for dataset in SETS), "max over it, imagenet")
     found = [run_all(workloads, dataset, Accelerator(), "equal-power", "equal-area") for dataset in SETS]
-    for design in ("equal-power", "equal-area"):
-        figures = published["equal_budget"][design.replace("-", "_")]
+    for table, design in (("adagp-table4", "equal-power"), ("adagp-table5", "equal-area")):
+        figures = published(table).content[design.replace("-", "_")]
         gains = (
-            f"{mean(simulation.speedup(design) for simulation in row) - 1:.1%} ({figures[dataset]:.1%})"
+            f"{mean(simulation.speedup(design) for simulation in row) - 1:.1%} ({figures[dataset]:.1f}%)"
             for dataset, row in zip(SETS, found, strict=True)
         )
         line(design, *gains, mean(one.speedup("max") / one.speedup(design) for one in found[-1]))
@@ -163,14 +154,11 @@ def bandwidths(workloads: Workloads) -> None:
         line(rate, *(mean(simulation.speedup("max") for simulation in row) for row in found), slower)
 
 
-def others(published: dict[str, Any]) -> None:
+def others() -> None:
     """Print the Transformer and YOLO-v3, at 90 epochs and at fewer."""
     head("model", "epochs", "low", "efficient", "max", "published")
-    yolo = published["yolo_v3"]
-    figures = {
-        "transformer": f"{published['transformer']['speedup']}",
-        "yolov3": f"{yolo['efficient']['speedup']} / {yolo['max']['speedup']}",
-    }
+    transformer, yolo = (published(name).numbers("speedup") for name in ("adagp-table2", "adagp-table3"))
+    figures = {"transformer": f"{transformer['adagp']}", "yolov3": f"{yolo['efficient']} / {yolo['max']}"}
     for name, dataset, samples, batch in (("transformer", "multi30k", 29_000, 128), ("yolov3", "voc", 16_551, 32)):
         workload = model_workload(name, dataset)
         for epochs in (90, 30, 20, 18, 16, 15, 14, 13, 12):
@@ -190,16 +178,15 @@ def predictor_arrays(workloads: Workloads) -> None:
 
 def main() -> None:
     """Print all tables."""
-    published = tomllib.loads((files("adagp") / "lab" / "published.toml").read_text(encoding="utf-8"))["ada_gp"]
     workloads = {dataset: {model: model_workload(model, dataset) for model in MODELS} for dataset in SETS}
-    averages(workloads, published, zero_insertion=False)
-    averages(workloads, published, zero_insertion=True)
+    averages(workloads, zero_insertion=False)
+    averages(workloads, zero_insertion=True)
     by_model(workloads)
-    energies(workloads, published)
-    budgets(workloads, published)
+    energies(workloads)
+    budgets(workloads)
     bandwidths(workloads)
     predictor_arrays(workloads)
-    others(published)
+    others()
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
 """Pipelines of accelerators: the published speed-ups, and what the costs are made of."""
 
-import tomllib
-from importlib.resources import files
 from statistics import mean
-from typing import Any
 
 import pytest
 
-from adagp.cli.sweep import PAPER_MODELS
 from adagp.hw import Accelerator, Convolution, Elementwise, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
-from adagp.lab.workloads import model_workload
+from adagp.lab.published import published
+from adagp.lab.workloads import PAPER_MODELS, model_workload
 from adagp.pipe import PIPELINES, generate, parse_phases, simulate
 from adagp.pipe.modelled import Link, modelled_costs, output_words
 from adagp.schedules import parse_schedule
@@ -26,17 +23,10 @@ NET = Workload(
 )
 
 
-@pytest.fixture(scope="module")
-def published() -> dict[str, Any]:
-    text = (files("adagp") / "lab" / "published.toml").read_text(encoding="utf-8")
-    figures: dict[str, Any] = tomllib.loads(text)["ada_gp"]["pipelines"]
-    return figures
-
-
-def test_average_speedups_over_the_pipelines(published: dict[str, Any]) -> None:
+def test_average_speedups_over_the_pipelines() -> None:
     """13 CNNs on ImageNet, batch 128: two BP batches without a predictor over a GP and a BP batch with it."""
     speedups: dict[str, list[float]] = {name: [] for name in PIPELINES}
-    for model in PAPER_MODELS.split(","):
+    for model in PAPER_MODELS:
         workload = model_workload(model, "imagenet")
         plain, predicting = (
             modelled_costs(workload, Accelerator(), 4, 32, design=design) for design in ("baseline", "max")
@@ -45,8 +35,9 @@ def test_average_speedups_over_the_pipelines(published: dict[str, Any]) -> None:
             before = simulate(generate(name, 4, 4, parse_phases("BP,BP")), plain).steps
             found.append(before / simulate(generate(name, 4, 4, parse_phases("GP,BP")), predicting).steps)
     for name, found in speedups.items():
-        assert mean(found) == pytest.approx(published["average"][name], abs=published["average_tolerance"])
-        assert max(found) == pytest.approx(published["maximum"][name], abs=published["average_tolerance"])
+        average, largest = (published("adagp-figure20").number(figure, name) for figure in ("average", "maximum"))
+        assert mean(found) == pytest.approx(average.value, abs=average.tolerance)
+        assert max(found) == pytest.approx(largest.value, abs=largest.tolerance)
 
 
 @pytest.mark.parametrize("design", ["baseline", "low", "efficient", "max"])

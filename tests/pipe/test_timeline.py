@@ -1,14 +1,13 @@
 """The dry run against a ticking clock, and against the papers' step counts."""
 
-import tomllib
 from dataclasses import replace
-from importlib.resources import files
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
+from adagp.lab.published import published
 from adagp.pipe import PIPELINES, Costs, Program, StageCosts, constant_costs, generate, parse_phases, simulate
 from adagp.pipe.brute_force import last_tick
 from adagp.plan import Phase
@@ -33,12 +32,11 @@ def test_steps_of_four_devices_and_four_micro_batches(phases: str, expected: tup
 
 
 def test_published_steps() -> None:
-    text = (files("adagp") / "lab" / "published.toml").read_text(encoding="utf-8")
-    published = tomllib.loads(text)["ada_gp"]["pipelines"]
+    section = published("adagp-figure20")
     for name in PIPELINES:
-        assert steps(name, "BP") == published["steps_bp"][name]
-        assert steps(name, "GP,BP") == published["steps_gp_bp"][name]
-        assert steps(name, "BP,BP") / steps(name, "GP,BP") == pytest.approx(published["maximum"][name])
+        assert steps(name, "BP") == section.number("steps_bp", name).value
+        assert steps(name, "GP,BP") == section.number("steps_gp_bp", name).value
+        assert steps(name, "BP,BP") / steps(name, "GP,BP") == pytest.approx(section.number("maximum", name).value)
 
 
 def test_the_predictor_costs_alpha_for_a_gp_batch_and_three_for_a_bp_batch() -> None:

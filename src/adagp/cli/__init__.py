@@ -9,6 +9,7 @@ from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
 from adagp.cli.pipeline import pipeline
 from adagp.cli.report import report
+from adagp.cli.reproduce import reproduce
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (train, compare, demo, plot, report, simulate, sweep, pipeline, models, datasets):
+for command in (train, compare, demo, plot, report, reproduce, simulate, sweep, pipeline, models, datasets):
     app.command()(command)
 
 

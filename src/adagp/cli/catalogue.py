@@ -31,7 +31,7 @@ def models(
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     columns = ("model", "input", "parameters", "MACs", "sites", "predictor", "largest site")
-    _print(
+    print_table(
         columns,
         [
             (
@@ -68,7 +68,7 @@ def datasets(
         "test",
         f"looked for in {data_dir or DEFAULT_DATA_DIR}",
     )
-    _print(
+    print_table(
         columns,
         [
             (
@@ -90,7 +90,7 @@ def _millions(count: int) -> str:
     return f"{count / 1e6:,.2f} M"
 
 
-def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
     """Print a table whose last column gives way where the terminal is narrow; a pipe or file gets it whole."""
     from rich.console import Console
     from rich.table import Table

@@ -17,13 +17,8 @@ from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array
 from adagp.hw import simulate as run_simulation
 from adagp.lab.hardware_figures import plot_speedups
 from adagp.lab.style import check_picture_path
-from adagp.lab.workloads import dataset_info, model_workload
+from adagp.lab.workloads import PAPER_MODELS, dataset_info, model_workload
 from adagp.models import MODELS
-
-PAPER_MODELS = (
-    "resnet50,resnet101,resnet152,inception_v4,inception_v3,vgg13,vgg16,vgg19,"
-    "densenet121,densenet161,densenet169,densenet201,mobilenet_v2"
-)
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ class Grid:
 
 
 def sweep(
-    models: Annotated[str, typer.Option(help="Model names, separated by commas.")] = PAPER_MODELS,
+    models: Annotated[str, typer.Option(help="Model names, separated by commas.")] = ",".join(PAPER_MODELS),
     datasets: Annotated[str, typer.Option(help="Data sets.")] = "cifar10,cifar100,imagenet",
     dataflows: Annotated[str, typer.Option(help="Dataflows.")] = "ws,os,is,rs",
     arrays: Annotated[str, typer.Option(help="Arrays, ROWSxCOLUMNS.")] = "12x15",

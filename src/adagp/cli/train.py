@@ -121,6 +121,9 @@ def train(
     average: Annotated[
         int | None, typer.Option(help="True gradients in the mean of method average.", rich_help_panel=_PREDICTOR)
     ] = None,
+    remap_outputs: Annotated[
+        int | None, typer.Option(help="Numbers that method remap predicts for a layer.", rich_help_panel=_PREDICTOR)
+    ] = None,
     features: Annotated[
         int | None,
         typer.Option(help="Numbers of the output's error that feedback uses at most.", rich_help_panel=_PREDICTOR),

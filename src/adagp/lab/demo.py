@@ -16,7 +16,7 @@ BATCHES = 44
 """Batches in an epoch of the digits at the default batch size of 32."""
 
 
-class _Quiet:
+class Quiet:
     """Tells each finished epoch to somebody."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ def refuse_existing(out: Path, *, force: bool) -> None:
 def carry_out(config: TrainConfig, path: Path, tell: Callable[[], None]) -> dict[str, Any]:
     """Train one run into the folder `path` and return its summary. One thread: such a small net is slower with two."""
     session = Session(config, threads=1)
-    summary = session.run(session.start(path, force=True), _Quiet(tell))
+    summary = session.run(session.start(path, force=True), Quiet(tell))
     assert summary is not None  # nobody stops it
     return summary
 

@@ -1,4 +1,4 @@
-"""The workload that training a model on a data set gives the accelerator."""
+"""Models as workloads of the accelerator, for the data sets they are trained on."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,23 @@ from adagp.models import MODELS
 
 if TYPE_CHECKING:
     from adagp.data.registry import DatasetInfo
+
+PAPER_MODELS = (
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "inception_v4",
+    "inception_v3",
+    "vgg13",
+    "vgg16",
+    "vgg19",
+    "densenet121",
+    "densenet161",
+    "densenet169",
+    "densenet201",
+    "mobilenet_v2",
+)
+"""The thirteen CNNs of ADA-GP, in its order."""
 
 
 def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None, width: float = 1.0) -> Workload:

@@ -30,8 +30,8 @@ class TrainConfig:
     `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults. `vocabulary` (word pieces)
     and `beam` concern translation only. `image_size` is the height and width in pixels that
     pictures are brought to; None means the data set's own. `topk` (positions kept, and `published_scale`: divided by
-    the batch size once more) and `average` (gradients in the mean) concern the methods of these names; `features` (of the
-    output's error) concern feedback.
+    the batch size once more), `average` (gradients in the mean) and `remap_outputs` (numbers that remap predicts for a
+    layer) concern the methods of these names; `features` (of the output's error) concerns feedback.
     `micro_batches` (parts of a batch in a pipeline) and `check_every` (batches between comparisons of the processes'
     copies) concern parallel runs only.
     """
@@ -58,6 +58,7 @@ class TrainConfig:
     topk: int = 1
     published_scale: bool = False
     average: int = 4
+    remap_outputs: int = 10_000
     features: int = 64
     width: float = 1.0
     label_smoothing: float = 0.0
@@ -212,6 +213,7 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "image_size": (1, "1 pixel or more"),
     "topk": (1, "1 or more"),
     "average": (1, "1 or more"),
+    "remap_outputs": (1, "1 or more"),
     "features": (1, "1 or more"),
     "seed": (0, "0 or more"),
     "metrics_every": (0, "0 (never) or more"),

@@ -14,7 +14,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def unused_path(base: Path) -> Path:
     return path
 
 
-def _flatten(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, dict):
@@ -159,7 +159,7 @@ def _flatten(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def flat_csv(rows: Iterable[dict[str, Any]]) -> str:
+def flat_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return a CSV table of the rows with all their names as columns; tables inside a row become `outer.inner`."""
     rows = [_flatten(row) for row in rows]
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -24,7 +24,7 @@ from adagp.sources import (
 
 BUILDERS: dict[str, Callable[[TrainConfig], Source]] = {
     "predicted": lambda config: PredictedSource(learning_options(config)),
-    "remapped": lambda config: RemappedSource(learning_options(config)),
+    "remapped": lambda config: RemappedSource(learning_options(config), config.remap_outputs),
     "shuffled": lambda config: ShuffledSource(learning_options(config)),
     "predicted_labels": lambda config: LabelledSource(learning_options(config)),
     "zero": lambda config: ZeroSource(),
