@@ -14,7 +14,7 @@ LINES = ("plain bp", "bp with predictor", "forward and step", "gp")
 AXES: dict[str, tuple[Sequence[float], Callable[[float], Subject]]] = {
     "samples in a batch (eight-conv VGG)": ((8, 16, 32, 64, 128), lambda size: Subject("eight_conv_vgg", int(size))),
     "width (eight-conv VGG, 32 samples)": ((0.25, 0.5, 1, 2), lambda width: Subject("eight_conv_vgg", 32, width)),
-    "sites (VGGs with batch norm at width 0.25, 32 samples)": (
+    "sites (VGGs at width 0.25, 32 samples)": (
         (9, 11, 14, 17),
         lambda sites: Subject({9: "vgg11_bn", 11: "vgg13_bn", 14: "vgg16_bn", 17: "vgg19_bn"}[int(sites)], 32, 0.25),
     ),

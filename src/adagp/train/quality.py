@@ -127,9 +127,12 @@ def _compare(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> 
         if prediction is None:
             rows.append(truth.new_full((4,), torch.nan, dtype=torch.float64))
             continue
-        error = (truth - prediction).double()
+        error = truth - prediction
         true_norm, norm = gradient_norms([truth, prediction]).double()
-        relative = (error / truth).abs()
-        mape = relative[truth != 0].mean()
-        rows.append(torch.stack([cosine(truth, prediction), norm / true_norm, error.square().mean(), mape]))
+        mse = error.square().mean(dtype=torch.float64)
+        product = (truth * prediction).sum(dtype=torch.float64)
+        unknown = truth == 0
+        relative = error.div_(truth).abs_().masked_fill_(unknown, 0).sum(dtype=torch.float64)
+        mape = relative / (truth.numel() - unknown.sum())
+        rows.append(torch.stack([product / (true_norm * norm), norm / true_norm, mse, mape]))
     return torch.stack(rows)
