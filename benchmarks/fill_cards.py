@@ -1,7 +1,7 @@
-"""Put the figures of a comparison into the method cards: `python -m benchmarks.fill_cards COMPARISON`.
+"""Put the figures of comparisons into the method cards: `python -m benchmarks.fill_cards COMPARISON...`.
 
-COMPARISON is a folder that `adagp compare` wrote. Each card in docs/methods gets a table between its two marks: the source's
-rows of both regimes, with backprop and `skip` for reference. `--table FILE` puts the whole table between the marks of FILE.
+A COMPARISON is a folder that `adagp compare` wrote. Each card in docs/methods gets tables between its two marks: the source's
+rows of all regimes, with backprop and `skip` for reference. `--table FILE` puts the whole tables between the marks of FILE.
 """
 
 import argparse
@@ -24,17 +24,20 @@ HEAD = (
 def main() -> None:
     """Fill the cards, and the table of another page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("comparison", type=Path)
-    parser.add_argument("--table", type=Path, help="also put the table of all methods into this page")
+    parser.add_argument("comparisons", type=Path, nargs="+")
+    parser.add_argument("--table", type=Path, help="also put the tables of all methods into this page")
     arguments = parser.parse_args()
-    document = json.loads((arguments.comparison / "report.json").read_text("utf-8"))
-    names = list(document["methods"])
+    documents = [json.loads((folder / "report.json").read_text("utf-8")) for folder in arguments.comparisons]
     for card in sorted(CARDS.glob("*.md")):
-        own = [name for name in names if METHODS[name.partition("@")[0]].source == card.stem]
-        if own:
-            fill(card, table(document, [*own, *(one for one in REFERENCES if one not in own)]))
+        tables = []
+        for document in documents:
+            own = [name for name in document["methods"] if METHODS[name.partition("@")[0]].source == card.stem]
+            others = [one for one in REFERENCES if one not in own]
+            tables += [table(document, [*own, *others])] if own else []
+        if BEGIN in card.read_text("utf-8"):
+            fill(card, "\n\n".join(tables) or "Not part of a comparison on real data yet.")
     if arguments.table is not None:
-        fill(arguments.table, table(document, names))
+        fill(arguments.table, "\n\n".join(table(document, document["methods"]) for document in documents))
 
 
 def table(document: dict[str, Any], names: Iterable[str]) -> str:
