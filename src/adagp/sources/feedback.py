@@ -125,7 +125,10 @@ class FeedbackSource(LocalSource):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running moments of each site, and what its predictions lacked."""
-        return {"fits": {index: fit.state_dict() for index, fit in self._fits.items()}, "lacks": dict(self._lacks)}
+        return {
+            "fits": {index: fit.state_dict() for index, fit in self._fits.items()},
+            "lacks": {index: lack.clone() for index, lack in self._lacks.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
