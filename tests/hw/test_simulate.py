@@ -129,6 +129,20 @@ def test_report_has_stable_fields(simulation: Simulation) -> None:
     assert "layers" not in simulation_report(simulation)
 
 
+def test_failure_signatures_are_named() -> None:
+    assert simulation_report(simulate(WORKLOAD, Accelerator(), paper_run()))["failure_signatures"] == []
+    tight = simulate(WORKLOAD, Accelerator(buffer_kilobytes=16), paper_run())  # 32 * 9 inputs of 64 features, 16 bits
+    assert simulation_report(tight)["failure_signatures"] == [
+        "resources: the predictor's weights take 36 kB, more than the 16 kB of the global buffer"
+    ]
+    head = Workload("head", (Linear("head", 1, 64, 10, input_gradient=False),))
+    slow = simulation_report(simulate(head, Accelerator(), replace(paper_run(), batch=1)))
+    assert [one.partition(":")[0] for one in slow["failure_signatures"]] == ["no speed-up"] * 3
+    assert slow["failure_signatures"][0] == (
+        "no speed-up: with design low the predictor takes longer than the backward passes that it saves"
+    )
+
+
 def test_layers_of_one_batch_add_up_to_the_baseline(simulation: Simulation) -> None:
     unstalled = simulate(WORKLOAD, replace(simulation.accelerator, bandwidth=inf), paper_run(), ("baseline",))
     rows = simulation_report(unstalled, per_layer=True)["layers"]

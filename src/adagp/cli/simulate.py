@@ -192,6 +192,8 @@ def print_tables(simulation: Simulation, report: dict[str, Any]) -> None:
     console.print(table)
     ratio = simulation.backward_to_forward
     console.print(f"Backward takes {ratio:.2f} times the forward pass.", highlight=False)
+    for signature in report["failure_signatures"]:
+        console.print(f"Failure signature, {signature}.", highlight=False)
     if "layers" in report:
         console.print(_layer_table(report["layers"]))
 

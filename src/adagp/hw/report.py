@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from adagp.hw.designs import DESIGNS
 from adagp.hw.product import Cost
-from adagp.hw.simulate import Outcome, Simulation
+from adagp.hw.simulate import Outcome, Simulation, predictor_weights
 from adagp.hw.stages import Stage
 
 
@@ -21,6 +22,7 @@ def simulation_report(simulation: Simulation, per_layer: bool = False) -> dict[s
         "weights": simulation.workload.weights,
         "backward_to_forward": simulation.backward_to_forward,
         "designs": {name: _design(simulation, name, outcome) for name, outcome in simulation.outcomes.items()},
+        "failure_signatures": failure_signatures(simulation),
     }
     if per_layer:
         report["layers"] = layer_rows(simulation)
@@ -49,6 +51,24 @@ def _design(simulation: Simulation, name: str, outcome: Outcome) -> dict[str, An
         "cycles_by_phase": {str(phase): cost.cycles for phase, cost in outcome.by_phase.items()},
         "dram_words_by_phase": {str(phase): cost.dram_words for phase, cost in outcome.by_phase.items()},
     }
+
+
+def failure_signatures(simulation: Simulation) -> list[str]:
+    """Return what speaks against prediction on this accelerator: no speed-up, or a predictor too large for its memory."""
+    accelerator = simulation.accelerator
+    predicting = [name for name in simulation.outcomes if DESIGNS[name].predicts]
+    found = [
+        f"no speed-up: with design {name} the predictor takes longer than the backward passes that it saves"
+        for name in predicting
+        if simulation.speedup(name) <= 1
+    ]
+    kilobytes = predictor_weights(simulation.workload, accelerator) * accelerator.word_bits / 8192
+    if predicting and kilobytes > accelerator.buffer_kilobytes:
+        found.append(
+            f"resources: the predictor's weights take {kilobytes:,.0f} kB, "
+            f"more than the {accelerator.buffer_kilobytes:,.0f} kB of the global buffer"
+        )
+    return found
 
 
 def layer_rows(simulation: Simulation) -> list[dict[str, Any]]:
