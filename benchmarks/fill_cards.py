@@ -60,9 +60,9 @@ def row(regime: str, name: str, figures: dict[str, Any]) -> str:
     """Return one line of the table."""
     low, high = figures["accuracy_low"], figures["accuracy_high"]
     interval = "" if low is None else f" ({low:.1%} to {high:.1%})"
-    closed = figures["gap_closed"]
+    closed = figures["gap_closed"] if figures["gap_clear"] else None
     cells = [
-        f"equal {regime}",
+        "equal batches" if regime == "epochs" else f"equal {regime}",
         f"`{name}`",
         f"{figures['batches']:.0f} ({figures['gp_batches']:.0f})",
         f"{figures['accuracy_mean']:.1%}{interval}",
