@@ -1,6 +1,8 @@
 """What a batch computes under its plan. Saved work is shown by counting operations, not by seconds."""
 
 import copy
+import gc
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -248,10 +250,25 @@ def test_feedback_below_a_cut_and_backprop_above_it() -> None:
         batch.step()
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    ["sites=every 2nd conv; source=topk", Ladder(1, (Rung(1, 1),), "feedback"), Ladder(1, (Rung(1, 1),), "dni")],
-)
+HOOKING = ["sites=every 2nd conv; source=topk", Ladder(1, (Rung(1, 1),), "feedback"), Ladder(1, (Rung(1, 1),), "dni")]
+"""Schedules of sources that hook the gradient at a layer's output."""
+
+
+@pytest.mark.parametrize("schedule", HOOKING)
+def test_no_activation_outlives_its_batch(schedule: Any) -> None:
+    model = model_of_convolutions()
+    trainer = attached(model, schedule, batches=2)
+    alive: list[weakref.ref[Tensor]] = []
+    for layer in model:
+        layer.register_forward_hook(lambda module, inputs, output: alive.append(weakref.ref(output)))
+    for _ in range(3):
+        trainer.step(INPUTS, TARGETS, F.cross_entropy)
+    gc.collect()
+    assert len(alive) == 3 * len(model)
+    assert not [one for one in alive if one() is not None]
+
+
+@pytest.mark.parametrize("schedule", HOOKING)
 def test_gradients_of_a_scaled_loss_are_unscaled(schedule: Any) -> None:
     one, other = model_of_convolutions(), model_of_convolutions()
     scaled = attached(one, schedule, batches=2, scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))

@@ -11,6 +11,8 @@ def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
 
     Where `output` needs no gradient, because nothing below it does, it is made to begin a graph of its own. That one is a
     copy: the layers above may change what they get in place, which is not allowed for the beginning of a graph.
+
+    `receive` must not refer to `output`: a tensor that owns a hook that owns the tensor is never freed.
     """
 
     def hook(gradient: Tensor) -> None:

@@ -55,9 +55,9 @@ class TopKSource(LocalSource):
         """Keep the input, and take the gradient as soon as the backward pass has reached the output."""
         self._refuse_few_positions(site, output.shape)
         kept = Kept(site, inputs)
+        factor = 1 / self._moment.scale / (len(output) if self.scale == "published" else 1)
 
         def receive(gradient: Tensor) -> None:
-            factor = 1 / self._moment.scale / (len(output) if self.scale == "published" else 1)
             self.add(site, topk_gradient(site, kept.get(), gradient, self.k).mul_(factor))
 
         return on_gradient(output, receive)
