@@ -1,10 +1,12 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from adagp.predictor.layout import as_rows, as_weight, in_order, out_of_order, taps_of
+from adagp.predictor.layout import as_rows, as_weight, gradient_norms, in_order, out_of_order, taps_of
 
 SIZES = st.integers(1, 4)
 
@@ -46,3 +48,21 @@ def test_what_lies_otherwise_is_copied_in_logical_order(shape: tuple[int, ...]) 
     weight = torch.randn(*reversed(shape)).permute(*reversed(range(len(shape))))
     assert taps_of(weight) == 1
     assert torch.equal(as_rows(weight, 1), weight.contiguous().view(shape[0], -1))
+
+
+@given(SIZES, SIZES, st.lists(SIZES, max_size=3), st.booleans(), st.booleans())
+def test_norms_are_euclidean_in_any_order(
+    rows: int, channels: int, taps: list[int], last: bool, transposed: bool
+) -> None:
+    tensor = laid(torch.randn(rows, channels, *taps), last)
+    one = tensor.transpose(0, 1) if transposed else tensor
+    found = gradient_norms([one, 2 * one])
+    for norm, factor in zip(found, (1, 2), strict=True):
+        assert norm.item() == pytest.approx(factor * math.sqrt(sum(number**2 for number in one.flatten().tolist())))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_norms_are_taken_in_single_precision(dtype: torch.dtype) -> None:
+    found = gradient_norms([torch.tensor([1.0, -1.0, 1.0], dtype=dtype)])
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(math.sqrt(3), rel=1e-6)

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from adagp.sites import survey
-from adagp.sources.norms import RunningNorms, gradient_norms
+from adagp.sources.norms import RunningNorms
 
 SITES = survey(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3)))).sites
 
@@ -59,11 +57,3 @@ def test_the_state_is_a_copy_and_goes_on_exactly() -> None:
     assert other.of(SITES).tolist() == [1.0, 2.0, 3.0]
     other.update(SITES, torch.tensor([5.0, 5.0, 5.0]))
     assert torch.equal(other.of(SITES), norms.of(SITES))
-
-
-def test_gradient_norms_are_euclidean() -> None:
-    gradients = [torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([1.0, -1.0, 1.0], dtype=torch.bfloat16)]
-    found = gradient_norms(gradients)
-    assert found.dtype == torch.float32
-    assert found[0].item() == 5.0
-    assert found[1].item() == pytest.approx(math.sqrt(3), rel=1e-2)

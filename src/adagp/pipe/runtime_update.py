@@ -10,10 +10,10 @@ from torch import Tensor
 from adagp.pipe.runtime_group import Group
 from adagp.pipe.runtime_stages import ModelStage
 from adagp.plan import Plan
+from adagp.predictor.layout import gradient_norms
 from adagp.sites import Site
 from adagp.sources.base import Source
 from adagp.sources.learned import LearnedSource
-from adagp.sources.norms import gradient_norms
 from adagp.train.engine import Trainer
 
 

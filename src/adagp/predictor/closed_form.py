@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adagp.predictor.layout import in_order, out_of_order
+from adagp.predictor.layout import gradient_norms, in_order, out_of_order
 from adagp.predictor.network import PredictorNetwork
 
 _Key = TypeVar("_Key")
@@ -99,7 +99,7 @@ class ClosedForm:
         for (width, taps), one in sums.items():
             gradient[:width] -= out_of_order(one.T, taps)
         self._set_gradients(gradient, pictures, found, at_features)
-        norms = torch.stack(torch._foreach_norm(list(truths)))
+        norms = gradient_norms(truths)
         counts = [truth.numel() * scale**2 for truth, scale in zip(truths, factors, strict=True)]
         squares = (norms.square() / norms.new_tensor(counts)).sum()
         return torch.dot(layer.matrix.view(-1), gradient.view(-1)) - half + squares

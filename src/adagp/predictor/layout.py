@@ -5,6 +5,8 @@ its memory has the channels of a tap side by side: `(rows, ...taps, channels)`. 
 transposed. `taps` below is the number of taps of a weight that lies like this, and 1 for every other.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -41,3 +43,21 @@ def in_order(rows: Tensor, taps: int) -> Tensor:
 def out_of_order(rows: Tensor, taps: int) -> Tensor:
     """Return the rows of a matrix that are in the order of a weight's memory in its logical order."""
     return rows if taps == 1 else rows.unflatten(0, (taps, -1)).transpose(0, 1).flatten(0, 1)
+
+
+def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean norm of each tensor, in single precision.
+
+    On a processor as products with themselves, which read memory at twice the speed of torch's norm, and round less.
+    """
+    if any(one.device.type != "cpu" for one in gradients):
+        return torch.stack(torch._foreach_norm(list(gradients), dtype=torch.float32))
+    return torch.stack([_square(one) for one in gradients]).sqrt_()
+
+
+def _square(tensor: Tensor) -> Tensor:
+    """Return the sum of the squares of a tensor's numbers."""
+    dense = tensor.is_contiguous() or taps_of(tensor) > 1
+    line = tensor.as_strided((tensor.numel(),), (1,)) if dense else tensor.reshape(-1)
+    line = line.float()
+    return torch.dot(line, line)

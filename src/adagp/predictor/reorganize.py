@@ -21,6 +21,8 @@ from adagp.errors import ModelError
 
 Rule = Callable[[nn.Module, Tensor], Tensor]
 
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
 
 def convolution(module: nn.Module, output: Tensor) -> Tensor:
     """Return `(N, C, ...spatial)` as `(C, height, width)`; one spatial dimension has height 1, of three two are joined."""
@@ -43,12 +45,31 @@ def batch_mean(output: Tensor) -> Tensor:
     Reduced as a matrix of samples by memory places, which is one pass at the speed of memory whatever the order of the axes;
     torch's own mean over the first axis is twenty times as slow where that is not the logical one (channels-last).
     """
-    if output.is_contiguous():
-        return output.view(len(output), -1).mean(0, dtype=torch.float32).view(output.shape[1:])
+    form = _CHANNELS_LAST.get(output.dim(), torch.contiguous_format)
+    if output.is_contiguous() or output.is_contiguous(memory_format=form):
+        shape, strides = output.shape[1:], output.stride()[1:]
+        return _mean_of_rows(output.as_strided((len(output), shape.numel()), (shape.numel(), 1))).as_strided(
+            shape, strides
+        )
     order = sorted(range(1, output.dim()), key=output.stride, reverse=True)
     laid = output.permute(0, *order)
-    mean = laid.reshape(len(output), -1).mean(0, dtype=torch.float32).view(laid.shape[1:])
+    mean = _mean_of_rows(laid.reshape(len(output), -1)).view(laid.shape[1:])
     return mean.permute([order.index(axis) for axis in range(1, output.dim())])
+
+
+def _mean_of_rows(matrix: Tensor) -> Tensor:
+    """Return the mean of the rows in single precision.
+
+    A product with a vector reads row after row, at 1.4 times the speed of a sum over the first axis, which goes down columns.
+    """
+    if matrix.dtype != torch.float32 or matrix.device.type != "cpu" or torch.compiler.is_compiling():
+        return matrix.mean(0, dtype=torch.float32)
+    return torch.mv(matrix.T, _equal_shares(len(matrix)))
+
+
+@lru_cache(maxsize=64)
+def _equal_shares(count: int) -> Tensor:
+    return torch.full((count,), 1 / max(1, count))
 
 
 RULES: dict[type[nn.Module], Rule] = {

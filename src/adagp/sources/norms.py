@@ -47,8 +47,3 @@ class RunningNorms:
 def indices(sites: Sequence[Site], device: torch.device) -> Tensor:
     """Return the places of `sites` among the model's sites as an index tensor."""
     return torch.tensor([site.index for site in sites], device=device)
-
-
-def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of each tensor, in one pass over all of them."""
-    return torch.stack(torch._foreach_norm(list(gradients))).float()

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from adagp.errors import UsageError
 from adagp.plan import BACKPROP, Phase, Plan
+from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
 from adagp.sites import Site
 from adagp.sources.base import Moment, Source
-from adagp.sources.norms import gradient_norms
 from adagp.train.quality import agreement
 from adagp.train.watch import Audience
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from adagp.errors import OptionError
+from adagp.predictor.layout import gradient_norms
 from adagp.sites import Site
-from adagp.sources.norms import RunningNorms, gradient_norms
+from adagp.sources.norms import RunningNorms
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from adagp.errors import OptionError
+from adagp.predictor.layout import gradient_norms
 from adagp.sites import Site
-from adagp.sources.norms import gradient_norms, indices
+from adagp.sources.norms import indices
 
 FIGURES = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")
 

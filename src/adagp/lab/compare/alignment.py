@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from adagp.plan import BACKPROP, Phase, Step
+from adagp.predictor.layout import gradient_norms
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder, to_json, write_atomically
 from adagp.sites import Site
-from adagp.sources.norms import gradient_norms
 from adagp.tasks.base import Task
 from adagp.train.engine import Trainer
 from adagp.train.loop import Loop, News, Observer, to_device
