@@ -14,6 +14,7 @@ from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
 from adagp.errors import AdagpError
+from adagp.train.allocator import keep_freed_memory
 
 app = typer.Typer(
     help="Train deep networks with predicted gradients, and know what that is worth.",
@@ -33,6 +34,7 @@ def root() -> None:
 
 def main() -> None:
     """Run the program. What a user did wrong is told in a line or two, with exit code 2."""
+    keep_freed_memory()
     try:
         app()
     except AdagpError as error:

@@ -1,7 +1,7 @@
 """The approximated weight gradient of Wang and Nelaturu: from the few positions with the largest output gradient."""
 
 from collections.abc import Mapping
-from math import gcd, prod
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -15,8 +15,6 @@ from adagp.sources.local import Kept, LocalSource, batched, padded
 from adagp.sources.taps import on_gradient
 
 Scale = Literal["unbiased", "published"]
-_CACHED = 2**17  # numbers that stay in a processor's cache between two passes over them
-_SIDE_BY_SIDE = 256  # numbers that are reduced together
 
 
 class TopKSource(LocalSource):
@@ -90,48 +88,24 @@ def topk_gradient(site: Site, inputs: Tensor, gradient: Tensor, k: int) -> Tenso
 
 def choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the last axis's `k` places of largest size, and their weights: the value there and a share of all others."""
-    part = len(gradient)
-    if gradient.device.type == "cpu":
-        part = max(1, _CACHED * part // max(1, gradient.numel()))
-    pairs = [_choose(one, k) for one in gradient.split(part)]
-    return torch.cat([places for places, _ in pairs]), torch.cat([weights for _, weights in pairs])
-
-
-def _choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if k == 1:
         return _largest(gradient), gradient.sum(-1, keepdim=True)  # the value at the place and at all others
-    sizes = gradient.abs()
-    places = sizes.topk(k, dim=-1, sorted=False).indices
+    places = gradient.abs().topk(k, dim=-1, sorted=False).indices
     values = gradient.gather(-1, places)
     left = gradient.sum(-1, keepdim=True) - values.sum(-1, keepdim=True)
     return places, values + left / k
 
 
 def _largest(gradient: Tensor) -> Tensor:
-    """Return the last axis's place of largest size; of several that are equal, any.
+    """Return the last axis's place of largest size in `(samples, channels, places)`.
 
-    On a processor, the place of a maximum is found number by number, but maxima are taken many numbers at a time: so the
-    second maximum is that of the places whose size is the first one.
+    Where channels lie side by side, pooling over all places finds it for many channels at a time, in a half to a quarter of
+    the time of a maximum along the axis.
     """
     sizes = gradient.abs()
-    if gradient.device.type != "cpu" or gradient.dtype not in (torch.float32, torch.float64):
+    if sizes.stride(-1) == 1:
         return sizes.max(-1, keepdim=True).indices
-    places = torch.arange(gradient.shape[-1], dtype=gradient.dtype)
-    return _maxima(sizes.eq_(_maxima(sizes)).mul_(places)).long()
-
-
-def _maxima(values: Tensor) -> Tensor:
-    """Return the maxima along the last axis of `(samples, channels, places)`, in either memory order.
-
-    Where channels lie side by side, several places are taken together: the reduction runs along memory, and it pays only if
-    there is enough of it.
-    """
-    samples, channels, places = values.shape
-    if values.stride(-1) == 1 or not values.transpose(1, 2).is_contiguous():
-        return values.amax(-1, keepdim=True)
-    together = gcd(places, max(1, _SIDE_BY_SIDE // channels))
-    wide = values.transpose(1, 2).reshape(samples, places // together, together * channels).amax(1)
-    return wide.view(samples, together, channels).amax(1)[:, :, None]
+    return F.max_pool2d(sizes[:, :, None], (1, sizes.shape[-1]), return_indices=True)[1][:, :, 0]
 
 
 def _linear(inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
