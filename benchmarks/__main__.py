@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 
+from adagp.train.allocator import keep_freed_memory
 from benchmarks import engine, tools
+from benchmarks.allocator import kept_memory
 from benchmarks.measure import Clock, Ratio
 from benchmarks.memory import gp_memory
 from benchmarks.subjects import Subject
@@ -34,7 +36,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="Run all benchmarks, print their ratios, write them as JSON.")
     parser.add_argument("--out", type=Path, default=Path("runs/bench.json"))
-    parser.add_argument("--quick", action="store_true", help="five rounds instead of fifteen, and a shorter whole run")
+    parser.add_argument("--quick", action="store_true", help="seven rounds instead of 21, and a shorter whole run")
     parser.add_argument("--threads", type=int, default=None, help="processor threads")
     parser.add_argument(
         "--busy", action="store_true", help="other work on this machine: one thread, the process's own time"
@@ -44,7 +46,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.threads or arguments.busy:
         torch.set_num_threads(arguments.threads or 1)
-    clock = Clock(rounds=5 if arguments.quick else 15, process=arguments.busy)
+    keep_freed_memory()  # as `adagp train` does, for all contenders
+    clock = Clock(rounds=7 if arguments.quick else 21, process=arguments.busy)
     rows: list[Ratio] = []
     for name, group in _groups(clock, arguments.quick):
         if arguments.only in name:
@@ -67,6 +70,8 @@ def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[
     yield "whole run", lambda: [engine.whole_run(clock, 9, 6 if quick else 12)]
     for subject in list(SUBJECTS)[:-1]:
         yield f"memory {subject.name}", lambda subject=subject: [gp_memory(subject, 1.10)]  # type: ignore[misc]
+    for subject in (Subject("resnet20", 128), Subject("mobilenet_v2", 128)):
+        yield f"allocator {subject.name}", lambda subject=subject: kept_memory(subject, clock)  # type: ignore[misc]
     yield "approximation", lambda: engine.approximation(clock)
     yield "feedback", lambda: engine.feedback(clock)
     yield "compiled", lambda: engine.compiled(clock)
@@ -79,7 +84,7 @@ def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[
 def _data_loading(clock: Clock) -> Ratio:
     """The quickest of the models that learn from 32x32 images sees its samples in GP batches, one after the other."""
     subject = Subject("resnet20", 128)
-    seconds = clock.seconds({"forward and step": subject.plain(backward=False)})["forward and step"]
+    seconds = clock.race({"forward and step": subject.plain(backward=False)}).seconds("forward and step")
     return tools.data_loading(clock, subject.batch / seconds, f"a GP batch of {subject.model}")
 
 

@@ -1,7 +1,7 @@
 """Timing contenders against each other: interleaved, so that a noisy machine disturbs all alike; medians over rounds."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -28,26 +28,47 @@ class Ratio:
 
 
 @dataclass(frozen=True)
+class Race:
+    """The seconds that each contender took in each round."""
+
+    times: Mapping[str, Sequence[float]]
+
+    def seconds(self, name: str) -> float:
+        """Return the median of a contender."""
+        return median(self.times[name])
+
+    def ratio(self, name: str, other: str) -> float:
+        """Return the median over the rounds of one contender's time over another's: what slows a round, slows both."""
+        return median(one / two for one, two in zip(self.times[name], self.times[other], strict=True))
+
+    def milliseconds(self, name: str, other: str) -> str:
+        """Return the medians behind a ratio, in words."""
+        return f"{1000 * self.seconds(name):.1f} / {1000 * self.seconds(other):.1f} ms"
+
+
+@dataclass(frozen=True)
 class Clock:
     """How time is taken: `rounds` rounds, by the wall's clock or, on a machine with other work, the process's own.
 
     The latter (`process`) leaves out waiting for the processor, so it means something with one thread only.
     """
 
-    rounds: int = 15
+    rounds: int = 21
     process: bool = False
 
     def now(self) -> float:
         """Return the time in seconds since some moment."""
         return time.process_time() if self.process else time.perf_counter()
 
-    def seconds(self, contenders: Mapping[str, Run]) -> dict[str, float]:
-        """Return the median seconds of each contender; all run once in each round, after one round to warm up."""
-        times: dict[str, list[float]] = {name: [] for name in contenders}
+    def race(self, contenders: Mapping[str, Run]) -> Race:
+        """Run all contenders once in each round, after one round to warm up. Each round begins with another one."""
+        names = list(contenders)
+        times: dict[str, list[float]] = {name: [] for name in names}
         for round_number in range(self.rounds + 1):
-            for name, run in contenders.items():
+            first = round_number % len(names)
+            for name in names[first:] + names[:first]:
                 start = self.now()
-                run()
+                contenders[name]()
                 if round_number:
                     times[name].append(self.now() - start)
-        return {name: median(values) for name, values in times.items()}
+        return Race(times)

@@ -16,7 +16,7 @@ from adagp.schedules import Ladder, Rung
 from adagp.sources import PredictedSource
 from adagp.train.memory import peak_memory
 from benchmarks.measure import Ratio
-from benchmarks.subjects import Subject
+from benchmarks.subjects import Subject, after
 
 
 def gp_memory(subject: Subject, at_most: float | None) -> Ratio:
@@ -53,12 +53,19 @@ def _resident() -> int:
     return pages * 4096
 
 
+def _warm_up() -> None:
+    """Load what both kinds of batch need of the libraries: their code is in the resident memory once it has run."""
+    digits = Subject("digits_cnn", 32)
+    digits.plain(backward=True)()
+    after(digits.under(Ladder(1, (Rung(1, 0),))), 4)
+
+
 def main() -> None:
     """Be the process that is measured: print its bytes."""
     model, batch, width, kind, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
     subject = Subject(model, int(batch), float(width))
-    Subject("digits_cnn", 2).plain(backward=True)()  # libraries are loaded, and their own memory taken, before
+    _warm_up()
     inputs, targets = subject.data()
     before = _resident()
     if kind == "gp":
