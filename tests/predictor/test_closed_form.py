@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from adagp.predictor.closed_form import ClosedForm, parts_of
-from adagp.predictor.layout import as_rows, taps_of
+from adagp.predictor.layout import as_rows, gradient_norms, taps_of
 from adagp.predictor.network import PredictorNetwork
 
 SITES = st.lists(
@@ -68,7 +68,7 @@ def test_equals_the_network_under_autograd(
 
     scales = [0.5 + place for place in range(len(parts))] if scaled else [1.0] * len(parts)
     rows = [as_rows(truth, one) for truth, one in zip(truths, taps, strict=True)]
-    loss = form.learn(summaries, shared, parts, rows, scales if scaled else None)
+    loss = form.learn(summaries, shared, parts, rows, gradient_norms(truths), scales if scaled else None)
     slowly = slow_loss(slow, summaries, truths, scales, shared)
     slowly.backward()
     close(loss, slowly.detach())

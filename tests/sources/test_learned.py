@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, ReduceLROnPlateau
 
 from adagp.errors import OptionError
+from adagp.predictor.layout import gradient_norms
 from adagp.predictor.reorganize import pool_average, pool_maximum
 from adagp.sites import Site, survey
 from adagp.sources import LearnedSource, LearningOptions, PredictedSource, RemappedSource, RunningNorms
@@ -38,6 +39,12 @@ def make(request: pytest.FixtureRequest) -> Make:
 def truths(sites: Sequence[Site], seed: int, scale: float = 1.0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [scale * torch.randn(site.weight.shape, generator=generator).to(site.weight.dtype) for site in sites]
+
+
+def observe(source: LearnedSource, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
+    """Do as the engine does: the running norms take the gradients in, then the source."""
+    source._norms.update(sites, gradient_norms(gradients))
+    source.observe(sites, gradients)
 
 
 class SlowAdam:
@@ -246,7 +253,7 @@ def test_a_saved_source_goes_on_bit_by_bit(
     def train(source: LearnedSource, batches: range) -> None:
         for batch in batches:
             watch(source, sites, seed=batch % 2)
-            source.observe(sites, truths(sites, seed=50 + batch, scale=1 + batch))  # so that the loss rises
+            observe(source, sites, truths(sites, seed=50 + batch, scale=1 + batch))  # so that the loss rises
             source.forget()
             if batch % 2:
                 source.end_epoch()
@@ -274,7 +281,7 @@ def rates(source: LearnedSource, sites: Sites, watch: Watch, scales: Sequence[fl
     found = []
     for scale in scales:
         watch(source, sites, seed=0)
-        source.observe(sites, truths(sites, seed=1, scale=scale))
+        observe(source, sites, truths(sites, seed=1, scale=scale))
         source.forget()
         source.end_epoch()
         found.append(rate(source))

@@ -48,6 +48,13 @@ def test_answers_in_the_order_asked_for() -> None:
     assert norms.of([SITES[2], SITES[1]]).tolist() == [3.0, 0.0]
 
 
+def test_knows_the_newest_as_they_were() -> None:
+    norms = RunningNorms(SITES)
+    norms.update([SITES[2], SITES[0]], torch.tensor([3.0, 1.0]))
+    norms.update([SITES[0]], torch.tensor([5.0]))
+    assert norms.newest([SITES[0], SITES[2], SITES[1]]).tolist() == [5.0, 3.0, 0.0]
+
+
 def test_the_state_is_a_copy_and_goes_on_exactly() -> None:
     norms, other = RunningNorms(SITES), RunningNorms(SITES)
     norms.update(SITES, torch.tensor([1.0, 2.0, 3.0]))

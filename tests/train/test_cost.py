@@ -84,7 +84,7 @@ def under(schedule: Ladder, sites: int, samples: int = 4) -> Counter:
 
 @pytest.mark.parametrize(
     ("schedule", "backward", "fixed", "per_site"),
-    [(PREDICTING, False, 70, 20), (LEARNING, True, 180, 27)],
+    [(PREDICTING, False, 70, 20), (LEARNING, True, 180, 25)],
     ids=["gp", "bp"],
 )
 def test_operators_beyond_the_plain_batch(schedule: Ladder, backward: bool, fixed: int, per_site: int) -> None:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adagp.predictor.layout import gradient_norms, in_order, out_of_order
+from adagp.predictor.layout import in_order, out_of_order
 from adagp.predictor.network import PredictorNetwork
 
 _Key = TypeVar("_Key")
@@ -71,12 +71,13 @@ class ClosedForm:
         context: Tensor | None,
         parts: Sequence[Part],
         truths: Sequence[Tensor],
+        norms: Tensor,
         scales: Sequence[float] | None = None,
     ) -> Tensor:
         """Put the gradient of the loss into the network's `.grad`, and return the loss.
 
         It is the sum over the parts of the mean squared error between the prediction and the truth over its scale. `parts`
-        are sorted by width; `truths` are `(rows, width)` in memory order.
+        are sorted by width; `truths` are `(rows, width)` in memory order, with these `norms`.
         """
         pictures = self._pictures(summaries)
         found, layer = self._features(pictures, context), _Layer(self.network)
@@ -99,7 +100,6 @@ class ClosedForm:
         for (width, taps), one in sums.items():
             gradient[:width] -= out_of_order(one.T, taps)
         self._set_gradients(gradient, pictures, found, at_features)
-        norms = gradient_norms(truths)
         counts = [truth.numel() * scale**2 for truth, scale in zip(truths, factors, strict=True)]
         squares = (norms.square() / norms.new_tensor(counts)).sum()
         return torch.dot(layer.matrix.view(-1), gradient.view(-1)) - half + squares

@@ -10,7 +10,6 @@ A layer type of your own needs a function and one line::
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import lru_cache
 
 import torch
@@ -98,15 +97,15 @@ def pool_average(samples: Tensor, grid: int) -> Tensor:
 
     Each cell is a sum over the picture with constant weights: one matrix product for all rows, in either memory order.
     """
-    if (
-        torch.compiler.is_compiling()
-    ):  # a compiled model makes one loop of it, and would ask where the matrix comes from
+    if torch.compiler.is_compiling():  # one loop of a compiled model, which would ask where the matrix comes from
         return pool_average_directly(samples, grid)
     rows, height, width = samples.shape
-    cells = _averages(height, width, grid, samples.device).to(samples.dtype)
-    autocast = torch.is_autocast_enabled(samples.device.type)
-    with torch.autocast(samples.device.type, enabled=False) if autocast else nullcontext():
-        return (samples.reshape(rows, -1) @ cells).view(rows, 1, grid, grid)
+    kind = samples.device.type
+    if torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            return pool_average(samples, grid)
+    cells = _averages(height, width, grid, samples.device)
+    return torch.mm(samples.reshape(rows, -1), cells).view(rows, 1, grid, grid)
 
 
 def pool_maximum(samples: Tensor, grid: int) -> Tensor:

@@ -89,7 +89,10 @@ class Source(ABC):
         """
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:  # noqa: B027
-        """Learn from the true gradients of a batch that was watched. They are changed in place later: copy what is kept."""
+        """Learn from the true gradients of a batch that was watched. They are changed in place later: copy what is kept.
+
+        The running norms have taken these gradients in before.
+        """
 
     def forget(self) -> None:  # noqa: B027
         """Drop what was watched in this batch."""

@@ -12,7 +12,8 @@ from adagp.sites import Site
 class RunningNorms:
     """The Euclidean norm of each site's true weight gradient, averaged over its recent BP batches.
 
-    A plain mean until `1 / (1 - decay)` batches were seen, exponential forgetting after that. 0 before the first.
+    A plain mean until `1 / (1 - decay)` batches were seen, exponential forgetting after that. 0 before the first. The newest
+    norms are known as well, so that nobody needs to read a gradient again for them.
     """
 
     def __init__(self, sites: Sequence[Site], decay: float = 0.95) -> None:
@@ -20,6 +21,7 @@ class RunningNorms:
         self.decay = decay
         self.values = torch.zeros(len(sites), device=device)
         self.counts = torch.zeros(len(sites), device=device)
+        self._newest = torch.zeros(len(sites), device=device)
 
     @torch.no_grad()
     def update(self, sites: Sequence[Site], norms: Tensor) -> None:
@@ -27,12 +29,18 @@ class RunningNorms:
         chosen = indices(sites, self.values.device)
         counts = self.counts[chosen] + 1
         share = (1 / counts).clamp(min=1 - self.decay)
-        self.values[chosen] += share * (norms.to(self.values) - self.values[chosen])
+        norms = norms.to(self.values)
+        self.values[chosen] += share * (norms - self.values[chosen])
         self.counts[chosen] = counts
+        self._newest[chosen] = norms
 
     def of(self, sites: Sequence[Site]) -> Tensor:
         """Return the running norms of `sites`, in their order."""
         return self.values[indices(sites, self.values.device)]
+
+    def newest(self, sites: Sequence[Site]) -> Tensor:
+        """Return the norms that were taken in last for `sites`, in their order."""
+        return self._newest[indices(sites, self.values.device)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages and how many batches stand behind them."""

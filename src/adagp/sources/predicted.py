@@ -57,6 +57,7 @@ class PredictedSource(LearnedSource):
             context,
             parts_of([(sites[place].rows, sites[place].width, taps[place]) for place in order]),
             [as_rows(truths[place], taps[place]) for place in order],
+            self._norms.newest(sites)[order],
             None if scales is None else scales[order].tolist(),
         )
 
