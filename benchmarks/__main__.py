@@ -72,6 +72,8 @@ def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[
         yield f"memory {subject.name}", lambda subject=subject: [gp_memory(subject, 1.10)]  # type: ignore[misc]
     for subject in (Subject("resnet20", 128), Subject("mobilenet_v2", 128)):
         yield f"allocator {subject.name}", lambda subject=subject: kept_memory(subject, clock)  # type: ignore[misc]
+    for subject in list(SUBJECTS)[:2]:
+        yield f"parts {subject.name}", lambda subject=subject: [engine.parts(subject, clock, 4)]  # type: ignore[misc]
     yield "approximation", lambda: engine.approximation(clock)
     yield "feedback", lambda: engine.feedback(clock)
     yield "compiled", lambda: engine.compiled(clock)

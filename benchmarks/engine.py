@@ -2,6 +2,7 @@
 
 from adagp.plan import Phase, Step
 from adagp.schedules import BackpropOnly, Ladder, Rung, parse_schedule
+from adagp.sources import PredictedSource
 from benchmarks.measure import Clock, Ratio
 from benchmarks.subjects import Subject, after
 
@@ -37,6 +38,16 @@ def batches(subject: Subject, clock: Clock, gp_at_most: float | None, bp_at_most
         Ratio(f"{subject.name}: bp with metrics every 10 / without", 1 + sampled / 10),
         row("gp"),
     ]
+
+
+def parts(subject: Subject, clock: Clock, number: int) -> Ratio:
+    """Return a BP batch whose predictor learns from one of so many parts of the rows, against plain BP."""
+    learning, source = Ladder(warmup=10**9), PredictedSource(parts=number)
+    race = clock.race(
+        {"plain": subject.plain(backward=True), "parts": subject.under(learning, sources={"predicted": source})}
+    )
+    name = f"{subject.name}: bp with predictor, one of {number} parts / plain bp"
+    return Ratio(name, race.ratio("parts", "plain"), None, race.milliseconds("parts", "plain"))
 
 
 def approximation(clock: Clock) -> list[Ratio]:

@@ -36,17 +36,19 @@ def slow_loss(
     summaries: Sequence[Tensor],
     truths: Sequence[Tensor],
     scales: Sequence[float],
+    weights: Sequence[float],
     context: Tensor | None,
 ) -> Tensor:
     predictions = network(summaries, [truth[0].numel() for truth in truths], context)
-    rows = zip(predictions, truths, scales, strict=True)
-    return torch.stack([F.mse_loss(one, (truth / scale).reshape(one.shape)) for one, truth, scale in rows]).sum()
+    rows = zip(predictions, truths, scales, weights, strict=True)
+    losses = [weight * F.mse_loss(one, (truth / scale).reshape(one.shape)) for one, truth, scale, weight in rows]
+    return torch.stack(losses).sum()
 
 
 @settings(max_examples=60)
-@given(SITES, st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.booleans())
+@given(SITES, st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.booleans(), st.booleans())
 def test_equals_the_network_under_autograd(
-    sites: list[tuple[int, int, int, bool]], grid: int, channels: int, context: int, scaled: bool
+    sites: list[tuple[int, int, int, bool]], grid: int, channels: int, context: int, scaled: bool, weighted: bool
 ) -> None:
     """Predictions, loss and all gradients, to single precision: 1e-4 of the largest number."""
     torch.manual_seed(len(sites))
@@ -56,7 +58,8 @@ def test_equals_the_network_under_autograd(
     summaries = [torch.randn(len(truth), 1, grid, grid) for truth in truths]
     shared = torch.randn(context) if context else None
     taps = [taps_of(truth) for truth in truths]
-    parts = parts_of([(len(truth), truth[0].numel(), one) for truth, one in zip(truths, taps, strict=True)])
+    weights = [1.5 + place % 2 for place in range(len(truths))] if weighted else None
+    parts = parts_of([(len(truth), truth[0].numel(), one) for truth, one in zip(truths, taps, strict=True)], weights)
     form = ClosedForm(network)
 
     results = [torch.empty(part.stop - part.start, part.width) for part in parts]
@@ -69,7 +72,7 @@ def test_equals_the_network_under_autograd(
     scales = [0.5 + place for place in range(len(parts))] if scaled else [1.0] * len(parts)
     rows = [as_rows(truth, one) for truth, one in zip(truths, taps, strict=True)]
     loss = form.learn(summaries, shared, parts, rows, gradient_norms(truths), scales if scaled else None)
-    slowly = slow_loss(slow, summaries, truths, scales, shared)
+    slowly = slow_loss(slow, summaries, truths, scales, weights or [1.0] * len(parts), shared)
     slowly.backward()
     close(loss, slowly.detach())
     for one, other in zip(network.parameters(), slow.parameters(), strict=True):

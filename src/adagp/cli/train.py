@@ -88,6 +88,12 @@ def train(
         ),
     ] = None,
     predictor_lr: Annotated[float | None, typer.Option(rich_help_panel=_PREDICTOR)] = None,
+    predictor_parts: Annotated[
+        int | None,
+        typer.Option(
+            help="Learn from one of so many parts of each layer's rows in a BP batch.", rich_help_panel=_PREDICTOR
+        ),
+    ] = None,
     predictor_scheduler: Annotated[
         str | None, typer.Option(help="multistep, plateau or none.", rich_help_panel=_PREDICTOR)
     ] = None,

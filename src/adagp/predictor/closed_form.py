@@ -28,19 +28,27 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Part:
-    """The rows `start` to `stop` of a batch, which belong to one site: `width` numbers each, `taps` apart (see `layout`)."""
+    """The rows `start` to `stop` of a batch, which belong to one site: `width` numbers each, `taps` apart (see `layout`).
+
+    A squared error counts `share` times in the loss.
+    """
 
     start: int
     stop: int
     width: int
     taps: int
+    share: float
 
 
-def parts_of(sizes: Sequence[tuple[int, int, int]]) -> list[Part]:
-    """Return the parts of sites with `(rows, width, taps)`, one after the other."""
+def parts_of(sizes: Sequence[tuple[int, int, int]], weights: Sequence[float] | None = None) -> list[Part]:
+    """Return the parts of sites with `(rows, width, taps)`, one after the other.
+
+    The loss has the mean over each part, times its weight, which is 1 if none is given.
+    """
     parts, start = [], 0
-    for rows, width, taps in sizes:
-        parts.append(Part(start, start + rows, width, taps))
+    for place, (rows, width, taps) in enumerate(sizes):
+        weight = 1.0 if weights is None else weights[place]
+        parts.append(Part(start, start + rows, width, taps, weight / (rows * width)))
         start += rows
     return parts
 
@@ -76,8 +84,8 @@ class ClosedForm:
     ) -> Tensor:
         """Put the gradient of the loss into the network's `.grad`, and return the loss.
 
-        It is the sum over the parts of the mean squared error between the prediction and the truth over its scale. `parts`
-        are sorted by width; `truths` are `(rows, width)` in memory order, with these `norms`.
+        It is the sum over the parts of the squared errors between the prediction and the truth over its scale, which count as
+        the part's share says. `parts` are sorted by width; `truths` are `(rows, width)` in memory order, with these `norms`.
         """
         pictures = self._pictures(summaries)
         found, layer = self._features(pictures, context), _Layer(self.network)
@@ -87,7 +95,7 @@ class ClosedForm:
         factors = scales or [1.0] * len(parts)
         for part, truth, scale in zip(parts, truths, factors, strict=True):
             seen, key = found[part.start : part.stop], (part.width, part.taps)
-            _add_product(sums, key, seen.T, truth, 2 / truth.numel() / scale)
+            _add_product(sums, key, seen.T, truth, 2 * part.share / scale)
             at_part = torch.mm(truth, layer.rows(*key)[:, :-1], out=at_features[part.start : part.stop])
             if scale != 1:
                 at_part.div_(scale)
@@ -100,9 +108,8 @@ class ClosedForm:
         for (width, taps), one in sums.items():
             gradient[:width] -= out_of_order(one.T, taps)
         self._set_gradients(gradient, pictures, found, at_features)
-        counts = [truth.numel() * scale**2 for truth, scale in zip(truths, factors, strict=True)]
-        squares = (norms.square() / norms.new_tensor(counts)).sum()
-        return torch.dot(layer.matrix.view(-1), gradient.view(-1)) - half + squares
+        shares = norms.new_tensor([part.share / scale**2 for part, scale in zip(parts, factors, strict=True)])
+        return torch.dot(layer.matrix.view(-1), gradient.view(-1)) - half + torch.dot(norms.square(), shares)
 
     def _memory(self, name: str, rows: int, width: int) -> Tensor:
         if name not in self._kept or self._kept[name].shape != (rows, width):
@@ -193,10 +200,10 @@ def _add_product(sums: dict[_Key, Tensor], key: _Key, one: Tensor, other: Tensor
 
 
 def _alike(parts: Sequence[Part]) -> Iterator[tuple[int, float, slice]]:
-    """Return width, share of a number in the mean, and rows of neighbouring parts in which these two are the same."""
-    for (width, rows), group in groupby(parts, key=lambda part: (part.width, part.stop - part.start)):
+    """Return width, share of a number in the loss, and rows of neighbouring parts in which these two are the same."""
+    for (width, share), group in groupby(parts, key=lambda part: (part.width, part.share)):
         together = list(group)
-        yield width, 1 / (width * rows), slice(together[0].start, together[-1].stop)
+        yield width, share, slice(together[0].start, together[-1].stop)
 
 
 @lru_cache(maxsize=16)

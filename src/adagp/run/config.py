@@ -31,7 +31,8 @@ class TrainConfig:
     and `beam` concern translation only. `image_size` is the height and width in pixels that
     pictures are brought to; None means the data set's own. `topk` (positions kept, and `published_scale`: divided by
     the batch size once more), `average` (gradients in the mean) and `remap_outputs` (numbers that remap predicts for a
-    layer) concern the methods of these names; `features` (of the output's error) concerns feedback.
+    layer) concern the methods of these names; `features` (of the output's error) concerns feedback. A BP batch teaches
+    ADA-GP's predictor one of `predictor_parts` parts of each layer's rows.
     `micro_batches` (parts of a batch in a pipeline) and `check_every` (batches between comparisons of the processes'
     copies) concern parallel runs only.
     """
@@ -51,6 +52,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     lr_scheduler: str = "plateau"
     predictor_lr: float = 1e-4
+    predictor_parts: int = 1
     predictor_scheduler: str | None = None
     normalize: bool = False
     hold_norm: bool = False
@@ -213,6 +215,7 @@ _LOWEST: dict[str, tuple[float, str]] = {
     "image_size": (1, "1 pixel or more"),
     "topk": (1, "1 or more"),
     "average": (1, "1 or more"),
+    "predictor_parts": (1, "1 or more"),
     "remap_outputs": (1, "1 or more"),
     "features": (1, "1 or more"),
     "seed": (0, "0 or more"),

@@ -5,24 +5,39 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from adagp.errors import OptionError
+from adagp.plan import Step
 from adagp.predictor.closed_form import ClosedForm, parts_of
-from adagp.predictor.layout import as_rows, as_weight, taps_of
+from adagp.predictor.layout import as_rows, as_weight, gradient_norms, taps_of
 from adagp.predictor.network import PredictorNetwork
 from adagp.predictor.reorganize import pool_average
 from adagp.sites import Site
-from adagp.sources.base import SOURCES
+from adagp.sources.base import SOURCES, Moment
 from adagp.sources.learned import LearnedSource
 from adagp.sources.options import LearningOptions
+from adagp.sources.randomness import step_generator
 
 
 class PredictedSource(LearnedSource):
-    """Predicts each row of a weight gradient from that row's output channel, with one network for all sites."""
+    """Predicts each row of a weight gradient from that row's output channel, with one network for all sites.
 
-    def __init__(self, options: LearningOptions | None = None, channels: int = 4) -> None:
+    With `parts` above 1 a BP batch teaches only one of so many equal parts of each site's rows, drawn afresh. The expected
+    loss is the same, and learning costs that much less.
+    """
+
+    def __init__(self, options: LearningOptions | None = None, channels: int = 4, parts: int = 1) -> None:
         super().__init__(options or LearningOptions())
+        if parts < 1:
+            raise OptionError(f"the predictor learns from one of {parts} parts; it must be 1 or more.")
         self.channels = channels
+        self.parts = parts
+        self._step = Step(0, 0)
         self._closed_form: ClosedForm | None = None
         self._results: dict[Site, Tensor] = {}
+
+    def begin(self, moment: Moment) -> None:
+        """Keep the step, of which what is drawn is a function."""
+        self._step = moment.step
 
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
         """Return a network as wide as the widest site."""
@@ -52,14 +67,35 @@ class PredictedSource(LearnedSource):
         summaries, context = self.view(sites, [self._summaries[site] for site in sites])
         order = sorted(range(len(sites)), key=lambda place: (sites[place].width, sites[place].rows))
         taps = [taps_of(truth) for truth in truths]
+        rows = [as_rows(truth, one) for truth, one in zip(truths, taps, strict=True)]
+        norms, weights = self._norms.newest(sites), [1.0] * len(sites)
+        if self.parts > 1:
+            drawn = self._drawn(sites)
+            summaries = [one[part] for one, part in zip(summaries, drawn, strict=True)]
+            rows = [one[part] for one, part in zip(rows, drawn, strict=True)]
+            weights = [len(one) * min(self.parts, site.rows) / site.rows for one, site in zip(rows, sites, strict=True)]
+            norms = gradient_norms(rows)
         return self._form().learn(
             [summaries[place] for place in order],
             context,
-            parts_of([(sites[place].rows, sites[place].width, taps[place]) for place in order]),
-            [as_rows(truths[place], taps[place]) for place in order],
-            self._norms.newest(sites)[order],
+            parts_of(
+                [(len(rows[place]), sites[place].width, taps[place]) for place in order],
+                [weights[place] for place in order],
+            ),
+            [rows[place] for place in order],
+            norms[order],
             None if scales is None else scales[order].tolist(),
         )
+
+    def _drawn(self, sites: Sequence[Site]) -> list[slice]:
+        """Return the rows of each site that teach in this batch: one of `parts`, or one of all rows where these are fewer."""
+        generator = step_generator(self.options.seed, self._step)
+        slices = []
+        for site in sites:
+            parts = min(self.parts, site.rows)
+            part = int(torch.randint(parts, (), generator=generator)) if parts > 1 else 0
+            slices.append(slice(part * site.rows // parts, (part + 1) * site.rows // parts))
+        return slices
 
     def _form(self) -> ClosedForm:
         if self._closed_form is None or self._closed_form.network is not self.network:

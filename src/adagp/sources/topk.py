@@ -1,6 +1,7 @@
 """The approximated weight gradient of Wang and Nelaturu: from the few positions with the largest output gradient."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from torch import Size, Tensor, nn
 from adagp.errors import OptionError
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment
-from adagp.sources.local import Kept, LocalSource, batched, padded
+from adagp.sources.local import Geometry, Kept, LocalSource, batched, padded
 from adagp.sources.taps import on_gradient
 
 Scale = Literal["unbiased", "published"]
@@ -119,32 +120,45 @@ def _linear(inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
 
 
 def _convolution(module: nn.Module, inputs: Tensor, gradient: Tensor, shape: Size, k: int) -> Tensor:
-    """Return the sum over the input patches under the chosen positions, one bag a channel and kernel tap.
+    """Return the sum over the input patches under the chosen positions, one bag a kernel tap and channel.
 
-    The input is laid out as rows of channels, one a pixel (of a group), so that a tap of a patch is one row. Rows and their
-    weights grow by one kernel axis at a time; a tap outside the input gets weight 0.
+    The input is laid out as rows of channels, one a pixel (of a group), so that a tap of a patch is one row.
     """
     inputs, geometry = padded(module, inputs)
-    samples, channels, groups = len(inputs), shape[0], geometry.groups
-    places, weights = choose(gradient.flatten(2), k)
-    places, weights = (
-        one.transpose(0, 1).reshape(channels, 1, -1) for one in (places, weights)
-    )  # channel, tap, chosen
-    group = torch.arange(channels, device=places.device)[:, None, None] // (channels // groups)
-    rows = torch.arange(samples, device=places.device).repeat_interleave(k) * groups + group
-    coordinates = torch.unravel_index(places, gradient.shape[2:])
-    axes = zip(
-        coordinates, geometry.stride, geometry.padding, geometry.dilation, inputs.shape[2:], shape[2:], strict=True
-    )
-    for coordinate, stride, padding, dilation, size, taps in axes:
-        tap = torch.arange(taps, device=places.device)[:, None] * dilation - padding
-        pixel = coordinate * stride + tap
-        inside = (pixel >= 0) & (pixel < size)
-        rows = (rows[:, :, None] * size + pixel.clamp(0, size - 1)[:, None]).flatten(1, 2)
-        weights = (weights[:, :, None] * inside[:, None]).flatten(1, 2)
-    table = inputs.unflatten(1, (groups, shape[1])).movedim(2, -1).reshape(-1, shape[1])
-    sums = _bag_sums(table, rows.flatten(0, 1), weights.flatten(0, 1))
-    return sums.view(channels, *shape[2:], shape[1]).movedim(-1, 1).contiguous()
+    samples, channels = len(inputs), shape[0]
+    places, weights = (one.transpose(0, 1).reshape(-1) for one in choose(gradient.flatten(2), k))
+    pixels, inside = _under(geometry, inputs.shape[2:], gradient.shape[2:], shape[2:], places.device)
+    first = _first_rows(samples, channels, geometry.groups, k, inputs.shape[2:].numel(), places.device)
+    rows = pixels.index_select(1, places).add_(first)
+    factors = inside.to(weights.dtype).index_select(1, places).mul_(weights)
+    table = inputs.unflatten(1, (geometry.groups, shape[1])).movedim(2, -1).reshape(-1, shape[1])
+    sums = _bag_sums(table, rows.view(-1, samples * k), factors.view(-1, samples * k))
+    return sums.view(*shape[2:], channels, shape[1]).movedim((-2, -1), (0, 1)).contiguous()
+
+
+@lru_cache(maxsize=256)
+def _under(
+    geometry: Geometry, inputs: Size, outputs: Size, kernel: Size, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return `(taps, positions)`: the input's pixel under each tap at each output position, and 1 where it is inside."""
+    taps = torch.unravel_index(torch.arange(kernel.numel(), device=device)[:, None], kernel)
+    places = torch.unravel_index(torch.arange(outputs.numel(), device=device), outputs)
+    pixels = torch.zeros(kernel.numel(), outputs.numel(), dtype=torch.long, device=device)
+    inside = torch.ones_like(pixels, dtype=torch.bool)
+    steps = zip(geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    for tap, place, size, (stride, padding, dilation) in zip(taps, places, inputs, steps, strict=True):
+        pixel = place * stride + tap * dilation - padding
+        inside &= (pixel >= 0) & (pixel < size)
+        pixels = pixels * size + pixel.clamp(0, size - 1)
+    return pixels, inside.float()
+
+
+@lru_cache(maxsize=256)
+def _first_rows(samples: int, channels: int, groups: int, k: int, pixels: int, device: torch.device) -> Tensor:
+    """Return for each channel, sample and choice the row of its group's first pixel."""
+    group = torch.arange(channels, device=device)[:, None] // (channels // groups)
+    sample = torch.arange(samples, device=device).repeat_interleave(k)
+    return ((sample * groups + group) * pixels).flatten()
 
 
 def _bag_sums(rows: Tensor, bags: Tensor, weights: Tensor) -> Tensor:

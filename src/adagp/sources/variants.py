@@ -20,10 +20,6 @@ class ShuffledSource(PredictedSource):
     What it still predicts well, it does not take from the layer's output.
     """
 
-    def begin(self, moment: Moment) -> None:
-        """Keep the step, of which the order is a function."""
-        self._step = moment.step
-
     def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
         """Return the summaries with their rows mixed. All calls in a batch use the same order."""
         generator = step_generator(self.options.seed, self._step)
@@ -36,8 +32,10 @@ class LabelledSource(PredictedSource):
 
     needs_targets = True
 
-    def __init__(self, options: LearningOptions | None = None, channels: int = 4, classes: int | None = None) -> None:
-        super().__init__(options, channels)
+    def __init__(
+        self, options: LearningOptions | None = None, channels: int = 4, classes: int | None = None, parts: int = 1
+    ) -> None:
+        super().__init__(options, channels, parts)
         self.classes = classes
 
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
@@ -49,6 +47,7 @@ class LabelledSource(PredictedSource):
 
     def begin(self, moment: Moment) -> None:
         """Count the classes of the batch."""
+        super().begin(moment)
         self._shares = batch_shares(moment.targets, self._classes)
 
     def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:

@@ -23,10 +23,10 @@ from adagp.sources import (
 )
 
 BUILDERS: dict[str, Callable[[TrainConfig], Source]] = {
-    "predicted": lambda config: PredictedSource(learning_options(config)),
+    "predicted": lambda config: PredictedSource(learning_options(config), parts=config.predictor_parts),
     "remapped": lambda config: RemappedSource(learning_options(config), config.remap_outputs),
-    "shuffled": lambda config: ShuffledSource(learning_options(config)),
-    "predicted_labels": lambda config: LabelledSource(learning_options(config)),
+    "shuffled": lambda config: ShuffledSource(learning_options(config), parts=config.predictor_parts),
+    "predicted_labels": lambda config: LabelledSource(learning_options(config), parts=config.predictor_parts),
     "zero": lambda config: ZeroSource(),
     "momentum": lambda config: ZeroSource(),
     "skip": lambda config: SkipSource(),

@@ -19,7 +19,8 @@ BACKPROP = "bp"
 SCHEDULE = ("ratio", "warmup", "warmup_batches")
 OWN = {
     *SCHEDULE,
-    *("lr", "optimizer", "momentum", "weight_decay", "predictor_lr", "predictor_scheduler", "normalize", "hold_norm"),
+    *("lr", "optimizer", "momentum", "weight_decay"),
+    *("predictor_lr", "predictor_parts", "predictor_scheduler", "normalize", "hold_norm"),
     *("guard_limit", "topk", "published_scale", "average", "features"),
 }
 """Options that may differ between methods. All others decide what is compared, and are the same for all."""
