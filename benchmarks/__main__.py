@@ -1,6 +1,6 @@
 """`make bench`: run all benchmarks, print their ratios, write them as JSON.
 
-    python -m benchmarks [--quick] [--threads N] [--busy] [--growth FILE] [--only TEXT] [--out FILE]
+    python -m benchmarks [--quick] [--rounds N] [--threads N] [--busy] [--growth FILE] [--only TEXT] [--out FILE]
 
 A ratio over its limit is marked; the exit code is 0 all the same, since a limit is a matter of the machine as well.
 """
@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run all benchmarks, print their ratios, write them as JSON.")
     parser.add_argument("--out", type=Path, default=Path("runs/bench.json"))
     parser.add_argument("--quick", action="store_true", help="seven rounds instead of 21, and a shorter whole run")
+    parser.add_argument("--rounds", type=int, default=None, help="more rounds, for a ratio that is close to its limit")
     parser.add_argument("--threads", type=int, default=None, help="processor threads")
     parser.add_argument(
         "--busy", action="store_true", help="other work on this machine: one thread, the process's own time"
@@ -47,7 +48,8 @@ def main() -> None:
     if arguments.threads or arguments.busy:
         torch.set_num_threads(arguments.threads or 1)
     keep_freed_memory()  # as `adagp train` does, for all contenders
-    clock = Clock(rounds=7 if arguments.quick else 21, process=arguments.busy)
+    rounds = arguments.rounds or (7 if arguments.quick else 21)
+    clock = Clock(rounds, process=arguments.busy)
     rows: list[Ratio] = []
     for name, group in _groups(clock, arguments.quick):
         if arguments.only in name:

@@ -22,6 +22,7 @@ from adagp.pipe.runtime_stages import cut
 from adagp.pipe.runtime_update import Updater
 from adagp.pipe.runtime_worker import BatchSums, Worker
 from adagp.plan import BACKPROP, Phase, Plan, Step
+from adagp.sources.base import Moment
 from adagp.train.loop import News, Observer
 from adagp.train.rates import BatchRate
 from adagp.train.watch import Watcher
@@ -72,6 +73,10 @@ class PipelineLoop(ParallelLoop):
             if not samples:
                 return
             self.meter.add_seconds("data", time.perf_counter() - before)
+            for (
+                source
+            ) in self.trainer.sources.values():  # a window has one BP batch at most, its last: what is drawn is for it
+                source.begin(Moment(Step(epoch, self.trainer.at.batch + len(plans) - 1)))
             start = time.perf_counter()
             results = self.worker.run(plans, samples, self._rates(len(plans)))
             self._elapsed += time.perf_counter() - start

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def taps_of(weight: Tensor) -> int:
     """Return the taps of a weight whose rows are transposed in memory; 1 for one that lies in its logical order."""
-    form = _CHANNELS_LAST.get(weight.dim())
+    form = CHANNELS_LAST.get(weight.dim())
     if form is None or weight.is_contiguous() or not weight.is_contiguous(memory_format=form):
         return 1
     return weight[0, 0].numel()

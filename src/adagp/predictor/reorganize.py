@@ -17,10 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adagp.errors import ModelError
+from adagp.predictor.layout import CHANNELS_LAST
 
 Rule = Callable[[nn.Module, Tensor], Tensor]
-
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def convolution(module: nn.Module, output: Tensor) -> Tensor:
@@ -44,12 +43,11 @@ def batch_mean(output: Tensor) -> Tensor:
     Reduced as a matrix of samples by memory places, which is one pass at the speed of memory whatever the order of the axes;
     torch's own mean over the first axis is twenty times as slow where that is not the logical one (channels-last).
     """
-    form = _CHANNELS_LAST.get(output.dim(), torch.contiguous_format)
+    form = CHANNELS_LAST.get(output.dim(), torch.contiguous_format)
     if output.is_contiguous() or output.is_contiguous(memory_format=form):
         shape, strides = output.shape[1:], output.stride()[1:]
-        return _mean_of_rows(output.as_strided((len(output), shape.numel()), (shape.numel(), 1))).as_strided(
-            shape, strides
-        )
+        flat = output.as_strided((len(output), shape.numel()), (shape.numel(), 1))
+        return _mean_of_rows(flat).as_strided(shape, strides)
     order = sorted(range(1, output.dim()), key=output.stride, reverse=True)
     laid = output.permute(0, *order)
     mean = _mean_of_rows(laid.reshape(len(output), -1)).view(laid.shape[1:])

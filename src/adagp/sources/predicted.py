@@ -14,6 +14,7 @@ from adagp.predictor.reorganize import pool_average
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment
 from adagp.sources.learned import LearnedSource
+from adagp.sources.norms import RunningNorms
 from adagp.sources.options import LearningOptions
 from adagp.sources.randomness import step_generator
 
@@ -34,6 +35,11 @@ class PredictedSource(LearnedSource):
         self._step = Step(0, 0)
         self._closed_form: ClosedForm | None = None
         self._results: dict[Site, Tensor] = {}
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Build the network, and know how many sites there are."""
+        super().bind(sites, norms)
+        self._site_count = len(sites)
 
     def begin(self, moment: Moment) -> None:
         """Keep the step, of which what is drawn is a function."""
@@ -88,12 +94,15 @@ class PredictedSource(LearnedSource):
         )
 
     def _drawn(self, sites: Sequence[Site]) -> list[slice]:
-        """Return the rows of each site that teach in this batch: one of `parts`, or one of all rows where these are fewer."""
-        generator = step_generator(self.options.seed, self._step)
+        """Return the rows of each site that teach in this batch: one of `parts`, or one of all rows where these are fewer.
+
+        What is drawn for a site depends on the step alone, not on which other sites teach here.
+        """
+        draws = torch.rand(self._site_count, generator=step_generator(self.options.seed, self._step)).tolist()
         slices = []
         for site in sites:
             parts = min(self.parts, site.rows)
-            part = int(torch.randint(parts, (), generator=generator)) if parts > 1 else 0
+            part = int(parts * draws[site.index])
             slices.append(slice(part * site.rows // parts, (part + 1) * site.rows // parts))
         return slices
 
