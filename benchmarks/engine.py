@@ -1,5 +1,6 @@
 """The engine's own cost: batches under adagp against the least that PyTorch needs for them."""
 
+from adagp.lab.published import published
 from adagp.plan import Phase, Step
 from adagp.schedules import BackpropOnly, Ladder, Rung, parse_schedule
 from adagp.sources import PredictedSource
@@ -54,16 +55,17 @@ def approximation(clock: Clock) -> list[Ratio]:
     """Return what `zero` and `topk` on every 4th convolution of ResNet-20 cost, against plain BP."""
     subject = Subject("resnet20", 128)
     sample = subject.data()[0][:2]
-    published = {"zero": 7.1, "topk": 3.5}
-    runs = {name: subject.under(parse_schedule("approx:1", 1, None, name), sample=sample) for name in published}
+    gains = published("approximation-table3").numbers("speedup")
+    names = ("zero", "topk")
+    runs = {name: subject.under(parse_schedule("approx:1", 1, None, name), sample=sample) for name in names}
     race = clock.race({"plain": subject.plain(backward=True), **runs})
-    found = {name: race.ratio(name, "plain") for name in published}
+    found = {name: race.ratio(name, "plain") for name in names}
     return [
         Ratio(
             f"{subject.name}: {name} on every 4th convolution / plain bp",
             ratio,
             1.0,
-            f"gain {100 * (1 - ratio):.1f}%, published {published[name]}% (on a GPU)",
+            f"gain {100 * (1 - ratio):.1f}%, published {gains[name]}% (on a GPU)",
         )
         for name, ratio in found.items()
     ]

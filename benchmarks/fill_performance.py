@@ -34,8 +34,7 @@ def machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{os.cpu_count()} processors ({processor}, {torch.backends.cpu.get_cpu_capability()}), {memory:.0f} GiB, "
-        f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}, "
-        f"{torch.get_num_threads()} threads."
+        f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}."
     )
 
 

@@ -23,7 +23,7 @@ class PredictedSource(LearnedSource):
     """Predicts each row of a weight gradient from that row's output channel, with one network for all sites.
 
     With `parts` above 1 a BP batch teaches only one of so many equal parts of each site's rows, drawn afresh. The expected
-    loss is the same, and learning costs that much less.
+    loss is the same, and of the true gradients that much less is read.
     """
 
     def __init__(self, options: LearningOptions | None = None, channels: int = 4, parts: int = 1) -> None:

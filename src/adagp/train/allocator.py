@@ -2,13 +2,14 @@
 
 Every batch allocates and frees the same tensors. The C library gives large ones back to the operating system as soon as
 they are freed, and the next batch gets them as fresh pages, each of which is cleared and entered into the page table at the
-first touch: up to two fifths of the time of a batch that moves much and computes little.
+first touch: up to nearly half of the time of a batch that moves much and computes little (docs/performance.md).
 """
 
 import ctypes
 import os
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of the parameters in <malloc.h>
+_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 _LARGEST = (1 << 30, 1 << 25)  # the second is the most that older C libraries take
 
 
@@ -18,7 +19,7 @@ def keep_freed_memory() -> bool:
     For programs that train on processors; it holds for the whole process and cannot be undone. Only glibc has it. It is left
     alone where its environment variables say how memory is to be handled.
     """
-    if any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+    if any(name in os.environ for name in _SETTINGS) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -87,6 +87,8 @@ class Session:
             return None
         save_weights(loop.folder.weights, self.model)
         summary = summarize(self.config, self.data_dir, loop) | self.task.final_metrics(self.model)
+        if (loop.folder.path / "summary.json").is_file():  # it had ended before: this process did not train
+            summary["peak_memory"] = loop.folder.read_json("summary.json")["peak_memory"]
         loop.folder.write_json("summary.json", summary)
         return summary
 
