@@ -68,7 +68,7 @@ class SlowAdam:
 def sum_of_errors(source: LearnedSource, sites: Sites, network: nn.Module, aims: Sequence[Tensor]) -> Tensor:
     """Return the sum over sites of the mean squared error of `network`, its numbers one by one."""
     own, source.network = source.network, network
-    predictions = source.predict(sites, [source._summaries[site] for site in sites])
+    predictions = source.predict(sites, source.shared(sites))
     source.network = own
     loss = torch.zeros(())
     for prediction, aim in zip(predictions, aims, strict=True):
@@ -157,7 +157,7 @@ def test_several_calls_are_averaged_by_their_samples(make: Make, bound: Bind, wa
         for outputs in calls:
             output = outputs[place]
             by_hand = by_hand + len(output) * pool(site.rule(site.module, output), 2)
-        torch.testing.assert_close(source._summaries[site], by_hand / 9)
+        torch.testing.assert_close(source.shared([site])[0], by_hand / 9)
 
 
 def test_the_average_is_that_of_the_whole_batch(bound: Bind, sites: Sites, watch: Watch) -> None:
@@ -166,7 +166,7 @@ def test_the_average_is_that_of_the_whole_batch(bound: Bind, sites: Sites, watch
     calls = [watch(parts, sites, seed=samples, samples=samples) for samples in (2, 6)]
     for place, site in enumerate(sites):
         whole.watch(site, (), torch.cat([outputs[place] for outputs in calls]))
-        torch.testing.assert_close(parts._summaries[site], whole._summaries[site])
+        torch.testing.assert_close(parts.shared([site]), whole.shared([site]))
 
 
 def test_sites_that_were_not_called_get_nothing(make: Make, bound: Bind, watch: Watch, sites: Sites) -> None:

@@ -157,12 +157,15 @@ def test_what_is_kept_of_an_activation_is_small() -> None:
     assert isinstance(source, PredictedSource)
     with trainer.batch() as batch:
         model(torch.randn(64, 1, 32, 32))
-        kept = list(source._summaries.values())
-        assert [tuple(one.shape) for one in kept] == [(4, 1, 4, 4)]
-        assert kept[0].untyped_storage().nbytes() == 4 * 16 * 4
+        ((mean, samples),) = source._waiting.values()
+        assert samples == 64
+        assert mean.untyped_storage().nbytes() == 4 * 32 * 32 * 4, "one sample for the batch, until it is pooled"
+        (kept,) = source.shared(trainer.survey.sites)
+        assert kept.untyped_storage().nbytes() == 4 * 16 * 4
+        assert not source._waiting
         batch.backward()
         batch.step()
-    assert not source._summaries
+    assert source.shared(trainer.survey.sites) == []
 
 
 def test_users_own_loop_with_clipping_scheduler_and_micro_batches() -> None:
@@ -282,7 +285,7 @@ def test_a_layer_called_twice_learns_from_the_mean_of_its_calls() -> None:
         once = model.layer(inputs)
         twice = model.layer(once)
         expected = (once.mean(0) + twice.mean(0)) / 2
-        (summary,) = source._summaries.values()
+        (summary,) = source.shared(trainer.survey.sites)
         torch.testing.assert_close(summary[:, 0, 0, 0], expected)
         batch.backward()
         batch.step()

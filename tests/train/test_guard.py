@@ -16,11 +16,12 @@ def test_the_guard_knows_the_usual_norm() -> None:
     sites = survey(nn.Linear(3, 2, bias=False)).sites
     norms = RunningNorms(sites)
     guard = Guard(limit=2.0)
-    assert guard.allows(sites, [torch.full((2, 3), 1e15)], norms), "before the first truth only finiteness counts"
+    assert guard.allows(sites, torch.tensor([1e15]), norms), "before the first truth only finiteness counts"
     norms.update(sites, torch.tensor([1.0]))
-    assert guard.allows(sites, [torch.full((2, 3), 0.8)], norms)  # norm 1.96
-    assert not guard.allows(sites, [torch.full((2, 3), 0.83)], norms)  # norm 2.03
-    assert not guard.allows(sites, [torch.full((2, 3), math.nan)], norms)
+    assert guard.allows(sites, torch.tensor([1.96]), norms)
+    assert not guard.allows(sites, torch.tensor([2.03]), norms)
+    assert not guard.allows(sites, torch.tensor([math.nan]), norms)
+    assert not guard.allows(sites, torch.tensor([math.inf]), norms)
     with pytest.raises(
         OptionError, match=r"^the guard's limit is 0; it must be above 0 \(infinity checks finiteness only\)\.$"
     ):

@@ -17,7 +17,6 @@ from adagp.run import METHODS, RunFolder, TrainConfig
 from adagp.train.build import milestones
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.loop import Loop, News
-from adagp.train.memory import peak_memory
 from adagp.train.rates import BatchRate
 from adagp.train.session import Session, build_scheduler, check_device, read_config
 
@@ -154,7 +153,7 @@ def test_a_run_of_some_batches_ends_within_an_epoch_and_resumes_exactly(
     for stop in (8, 11, 14, 15):
         assert_resumes(config, loop, tmp_path / f"stopped-{stop}", stop)
     again = Session(config)
-    assert again.run(again.resume(tmp_path / "whole"), Silent()) == summary | {"peak_memory": peak_memory(again.device)}
+    assert again.run(again.resume(tmp_path / "whole"), Silent()) == summary
     saved, _ = read_config(loop.folder)
     assert (saved.epochs, saved.batches) == (3, 16)
 

@@ -74,10 +74,10 @@ class Updater:
     def _predict(self, stage: int, plan: Plan) -> None:
         """Give the stage's weights their predicted gradients and step, unless the guard refuses."""
         sites = self.stages[stage].sites
-        produced = self.trainer.sources[plan.default].produce(sites)
-        pairs = [(site, one) for site, one in zip(sites, produced, strict=True) if one is not None]
-        seen = [site for site, _ in pairs]
-        if pairs and self.trainer.guard.allows(seen, [one for _, one in pairs], self.trainer.norms):
+        source = self.trainer.sources[plan.default]
+        pairs = source.give(sites)
+        seen, gradients = [site for site, _ in pairs], [one for _, one in pairs]
+        if pairs and self.trainer.guard.allows(seen, source.sizes(gradients), self.trainer.norms):
             for site, gradient in pairs:
                 site.weight.grad = gradient
             self.trainer.optimizer.step()

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adagp.predictor.layout import in_order, out_of_order
+from adagp.predictor.layout import in_order, out_of_order, square
 from adagp.predictor.network import PredictorNetwork
 
 _Key = TypeVar("_Key")
@@ -62,15 +62,21 @@ class ClosedForm:
     def __init__(self, network: PredictorNetwork) -> None:
         self.network = network
         self._kept: dict[str, Tensor] = {}
+        self._layer: _Layer | None = None
 
     @torch.no_grad()
     def predict(
         self, summaries: Sequence[Tensor], context: Tensor | None, parts: Sequence[Part], results: Sequence[Tensor]
-    ) -> None:
-        """Write the gradient rows of each part into its `results`, `(rows, width)` in the order that its memory has."""
-        found, layer = self._features(self._pictures(summaries), context), _Layer(self.network)
+    ) -> Tensor:
+        """Write the gradient rows of each part into its `results`, `(rows, width)` in the order that its memory has.
+
+        Return the norms of the results, which need not be read for it.
+        """
+        found, layer = self._features(self._pictures(summaries), context), self._newest_layer()
         for part, result in zip(parts, results, strict=True):
             torch.mm(found[part.start : part.stop], layer.rows(part.width, part.taps).T, out=result)
+        squares = [_square_of_product(layer, found, part, one) for part, one in zip(parts, results, strict=True)]
+        return torch.stack(squares).sqrt_()
 
     @torch.no_grad()
     def learn(
@@ -88,6 +94,7 @@ class ClosedForm:
         the part's share says. `parts` are sorted by width; `truths` are `(rows, width)` in memory order, with these `norms`.
         """
         pictures = self._pictures(summaries)
+        self._layer = None  # a step follows, and a fused optimizer's does not show in the version of a tensor
         found, layer = self._features(pictures, context), _Layer(self.network)
         at_features = self._memory("at_features", len(found), found.shape[1] - 1)
         grams: dict[int, Tensor] = {}
@@ -110,6 +117,12 @@ class ClosedForm:
         self._set_gradients(gradient, pictures, found, at_features)
         shares = norms.new_tensor([part.share / scale**2 for part, scale in zip(parts, factors, strict=True)])
         return torch.dot(layer.matrix.view(-1), gradient.view(-1)) - half + torch.dot(norms.square(), shares)
+
+    def _newest_layer(self) -> "_Layer":
+        """Return the fully connected layer as it is now: it stays the same from one GP batch to the next."""
+        if self._layer is None or self._layer.version != _version(self.network):
+            self._layer = _Layer(self.network)
+        return self._layer
 
     def _memory(self, name: str, rows: int, width: int) -> Tensor:
         if name not in self._kept or self._kept[name].shape != (rows, width):
@@ -162,16 +175,17 @@ class _Layer:
     """The fully connected layer with its bias as one matrix, its rows in the orders that were asked for, its Gram matrices."""
 
     def __init__(self, network: PredictorNetwork) -> None:
+        self.version = _version(network)
         self.matrix = torch.cat([network.readout.weight, network.readout.bias[:, None]], dim=1)
-        self._asked: tuple[int, int] = (0, 1)
-        self._rows = self.matrix[:0]
+        self._rows: dict[tuple[int, int], Tensor] = {}
         self._width, self._gram = 0, self.matrix.new_zeros(self.matrix.shape[1], self.matrix.shape[1] - 1)
+        self._exact_grams = {0: self.matrix.new_zeros(self.matrix.shape[1], self.matrix.shape[1], dtype=torch.double)}
 
     def rows(self, width: int, taps: int) -> Tensor:
-        """Return the first `width` rows, in memory order. Sites of one kind mostly follow each other: the last one is kept."""
-        if (width, taps) != self._asked:
-            self._asked, self._rows = (width, taps), in_order(self.matrix[:width], taps)
-        return self._rows
+        """Return the first `width` rows, in memory order."""
+        if (width, taps) not in self._rows:
+            self._rows[width, taps] = in_order(self.matrix[:width], taps)
+        return self._rows[width, taps]
 
     def gram(self, width: int) -> Tensor:
         """Return the products of the first `width` rows with themselves, bias aside; widths that are asked for only grow."""
@@ -181,6 +195,19 @@ class _Layer:
             self._width = width
         return self._gram
 
+    def square(self, seen: Tensor, width: int) -> Tensor:
+        """Return the sum of squares of the products of `seen` with the first `width` rows, from their Gram matrix.
+
+        In double precision, as the product can be far smaller than its factors.
+        """
+        seen = seen.double()
+        grams = self._exact_grams
+        if width not in grams:
+            known = max(one for one in grams if one < width)
+            more = self.matrix[known:width].double()
+            grams[width] = torch.addmm(grams[known], more.T, more)
+        return torch.dot((seen @ grams[width]).view(-1), seen.view(-1)).clamp_(min=0).float()
+
     def times(self, grams: Mapping[int, Tensor]) -> Tensor:
         """Return the matrix times the matrices of all widths that reach a row, row by row."""
         result = torch.zeros_like(self.matrix)
@@ -189,6 +216,19 @@ class _Layer:
             total = total + grams[high]
             torch.mm(self.matrix[low:high], total, out=result[low:high])
         return result
+
+
+def _version(network: PredictorNetwork) -> tuple[int, ...]:
+    """Return numbers of which one is another after a change of the fully connected layer (but see `learn`)."""
+    weight, bias = network.readout.weight, network.readout.bias
+    return weight._version, bias._version, weight.data_ptr(), bias.data_ptr()
+
+
+def _square_of_product(layer: _Layer, found: Tensor, part: Part, result: Tensor) -> Tensor:
+    """Return the sum of squares of a part's result, read from it only where that is less work."""
+    if part.width < 16 * found.shape[1]:
+        return square(result)
+    return layer.square(found[part.start : part.stop], part.width)
 
 
 def _add_product(sums: dict[_Key, Tensor], key: _Key, one: Tensor, other: Tensor, share: float) -> None:

@@ -18,7 +18,7 @@ def taps_of(weight: Tensor) -> int:
     form = CHANNELS_LAST.get(weight.dim())
     if form is None or weight.is_contiguous() or not weight.is_contiguous(memory_format=form):
         return 1
-    return weight[0, 0].numel()
+    return weight.shape[2:].numel()
 
 
 def as_rows(tensor: Tensor, taps: int) -> Tensor:
@@ -52,10 +52,10 @@ def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
     """
     if any(one.device.type != "cpu" for one in gradients):
         return torch.stack(torch._foreach_norm(list(gradients), dtype=torch.float32))
-    return torch.stack([_square(one) for one in gradients]).sqrt_()
+    return torch.stack([square(one) for one in gradients]).sqrt_()
 
 
-def _square(tensor: Tensor) -> Tensor:
+def square(tensor: Tensor) -> Tensor:
     """Return the sum of the squares of a tensor's numbers."""
     dense = tensor.is_contiguous() or taps_of(tensor) > 1
     line = tensor.as_strided((tensor.numel(),), (1,)) if dense else tensor.reshape(-1)

@@ -9,6 +9,7 @@ The engine calls a source in this order, and never asks which one it has::
         watch(site, inputs, output)     in every forward call of a site it serves (or learns from)
         feel(error)                     the loss's gradient at the model's output, if it `needs_error`
         produce(sites)                  sites whose plan names it: give their weight gradients
+        sizes(gradients)                the norms of these, for the guard
         observe(sites, gradients)       sites trained by backprop: learn from the truth, if it learns
         forget()                        the batch is over
     end_epoch()                         after the last batch of an epoch
@@ -24,6 +25,7 @@ from typing import Any
 from torch import Size, Tensor
 
 from adagp.plan import Step
+from adagp.predictor.layout import gradient_norms
 from adagp.registry import Registry
 from adagp.sites import Site
 from adagp.sources.norms import RunningNorms
@@ -87,6 +89,17 @@ class Source(ABC):
 
         The tensors become the weights' `.grad`: the optimizer, or clipping, may change them in place.
         """
+
+    def give(self, sites: Sequence[Site]) -> list[tuple[Site, Tensor]]:
+        """Return the sites that were called, each with the gradient that it gets."""
+        return [(site, one) for site, one in zip(sites, self.produce(sites), strict=True) if one is not None]
+
+    def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the norms of the gradients that it has just given.
+
+        A source that knows them beforehand saves reading the gradients once more.
+        """
+        return gradient_norms(gradients)
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:  # noqa: B027
         """Learn from the true gradients of a batch that was watched. They are changed in place later: copy what is kept.

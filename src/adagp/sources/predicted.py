@@ -59,18 +59,19 @@ class PredictedSource(LearnedSource):
         """Return what the network sees of the summaries, and what all samples share besides."""
         return summaries, None
 
-    def forecast(self, sites: Sequence[Site]) -> list[Tensor]:
-        """Return the predictions, by matrix products in the memory order of the weights."""
-        summaries, context = self.view(sites, [self._summaries[site] for site in sites])
+    def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
+        """Return the predictions, by matrix products in the memory order of the weights, and their norms."""
+        summaries, context = self.view(sites, self.shared(sites))
         parts = parts_of([(site.rows, site.width, taps_of(site.weight)) for site in sites])
         rows = [self._result(site) for site in sites]
-        self._form().predict(summaries, context, parts, rows)
-        return [as_weight(one, site.weight, part.taps) for one, site, part in zip(rows, sites, parts, strict=True)]
+        norms = self._form().predict(summaries, context, parts, rows)
+        weights = [as_weight(one, site.weight, part.taps) for one, site, part in zip(rows, sites, parts, strict=True)]
+        return weights, norms
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
         """Put the gradient of the loss into the network's `.grad`, without autograd; return the loss."""
         self._results.clear()  # a BP batch needs its memory for activations
-        summaries, context = self.view(sites, [self._summaries[site] for site in sites])
+        summaries, context = self.view(sites, self.shared(sites))
         order = sorted(range(len(sites)), key=lambda place: (sites[place].width, sites[place].rows))
         taps = [taps_of(truth) for truth in truths]
         rows = [as_rows(truth, one) for truth, one in zip(truths, taps, strict=True)]

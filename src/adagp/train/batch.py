@@ -215,13 +215,15 @@ class Batch:
         """Ask the sources for the other gradients and, if the guard allows them, put them in place."""
         trainer = self._trainer
         pairs: list[tuple[Site, Tensor]] = []
+        sizes: list[Tensor] = []
         for name, sites in self._elsewhere.items():
-            produced = trainer.sources[name].produce(sites)
-            pairs += [(site, one) for site, one in zip(sites, produced, strict=True) if one is not None]
+            source = trainer.sources[name]
+            given = source.give(sites)
+            pairs += given
+            sizes += [source.sizes([one for _, one in given])] if given else []
         if not pairs:
             return
-        sites, gradients = [site for site, _ in pairs], [one for _, one in pairs]
-        self.guarded = not trainer.guard.allows(sites, gradients, trainer.norms)
+        self.guarded = not trainer.guard.allows([site for site, _ in pairs], torch.cat(sizes), trainer.norms)
         if self.guarded:
             trainer.optimizer.zero_grad(set_to_none=True)
             return

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from adagp.errors import OptionError
-from adagp.predictor.layout import gradient_norms
 from adagp.sites import Site
 from adagp.sources.norms import RunningNorms
 
@@ -28,9 +27,8 @@ class Guard:
                 f"the guard's limit is {self.limit}; it must be above 0 (infinity checks finiteness only)."
             )
 
-    def allows(self, sites: Sequence[Site], gradients: Sequence[Tensor], norms: RunningNorms) -> bool:
-        """Tell whether all `gradients` may be applied. One answer for all sites: a single transfer from the device."""
-        sizes = gradient_norms(gradients)
+    def allows(self, sites: Sequence[Site], sizes: Tensor, norms: RunningNorms) -> bool:
+        """Tell whether gradients with the norms `sizes` may be applied: one answer for all, one transfer from the device."""
         usual = norms.of(sites)
         bound = torch.where(usual > 0, self.limit * usual, torch.inf)
         return bool((sizes.isfinite() & (sizes <= bound)).all())
