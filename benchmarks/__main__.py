@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from adagp.train.allocator import keep_freed_memory
+from adagp.allocator import keep_freed_memory
 from benchmarks import engine, tools
 from benchmarks.allocator import kept_memory
 from benchmarks.measure import Clock, Ratio

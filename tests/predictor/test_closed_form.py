@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Sequence
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp.predictor.closed_form import ClosedForm, parts_of
+from adagp.predictor.closed_form import ClosedForm, Part, parts_of
 from adagp.predictor.layout import as_rows, gradient_norms, taps_of
 from adagp.predictor.network import PredictorNetwork
 
@@ -63,7 +64,8 @@ def test_equals_the_network_under_autograd(
     form = ClosedForm(network)
 
     results = [torch.empty(part.stop - part.start, part.width) for part in parts]
-    form.predict(summaries, shared, parts, results)
+    norms = form.predict(summaries, shared, parts, results)
+    close(norms, gradient_norms(results))
     expected = slow(summaries, [part.width for part in parts], shared)
     for result, one, truth, part in zip(results, expected, truths, parts, strict=True):
         logical = one.detach().view(truth.shape)
@@ -95,3 +97,58 @@ def test_memory_is_kept_and_fits_the_batch() -> None:
         summaries, parts, result = [torch.randn(rows, 1, 2, 2)], parts_of([(rows, 6, 1)]), torch.empty(rows, 6)
         form.predict(summaries, None, parts, [result])
         close(result, network(summaries, [6])[0].detach())
+
+
+@pytest.mark.parametrize("shrink", [1.0, 1e-3])
+def test_norms_of_wide_results_are_known_without_reading_them(shrink: float) -> None:
+    """To 1e-5, in any order of widths, also where the result is a thousandth of what its factors could give."""
+    torch.manual_seed(0)
+    network = drawn(300, 2, 1, 0)  # four features and a 1; a result of 80 numbers a row or more is not read
+    with torch.no_grad():
+        network.readout.bias.mul_(shrink)
+        network.readout.weight[:, 1:] = shrink * network.readout.weight[:, 1:]
+        network.readout.weight[:, 0] *= shrink
+        network.readout.weight += torch.tensor([1.0, -1.0, 0.0, 0.0])  # cancels where two features are the same
+        network.convolution.weight.zero_()
+        nn.init.ones_(network.get_parameter("convolution.bias"))
+    sizes = [(3, 300, 1), (4, 90, 9), (2, 7, 1), (5, 180, 4), (3, 300, 1)]
+    summaries = [torch.randn(rows, 1, 2, 2) for rows, _, _ in sizes]
+    results = [torch.empty(rows, width) for rows, width, _ in sizes]
+    norms = ClosedForm(network).predict(summaries, None, parts_of(sizes), results)
+    expected = torch.stack([result.double().norm() for result in results])
+    torch.testing.assert_close(norms.double(), expected, rtol=1e-5, atol=0)
+
+
+def test_a_result_that_overflows_has_no_finite_norm() -> None:
+    network = drawn(300, 2, 1, 0)
+    with torch.no_grad():
+        network.readout.bias.fill_(1e38)
+    result = torch.empty(2, 300)
+    assert not ClosedForm(network).predict([torch.ones(2, 1, 2, 2)], None, parts_of([(2, 300, 1)]), [result]).isfinite()
+
+
+def test_a_layer_that_has_changed_is_seen_anew() -> None:
+    """After a step of the learner's fused optimizer, which torch's version counter does not show, and after loading."""
+    torch.manual_seed(0)
+    network = drawn(6, 2, 2, 0)
+    before = copy.deepcopy(network.state_dict())
+    form = ClosedForm(network)
+    summaries, parts, result = [torch.randn(4, 1, 2, 2)], parts_of([(4, 6, 1)]), torch.empty(4, 6)
+    seen = []
+    for change in (
+        lambda: None,
+        lambda: learn_a_step(form, summaries, parts),
+        lambda: network.load_state_dict(before),
+    ):
+        change()
+        form.predict(summaries, None, parts, [result])
+        close(result, network(summaries, [6])[0].detach())
+        seen.append(result.clone())
+    assert torch.equal(seen[0], seen[2])
+    assert (seen[1] - seen[0]).abs().max() > 0.05
+
+
+def learn_a_step(form: ClosedForm, summaries: Sequence[Tensor], parts: Sequence[Part]) -> None:
+    truth = torch.randn(4, 6)
+    form.learn(summaries, None, parts, [truth], gradient_norms([truth]))
+    torch.optim.Adam(form.network.parameters(), lr=0.1, fused=True).step()

@@ -1,6 +1,5 @@
 import itertools
 from collections.abc import Iterator
-from random import Random
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from adagp.errors import ModelError
 from adagp.predictor.reorganize import (
     RULES,
     Rule,
-    batch_mean,
     convolution,
     linear,
     pool_average,
@@ -48,24 +46,6 @@ def assert_rows(samples: Tensor, rows: list[Tensor], height: int, width: int) ->
     assert samples.shape == (len(rows), height, width)
     for sample, row in zip(samples, rows, strict=True):
         torch.testing.assert_close(sample.flatten(), row)
-
-
-@given(st.lists(SIZES, min_size=1, max_size=4), st.randoms(use_true_random=False))
-def test_a_batch_mean_is_one_in_any_memory_order(shape: list[int], random: Random) -> None:
-    order = list(range(1, len(shape)))
-    random.shuffle(order)
-    back = [0, *(1 + order.index(axis) for axis in range(1, len(shape)))]
-    output = numbers(*shape).permute(0, *order).contiguous().permute(back)
-    assert output.shape == tuple(shape)
-    mean = batch_mean(output)
-    torch.testing.assert_close(mean, sum(output[sample] for sample in range(shape[0])) / shape[0])
-    assert mean.untyped_storage().nbytes() == 4 * mean.numel()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_a_batch_mean_is_taken_in_single_precision(dtype: torch.dtype) -> None:
-    output = torch.tensor([[1.0], [1.0], [2.0]], dtype=dtype)
-    assert batch_mean(output).tolist() == [pytest.approx(4 / 3, rel=1e-6)]
 
 
 CONVOLUTIONS = [

@@ -139,6 +139,26 @@ def test_hold_norm_gives_predictions_the_running_norm(
         torch.testing.assert_close(other, one * (norm / one.norm()))
 
 
+@pytest.mark.parametrize(("normalize", "hold_norm"), [(False, False), (True, False), (False, True), (True, True)])
+def test_the_norms_of_predictions_are_known(
+    make: Make, bound: Bind, watch: Watch, sites: Sites, normalize: bool, hold_norm: bool
+) -> None:
+    source = bound(make(normalize=normalize, hold_norm=hold_norm))
+    watch(source, sites, seed=0)
+    for asked in (sites, sites[1:]):
+        given = [one for _, one in source.give(asked)]
+        torch.testing.assert_close(source.sizes(given), gradient_norms(given))
+
+
+def test_what_a_lower_precision_cannot_hold_shows_in_the_norms(
+    make: Make, bound: Bind, watch: Watch, sites: Sites
+) -> None:
+    source = bound(make())
+    watch(source, sites, seed=0)
+    given = [(1e6 * one).half() for _, one in source.give(sites)]
+    assert not source.sizes(given).isfinite().all()
+
+
 def test_hold_norm_keeps_a_prediction_of_zero(make: Make, watch: Watch, sites: Sites) -> None:
     source = make(hold_norm=True)
     norms = RunningNorms(sites)

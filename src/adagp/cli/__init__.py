@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from adagp.allocator import keep_freed_memory
 from adagp.cli.catalogue import datasets, models
 from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
@@ -14,7 +15,6 @@ from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
 from adagp.errors import AdagpError
-from adagp.train.allocator import keep_freed_memory
 
 app = typer.Typer(
     help="Train deep networks with predicted gradients, and know what that is worth.",

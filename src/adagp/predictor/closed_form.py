@@ -73,10 +73,12 @@ class ClosedForm:
         Return the norms of the results, which need not be read for it.
         """
         found, layer = self._features(self._pictures(summaries), context), self._newest_layer()
+        squares = []
         for part, result in zip(parts, results, strict=True):
-            torch.mm(found[part.start : part.stop], layer.rows(part.width, part.taps).T, out=result)
-        squares = [_square_of_product(layer, found, part, one) for part, one in zip(parts, results, strict=True)]
-        return torch.stack(squares).sqrt_()
+            seen = found[part.start : part.stop]
+            torch.mm(seen, layer.rows(part.width, part.taps).T, out=result)
+            squares.append(_square(layer, seen, part, result))
+        return torch.stack(squares).clamp_(min=0).sqrt_().float()
 
     @torch.no_grad()
     def learn(
@@ -196,7 +198,7 @@ class _Layer:
         return self._gram
 
     def square(self, seen: Tensor, width: int) -> Tensor:
-        """Return the sum of squares of the products of `seen` with the first `width` rows, from their Gram matrix.
+        """Return the sum of squares of the product of `seen` with the first `width` rows, from their Gram matrix.
 
         In double precision, as the product can be far smaller than its factors.
         """
@@ -206,7 +208,7 @@ class _Layer:
             known = max(one for one in grams if one < width)
             more = self.matrix[known:width].double()
             grams[width] = torch.addmm(grams[known], more.T, more)
-        return torch.dot((seen @ grams[width]).view(-1), seen.view(-1)).clamp_(min=0).float()
+        return torch.dot((seen @ grams[width]).view(-1), seen.view(-1))
 
     def times(self, grams: Mapping[int, Tensor]) -> Tensor:
         """Return the matrix times the matrices of all widths that reach a row, row by row."""
@@ -224,11 +226,9 @@ def _version(network: PredictorNetwork) -> tuple[int, ...]:
     return weight._version, bias._version, weight.data_ptr(), bias.data_ptr()
 
 
-def _square_of_product(layer: _Layer, found: Tensor, part: Part, result: Tensor) -> Tensor:
-    """Return the sum of squares of a part's result, read from it only where that is less work."""
-    if part.width < 16 * found.shape[1]:
-        return square(result)
-    return layer.square(found[part.start : part.stop], part.width)
+def _square(layer: _Layer, seen: Tensor, part: Part, result: Tensor) -> Tensor:
+    """Return the sum of squares of a part's result, which is read only where that is less work than doing without."""
+    return square(result).double() if part.width < 16 * seen.shape[1] else layer.square(seen, part.width)
 
 
 def _add_product(sums: dict[_Key, Tensor], key: _Key, one: Tensor, other: Tensor, share: float) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from adagp.allocator import freed_memory_is_kept
 from adagp.errors import OptionError
 from adagp.plan import Step
 from adagp.predictor.closed_form import ClosedForm, parts_of
@@ -114,10 +115,16 @@ class PredictedSource(LearnedSource):
         return self._closed_form
 
     def _result(self, site: Site) -> Tensor:
-        """Return memory for a prediction, the same from one GP batch to the next: fresh memory costs a third as much again."""
-        if site not in self._results:
-            self._results[site] = torch.empty(site.rows, site.width, device=site.weight.device)
-        return self._results[site]
+        """Return memory for a prediction, the same from one GP batch to the next: fresh memory costs a third as much again.
+
+        Not so where freed memory is kept: it is what the last layers have just used, and still in the processor's caches.
+        """
+        result = self._results.get(site)
+        if result is None:
+            result = torch.empty(site.rows, site.width, device=site.weight.device)
+            if result.device.type != "cpu" or not freed_memory_is_kept():
+                self._results[site] = result
+        return result
 
     def pool(self, samples: Tensor) -> Tensor:
         """Average each channel down to the grid."""

@@ -11,6 +11,12 @@ import os
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of the parameters in <malloc.h>
 _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 _LARGEST = (1 << 30, 1 << 25)  # the second is the most that older C libraries take
+_kept = False
+
+
+def freed_memory_is_kept() -> bool:
+    """Tell whether `keep_freed_memory` has taken effect in this process."""
+    return _kept
 
 
 def keep_freed_memory() -> bool:
@@ -19,12 +25,13 @@ def keep_freed_memory() -> bool:
     For programs that train on processors; it holds for the whole process and cannot be undone. Only glibc has it. It is left
     alone where its environment variables say how memory is to be handled.
     """
+    global _kept
     if any(name in os.environ for name in _SETTINGS) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    if not any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
-        return False
-    return bool(mallopt(_TRIM_THRESHOLD, -1))
+    if any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
+        _kept = bool(mallopt(_TRIM_THRESHOLD, -1))
+    return _kept

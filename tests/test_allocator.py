@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from adagp.train.allocator import keep_freed_memory
+from adagp.allocator import keep_freed_memory
 
 SCRIPT = """
 import resource, sys
 import torch
-from adagp.train.allocator import keep_freed_memory
+from adagp.allocator import keep_freed_memory
 
 kept = keep_freed_memory() if sys.argv[1] == "keep" else None
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
