@@ -129,7 +129,7 @@ def _convolution(module: nn.Module, inputs: Tensor, gradient: Tensor, shape: Siz
     places, weights = (one.transpose(0, 1).reshape(-1) for one in choose(gradient.flatten(2), k))
     pixels, inside = _under(geometry, inputs.shape[2:], gradient.shape[2:], shape[2:], places.device)
     first = _first_rows(samples, channels, geometry.groups, k, inputs.shape[2:].numel(), places.device)
-    rows = pixels.index_select(1, places).add_(first)
+    rows = pixels.gather(1, places.expand(len(pixels), -1)).add_(first)  # half of the time of index_select
     factors = inside.to(weights.dtype).index_select(1, places).mul_(weights)
     table = inputs.unflatten(1, (geometry.groups, shape[1])).movedim(2, -1).reshape(-1, shape[1])
     sums = _bag_sums(table, rows.view(-1, samples * k), factors.view(-1, samples * k))
