@@ -36,7 +36,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="Run all benchmarks, print their ratios, write them as JSON.")
     parser.add_argument("--out", type=Path, default=Path("runs/bench.json"))
-    parser.add_argument("--quick", action="store_true", help="seven rounds instead of 21, and a shorter whole run")
+    parser.add_argument("--quick", action="store_true", help="seven rounds instead of 15, and a shorter whole run")
     parser.add_argument("--rounds", type=int, default=None, help="more rounds, for a ratio that is close to its limit")
     parser.add_argument("--threads", type=int, default=None, help="processor threads")
     parser.add_argument(
@@ -48,7 +48,7 @@ def main() -> None:
     if arguments.threads or arguments.busy:
         torch.set_num_threads(arguments.threads or 1)
     keep_freed_memory()  # as `adagp train` does, for all contenders
-    rounds = arguments.rounds or (7 if arguments.quick else 21)
+    rounds = arguments.rounds or (7 if arguments.quick else 15)
     clock = Clock(rounds, process=arguments.busy)
     rows: list[Ratio] = []
     for name, group in _groups(clock, arguments.quick):
@@ -88,7 +88,7 @@ def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[
 def _data_loading(clock: Clock) -> Ratio:
     """The quickest of the models that learn from 32x32 images sees its samples in GP batches, one after the other."""
     subject = Subject("resnet20", 128)
-    seconds = clock.race({"forward and step": subject.plain(backward=False)}).seconds("forward and step")
+    seconds = clock.race({"forward and step": [subject.plain(backward=False)]}).seconds("forward and step")
     return tools.data_loading(clock, subject.batch / seconds, f"a GP batch of {subject.model}")
 
 

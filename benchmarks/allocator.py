@@ -44,7 +44,7 @@ def main() -> None:
     if kind == "keep" and not keep_freed_memory():
         raise SystemExit("this C library does not keep freed memory, or is told not to by the environment.")
     run = after(Subject(model, int(batch), float(width)).plain(backward=True), WARMUP)
-    seconds = Clock(int(rounds), process == "True").race({"bp": run}).seconds("bp")
+    seconds = Clock(int(rounds), process == "True").race({"bp": [run]}).seconds("bp")
     print(seconds, peak_memory(torch.device("cpu")))
 
 

@@ -4,7 +4,7 @@ from adagp.lab.published import published
 from adagp.plan import Phase, Step
 from adagp.schedules import BackpropOnly, Ladder, Rung, parse_schedule
 from adagp.sources import PredictedSource
-from benchmarks.measure import Clock, Ratio
+from benchmarks.measure import Clock, Ratio, twice
 from benchmarks.subjects import Subject, after
 
 WARMUP = 2
@@ -16,13 +16,12 @@ def batches(subject: Subject, clock: Clock, gp_at_most: float | None, bp_at_most
     learning = Ladder(warmup=10**9)
     race = clock.race(
         {
-            "plain bp": subject.plain(backward=True),
-            "forward and step": subject.plain(backward=False),
-            "gp": after(subject.under(Ladder(1, (Rung(1, 0),))), WARMUP),
-            "plain bp again": subject.plain(backward=True),
-            "bp with predictor": subject.under(learning),
-            "bp with metrics": subject.under(learning, metrics_every=1),
-            "bp under adagp without predictor": subject.under(BackpropOnly()),
+            "plain bp": twice(lambda: subject.plain(backward=True)),
+            "forward and step": twice(lambda: subject.plain(backward=False)),
+            "gp": twice(lambda: after(subject.under(Ladder(1, (Rung(1, 0),))), WARMUP)),
+            "bp with predictor": twice(lambda: subject.under(learning)),
+            "bp with metrics": [subject.under(learning, metrics_every=1)],
+            "bp under adagp without predictor": [subject.under(BackpropOnly())],
         }
     )
 
@@ -35,7 +34,7 @@ def batches(subject: Subject, clock: Clock, gp_at_most: float | None, bp_at_most
         row("gp", "forward and step", gp_at_most),
         row("bp with predictor", at_most=bp_at_most),
         row("bp under adagp without predictor"),
-        row("plain bp again"),  # the same batch twice: how far a ratio is off by chance
+        Ratio(f"{subject.name}: plain bp / plain bp of another such model", race.chance("plain bp")),
         Ratio(f"{subject.name}: bp with metrics every 10 / without", 1 + sampled / 10),
         row("gp"),
     ]
@@ -45,7 +44,7 @@ def parts(subject: Subject, clock: Clock, number: int) -> Ratio:
     """Return a BP batch whose predictor learns from one of so many parts of the rows, against plain BP."""
     learning, source = Ladder(warmup=10**9), PredictedSource(parts=number)
     race = clock.race(
-        {"plain": subject.plain(backward=True), "parts": subject.under(learning, sources={"predicted": source})}
+        {"plain": [subject.plain(backward=True)], "parts": [subject.under(learning, sources={"predicted": source})]}
     )
     name = f"{subject.name}: bp with predictor, one of {number} parts / plain bp"
     return Ratio(name, race.ratio("parts", "plain"), None, race.milliseconds("parts", "plain"))
@@ -57,8 +56,11 @@ def approximation(clock: Clock) -> list[Ratio]:
     sample = subject.data()[0][:2]
     gains = published("approximation-table3").numbers("speedup")
     names = ("zero", "topk")
-    runs = {name: subject.under(parse_schedule("approx:1", 1, None, name), sample=sample) for name in names}
-    race = clock.race({"plain": subject.plain(backward=True), **runs})
+    schedules = {name: parse_schedule("approx:1", 1, None, name) for name in names}
+    race = clock.race(
+        {"plain": twice(lambda: subject.plain(backward=True))}
+        | {name: twice(lambda one=one: subject.under(one, sample=sample)) for name, one in schedules.items()}  # type: ignore[misc]
+    )
     found = {name: race.ratio(name, "plain") for name in names}
     return [
         Ratio(
@@ -76,9 +78,9 @@ def feedback(clock: Clock) -> list[Ratio]:
     subject = Subject("resnet20", 128)
     race = clock.race(
         {
-            "plain": subject.plain(backward=True),
-            "least": subject.plain(backward=False),
-            "gp": after(subject.under(Ladder(1, (Rung(1, 0),), "feedback")), WARMUP),
+            "plain": [subject.plain(backward=True)],
+            "least": [subject.plain(backward=False)],
+            "gp": [after(subject.under(Ladder(1, (Rung(1, 0),), "feedback")), WARMUP)],
         }
     )
     return [
@@ -93,10 +95,10 @@ def compiled(clock: Clock) -> list[Ratio]:
     learning, predicting = Ladder(warmup=10**9), Ladder(1, (Rung(1, 0),))
     race = clock.race(
         {
-            "bp": subject.under(learning),
-            "bp compiled": subject.under(learning, compile=True),
-            "gp": after(subject.under(predicting), WARMUP),
-            "gp compiled": after(subject.under(predicting, compile=True), WARMUP + 1),
+            "bp": [subject.under(learning)],
+            "bp compiled": [subject.under(learning, compile=True)],
+            "gp": [after(subject.under(predicting), WARMUP)],
+            "gp compiled": [after(subject.under(predicting, compile=True), WARMUP + 1)],
         }
     )
     return [

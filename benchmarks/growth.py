@@ -45,10 +45,10 @@ def draw(path: Path, clock: Clock) -> None:
 def _times(subject: Subject, clock: Clock) -> dict[str, float]:
     race = clock.race(
         {
-            "plain bp": subject.plain(backward=True),
-            "bp with predictor": subject.under(Ladder(warmup=10**9)),
-            "forward and step": subject.plain(backward=False),
-            "gp": after(subject.under(Ladder(1, (Rung(1, 0),))), WARMUP),
+            "plain bp": [subject.plain(backward=True)],
+            "bp with predictor": [subject.under(Ladder(warmup=10**9))],
+            "forward and step": [subject.plain(backward=False)],
+            "gp": [after(subject.under(Ladder(1, (Rung(1, 0),))), WARMUP)],
         }
     )
     return {line: race.seconds(line) for line in LINES}

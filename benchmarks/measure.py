@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 Run = Callable[[], object]
 
@@ -29,21 +29,33 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Race:
-    """The seconds that each contender took in each round."""
+    """The seconds that each of a contender's models took in each round."""
 
-    times: Mapping[str, Sequence[float]]
+    times: Mapping[str, Sequence[Sequence[float]]]
 
     def seconds(self, name: str) -> float:
         """Return the median of a contender."""
-        return median(self.times[name])
+        return median(self._rounds(name))
 
     def ratio(self, name: str, other: str) -> float:
         """Return the median over the rounds of one contender's time over another's: what slows a round, slows both."""
-        return median(one / two for one, two in zip(self.times[name], self.times[other], strict=True))
+        return _median_ratio(self._rounds(name), self._rounds(other))
+
+    def chance(self, name: str) -> float:
+        """Return the same ratio for two models of one contender, which would be 1 if nothing were left to chance."""
+        first, second = self.times[name]
+        return _median_ratio(second, first)
 
     def milliseconds(self, name: str, other: str) -> str:
         """Return the medians behind a ratio, in words."""
         return f"{1000 * self.seconds(name):.1f} / {1000 * self.seconds(other):.1f} ms"
+
+    def _rounds(self, name: str) -> list[float]:
+        return [mean(models) for models in zip(*self.times[name], strict=True)]
+
+
+def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float:
+    return median(one / two for one, two in zip(times, others, strict=True))
 
 
 @dataclass(frozen=True)
@@ -53,22 +65,30 @@ class Clock:
     The latter (`process`) leaves out waiting for the processor, so it means something with one thread only.
     """
 
-    rounds: int = 21
+    rounds: int = 15
     process: bool = False
 
     def now(self) -> float:
         """Return the time in seconds since some moment."""
         return time.process_time() if self.process else time.perf_counter()
 
-    def race(self, contenders: Mapping[str, Run]) -> Race:
-        """Run all contenders once in each round, after one round to warm up. Each round begins with another one."""
-        names = list(contenders)
-        times: dict[str, list[float]] = {name: [] for name in names}
+    def race(self, contenders: Mapping[str, Sequence[Run]]) -> Race:
+        """Run all models of all contenders once in each round, after one round to warm up. Each round begins with another.
+
+        Two models of a contender are better than one: where the memory of a model happens to lie is worth some per cent.
+        """
+        runs = [(name, place, run) for name, models in contenders.items() for place, run in enumerate(models)]
+        times: dict[str, list[list[float]]] = {name: [[] for _ in models] for name, models in contenders.items()}
         for round_number in range(self.rounds + 1):
-            first = round_number % len(names)
-            for name in names[first:] + names[:first]:
+            first = round_number % len(runs)
+            for name, place, run in runs[first:] + runs[:first]:
                 start = self.now()
-                contenders[name]()
+                run()
                 if round_number:
-                    times[name].append(self.now() - start)
+                    times[name][place].append(self.now() - start)
         return Race(times)
+
+
+def twice(make: Callable[[], Run]) -> list[Run]:
+    """Return two models of a contender."""
+    return [make(), make()]

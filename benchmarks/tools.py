@@ -51,7 +51,7 @@ def command_line(rounds: int) -> list[Ratio]:
         "adagp --help": ["-m", "adagp", "--help"],
     }
     clock = Clock(rounds)
-    race = clock.race({name: _program(arguments) for name, arguments in contenders.items()})
+    race = clock.race({name: [_program(arguments)] for name, arguments in contenders.items()})
     return [
         Ratio(f"{name} / an empty Python", race.ratio(name, "python"), None, f"{race.seconds(name):.2f} s")
         for name in list(contenders)[1:]
