@@ -78,7 +78,7 @@ class ClosedForm:
             seen = found[part.start : part.stop]
             torch.mm(seen, layer.rows(part.width, part.taps).T, out=result)
             squares.append(_square(layer, seen, part, result))
-        return torch.stack(squares).clamp_(min=0).sqrt_().float()
+        return torch.stack(squares).clamp_(min=0).sqrt_()
 
     @torch.no_grad()
     def learn(
@@ -181,7 +181,7 @@ class _Layer:
         self.matrix = torch.cat([network.readout.weight, network.readout.bias[:, None]], dim=1)
         self._rows: dict[tuple[int, int], Tensor] = {}
         self._width, self._gram = 0, self.matrix.new_zeros(self.matrix.shape[1], self.matrix.shape[1] - 1)
-        self._exact_grams = {0: self.matrix.new_zeros(self.matrix.shape[1], self.matrix.shape[1], dtype=torch.double)}
+        self._exact_grams: dict[int, Tensor] = {}
 
     def rows(self, width: int, taps: int) -> Tensor:
         """Return the first `width` rows, in memory order."""
@@ -205,9 +205,9 @@ class _Layer:
         seen = seen.double()
         grams = self._exact_grams
         if width not in grams:
-            known = max(one for one in grams if one < width)
+            known = max((one for one in grams if one < width), default=0)
             more = self.matrix[known:width].double()
-            grams[width] = torch.addmm(grams[known], more.T, more)
+            grams[width] = more.T @ more + grams.get(known, 0)
         return torch.dot((seen @ grams[width]).view(-1), seen.view(-1))
 
     def times(self, grams: Mapping[int, Tensor]) -> Tensor:
@@ -227,8 +227,12 @@ def _version(network: PredictorNetwork) -> tuple[int, ...]:
 
 
 def _square(layer: _Layer, seen: Tensor, part: Part, result: Tensor) -> Tensor:
-    """Return the sum of squares of a part's result, which is read only where that is less work than doing without."""
-    return square(result).double() if part.width < 16 * seen.shape[1] else layer.square(seen, part.width)
+    """Return the sum of squares of a part's result, which is read only where that is less work than doing without.
+
+    Other devices than the processor read fast, and not all have double precision.
+    """
+    read = part.width < 16 * seen.shape[1] or seen.device.type != "cpu"
+    return square(result) if read else layer.square(seen, part.width).float()
 
 
 def _add_product(sums: dict[_Key, Tensor], key: _Key, one: Tensor, other: Tensor, share: float) -> None:
