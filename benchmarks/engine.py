@@ -16,9 +16,9 @@ def batches(subject: Subject, clock: Clock, gp_at_most: float | None, bp_at_most
     learning = Ladder(warmup=10**9)
     race = clock.race(
         {
-            "plain bp": twice(lambda: subject.plain(backward=True)),
             "forward and step": twice(lambda: subject.plain(backward=False)),
             "gp": twice(lambda: after(subject.under(Ladder(1, (Rung(1, 0),))), WARMUP)),
+            "plain bp": twice(lambda: subject.plain(backward=True)),
             "bp with predictor": twice(lambda: subject.under(learning)),
             "bp with metrics": [subject.under(learning, metrics_every=1)],
             "bp under adagp without predictor": [subject.under(BackpropOnly())],

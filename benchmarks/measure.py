@@ -34,12 +34,17 @@ class Race:
     times: Mapping[str, Sequence[Sequence[float]]]
 
     def seconds(self, name: str) -> float:
-        """Return the median of a contender."""
-        return median(self._rounds(name))
+        """Return the median of a contender, which is the mean of those of its models."""
+        return mean(median(times) for times in self.times[name])
 
     def ratio(self, name: str, other: str) -> float:
-        """Return the median over the rounds of one contender's time over another's: what slows a round, slows both."""
-        return _median_ratio(self._rounds(name), self._rounds(other))
+        """Return the median over the rounds of one contender's time over another's: what slows a round, slows both.
+
+        First models are compared with first ones and second with second ones; the ratio is the mean of both.
+        """
+        ours, theirs = self.times[name], self.times[other]
+        pairs = [(ours[place % len(ours)], theirs[place % len(theirs)]) for place in range(max(len(ours), len(theirs)))]
+        return mean(_median_ratio(one, two) for one, two in pairs)
 
     def chance(self, name: str) -> float:
         """Return the same ratio for two models of one contender, which would be 1 if nothing were left to chance."""
@@ -49,9 +54,6 @@ class Race:
     def milliseconds(self, name: str, other: str) -> str:
         """Return the medians behind a ratio, in words."""
         return f"{1000 * self.seconds(name):.1f} / {1000 * self.seconds(other):.1f} ms"
-
-    def _rounds(self, name: str) -> list[float]:
-        return [mean(models) for models in zip(*self.times[name], strict=True)]
 
 
 def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float:
@@ -73,15 +75,20 @@ class Clock:
         return time.process_time() if self.process else time.perf_counter()
 
     def race(self, contenders: Mapping[str, Sequence[Run]]) -> Race:
-        """Run all models of all contenders once in each round, after one round to warm up. Each round begins with another.
+        """Run all models of all contenders once in each round, after one round to warm up.
 
-        Two models of a contender are better than one: where the memory of a model happens to lie is worth some per cent.
+        Each round begins with another one, and every second round goes backwards; contenders that are named one after the
+        other run so, and share what slows the machine for a second. Two models of a contender are better than one: where
+        the memory of a model happens to lie is worth some per cent.
         """
-        runs = [(name, place, run) for name, models in contenders.items() for place, run in enumerate(models)]
+        most = max(len(models) for models in contenders.values())
+        laps = [(name, place) for place in range(most) for name in contenders if place < len(contenders[name])]
         times: dict[str, list[list[float]]] = {name: [[] for _ in models] for name, models in contenders.items()}
         for round_number in range(self.rounds + 1):
-            first = round_number % len(runs)
-            for name, place, run in runs[first:] + runs[:first]:
+            first = round_number % len(laps)
+            order = laps[first:] + laps[:first]
+            for name, place in order if round_number % 2 else reversed(order):
+                run = contenders[name][place]
                 start = self.now()
                 run()
                 if round_number:
