@@ -198,7 +198,7 @@ class _Layer:
         return self._gram
 
     def square(self, seen: Tensor, width: int) -> Tensor:
-        """Return the sum of squares of the product of `seen` with the first `width` rows, from their Gram matrix.
+        """Return the sum of squares of the product of `seen` with the first `width` rows: that of their Gram matrices.
 
         In double precision, as the product can be far smaller than its factors.
         """
@@ -208,7 +208,7 @@ class _Layer:
             known = max((one for one in grams if one < width), default=0)
             more = self.matrix[known:width].double()
             grams[width] = more.T @ more + grams.get(known, 0)
-        return torch.dot((seen @ grams[width]).view(-1), seen.view(-1))
+        return torch.dot((seen.T @ seen).view(-1), grams[width].view(-1))
 
     def times(self, grams: Mapping[int, Tensor]) -> Tensor:
         """Return the matrix times the matrices of all widths that reach a row, row by row."""
