@@ -168,6 +168,26 @@ def test_what_is_kept_of_an_activation_is_small() -> None:
     assert source.shared(trainer.survey.sites) == []
 
 
+@pytest.mark.parametrize("schedule", [gp_only(), Ladder(warmup=1)], ids=["gp", "bp"])
+def test_a_large_output_of_a_small_input_is_summarised_without_reading_it(schedule: Ladder) -> None:
+    """The layer's answer to the mean input stands in for its outputs; a layer that is called so is not watched again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True))
+    trainer = trainer_for(model, schedule)
+    source = trainer.sources["predicted"]
+    assert isinstance(source, PredictedSource)
+    inputs = torch.randn(40, 3, 32, 32)
+    with trainer.batch() as batch:
+        loss = model(inputs).mean()
+        ((site, (mean, samples)),) = source._waiting.items()
+        assert samples == 40
+        assert source._means[site]._matrix == (32 * 32 * 32, 1), "one answer instead of forty"
+        expected = model[0].forward(inputs).detach().mean(0)
+        torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-5)
+        batch.backward(loss)
+        batch.step()
+
+
 def test_users_own_loop_with_clipping_scheduler_and_micro_batches() -> None:
     """The own-loop form, two micro-batches a batch, equals a plain loop with the joined batch; no dropout or batch norm."""
     torch.manual_seed(0)
