@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from adagp.schedules import Ladder, Rung
 from adagp.sources import PredictedSource
@@ -58,6 +59,10 @@ def _warm_up() -> None:
     digits = Subject("digits_cnn", 32)
     digits.plain(backward=True)()
     after(digits.under(Ladder(1, (Rung(1, 0),))), 4)
+    features = torch.ones(512, 65, dtype=torch.double)  # what larger models need besides: norms of wide predictions,
+    torch.dot((features.T @ features).view(-1), torch.ones(65 * 65, dtype=torch.double))
+    with torch.no_grad():  # and a convolution's answer to a single sample
+        nn.Conv2d(3, 32, 3, padding=1)(torch.ones(1, 3, 32, 32))
 
 
 def main() -> None:
