@@ -9,8 +9,8 @@ from torch import Size, Tensor, nn
 
 from adagp.predictor.layout import CHANNELS_LAST
 
-_LARGE = 2**20
-"""Numbers of an output below which another pass over it costs less than calling its layer once more."""
+_LARGE = 3 * 2**20
+"""Numbers of an output below which another pass over it costs less than calling its layer once more: measured, two threads."""
 _SMALL = 2**17
 """Numbers of a mean above which its memory is not kept."""
 _AFFINE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)

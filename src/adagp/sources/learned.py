@@ -83,7 +83,10 @@ class LearnedSource(TrainedSource):
         return [found.get(site) for site in sites]
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Return the norms that the prediction came with; a lower precision than its own may have changed them."""
+        """Return the norms that the prediction came with; a lower precision than its own may have changed them.
+
+        A source derived from this one that changes what `produce` returns must answer for itself.
+        """
         exact = all(gradient.dtype == torch.float32 for gradient in gradients)
         return self._sizes if exact else super().sizes(gradients)
 

@@ -220,7 +220,8 @@ class Batch:
             source = trainer.sources[name]
             given = source.give(sites)
             pairs += given
-            sizes += [source.sizes([one for _, one in given])] if given else []
+            if given:
+                sizes.append(source.sizes([one for _, one in given]))
         if not pairs:
             return
         self.guarded = not trainer.guard.allows([site for site, _ in pairs], torch.cat(sizes), trainer.norms)
