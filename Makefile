@@ -26,7 +26,7 @@ bench: $(READY)
 
 results: $(READY)
 	$(BIN)/adagp reproduce all --budget quick --out runs/reproduce-quick
-	$(BIN)/python -m benchmarks.write_results runs/reproduce-quick/verdicts.md
+	$(BIN)/python -m tools.write_results runs/reproduce-quick/verdicts.md
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

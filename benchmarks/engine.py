@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from adagp.lab.published import published
 from adagp.plan import Phase, Step
+from adagp.reproduce.published import published
 from adagp.schedules import BackpropOnly, Ladder, Rung, parse_schedule
 from adagp.sources import PredictedSource
 from benchmarks.measure import Clock, Ratio, twice

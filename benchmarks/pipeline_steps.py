@@ -14,16 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from adagp.distributed.processes import Group
+from adagp.distributed.stages import ModelStage
+from adagp.distributed.update import Updater
+from adagp.distributed.worker import Worker
+from adagp.engine.attach import attach
+from adagp.engine.hooks import Watcher
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
-from adagp.pipe.runtime_group import Group
-from adagp.pipe.runtime_stages import ModelStage
-from adagp.pipe.runtime_update import Updater
-from adagp.pipe.runtime_worker import Worker
 from adagp.plan import BACKPROP_ALL, Phase
 from adagp.schedules.base import predicted_plan
 from adagp.tasks.base import Task
-from adagp.train.attach import attach
-from adagp.train.watch import Watcher
 
 DEVICES = 4
 MICRO_BATCHES = 4

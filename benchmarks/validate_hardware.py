@@ -2,7 +2,7 @@
 
     python -m benchmarks.validate_hardware
 
-The published figures come from src/adagp/lab/published.toml; ours are computed here, with the defaults for every model.
+The published figures come from src/adagp/reproduce/published.toml; ours are computed here, with the defaults for every model.
 """
 
 from dataclasses import replace
@@ -11,10 +11,10 @@ from statistics import mean
 
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Array, Simulation, Technology, Workload, simulate
-from adagp.lab.published import published
-from adagp.lab.reproduce.accelerator import FIGURES, SETS, paper_run
-from adagp.lab.workloads import PAPER_MODELS as MODELS
-from adagp.lab.workloads import model_workload
+from adagp.reproduce.accelerator import FIGURES, SETS, paper_run
+from adagp.reproduce.published import published
+from adagp.workloads import PAPER_MODELS as MODELS
+from adagp.workloads import model_workload
 
 DATAFLOWS = ("ws", "os", "is", "rs")
 Workloads = dict[str, dict[str, Workload]]

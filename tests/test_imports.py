@@ -14,13 +14,14 @@ import adagp
 ROOT = Path(adagp.__file__).parent
 HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "jinja2", "vl_convert")
 
-FOUNDATION = {"errors", "registry", "plan", "_version"}
+FOUNDATION = {"errors", "registry", "plan", "statistics", "_version"}
 """May be imported from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "registry": {"errors"},
     "plan": set(),
+    "statistics": set(),
     "_version": set(),
     "allocator": set(),
     "schedules": set(),
@@ -32,19 +33,24 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"models"},
     "detection": {"data"},
     "tasks": {"data", "detection", "models", "run"},
-    "train": {"predictor", "run", "schedules", "sites", "sources", "tasks"},
+    "engine": {"predictor", "schedules", "sites", "sources"},
+    "train": {"engine", "run", "schedules", "sources", "tasks"},
     "hw": {"schedules"},
-    "pipe": {"hw", "predictor", "run", "schedules", "sites", "sources", "tasks", "train"},
+    "pipe": {"hw", "schedules"},
+    "distributed": {"engine", "pipe", "predictor", "run", "sites", "sources", "tasks", "train"},
     "trace": {"hw", "models"},
-    "report": {"hw", "lab", "models", "pipe", "run"},
+    "workloads": {"data", "hw", "models", "trace"},
+    "model_table": {"models", "predictor", "sites"},
+    "figures": {"hw", "pipe", "run"},
+    "report": {"figures", "hw", "models", "pipe", "run", "workloads"},
 }
 """The rooms that each room may import, besides itself and the foundation."""
 
-FREE = {"lab", "cli", "__main__", "rtl"}
+FREE = {"compare", "reproduce", "demo", "cli", "__main__"}
 """Rooms that put others together: they may import every room but the command line."""
 
-TORCH_FREE = ("errors", "registry", "plan", "schedules", "run", "hw", "pipe")
-"""Rooms none of whose files imports torch, not even inside a function; pipe.runtime and its parts aside."""
+TORCH_FREE = ("errors", "registry", "plan", "statistics", "schedules", "run", "hw", "pipe")
+"""Rooms none of whose files imports torch, not even inside a function."""
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -102,7 +108,9 @@ MODULES = sorted(sources())
 
 
 def test_the_source_was_found() -> None:
-    assert {"adagp", "adagp.errors", "adagp.schedules.ladder", "adagp.train.engine", "adagp.cli.train"} <= set(MODULES)
+    assert {"adagp", "adagp.errors", "adagp.schedules.ladder", "adagp.engine.trainer", "adagp.cli.train"} <= set(
+        MODULES
+    )
     assert "adagp.schedules.text" in imports("adagp.schedules", everywhere=False)
     assert "adagp.train.session" in imports("adagp.cli.train", everywhere=True)
     assert "adagp.train.session" not in imports("adagp.cli.train", everywhere=False)
@@ -126,7 +134,7 @@ def test_foundations_import_no_room() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [name for name in MODULES if room(name) in TORCH_FREE and not name.startswith("adagp.pipe.runtime")],
+    [name for name in MODULES if room(name) in TORCH_FREE and not name.startswith("adagp.distributed.session")],
 )
 def test_torch_free_rooms_name_no_torch(module: str) -> None:
     assert not {name.split(".")[0] for name in imports(module, everywhere=True)} & {"torch", "torchvision", "timm"}
@@ -153,8 +161,8 @@ def test_accelerator_model_and_training_never_meet() -> None:
                 left += own(imports(name, everywhere=True)) - {"adagp"}
         return {room(name) for name in seen}
 
-    assert {"train", "sources", "plan"} <= reach("adagp.train.session")
-    meeting = [name for name in MODULES if {"hw", "train"} <= reach(name) and room(name) not in FREE]
+    assert {"engine", "sources", "plan"} <= reach("adagp.train.session")
+    meeting = [name for name in MODULES if {"hw", "engine"} <= reach(name) and room(name) not in FREE]
     assert meeting == []
 
 

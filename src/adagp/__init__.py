@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 from adagp._version import __version__
 
 if TYPE_CHECKING:
+    from adagp.engine.attach import attach
+    from adagp.engine.guard import Guard
+    from adagp.engine.trainer import Trainer
+    from adagp.engine.validate import validate
     from adagp.errors import AdagpError
     from adagp.plan import Phase, Plan, Step
     from adagp.predictor.reorganize import register_rule
@@ -34,10 +38,6 @@ if TYPE_CHECKING:
         SyntheticSource,
         TopKSource,
     )
-    from adagp.train.attach import attach
-    from adagp.train.engine import Trainer
-    from adagp.train.guard import Guard
-    from adagp.train.validate import validate
 
 _HOMES = {
     "AdagpError": "adagp.errors",
@@ -45,7 +45,7 @@ _HOMES = {
     "BackpropOnly": "adagp.schedules",
     "EpochAlternation": "adagp.schedules",
     "FeedbackSource": "adagp.sources",
-    "Guard": "adagp.train.guard",
+    "Guard": "adagp.engine.guard",
     "Ladder": "adagp.schedules",
     "LearningOptions": "adagp.sources",
     "MixedSource": "adagp.sources",
@@ -62,11 +62,11 @@ _HOMES = {
     "Step": "adagp.plan",
     "SyntheticSource": "adagp.sources",
     "TopKSource": "adagp.sources",
-    "Trainer": "adagp.train.engine",
-    "attach": "adagp.train.attach",
+    "Trainer": "adagp.engine.trainer",
+    "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
     "register_rule": "adagp.predictor.reorganize",
-    "validate": "adagp.train.validate",
+    "validate": "adagp.engine.validate",
 }
 
 __all__ = [

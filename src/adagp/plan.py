@@ -2,7 +2,7 @@
 
 A **site** is a layer whose weight gradient we can take from somewhere else than backpropagation. A **plan** names, for
 one batch, the **source** of every site's weight gradient. A **schedule** (`adagp.schedules`) is a pure function from the
-step to a plan. The engine (`adagp.train.engine`) derives from the plan what has to be computed, and computes nothing else.
+step to a plan. The engine (`adagp.engine.trainer`) derives from the plan what has to be computed, and computes nothing else.
 """
 
 from collections.abc import Iterable, Mapping

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.hw.brute_force import PLACEMENTS, Matrix, systolic_product
 
 from adagp.errors import OptionError
 from adagp.hw import DATAFLOWS, Array, Cost, Operation, Product, Window, array_cost
-from adagp.hw.brute_force import PLACEMENTS, Matrix, systolic_product
 
 SYSTOLIC = ("ws", "os", "is")
 small = st.integers(1, 7)

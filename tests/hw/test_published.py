@@ -6,9 +6,9 @@ import pytest
 
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Simulation, simulate
-from adagp.lab.published import published
-from adagp.lab.reproduce.accelerator import FIGURES, paper_run
-from adagp.lab.workloads import PAPER_MODELS, model_workload
+from adagp.reproduce.accelerator import FIGURES, paper_run
+from adagp.reproduce.published import published
+from adagp.workloads import PAPER_MODELS, model_workload
 
 Found = dict[str, dict[str, list[Simulation]]]
 """Simulations of the thirteen CNNs by dataflow and data set."""

@@ -1,9 +1,9 @@
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.hw.brute_force import Matrix, row_stationary_convolution
 
 from adagp.hw import Array, Operation, Product, Window, array_cost
-from adagp.hw.brute_force import Matrix, row_stationary_convolution
 
 
 def convolve(inputs: Matrix, weights: Matrix, stride: int, groups: int) -> Matrix:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from adagp.lab.catalogue import describe_models
+from adagp.model_table import describe_models
 from adagp.models import MODELS, build_model
 from adagp.models.measure import measure
 

@@ -6,11 +6,11 @@ import pytest
 
 from adagp.hw import Accelerator, Convolution, Elementwise, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
-from adagp.lab.published import published
-from adagp.lab.workloads import PAPER_MODELS, model_workload
 from adagp.pipe import PIPELINES, generate, parse_phases, simulate
 from adagp.pipe.modelled import Link, modelled_costs, output_words
+from adagp.reproduce.published import published
 from adagp.schedules import parse_schedule
+from adagp.workloads import PAPER_MODELS, model_workload
 
 NET = Workload(
     "net",

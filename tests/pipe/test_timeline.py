@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pipe.brute_force import last_tick
 
 from adagp.errors import OptionError
-from adagp.lab.published import published
 from adagp.pipe import PIPELINES, Costs, Program, StageCosts, constant_costs, generate, parse_phases, simulate
-from adagp.pipe.brute_force import last_tick
 from adagp.plan import Phase
+from adagp.reproduce.published import published
 
 
 def steps(name: str, phases: str, alpha: float = 0.0) -> float:

@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 
 from adagp.hw import Accelerator, recorded_run, simulate
-from adagp.lab.workloads import model_workload
 from adagp.report.collect import collect
 from adagp.report.groups import Chapter, chapters
 from adagp.report.modelled import accelerate, pattern, pipelines
+from adagp.workloads import model_workload
 
 
 def only(*paths: Any) -> Chapter:

@@ -11,7 +11,7 @@ from adagp.plan import Step
 from adagp.schedules import Ladder, Rung
 from adagp.sites import Site, survey
 from adagp.sources import LearningOptions, Moment, RunningNorms, SyntheticSource
-from adagp.sources.local import weight_gradient
+from adagp.sources.support.local import weight_gradient
 from adagp.sources.synthetic import SyntheticNetwork
 
 MODEL = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(108, 5, bias=False))

@@ -13,7 +13,7 @@ from adagp.errors import OptionError
 from adagp.plan import Step
 from adagp.sites import survey
 from adagp.sources import Moment, TopKSource
-from adagp.sources.local import weight_gradient
+from adagp.sources.support.local import weight_gradient
 from adagp.sources.topk import choose, topk_gradient
 
 

@@ -9,7 +9,7 @@ from adagp.plan import Step
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
 from adagp.sources import LabelledSource, LearnedSource, LearningOptions, Moment, PredictedSource, ShuffledSource
-from adagp.sources.randomness import step_generator
+from adagp.sources.support.randomness import step_generator
 
 Bind = Callable[[LearnedSource], LearnedSource]
 Watch = Callable[..., list[Tensor]]

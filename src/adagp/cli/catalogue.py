@@ -24,7 +24,7 @@ def models(
 ) -> None:
     """List the models: parameters, multiply-accumulates of a forward pass, sites, and the predictor they need."""
     shape = parse_shape(image)
-    from adagp.lab.catalogue import describe_models
+    from adagp.model_table import describe_models
 
     rows = describe_models(names or None, image=shape, classes=classes, width=width)
     if as_json:

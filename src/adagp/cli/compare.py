@@ -12,7 +12,7 @@ from adagp.run.config import TrainConfig, read_toml
 from adagp.run.folder import to_json
 
 if TYPE_CHECKING:
-    from adagp.lab.compare.comparison import Comparison
+    from adagp.compare.comparison import Comparison
     from adagp.tasks.base import Task
 
 _WHAT, _TRAINING, _MEASURED, _PLACE = "What is compared", "Training, the same for all", "What is measured", "Work"
@@ -132,8 +132,8 @@ def _read(
     data_dir: Path | None,
 ) -> "tuple[Comparison, dict[str, int]]":
     """Return the comparison, its length yet unknown, and what was said of it: epochs or batches."""
-    from adagp.lab.compare.comparison import Comparison
-    from adagp.lab.compare.entries import read_entries, read_settings, refuse_fixed
+    from adagp.compare.comparison import Comparison
+    from adagp.compare.contenders import read_entries, read_settings, refuse_fixed
 
     entries = read_entries(methods)
     common, own = read_settings(texts, entries)
@@ -153,7 +153,7 @@ def _with_data(
     """Return the task, and the comparison with the length that its data give it."""
     from dataclasses import replace
 
-    from adagp.lab.style import require_matplotlib
+    from adagp.figures.style import require_matplotlib
     from adagp.tasks.build import build_task
 
     require_matplotlib()
@@ -169,8 +169,8 @@ def _carry_out(
 
     from adagp.cli.compare_progress import CompareProgress
     from adagp.cli.progress import STOPPED, StopFlag
-    from adagp.lab.compare.carry_out import carry_out
-    from adagp.lab.compare.execute import Stopped
+    from adagp.compare.execute import Stopped
+    from adagp.compare.workflow import carry_out
 
     console = Console(stderr=True)
     command = shlex.join(["adagp", *sys.argv[1:]])
@@ -187,7 +187,7 @@ def _show(document: dict[str, Any], out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from adagp.lab.compare.report import sheets
+    from adagp.compare.tables import sheets
 
     console = Console()
     for sheet in sheets(document):

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from adagp.lab.compare.execute import Failure, Job
+from adagp.compare.execute import Failure, Job
 
 
 class CompareProgress:

@@ -20,9 +20,9 @@ def demo(
     from rich.console import Console
     from rich.progress import Progress
 
-    from adagp.lab import demo as lab
-    from adagp.lab.figures import draw
-    from adagp.lab.style import require_matplotlib
+    from adagp import demo as lab
+    from adagp.figures.curves import draw
+    from adagp.figures.style import require_matplotlib
     from adagp.report.page import require_library, write_report
 
     page = out / "report.html"
@@ -56,7 +56,7 @@ def plot(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("pictures"),
 ) -> None:
     """Draw loss and accuracy curves of runs with their phases, and the predictions' quality by site."""
-    from adagp.lab.figures import draw
+    from adagp.figures.curves import draw
 
     for path in draw(runs, out):
         typer.echo(path)

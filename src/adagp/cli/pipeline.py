@@ -10,14 +10,14 @@ import typer
 
 from adagp.cli.workloads import parse_shape
 from adagp.errors import OptionError
+from adagp.figures.gantt import plot_gantt, text_gantt
+from adagp.figures.style import check_picture_path
 from adagp.hw import DESIGNS, Accelerator
-from adagp.lab.gantt import plot_gantt, text_gantt
-from adagp.lab.style import check_picture_path
-from adagp.lab.workloads import dataset_info, model_workload
 from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import Link, modelled_costs
 from adagp.plan import Phase
+from adagp.workloads import dataset_info, model_workload
 
 _PIPELINE, _MODEL, _OUTPUT = "Pipeline", "Model on accelerators", "Output"
 

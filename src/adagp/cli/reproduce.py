@@ -12,7 +12,7 @@ from adagp.errors import OptionError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from adagp.lab.reproduce.study import Study
+    from adagp.reproduce.study import Study
 
 MOST_JOBS = 8
 """Parts at a time if nobody says how many: each holds its data set in memory."""
@@ -29,9 +29,9 @@ def reproduce(
     device: Annotated[str, typer.Option(help="Device of training: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Repeat the papers' experiments. Finished parts are kept: the same command goes on after a stop."""
-    from adagp.lab.reproduce.catalogue import choose
-    from adagp.lab.reproduce.experiment import check_budget
-    from adagp.lab.reproduce.parts import Place
+    from adagp.reproduce.catalogue import choose
+    from adagp.reproduce.experiment import check_budget
+    from adagp.reproduce.parts import Place
 
     check_budget(budget)
     if names == ["list"]:
@@ -43,7 +43,7 @@ def reproduce(
     from rich.console import Console
 
     from adagp.cli.progress import STOPPED, StopFlag
-    from adagp.lab.reproduce.study import Study
+    from adagp.reproduce.study import Study
 
     folder, console = out or Path("runs") / f"reproduce-{budget}", Console(stderr=True)
     with StopFlag() as stop:
@@ -102,8 +102,8 @@ def _report(study: "Study", folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from adagp.lab.reproduce.experiment import read_verdicts
-    from adagp.lab.reproduce.verdict import tally
+    from adagp.reproduce.experiment import read_verdicts
+    from adagp.reproduce.verdict import tally
 
     console, table = Console(), Table(title=f"Verdicts at budget {study.budget}")
     table.add_column("experiment", no_wrap=True)
@@ -117,8 +117,8 @@ def _report(study: "Study", folder: Path) -> None:
 
 def _list() -> None:
     from adagp.cli.catalogue import print_table
-    from adagp.lab.reproduce.catalogue import EXPERIMENTS
-    from adagp.lab.reproduce.experiment import BUDGETS
+    from adagp.reproduce.catalogue import EXPERIMENTS
+    from adagp.reproduce.experiment import BUDGETS
 
     rows = []
     for name in EXPERIMENTS:

@@ -10,11 +10,11 @@ import typer
 
 from adagp.cli.workloads import Origin, find_origin, parse_shape
 from adagp.errors import OptionError
+from adagp.figures.accelerator import plot_simulation
+from adagp.figures.style import check_picture_path
 from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
 from adagp.hw import simulate as run_simulation
 from adagp.hw.report import simulation_report
-from adagp.lab.hardware_figures import plot_simulation
-from adagp.lab.style import check_picture_path
 from adagp.schedules import parse_schedule
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"

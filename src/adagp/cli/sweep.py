@@ -13,12 +13,12 @@ import typer
 from adagp.cli.simulate import RunOptions, parse_designs
 from adagp.cli.workloads import Origin
 from adagp.errors import OptionError
+from adagp.figures.accelerator import plot_speedups
+from adagp.figures.style import check_picture_path
 from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array
 from adagp.hw import simulate as run_simulation
-from adagp.lab.hardware_figures import plot_speedups
-from adagp.lab.style import check_picture_path
-from adagp.lab.workloads import PAPER_MODELS, dataset_info, model_workload
 from adagp.models import MODELS
+from adagp.workloads import PAPER_MODELS, dataset_info, model_workload
 
 
 @dataclass(frozen=True)

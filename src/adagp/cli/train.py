@@ -228,7 +228,7 @@ def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
         from adagp.train.session import Session
 
         return Session(options, **place)
-    from adagp.pipe.runtime import ParallelSession
+    from adagp.distributed.session import ParallelSession
 
     return ParallelSession(options, **place)
 

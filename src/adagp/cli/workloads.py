@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adagp.errors import OptionError
 from adagp.hw import Recorded, Workload, load_workload, recorded_run
-from adagp.lab.workloads import dataset_info, model_workload
+from adagp.workloads import dataset_info, model_workload
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from statistics import mean
 from typing import Any
 
-from adagp.lab.style import SHADE
+from adagp.figures.style import SHADE
+from adagp.report.chart_style import INK, Chart, Spec, axis, colour, dashes, finish, short, tip
 from adagp.report.groups import Chapter, Group, final_accuracy, training_seconds
-from adagp.report.looks import INK, Chart, Spec, axis, colour, dashes, finish, short, tip
 from adagp.report.verdict import Moment
 
 BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adagp.lab.intervals import Interval, interval
 from adagp.report.collect import Epoch, RunRecord
+from adagp.statistics import Interval, interval
 
 NOT_A_CHOICE = ("seed", "data_dir", "command")
 """What config.json holds that does not tell groups apart."""

@@ -6,11 +6,10 @@ from functools import cache
 from typing import Any
 
 from adagp.errors import AdagpError, ModelError
+from adagp.figures.gantt import what
 from adagp.hw import Accelerator, Workload, replayed_run, simulate
 from adagp.hw.duties import PREDICTED
 from adagp.hw.report import simulation_report
-from adagp.lab.gantt import what
-from adagp.lab.workloads import dataset_info, model_workload
 from adagp.models import MODELS
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases
 from adagp.pipe import simulate as dry_run
@@ -18,6 +17,7 @@ from adagp.pipe.actions import UPDATE
 from adagp.plan import Phase
 from adagp.report.groups import Chapter, Group
 from adagp.run.methods import METHODS
+from adagp.workloads import dataset_info, model_workload
 
 DEVICES = 4
 MICRO_BATCHES = 4

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from adagp.report import curves, panels, tables
+from adagp.report import charts as panels
+from adagp.report import curves, tables
+from adagp.report.chart_style import Chart, Key, series
 from adagp.report.groups import Chapter
-from adagp.report.looks import Chart, Key, series
 from adagp.report.modelled import DEVICES, MICRO_BATCHES, Accelerated, accelerate, pattern, pipelines
 from adagp.report.tables import Table
 from adagp.report.verdict import compared_at, moments, verdict

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from adagp.lab.intervals import Interval, interval
 from adagp.report.collect import RunRecord
 from adagp.report.groups import Chapter, Group, batches, final_accuracy, seconds_of, training_seconds
 from adagp.report.modelled import Accelerated, Pipelined
 from adagp.report.verdict import Moment, seconds_text
+from adagp.statistics import Interval, interval
 
 UNKNOWN = "–"
 EXTRAS = {"test_bleu": ("BLEU", "{:.2f}"), "test_map50": ("mAP at IoU 0.5", "{:.4f}")}

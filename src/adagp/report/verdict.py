@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from adagp.lab.intervals import Interval, difference, interval
 from adagp.report.collect import RunRecord
 from adagp.report.groups import Chapter, Group, batches, final_accuracy, seconds_of, training_seconds
+from adagp.statistics import Interval, difference, interval
 
 SAME = 0.05
 """Two ends that differ by less than this share count as one moment."""

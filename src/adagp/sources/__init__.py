@@ -3,14 +3,14 @@
 from adagp.sources.base import SOURCES, Moment, Source
 from adagp.sources.constant import SkipSource, ZeroSource
 from adagp.sources.feedback import FeedbackSource
-from adagp.sources.learned import LearnedSource
 from adagp.sources.mixed import MixedSource, feedback_and_replay
-from adagp.sources.norms import RunningNorms
-from adagp.sources.options import LearningOptions
 from adagp.sources.predicted import PredictedSource
 from adagp.sources.random import NoiseSource, RandomSource
 from adagp.sources.remapped import RemappedSource
 from adagp.sources.remembered import AverageSource, ReplaySource
+from adagp.sources.support.learned import LearnedSource
+from adagp.sources.support.norms import RunningNorms
+from adagp.sources.support.options import LearningOptions
 from adagp.sources.synthetic import SyntheticSource
 from adagp.sources.topk import TopKSource
 from adagp.sources.variants import LabelledSource, ShuffledSource

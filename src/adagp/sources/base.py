@@ -28,7 +28,7 @@ from adagp.plan import Step
 from adagp.predictor.layout import gradient_norms
 from adagp.registry import Registry
 from adagp.sites import Site
-from adagp.sources.norms import RunningNorms
+from adagp.sources.support.norms import RunningNorms
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from adagp.errors import OptionError
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment, Source
 from adagp.sources.feedback import FeedbackSource
-from adagp.sources.norms import RunningNorms
 from adagp.sources.remembered import ReplaySource
+from adagp.sources.support.norms import RunningNorms
 
 
 class MixedSource(Source):

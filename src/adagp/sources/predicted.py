@@ -14,10 +14,10 @@ from adagp.predictor.network import PredictorNetwork
 from adagp.predictor.reorganize import pool_average
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment
-from adagp.sources.learned import LearnedSource
-from adagp.sources.norms import RunningNorms
-from adagp.sources.options import LearningOptions
-from adagp.sources.randomness import step_generator
+from adagp.sources.support.learned import LearnedSource
+from adagp.sources.support.norms import RunningNorms
+from adagp.sources.support.options import LearningOptions
+from adagp.sources.support.randomness import step_generator
 
 
 class PredictedSource(LearnedSource):

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment, Source
-from adagp.sources.norms import RunningNorms
-from adagp.sources.randomness import step_generator
+from adagp.sources.support.norms import RunningNorms
+from adagp.sources.support.randomness import step_generator
 
 
 class NormalSource(Source):

@@ -9,8 +9,8 @@ from adagp.predictor.remap import RemapNetwork
 from adagp.predictor.reorganize import pool_maximum
 from adagp.sites import Site
 from adagp.sources.base import SOURCES
-from adagp.sources.learned import LearnedSource
-from adagp.sources.options import LearningOptions
+from adagp.sources.support.learned import LearnedSource
+from adagp.sources.support.options import LearningOptions
 
 
 class RemappedSource(LearnedSource):

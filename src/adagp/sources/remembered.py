@@ -9,7 +9,7 @@ from torch import Tensor
 from adagp.errors import OptionError
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Source
-from adagp.sources.norms import RunningNorms
+from adagp.sources.support.norms import RunningNorms
 
 
 class AverageSource(Source):

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from adagp.errors import OptionError
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment
-from adagp.sources.labels import class_count, class_shares
-from adagp.sources.learner import Learner, TrainedSource
-from adagp.sources.local import LocalSource, weight_gradient
-from adagp.sources.norms import RunningNorms
-from adagp.sources.options import LearningOptions
-from adagp.sources.taps import on_gradient
+from adagp.sources.support.labels import class_count, class_shares
+from adagp.sources.support.learner import Learner, TrainedSource
+from adagp.sources.support.local import LocalSource, weight_gradient
+from adagp.sources.support.norms import RunningNorms
+from adagp.sources.support.options import LearningOptions
+from adagp.sources.support.taps import on_gradient
 
 _CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
     3: nn.Conv1d,

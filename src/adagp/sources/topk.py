@@ -12,8 +12,8 @@ from torch import Size, Tensor, nn
 from adagp.errors import OptionError
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment
-from adagp.sources.local import Geometry, Kept, LocalSource, batched, padded
-from adagp.sources.taps import on_gradient
+from adagp.sources.support.local import Geometry, Kept, LocalSource, batched, padded
+from adagp.sources.support.taps import on_gradient
 
 Scale = Literal["unbiased", "published"]
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
 from adagp.sources.base import SOURCES, Moment
-from adagp.sources.labels import batch_shares, class_count
-from adagp.sources.options import LearningOptions
 from adagp.sources.predicted import PredictedSource
-from adagp.sources.randomness import step_generator
+from adagp.sources.support.labels import batch_shares, class_count
+from adagp.sources.support.options import LearningOptions
+from adagp.sources.support.randomness import step_generator
 
 
 class ShuffledSource(PredictedSource):

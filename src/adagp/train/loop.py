@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from adagp.engine.trainer import Trainer
 from adagp.errors import RunError
 from adagp.plan import Phase
 from adagp.run.folder import RunFolder
-from adagp.sources.learner import plain_state
+from adagp.sources.support.learner import plain_state
 from adagp.tasks.base import Task
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
-from adagp.train.engine import Trainer
 from adagp.train.meter import EpochMeter
 from adagp.train.rates import BatchRate
 

@@ -13,17 +13,17 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR, ReduceLROnPlateau
 
 from adagp._version import __version__
+from adagp.engine.attach import attach
+from adagp.engine.guard import Guard
+from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError, RunError
 from adagp.plan import Phase
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.tasks.base import Task
 from adagp.tasks.build import build_task
-from adagp.train.attach import attach
 from adagp.train.build import build_sources, milestones
 from adagp.train.checkpoint import save_weights
-from adagp.train.engine import Trainer
-from adagp.train.guard import Guard
 from adagp.train.loop import Loop, Observer, RateScheduler, to_device
 from adagp.train.memory import peak_memory
 from adagp.train.rates import CURVES, BatchRate

@@ -1,0 +1,155 @@
+"""From finished runs to the figures of a comparison: one flat record a run, one a method and regime, one a site."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from statistics import mean
+from typing import Any
+
+from adagp.compare.alignment import FIGURES
+from adagp.compare.comparison import Comparison, Run
+from adagp.compare.contenders import BACKPROP, Entry
+from adagp.plan import Phase
+from adagp.statistics import estimate, estimate_fields
+
+Record = dict[str, Any]
+NOT_TRAINING = "evaluation"
+"""The part of a run's seconds that is not training."""
+
+
+def run_record(run: Run, regime: str, target: float | None) -> Record:
+    """Return the figures of one finished run. Seconds are measured, training and its data, without evaluation."""
+    summary, rows = run.folder.read_json("summary.json"), run.folder.rows()
+    phases = {kind: one for kind, one in summary["seconds_by_phase"].items() if kind != NOT_TRAINING}
+    batches = summary["batches"]
+    return {
+        "regime": regime,
+        "name": run.entry.name,
+        "method": run.config.method,
+        "seed": run.config.seed,
+        "accuracy": summary["test_accuracy"],
+        "test_loss": summary["test_loss"],
+        "seconds": sum(phases.values()),
+        "batches": batches["bp"] + batches["gp"] + batches["guarded"],
+        **{f"{kind}_batches": batches[kind] for kind in ("warmup", "bp", "gp", "guarded")},
+        **{f"seconds_{kind}": phases.get(kind, 0.0) for kind in (*map(str, Phase), "data")},
+        "peak_memory": summary["peak_memory"],
+        "seconds_to_target": None if target is None else seconds_to(target, rows),
+        "run": str(run.folder.path),
+    }
+
+
+def seconds_to(target: float, rows: Sequence[Record]) -> float | None:
+    """Return the training seconds up to the end of the first epoch with a test accuracy of `target`; None if there is none."""
+    seconds = (sum(one for kind, one in row["seconds"].items() if kind != NOT_TRAINING) for row in rows)
+    return next((at for row, at in zip(rows, accumulate(seconds), strict=True) if row["test_accuracy"] >= target), None)
+
+
+def method_record(
+    entry: Entry, records: Sequence[Record], calibrated: float | None, target: float | None
+) -> Record | None:
+    """Return a method's figures over its runs in one regime; None if none of them is finished."""
+    if not records:
+        return None
+    reached = [one["seconds_to_target"] for one in records if one["seconds_to_target"] is not None]
+    peak = estimate([one["peak_memory"] for one in records])
+    assert peak is not None
+    return {
+        "method": entry.method,
+        "ratio": entry.ratio,
+        "runs": len(records),
+        **_means(records, ("batches", "warmup_batches", "bp_batches", "gp_batches", "guarded_batches")),
+        **estimate_fields("accuracy", [one["accuracy"] for one in records]),
+        **estimate_fields("seconds", [one["seconds"] for one in records]),
+        "calibrated_seconds": calibrated,
+        "seconds_by_phase": _means(records, (*map(str, Phase), "data"), "seconds_"),
+        "peak_memory": peak.mean,
+        "peak_memory_low": peak.low,
+        "peak_memory_high": peak.high,
+        "target_share": None if target is None else len(reached) / len(records),
+        **estimate_fields("seconds_to_target", reached),
+    }
+
+
+def _means(records: Sequence[Record], names: Sequence[str], prefix: str = "") -> Record:
+    return {name: mean(one[f"{prefix}{name}"] for one in records) for name in names}
+
+
+def gap_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record]) -> Record:
+    """Return the share of the accuracy gap between `skip` and backprop that a method closes, and whether there is a gap.
+
+    A method is measured by the skip with its own schedule, or by the only one. Over the seeds that all three have. The gap
+    is clear if the 95% interval of the difference, seed by seed, is above 0; with one seed nothing is. `gap_closed` is None
+    where backprop is not ahead of skip.
+    """
+    skips = [one for one in entries if one.method == "skip"]
+    alike = [one for one in skips if one.ratio == entry.ratio] or (skips if len(skips) == 1 else [])
+    top = next(one for one in entries if one.method == BACKPROP)
+    nothing = {"gap_closed": None, "gap_clear": False}
+    if not alike:
+        return nothing
+    by_seed: dict[int, dict[str, float]] = defaultdict(dict)
+    for run in runs:
+        by_seed[run["seed"]][run["name"]] = run["accuracy"]
+    names = (entry.name, alike[0].name, top.name)
+    common = [[found[name] for name in names] for found in by_seed.values() if set(names) <= found.keys()]
+    gap = estimate([best - worst for _, worst, best in common])
+    if gap is None or gap.mean <= 0:
+        return nothing
+    closed = mean(own - worst for own, worst, _ in common) / gap.mean
+    return {"gap_closed": closed, "gap_clear": gap.low is not None and gap.low > 0}
+
+
+def aligned_record(measured: Sequence[Record]) -> Record:
+    """Return the alignment of a method over its seeds: the mean over sites and points of each figure, and by site.
+
+    A seed's value is the mean over its sites of the means over its points; the interval is over seeds.
+    """
+    by_seed = [site_means(one["points"]) for one in measured]
+    record: Record = {}
+    for figure in FIGURES:
+        values = [_mean([site[figure] for site in sites.values()]) for sites in by_seed]
+        fields = estimate_fields(figure, values)
+        record |= {figure: fields.pop(f"{figure}_mean"), **fields}
+    names = dict.fromkeys(name for sites in by_seed for name in sites)
+    record["sites"] = {
+        name: {figure: _mean([sites[name][figure] for sites in by_seed if name in sites]) for figure in FIGURES}
+        for name in names
+    }
+    return record
+
+
+def site_means(points: Sequence[Record]) -> dict[str, dict[str, float | None]]:
+    """Return each site's figures, averaged over the points at which it was measured."""
+    names = dict.fromkeys(name for point in points for name in point["sites"])
+    return {
+        name: {
+            figure: _mean([point["sites"][name][figure] for point in points if name in point["sites"]])
+            for figure in FIGURES
+        }
+        for name in names
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+def regime_record(
+    comparison: Comparison,
+    runs: Sequence[Record],
+    calibrated: Mapping[str, float],
+    alignment: Mapping[str, Record],
+    target: float | None,
+) -> Record:
+    """Return `{"methods": {name: figures}}` of one regime; methods without a finished run are left out."""
+    methods: dict[str, Record] = {}
+    for entry in comparison.entries:
+        own = [one for one in runs if one["name"] == entry.name]
+        record = method_record(entry, own, calibrated.get(entry.name), target)
+        if record is not None:
+            methods[entry.name] = record
+            methods[entry.name] |= gap_record(entry, comparison.entries, runs)
+            methods[entry.name] |= alignment.get(entry.name) or aligned_record([])
+    return {"methods": methods}

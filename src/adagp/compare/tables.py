@@ -1,0 +1,167 @@
+"""The figures of a comparison for people: tables for the terminal and for Markdown from the same cells; and CSV."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adagp.compare.alignment import FIGURES
+from adagp.compare.comparison import EPOCHS, SECONDS
+from adagp.plan import Phase
+
+Record = dict[str, Any]
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: a title, the heads of its columns, its rows as text, and what there is to say below it."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str
+
+
+def sheets(document: Record) -> list[Sheet]:
+    """Return the tables of a comparison: results and costs of each regime, then the gradients."""
+    found: list[Sheet] = []
+    for regime, content in document["regimes"].items():
+        found += [_results(document, regime, content["methods"]), _costs(document, regime, content["methods"])]
+    first = _first_regime(document)
+    if any(record["ceiling_minibatch"] is not None for record in first.values()):
+        found.append(_gradients(document, first))
+    return found
+
+
+def _first_regime(document: Record) -> dict[str, Record]:
+    """Return the methods of the first regime, for figures that do not depend on it."""
+    methods: dict[str, Record] = next(iter(document["regimes"].values()))["methods"]
+    return methods
+
+
+Columns = dict[str, Callable[[Record], str]]
+
+
+def _sheet(title: str, columns: Columns, methods: Mapping[str, Record], note: str) -> Sheet:
+    rows = tuple((name, *(column(record) for column in columns.values())) for name, record in methods.items())
+    return Sheet(title, ("method", *columns), rows, note)
+
+
+def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sheet:
+    columns: Columns = {
+        "accuracy, %": lambda one: _interval(one, "accuracy", 100, 2),
+        "gap closed": lambda one: (
+            _percent(one["gap_closed"]) + ("" if one["gap_clear"] or one["gap_closed"] is None else "?")
+        ),
+        "batches": lambda one: f"{one['batches']:.0f}",
+        "GP": lambda one: f"{one['gp_batches'] + one['guarded_batches']:.0f}",
+        "seconds": lambda one: _interval(one, "seconds", 1, 1),
+        "calibrated": lambda one: _number(one["calibrated_seconds"], 1),
+    }
+    budget = _number(document["budget_seconds"], 1)
+    titles = {
+        EPOCHS: f"equal batches: {document['batches']} each",
+        SECONDS: f"equal seconds: {budget} as calibrated",
+    }
+    note = (
+        f"{_runs(methods)} ± is the 95% interval (Student's t) over seeds. gap closed: share of the accuracy between skip and "
+        "bp; ? where that gap is not clear over the seeds. GP: batches of Phase GP. seconds: measured, training and its data "
+        f"without evaluation, {document['jobs']} runs at a time with one thread each; calibrated: from batches timed alone."
+    )
+    if regime == SECONDS:
+        note += " The learning rate falls to 0 within each run."
+    return _sheet(f"{document['model']} on {document['dataset']}, {titles[regime]}", columns, methods, note)
+
+
+def _costs(document: Record, regime: str, methods: Mapping[str, Record]) -> Sheet:
+    kinds = [*map(str, Phase), "data"]
+    columns: Columns = {kind: lambda one, kind=kind: f"{one['seconds_by_phase'][kind]:.2f}" for kind in kinds}  # type: ignore[misc]
+    columns["peak MB"] = lambda one: _interval(_named(one, "peak_memory"), "value", 1e-6, 0)
+    note = (
+        "Seconds by phase, means over seeds: bp is backprop after the warm-up, data the wait for batches. peak MB: highest "
+        "resident memory of a run's process, with Python, torch and the data set."
+    )
+    if (target := document["target"]) is not None:
+        columns[f"reach {100 * target:g}%"] = lambda one: _percent(one["target_share"])
+        columns["after s"] = lambda one: _interval(one, "seconds_to_target", 1, 1)
+        note += " The target is looked for at the end of each epoch; seconds are of the runs that reach it."
+    return _sheet(f"costs at equal {'batches' if regime == EPOCHS else 'seconds'}", columns, methods, note)
+
+
+def _gradients(document: Record, methods: Mapping[str, Record]) -> Sheet:
+    heads = ("cosine", "norm", "cosine, large", "norm, large", "ceiling", "ceiling, large")
+    columns: Columns = {
+        head: lambda one, figure=figure: _interval(_named(one, figure), "value", 1, 3)  # type: ignore[misc]
+        for head, figure in zip(heads, FIGURES, strict=True)
+    }
+    alignment = document["alignment"]
+    note = (
+        f"Means over sites and {alignment['points']} batches along a run of {document['batches']} batches, over "
+        f"{alignment['seeds']} seed(s). cosine, norm (ratio): what the method produces against the true gradient of the same "
+        f"minibatch; large: against that of {alignment['samples']} samples. ceiling: the cosine of two minibatches' true "
+        "gradients, and of a minibatch's with the large batch's. bp is measured at its own batches. "
+        f"{NONE}: nothing was produced, or it has no direction."
+    )
+    return _sheet("gradients of Phase GP against the truth", columns, methods, note)
+
+
+def _named(record: Record, figure: str) -> Record:
+    """Return a figure whose mean has the plain name, in the form of those with three names."""
+    return {"value_mean": record[figure], "value_low": record[f"{figure}_low"], "value_high": record[f"{figure}_high"]}
+
+
+def _runs(methods: Mapping[str, Record]) -> str:
+    counts = sorted({record["runs"] for record in methods.values()})
+    if not counts:
+        return "No run is finished."
+    return f"n = {counts[0]}." if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}: some runs are missing."
+
+
+def _number(value: float | None, digits: int) -> str:
+    return NONE if value is None else f"{value:.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return NONE if share is None else f"{share:.0%}"
+
+
+def _interval(record: Mapping[str, Any], name: str, factor: float, digits: int) -> str:
+    """Return `mean ± half the interval`; the mean alone where there is no interval."""
+    centre, low, high = (record[f"{name}_{end}"] for end in ("mean", "low", "high"))
+    if centre is None:
+        return NONE
+    text = f"{factor * centre:.{digits}f}"
+    return text if low is None else f"{text} ± {factor * (high - low) / 2:.{digits}f}"
+
+
+def markdown(document: Record) -> str:
+    """Return all tables as a Markdown document."""
+    parts = [f"# {document['model']} on {document['dataset']}: {', '.join(document['methods'])}"]
+    for sheet in sheets(document):
+        lines = [f"## {sheet.title}", "", _line(sheet.heads), _line(["---", *("---:" for _ in sheet.heads[1:])])]
+        parts.append("\n".join([*lines, *map(_line, sheet.rows), "", sheet.note]))
+    if document["failed"]:
+        parts.append("\n".join(["## Failed", "", *(f"- {one['name']}: {one['reason']}" for one in document["failed"])]))
+    parts.append(f"Repeat with: `{document['command']}`")
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def method_rows(document: Record) -> list[Record]:
+    """Return one row a method and regime."""
+    return [
+        {"regime": regime, "name": name, **{key: value for key, value in one.items() if key != "sites"}}
+        for regime, content in document["regimes"].items()
+        for name, one in content["methods"].items()
+    ]
+
+
+def site_rows(document: Record) -> list[Record]:
+    """Return one row a method and site; the figures do not depend on the regime."""
+    first = _first_regime(document)
+    return [
+        {"name": name, "site": site, **figures} for name, one in first.items() for site, figures in one["sites"].items()
+    ]

@@ -1,0 +1,277 @@
+"""A comparison from the first check to the report. Stopped anywhere and begun again, it goes on where it was."""
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from adagp.compare.calibrate import batches_within, calibrate, seconds_of
+from adagp.compare.comparison import EPOCHS, SECONDS, Comparison, ComparisonFolder, Run
+from adagp.compare.contenders import Entry
+from adagp.compare.execute import Failure, Job, Watcher, at_once, execute, free_memory, locked, processors
+from adagp.compare.pareto import draw_pareto
+from adagp.compare.records import Record, aligned_record, regime_record, run_record
+from adagp.compare.tables import markdown, method_rows, site_rows
+from adagp.errors import RunError
+from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
+from adagp.tasks.base import Task
+from adagp.train.session import Session
+
+PROBE_BATCHES = 3
+
+
+class Teller(Watcher, Protocol):
+    """Somebody who watches a comparison."""
+
+    def say(self, text: str) -> None:
+        """Take note of something that is worth a line."""
+
+    def begin(self, what: str, total: int) -> None:
+        """Take note that a part of the work begins, of `total` steps."""
+
+    def advance(self) -> None:
+        """Take note of a step."""
+
+
+@dataclass
+class Work:
+    """A comparison under way: what is wanted, where it is kept, who is told, and how many jobs run at a time."""
+
+    comparison: Comparison
+    folder: ComparisonFolder
+    task: Task
+    teller: Teller
+    stop: Callable[[], bool]
+    jobs: int | None = None
+    lock: int | None = None
+
+    def __post_init__(self) -> None:
+        self.failures: list[Failure] = []
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches in an epoch of the data set."""
+        return self.task.batches_per_epoch
+
+    def check(self) -> None:
+        """Refuse here, before any run, what a run would refuse: each method is built once."""
+
+        def build(entry: Entry) -> None:
+            Session(self.comparison.config(entry, 0), task=self.task, threads=1)
+
+        self.comparison.check_each(build)
+
+    def execute(self, jobs: Sequence[Job], what: str) -> None:
+        """Do the jobs."""
+        self.teller.begin(what, len(jobs))
+        assert self.jobs is not None
+        self.failures += execute(jobs, self.jobs, self.teller, self.stop, self.lock)
+
+
+def carry_out(
+    comparison: Comparison,
+    out: Path,
+    task: Task,
+    teller: Teller,
+    *,
+    command: str,
+    jobs: int | None = None,
+    target: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Record:
+    """Do what is left of a comparison in the folder `out`, write its report there, and return it."""
+    folder = ComparisonFolder(out)
+    work = Work(comparison, folder, task, teller, stop, jobs)
+    work.check()
+    folder.begin(comparison)
+    with locked(out) as lock:
+        work.lock = lock
+        work.jobs = jobs or _measured_jobs(work)
+        if comparison.large_batch and comparison.aligned_seeds:
+            work.execute([*_alignment_jobs(work)], "alignment")
+        regimes = {}
+        for regime in (EPOCHS, SECONDS):  # an adaptive schedule's cost is known from its runs at equal batches
+            if regime in comparison.regimes:
+                batches = _batches(work, regime)
+                regimes[regime] = list(folder.runs(comparison, batches))
+                work.execute([_run_job(work, run) for run in regimes[regime]], f"equal {regime}")
+        document = _document(work, {name: regimes[name] for name in comparison.regimes}, target, command)
+        _write(document, out)
+    return document
+
+
+def _measured_jobs(work: Work) -> int:
+    """Return how many runs go at a time: as many as there are processors, and memory for what a short run took.
+
+    On other devices than processors that is one: they would wait for each other.
+    """
+    cores, free = processors(), free_memory()
+    entry = work.comparison.reference
+    config = replace(work.comparison.config(entry, 0), batches=PROBE_BATCHES)
+    if config.device != "cpu":
+        return 1
+    probe = Run(entry, config, RunFolder(work.folder.path / "probe"))
+    work.jobs = 1
+    work.execute([_run_job(work, probe)], "memory")
+    if not probe.finished:
+        return 1
+    peak = probe.folder.read_json("summary.json")["peak_memory"]
+    found = at_once(peak, free, cores)
+    amount = "" if free is None else f" and {free / 1e9:.1f} GB are free"
+    work.teller.say(
+        f"A run took {peak / 1e9:.2f} GB; there are {cores} processors{amount}: {found} at a time (--jobs changes that)."
+    )
+    return found
+
+
+def _run_job(work: Work, run: Run) -> Job:
+    """Return the job of an ordinary training run: begun, or gone on with."""
+    path = run.folder.path
+
+    def words() -> list[str]:
+        place = ["--threads", "1"] + (["--data-dir", work.comparison.data_dir] if work.comparison.data_dir else [])
+        if run.folder.checkpoint.is_file():
+            return ["adagp", "train", "--resume", str(path), *place]
+        return ["adagp", *shlex.split(run.config.command())[1:], "--out", str(path), "--force", *place]
+
+    return Job(run.name, words, path / "summary.json", work.folder.path / "logs" / f"{path.name}.log")
+
+
+def _alignment_jobs(work: Work) -> list[Job]:
+    comparison, folder = work.comparison, work.folder
+    return [
+        _alignment_job(work, entry, seed, folder.alignment(entry, seed))
+        for seed in range(comparison.aligned_seeds)
+        for entry in comparison.entries
+    ]
+
+
+def _alignment_job(work: Work, entry: Entry, seed: int, path: Path) -> Job:
+    comparison = work.comparison
+
+    def words() -> list[str]:
+        wanted = {
+            "config": comparison.config(entry, seed).as_dict(),
+            "data_dir": comparison.data_dir,
+            "large_batch": comparison.large_batch,
+            "points": comparison.points,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        job = path.with_suffix(".job")
+        write_atomically(job, to_json(wanted).encode())
+        return ["adagp.compare.alignment", str(job), str(path)]
+
+    log = work.folder.path / "logs" / f"alignment-{path.stem}.log"
+    return Job(f"alignment of {entry.name} seed {seed}", words, path, log)
+
+
+def _batches(work: Work, regime: str) -> dict[str, int]:
+    """Return how many batches each entry's runs have in a regime."""
+    comparison = work.comparison
+    if regime == EPOCHS:
+        return {entry.name: comparison.batches for entry in comparison.entries}
+    return {name: one["batches"] for name, one in _calibration(work)["methods"].items()}
+
+
+def _calibration(work: Work) -> Record:
+    """Return the costs of all methods' batches and how many fit into the time, measured once and then kept."""
+    path = work.folder.calibration
+    if not path.is_file():
+        comparison, per_epoch = work.comparison, work.batches_per_epoch
+        configs = {entry.name: comparison.config(entry, 0) for entry in comparison.entries}
+        work.teller.begin("calibration", comparison.rounds)
+        costs = calibrate(configs, work.task, comparison.rounds, work.teller.advance)
+        reference = comparison.reference.name
+        budget = comparison.seconds or seconds_of(configs[reference], costs[reference], per_epoch)
+        methods = {}
+        for name, config in configs.items():
+            share = _predicted_share(work, name)
+            batches = batches_within(budget, config, costs[name], per_epoch, share)
+            calibrated = {
+                regime: seconds_of(replace(config, batches=number), costs[name], per_epoch, share)
+                for regime, number in ((EPOCHS, comparison.batches), (SECONDS, batches))
+            }
+            methods[name] = {"cost": costs[name], "batches": batches, "seconds": calibrated}
+        content = {"budget_seconds": budget, "rounds": comparison.rounds, "methods": methods}
+        write_atomically(path, (to_json(content, indent=2) + "\n").encode())
+    found: Record = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def _predicted_share(work: Work, name: str) -> float | None:
+    """Return the share of GP batches that an adaptive schedule came to at equal batches; None for one that can be counted."""
+    entry = next(entry for entry in work.comparison.entries if entry.name == name)
+    if not work.comparison.config(entry, 0).schedule().adapts:
+        return None
+    runs = work.folder.runs(work.comparison, _batches(work, EPOCHS))
+    records = [run_record(run, EPOCHS, None) for run in runs if run.entry == entry and run.finished]
+    if not records:
+        raise RunError(f"no run of '{name}' at equal batches has ended well: how much it predicts is not known.")
+    predicted = sum(one["gp_batches"] + one["guarded_batches"] for one in records)
+    return float(predicted / sum(one["batches"] for one in records))
+
+
+def _document(work: Work, regimes: dict[str, list[Run]], target: float | None, command: str) -> Record:
+    """Return the report as one JSON document."""
+    comparison = work.comparison
+    calibration = _calibration(work) if SECONDS in comparison.regimes else None
+    measured = {
+        entry.name: [
+            json.loads(path.read_text("utf-8"))
+            for path in (work.folder.alignment(entry, seed) for seed in range(comparison.aligned_seeds))
+            if path.is_file()
+        ]
+        for entry in comparison.entries
+    }
+    alignment = {name: aligned_record(found) for name, found in measured.items()}
+    runs = {regime: [run_record(run, regime, target) for run in own if run.finished] for regime, own in regimes.items()}
+    config = comparison.config(comparison.entries[0], 0)
+    return {
+        "command": command,
+        "dataset": config.dataset,
+        "model": config.model,
+        "methods": [entry.name for entry in comparison.entries],
+        "seeds": comparison.seeds,
+        "batches": comparison.batches,
+        "batches_per_epoch": work.batches_per_epoch,
+        "budget_seconds": calibration and calibration["budget_seconds"],
+        "target": target,
+        "jobs": work.jobs,
+        "alignment": {
+            "points": comparison.points,
+            "seeds": comparison.aligned_seeds,
+            "samples": comparison.large_batch,
+        },
+        "calibration": calibration,
+        "regimes": {
+            regime: regime_record(
+                comparison,
+                runs[regime],
+                {name: one["seconds"][regime] for name, one in calibration["methods"].items()} if calibration else {},
+                alignment,
+                target,
+            )
+            for regime in regimes
+        },
+        "runs": [record for records in runs.values() for record in records],
+        "failed": [
+            {"name": one.name, "reason": " ".join(one.lines[-1:]), "log": str(one.log)} for one in work.failures
+        ],
+    }
+
+
+def _write(document: Record, out: Path) -> None:
+    """Write the report: JSON, Markdown, three tables and, if there is something to draw, the picture."""
+    contents = {
+        "report.json": to_json(document, indent=2) + "\n",
+        "comparison.md": markdown(document),
+        "runs.csv": flat_csv(document["runs"]),
+        "methods.csv": flat_csv(method_rows(document)),
+        "sites.csv": flat_csv(site_rows(document)),
+    }
+    for name, content in contents.items():
+        write_atomically(out / name, content.encode())
+    if all(content["methods"] for content in document["regimes"].values()):
+        draw_pareto(document, out)

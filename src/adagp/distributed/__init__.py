@@ -1,0 +1,1 @@
+"""The same run in several processes: data parallel, or as a pipeline of stages."""

@@ -1,0 +1,139 @@
+"""How good the predictions are: per site, on BP batches, where the truth is known.
+
+Four figures compare a prediction with the true gradient of the same batch:
+
+- `cosine` similarity, and `norm_ratio` = |predicted| / |true|: these two say whether an update would go the right way and how
+  far. A useful prediction has a cosine well above 0.
+- `mse`, the mean squared error. It rewards predicting zero: gradients are small numbers, and so is the error of no prediction.
+- `mape`, the mean of |true - predicted| / |true| as in the paper (1.0 = 100%), over the entries whose true value is not zero.
+  It divides by numbers near zero, so a few entries dominate it; a prediction of zero scores 1.0.
+
+`cosine_previous` is the cosine of the *last* BP batch's true gradient with this one's: the yardstick that costs nothing to
+produce. A predictor that stays below it is worth less than replaying the last gradient.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adagp.errors import OptionError
+from adagp.predictor.layout import gradient_norms
+from adagp.sites import Site
+from adagp.sources.support.norms import indices
+
+FIGURES = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")
+
+
+class QualityMeter:
+    """Sums of the five figures a site, sampled on every `interval`-th BP batch (0: never)."""
+
+    def __init__(self, sites: Sequence[Site], interval: int) -> None:
+        if interval < 0:
+            raise OptionError(f"the metrics interval is {interval}; it must be 0 (never) or more.")
+        self.interval = interval
+        self._sites = sites
+        self._batches = 0
+        self._previous: dict[int, Tensor] = {}
+        device = sites[0].weight.device if sites else torch.device("cpu")
+        self._sums = torch.zeros(len(sites), len(FIGURES), dtype=torch.float64, device=device)
+        self._counts = torch.zeros_like(self._sums)
+
+    def due(self) -> bool:
+        """Tell whether the coming BP batch is one to be sampled."""
+        return self.interval > 0 and self._batches % self.interval == 0
+
+    @torch.no_grad()
+    def record(self, sites: Sequence[Site], truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> None:
+        """Add the figures of one BP batch. `predictions` may be empty where nothing predicts."""
+        if self.due():
+            chosen = indices(sites, self._sums.device)
+            figures = torch.full((len(sites), len(FIGURES)), torch.nan, dtype=torch.float64, device=self._sums.device)
+            if predictions:
+                figures[:, :4] = _compare(truths, predictions)
+            figures[:, 4] = self._against_previous(sites, truths)
+            known = figures.isfinite()
+            self._sums[chosen] += figures.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+            self._counts[chosen] += known
+        self._batches += 1
+        # The gradient before a sampled one is all that the yardstick needs: no copy on the other batches.
+        self._previous = {}
+        if self.due():
+            self._previous = {site.index: truth.detach().clone() for site, truth in zip(sites, truths, strict=True)}
+
+    def read(self) -> dict[str, dict[str, float | None]]:
+        """Return the mean figures of each site since the last call, None where nothing was sampled, and start anew."""
+        sums, counts = self._sums.tolist(), self._counts.tolist()
+        self._sums.zero_()
+        self._counts.zero_()
+        return {
+            site.name: {
+                name: sums[site.index][place] / counts[site.index][place] if counts[site.index][place] else None
+                for place, name in enumerate(FIGURES)
+            }
+            for site in self._sites
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums, counts and the gradient that is kept for the next sample."""
+        return {
+            "batches": self._batches,
+            "previous": dict(self._previous),
+            "sums": self._sums.clone(),
+            "counts": self._counts.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self._batches = state["batches"]
+        self._previous = dict(state["previous"])
+        self._sums.copy_(state["sums"])
+        self._counts.copy_(state["counts"])
+
+    def _against_previous(self, sites: Sequence[Site], truths: Sequence[Tensor]) -> Tensor:
+        pairs = [(truth, self._previous.get(site.index)) for site, truth in zip(sites, truths, strict=True)]
+        return torch.stack([cosine(truth, before) for truth, before in pairs])
+
+
+@torch.no_grad()
+def agreement(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> tuple[float, float] | None:
+    """Return cosine and norm ratio of all predictions with all truths, seen as one vector; None if there is no prediction.
+
+    A prediction of zero has cosine 0.
+    """
+    pairs = [(truth, one) for truth, one in zip(truths, predictions, strict=False) if one is not None]
+    if not pairs:
+        return None
+    product = torch.stack([(truth * one).sum(dtype=torch.float64) for truth, one in pairs]).sum()
+    true_norm, norm = (gradient_norms(side).double().norm() for side in zip(*pairs, strict=True))
+    figures = torch.stack([product / (true_norm * norm).clamp(min=1e-300), norm / true_norm.clamp(min=1e-300)])
+    found_cosine, ratio = figures.tolist()
+    return found_cosine, ratio
+
+
+def cosine(one: Tensor, other: Tensor | None) -> Tensor:
+    """Return the cosine of the angle between two tensors seen as vectors; NaN if one is missing or zero."""
+    if other is None:
+        return one.new_tensor(torch.nan, dtype=torch.float64)
+    product = (one * other).sum(dtype=torch.float64)
+    norms = gradient_norms([one, other]).double()
+    return product / norms.prod()
+
+
+def _compare(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> Tensor:
+    """Return `(sites, 4)`: cosine, norm ratio, mean squared error, mean absolute percentage error."""
+    rows = []
+    for truth, prediction in zip(truths, predictions, strict=True):
+        if prediction is None:
+            rows.append(truth.new_full((4,), torch.nan, dtype=torch.float64))
+            continue
+        error = truth - prediction
+        true_norm, norm = gradient_norms([truth, prediction]).double()
+        mse = error.square().mean(dtype=torch.float64)
+        product = (truth * prediction).sum(dtype=torch.float64)
+        unknown = truth == 0
+        relative = error.div_(truth).abs_().masked_fill_(unknown, 0).sum(dtype=torch.float64)
+        mape = relative / (truth.numel() - unknown.sum())
+        rows.append(torch.stack([product / (true_norm * norm), norm / true_norm, mse, mape]))
+    return torch.stack(rows)

@@ -1,0 +1,1 @@
+"""Pictures of runs, of simulations and of pipelines, by matplotlib."""

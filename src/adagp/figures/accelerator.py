@@ -1,0 +1,108 @@
+"""Pictures of a simulation: cycles by layer (the paper's Fig. 16), speed-up (Figs. 17-19), energy (Fig. 21), roofline."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adagp.figures.style import COLOURS, PHASE_COLOURS, check_picture_path, save, style, subplots
+from adagp.hw.report import operational_intensity
+from adagp.hw.simulate import Simulation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "arithmetic", "leakage")
+
+
+def plot_simulation(simulation: Simulation, path: Path) -> None:
+    """Draw the four pictures of one model into `path`."""
+    check_picture_path(path)
+    accelerator = simulation.accelerator
+    with style():
+        figure, axes = subplots(2, 2, (13, 9))
+        _by_layer(axes[0][0], simulation)
+        _speedups(axes[0][1], {simulation.workload.name: _speedups_of(simulation)})
+        _energy(axes[1][0], simulation)
+        _roofline(axes[1][1], simulation)
+        figure.suptitle(
+            f"{simulation.workload.name}, {accelerator.dataflow} on {accelerator.array} PEs, batch {simulation.run.batch}"
+        )
+        save(figure, path)
+
+
+def plot_speedups(speedups: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
+    """Draw bars of speed-ups: `speedups[model][design]`."""
+    check_picture_path(path)
+    with style():
+        figure, axes = subplots(1, 1, (13, 5))
+        _speedups(axes[0][0], speedups)
+        axes[0][0].set_title(title)
+        save(figure, path)
+
+
+def _speedups_of(simulation: Simulation) -> dict[str, float]:
+    return {name: simulation.speedup(name) for name in simulation.outcomes}
+
+
+def _by_layer(axes: "Axes", simulation: Simulation) -> None:
+    """Each layer's cycles in the whole run: baseline beside a predicting design, split by phase."""
+    others = [name for name in simulation.outcomes if name != "baseline"]
+    design = "efficient" if "efficient" in others else others[0] if others else "baseline"
+    for offset, name in ((-0.2, "baseline"), (0.2, design)):
+        places = [index + offset for index in range(len(simulation.stages))]
+        bottom = [0] * len(places)
+        for phase, colour in PHASE_COLOURS.items():
+            layers = simulation.outcomes[name].by_layer
+            heights = [layer[found].cycles if (found := _phase(layer, phase)) else 0 for layer in layers]
+            shade = "#d3d3d3" if name == "baseline" else colour
+            label = None if name == "baseline" or not any(heights) else f"{name}, {phase}"
+            axes.bar(places, heights, 0.4, bottom=bottom, color=shade, label=label)
+            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.bar([0], [0], color="#d3d3d3", label="baseline")
+    tallest = max(cost.cycles for layer in simulation.baseline.by_layer for cost in layer.values())
+    axes.set(xlabel="layer", ylabel="cycles in the run", title="Cycles by layer", ylim=(0, 1.05 * tallest))
+    axes.legend()
+
+
+def _phase(layer: Mapping[Any, Any], name: str) -> Any:
+    return next((phase for phase in layer if str(phase) == name), None)
+
+
+def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None:
+    designs = list(dict.fromkeys(design for row in speedups.values() for design in row))
+    width = 0.8 / len(designs)
+    for number, design in enumerate(designs):
+        places = [index - 0.4 + (number + 0.5) * width for index in range(len(speedups))]
+        bars = axes.bar(places, [row.get(design, 0.0) for row in speedups.values()], width, label=design)
+        axes.bar_label(bars, fmt="%.2f", rotation=90, padding=3, fontsize=7)
+    turned = len(speedups) > 3
+    axes.set_xticks(
+        range(len(speedups)), list(speedups), rotation=30 if turned else 0, ha="right" if turned else "center"
+    )
+    axes.set(ylabel="speed-up over the baseline", title="Speed-up", ylim=(0, 2))
+    axes.legend(ncols=len(designs), loc="upper center")
+
+
+def _energy(axes: "Axes", simulation: Simulation) -> None:
+    names = list(simulation.outcomes)
+    bottom = [0.0] * len(names)
+    for part in ENERGY_PARTS:
+        heights = [float(getattr(outcome.energy, part)) for outcome in simulation.outcomes.values()]
+        axes.bar(names, heights, bottom=bottom, label=part.replace("_", " "))
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set(ylabel="joules in the run", title="Energy", ylim=(0, 1.25 * max(bottom)))
+    axes.legend(ncols=3, loc="upper center")
+
+
+def _roofline(axes: "Axes", simulation: Simulation) -> None:
+    """Each layer's forward pass: multiply-accumulates a cycle against those for each off-chip word."""
+    accelerator = simulation.accelerator
+    costs = [accelerator.with_stalls(stage.forward) for stage in simulation.stages]
+    reached = [cost.macs / cost.cycles for cost in costs]
+    intensity = [operational_intensity(cost) for cost in costs]
+    axes.scatter(intensity, reached, s=12, color=COLOURS[0])
+    span = [min(*intensity, 1.0), max(intensity)]
+    points = sorted({*span, min(max(accelerator.array.pes / accelerator.words_per_cycle, span[0]), span[1])})
+    roof = [min(accelerator.array.pes, point * accelerator.words_per_cycle) for point in points]
+    axes.plot(points, roof, color="black", linewidth=1)
+    axes.set(xscale="log", yscale="log", xlabel="MACs for each off-chip word", ylabel="MACs a cycle", title="Roofline")

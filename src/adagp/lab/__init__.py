@@ -1,1 +1,0 @@
-"""Experiments: runs side by side, and their pictures."""

@@ -1,0 +1,132 @@
+"""A study: chosen experiments at one budget in one folder, from its parts to the verdicts over all.
+
+OUT/reproduce.json     the budget; another one needs another folder
+OUT/parts/*.json       results of finished parts; they are not done again
+OUT/runs/*/            the run folders of training parts
+OUT/NAME/              an experiment: table.csv, figure.svg, figure.png, verdict.csv, verdict.json
+OUT/verdicts.md, .csv  over all experiments that the folder holds
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from adagp.errors import DataError, RunError
+from adagp.figures.style import require_matplotlib
+from adagp.reproduce.catalogue import EXPERIMENTS
+from adagp.reproduce.experiment import BUDGETS, Experiment, read_verdicts, write_outcome
+from adagp.reproduce.parts import Part, Place
+from adagp.reproduce.runner import run_parts
+from adagp.reproduce.verdict import markdown, tally
+from adagp.run.folder import flat_csv, to_json, write_atomically
+
+MARKER = "reproduce.json"
+
+
+class Study:
+    """Experiments to be done at a budget. Everything is checked on construction, before any work."""
+
+    def __init__(self, experiments: Sequence[Experiment], budget: str, place: Place) -> None:
+        require_matplotlib()
+        self.experiments = experiments
+        self.budget = budget
+        self.place = place
+        self._needs = {experiment.name: experiment.parts(budget) for experiment in experiments}
+        self.parts = list(dict.fromkeys(part for parts in self._needs.values() for part in parts))
+        check_data(experiments, budget, place.data_dir)
+        refuse_other_budget(place.out, budget)
+
+    @property
+    def left(self) -> list[Part]:
+        """The parts that are not finished."""
+        return [part for part in self.parts if not self.place.finished(part)]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the folder's finished parts were made by another state of this program."""
+        marker = self.place.out / MARKER
+        return marker.is_file() and json.loads(marker.read_text("utf-8")).get("source") != source_digest()
+
+    def run(self, jobs: int, tell: Callable[[Part], None]) -> bool:
+        """Do all parts, and conclude each experiment as soon as its parts are there; return False if stopped."""
+        self.place.out.mkdir(parents=True, exist_ok=True)
+        marker = self.place.out / MARKER
+        if not marker.is_file():  # what is there tells which state of the program began the folder
+            content = {"budget": self.budget, "means": BUDGETS[self.budget], "source": source_digest()}
+            write_atomically(marker, (to_json(content, indent=1) + "\n").encode())
+        waiting = self._conclude(self.experiments)
+
+        def on_part(part: Part) -> None:
+            nonlocal waiting
+            tell(part)
+            waiting = self._conclude(waiting)
+
+        ended = run_parts(self.parts, self.place, jobs=jobs, tell=on_part)
+        write_summary(self.place.out, self.budget)
+        return ended
+
+    def _conclude(self, experiments: Sequence[Experiment]) -> list[Experiment]:
+        """Conclude the experiments whose parts are all finished, and return the others."""
+        waiting = []
+        for experiment in experiments:
+            if all(map(self.place.finished, self._needs[experiment.name])):
+                write_outcome(experiment.conclude(self.budget, self.place), self.place.out / experiment.name)
+            else:
+                waiting.append(experiment)
+        return waiting
+
+
+def source_digest() -> str:
+    """Return a digest of the program's own source, all of adagp's Python files."""
+    root = Path(str(files("adagp")))
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def check_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | None) -> None:
+    """Refuse to begin where a data set is missing."""
+    from adagp.data.load import DEFAULT_DATA_DIR, locate
+    from adagp.data.registry import DATASETS
+
+    needs: dict[str, list[str]] = {}
+    for experiment in experiments:
+        for dataset in experiment.datasets(budget):
+            needs.setdefault(dataset, []).append(experiment.name)
+    for dataset, names in needs.items():
+        try:
+            locate(DATASETS[dataset], data_dir or DEFAULT_DATA_DIR)
+        except DataError as error:
+            text = str(error).removesuffix(" Or let --download fetch it.")
+            raise DataError(
+                f"at budget {budget}, {', '.join(names)} need{'s' if len(names) == 1 else ''} real data: {text} "
+                "Give its folder with --data-dir, or leave these experiments out."
+            ) from None
+
+
+def refuse_other_budget(out: Path, budget: str) -> None:
+    """Refuse a folder whose results are of another budget, or that holds something else."""
+    marker = out / MARKER
+    if marker.is_file():
+        before = json.loads(marker.read_text("utf-8")).get("budget")
+        if before != budget:
+            raise RunError(f"'{out}' holds results of budget {before}; give another --out for budget {budget}.")
+    elif out.exists() and any(out.iterdir()):
+        raise RunError(f"'{out}' holds files that are not a reproduction; give another --out.")
+
+
+def write_summary(out: Path, budget: str) -> None:
+    """Write the verdicts of all experiments that `out` holds, as Markdown and as CSV."""
+    found = {name: verdicts for name in EXPERIMENTS if (verdicts := read_verdicts(out / name)) is not None}
+    rows = [{"experiment": name, **one.row()} for name, verdicts in found.items() for one in verdicts]
+    write_atomically(out / "verdicts.csv", flat_csv(rows).encode())
+    everything = [one for verdicts in found.values() for one in verdicts]
+    lines = [f"Budget {budget}: {BUDGETS[budget]}.", ""]
+    lines += ["All verdicts: " + ", ".join(f"{count} {word}" for word, count in tally(everything).items()) + ".", ""]
+    for name, verdicts in found.items():
+        experiment = EXPERIMENTS[name]
+        lines += [f"### {name}", "", f"{experiment.shows[:1].upper()}{experiment.shows[1:]}.", "", markdown(verdicts)]
+    write_atomically(out / "verdicts.md", ("\n".join(lines).rstrip() + "\n").encode())

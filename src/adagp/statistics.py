@@ -1,0 +1,74 @@
+"""Means with 95% intervals of Student's t, for few seeds. No torch, no scipy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import atan, cos, isfinite, pi, sin, sqrt
+from statistics import mean, variance
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over `count` values; `low` and `high` bound it with 95% confidence, and are None for one value."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+def interval(values: Sequence[float]) -> Interval | None:
+    """Return the mean of `values` with its interval; None if there are none."""
+    if not values:
+        return None
+    if len(values) == 1:
+        return Interval(values[0], None, None, 1)
+    half = student_t(len(values) - 1) * sqrt(variance(values) / len(values))
+    return Interval(mean(values), mean(values) - half, mean(values) + half, len(values))
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
+    """Return the mean of `first` less that of `second`, with Welch's interval where both have several values."""
+    gap, count = mean(first) - mean(second), min(len(first), len(second))
+    if count < 2:
+        return Interval(gap, None, None, count)
+    parts = [variance(values) / len(values) for values in (first, second)]
+    if sum(parts) == 0:
+        return Interval(gap, gap, gap, count)
+    shares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True))
+    half = student_t(int(sum(parts) ** 2 / shares)) * sqrt(sum(parts))  # rounded down: rather too wide
+    return Interval(gap, gap - half, gap + half, count)
+
+
+@cache
+def student_t(freedom: int, confidence: float = 0.95) -> float:
+    """Return the t that Student's distribution of `freedom` (whole) degrees stays below in size with `confidence`."""
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < confidence:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """Return the probability of |T| < t; a finite sum for whole degrees of freedom (Abramowitz and Stegun, 26.7.3-4)."""
+    angle = atan(t / sqrt(freedom))
+    odd = freedom % 2
+    term, total = (cos(angle), 0.0) if odd else (1.0, 0.0)
+    for power in range(1 + odd, freedom, 2):
+        total += term
+        term *= power / (power + 1) * cos(angle) ** 2
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+
+
+def estimate(values: Sequence[float | None]) -> Interval | None:
+    """Return mean and interval of the values that are there and finite; None if there are none."""
+    return interval([value for value in values if value is not None and isfinite(value)])
+
+
+def estimate_fields(name: str, values: Sequence[float | None]) -> dict[str, float | None]:
+    """Return `name`_mean, `name`_low and `name`_high, all None if there is nothing to estimate."""
+    found = estimate(values)
+    return {f"{name}_{end}": None if found is None else getattr(found, end) for end in ("mean", "low", "high")}

@@ -1,0 +1,111 @@
+"""What people read: the cells of the tables, and Markdown."""
+
+from typing import Any
+
+from adagp.compare.records import aligned_record
+from adagp.compare.tables import markdown, method_rows, sheets, site_rows
+
+
+def record(accuracy: float, **more: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "runs": 3,
+        "batches": 600,
+        "gp_batches": 269,
+        "guarded_batches": 1,
+        "accuracy_mean": accuracy,
+        "accuracy_low": accuracy - 0.01,
+        "accuracy_high": accuracy + 0.01,
+        "seconds_mean": 12.34,
+        "seconds_low": None,
+        "seconds_high": None,
+        "calibrated_seconds": None,
+        "seconds_by_phase": {"warmup": 1.0, "bp": 2.0, "gp": 3.0, "data": 0.25},
+        "peak_memory": 5e8,
+        "peak_memory_low": 4e8,
+        "peak_memory_high": 6e8,
+        "target_share": 2 / 3,
+        "seconds_to_target_mean": None,
+        "seconds_to_target_low": None,
+        "seconds_to_target_high": None,
+        "gap_closed": None,
+        "gap_clear": False,
+        **aligned_record([]),
+    }
+    return plain | more
+
+
+def document(**more: Any) -> dict[str, Any]:
+    figures = {"cosine_true": 0.5, "cosine_true_low": 0.4, "cosine_true_high": 0.6, "ceiling_minibatch": 0.25}
+    methods = {
+        "bp": record(0.7, gap_closed=1.0, gap_clear=True),
+        "a|b": record(0.65, gap_closed=-0.5, **figures, sites={"conv1": {"cosine_true": 0.5}}),
+    }
+    plain = {
+        "command": "adagp compare --x",
+        "dataset": "cifar10",
+        "model": "net",
+        "methods": list(methods),
+        "batches": 600,
+        "budget_seconds": 99.96,
+        "target": None,
+        "jobs": 2,
+        "alignment": {"points": 5, "seeds": 1, "samples": 4096},
+        "regimes": {"epochs": {"methods": methods}, "seconds": {"methods": methods}},
+        "failed": [],
+    }
+    return plain | more
+
+
+def test_the_cells() -> None:
+    results, costs, seconds, _, gradients = sheets(document())
+    assert results.title == "net on cifar10, equal batches: 600 each"
+    assert seconds.title == "net on cifar10, equal seconds: 100.0 as calibrated"
+    assert results.heads == ("method", "accuracy, %", "gap closed", "batches", "GP", "seconds", "calibrated")
+    assert results.rows == (
+        ("bp", "70.00 ± 1.00", "100%", "600", "270", "12.3", "-"),
+        ("a|b", "65.00 ± 1.00", "-50%?", "600", "270", "12.3", "-"),
+    )
+    assert results.note.startswith("n = 3. ± is the 95% interval (Student's t) over seeds.")
+    assert seconds.note.endswith("The learning rate falls to 0 within each run.")
+    assert costs.heads == ("method", "warmup", "bp", "gp", "data", "peak MB")
+    assert costs.rows[0] == ("bp", "1.00", "2.00", "3.00", "0.25", "500 ± 100")
+    assert gradients.rows == (
+        ("bp", "-", "-", "-", "-", "-", "-"),
+        ("a|b", "0.500 ± 0.100", "-", "-", "-", "0.250", "-"),
+    )
+
+
+def test_a_target_adds_columns() -> None:
+    costs = sheets(document(target=0.65))[1]
+    assert costs.heads[-2:] == ("reach 65%", "after s")
+    assert costs.rows[0][-2:] == ("67%", "-")
+
+
+def test_missing_runs_and_failures_are_told() -> None:
+    partly = {"bp": record(0.7), "skip": record(0.6, runs=1)}
+    found = document(regimes={"epochs": {"methods": partly}}, failed=[{"name": "skip seed 1", "reason": "no memory"}])
+    (results, _) = sheets(found)
+    assert results.note.startswith("n = 1 to 3: some runs are missing.")
+    text = markdown(found)
+    assert "## Failed\n\n- skip seed 1: no memory\n" in text
+    assert text.endswith("Repeat with: `adagp compare --x`\n")
+
+
+def test_nothing_finished_is_no_reason_to_fail() -> None:
+    empty = document(regimes={"epochs": {"methods": {}}})
+    assert sheets(empty)[0].note.startswith("No run is finished.")
+    assert markdown(empty).startswith("# net on cifar10: bp, a|b\n")
+    assert site_rows(empty) == method_rows(empty) == []
+
+
+def test_markdown_and_rows() -> None:
+    text = markdown(document())
+    assert "| a\\|b | 65.00 ± 1.00 | -50%? | 600 | 270 | 12.3 | - |" in text
+    assert [(row["regime"], row["name"]) for row in method_rows(document())] == [
+        ("epochs", "bp"),
+        ("epochs", "a|b"),
+        ("seconds", "bp"),
+        ("seconds", "a|b"),
+    ]
+    assert "sites" not in method_rows(document())[0]
+    assert site_rows(document()) == [{"name": "a|b", "site": "conv1", "cosine_true": 0.5}]

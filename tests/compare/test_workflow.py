@@ -1,0 +1,136 @@
+"""A whole comparison, its processes replaced by calls in this one; real processes are tested with the command line."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from adagp.cli import app
+from adagp.compare import alignment, workflow
+from adagp.compare.comparison import Comparison
+from adagp.compare.contenders import read_entries
+from adagp.compare.execute import Failure, Job, Stopped, Watcher
+from adagp.errors import OptionError
+from adagp.tasks.build import build_task
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.parts: list[tuple[str, int]] = []
+        self.started: list[str] = []
+        self.rounds = 0
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def begin(self, what: str, total: int) -> None:
+        self.parts.append((what, total))
+
+    def advance(self) -> None:
+        self.rounds += 1
+
+    def on_start(self, job: Job) -> None:
+        self.started.append(job.name)
+
+    def on_end(self, job: Job, failure: Failure | None) -> None:
+        pass
+
+
+def execute_here(
+    jobs: Sequence[Job], at_once: int, watcher: Watcher, stop: Callable[[], bool], lock: int | None
+) -> list[Failure]:
+    for job in jobs:
+        if stop():
+            raise Stopped
+        if not job.done:
+            watcher.on_start(job)
+            program, *words = job.words()
+            if program == "adagp":
+                CliRunner().invoke(app, words, catch_exceptions=False)
+            else:
+                alignment.main(*map(Path, words))
+    return []
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "execute", execute_here)
+    monkeypatch.setattr(workflow, "processors", lambda: 3)
+
+
+def comparison(methods: str, **more: Any) -> Comparison:
+    options = {
+        "batch_size": 200,
+        "width": 0.25,
+        "lr": 0.05,
+        "ratio": "1:1",
+        "warmup_batches": 3,
+        **more.pop("options", {}),
+    }
+    given: dict[str, Any] = {"seeds": 2, "batches": 16, "large_batch": 400, "points": 2, "rounds": 2, **more}
+    return Comparison(read_entries(methods), options=options, settings={}, **given)
+
+
+def carried_out(wanted: Comparison, out: Path, notes: Notes, **more: Any) -> dict[str, Any]:
+    task = build_task(wanted.config(wanted.reference, 0))
+    return workflow.carry_out(wanted, out, task, notes, command="adagp compare", **more)
+
+
+def test_a_comparison_with_an_adaptive_schedule_stopped_and_gone_on_with(tmp_path: Path) -> None:
+    wanted = comparison("bp,feedback@adaptive:1-3,skip")
+    first = Notes()
+    with pytest.raises(Stopped):
+        carried_out(wanted, tmp_path / "one", first, stop=lambda: len(first.started) >= 6)
+    assert not (tmp_path / "one" / "report.json").exists()
+    second = Notes()
+    found = carried_out(wanted, tmp_path / "one", second)
+    assert [what for what, _ in second.parts] == ["memory", "alignment", "equal epochs", "calibration", "equal seconds"]
+    assert not set(first.started) & set(second.started)
+    assert second.rounds == 2
+    (said,) = second.said
+    assert said.startswith("A run took ")
+    assert found["jobs"] in (1, 2, 3)
+
+    at_batches, at_seconds = (found["regimes"][name]["methods"] for name in ("epochs", "seconds"))
+    for methods in (at_batches, at_seconds):
+        assert list(methods) == ["bp", "feedback@adaptive:1-3", "skip"]
+        for record in methods.values():
+            assert record["runs"] == 2
+            assert record["accuracy_low"] <= record["accuracy_mean"] <= record["accuracy_high"]
+            assert -1 <= record["ceiling_large_batch"] <= 1
+    adaptive = at_batches["feedback@adaptive:1-3"]
+    assert 0 < adaptive["gp_batches"] < 13
+    cost = found["calibration"]["methods"]["feedback@adaptive:1-3"]
+    predicted = adaptive["gp_batches"] + adaptive["guarded_batches"]
+    expected = (16 - predicted) * cost["cost"]["bp"] + predicted * cost["cost"].get("gp", cost["cost"]["bp"])
+    assert adaptive["calibrated_seconds"] == pytest.approx(expected + 16 * cost["cost"]["data"])
+
+
+def test_a_given_time_one_regime_and_no_alignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = {"bp": 2.0, "gp": 0.0, "data": 0.5}
+    monkeypatch.setattr(workflow, "calibrate", lambda configs, *_: dict.fromkeys(configs, costs))
+    wanted = comparison("bp,skip@1:1,skip@2:1", seeds=1, regimes=("seconds",), seconds=26.0, large_batch=0)
+    notes = Notes()
+    found = carried_out(wanted, tmp_path / "one", notes, jobs=2, target=0.99)
+    assert notes.parts == [("calibration", 2), ("equal seconds", 3)]
+    assert found["budget_seconds"] == 26
+    methods = found["regimes"]["seconds"]["methods"]
+    assert {record["target_share"] for record in methods.values()} <= {0, 1}
+    # Three batches of warm-up, then GP batches at 0.5 seconds; each epoch of seven begins with a GP batch.
+    assert {name: (one["batches"], one["calibrated_seconds"]) for name, one in methods.items()} == {
+        "bp": (10, 25.0),
+        "skip@1:1": (16, 26.0),
+        "skip@2:1": (20, 26.0),
+    }
+    assert all(record["cosine_true"] is None and record["sites"] == {} for record in methods.values())
+    assert (tmp_path / "one" / "pareto.svg").is_file()
+
+
+def test_what_a_run_would_refuse_is_refused_before_the_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="^method 'topk': ") as caught:
+        carried_out(comparison("bp,topk", options={"topk": 10**6}), tmp_path / "one", Notes())
+    assert "topk" in str(caught.value)
+    assert not (tmp_path / "one").exists()

@@ -1,0 +1,205 @@
+"""Real runs in several processes against the same run in one."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from adagp.distributed.session import ParallelSession
+from adagp.errors import OptionError
+from adagp.run import TrainConfig
+
+Weights = dict[str, torch.Tensor]
+
+
+def weights(folder: str) -> Weights:
+    found: Weights = torch.load(Path(folder) / "model.pt", weights_only=True)
+    return found
+
+
+def rows(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
+def assert_close(found: Weights, expected: Weights, tolerance: float = 1e-5) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+def assert_equal(found: Weights, expected: Weights) -> None:
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+WAYS = [(2, "data"), (4, "data"), (4, "pipeline:gpipe"), (4, "pipeline:dapple"), (4, "pipeline:chimera")]
+
+
+@pytest.mark.parametrize(("size", "parallel"), WAYS)
+def test_several_processes_train_as_one(size: int, parallel: str, start: Any, alone: Any) -> None:
+    without_prediction = alone(method="bp", warmup=None, ratio=None)
+    expected = alone()
+    assert start(size, "run", parallel) == [0] * size
+    assert_close(weights("run"), expected)
+    moved = max(float((expected[name] - without_prediction[name]).abs().max()) for name in expected)
+    assert moved > 1e-2, "predictions matter in this run"
+    for ours, theirs in zip(rows("run"), rows("alone"), strict=True):
+        assert ours["batches"] == theirs["batches"]
+        assert ours["answers"] == theirs["answers"]
+        for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-3)
+        for site, figures in theirs["sites"].items():
+            assert ours["sites"][site]["cosine_previous"] == pytest.approx(figures["cosine_previous"], abs=1e-3)
+
+
+@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (2, "pipeline:gpipe"), (2, "pipeline:chimera")])
+def test_a_rate_that_falls_with_each_batch_and_an_epoch_that_is_not_whole(
+    size: int, parallel: str, start: Any, alone: Any
+) -> None:
+    """With a predictor that learns from half of the rows, which are the same ones in any number of processes."""
+    options = {"batches": 20, "warmup": None, "warmup_batches": 9, "lr_scheduler": "cosine", "predictor_parts": 2}
+    expected = alone(**options)
+    assert start(size, "run", parallel, **options) == [0] * size
+    assert_close(weights("run"), expected)
+    assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
+    assert sum(row["batches"]["bp"] + row["batches"]["gp"] for row in rows("run")) == 20
+    assert rows("run")[-1]["lr"] == rows("alone")[-1]["lr"]
+
+
+@pytest.fixture
+def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be the only process of a group."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, str(value))
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"parallel": "pipeline:gpipe", "method": "remap", "ratio": None, "epochs": 9},
+            "method 'remap' cannot run with --parallel pipeline:gpipe; choose from: bp, adagp.",
+        ),
+        (
+            {"parallel": "data", "compile": True},
+            "--compile is for runs in one process; leave it out with --parallel data.",
+        ),
+        (
+            {"parallel": "pipeline:dapple", "batch_size": 10},
+            "a batch of 10 samples does not split into 4 equal parts (micro-batches).",
+        ),
+        (
+            {"parallel": "pipeline:chimera"},
+            "chimera needs even numbers of processes and micro-batches; got 1 and 4.",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused(one_process: None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        ParallelSession(TrainConfig.from_dict({"epochs": 2, "warmup": 1, **options}, "test"))
+    assert str(raised.value) == message
+
+
+def test_an_error_of_the_first_process_reaches_all(start: Any, capfd: Any) -> None:
+    Path("run").mkdir()
+    Path("run/notes.txt").touch()
+    assert start(2, "run", "data") == [1, 1]
+    wanted = "holds files that are not a run (notes.txt, ...); give another --out."
+    assert capfd.readouterr().err.count(wanted) == 2
+
+
+def test_a_run_keeps_its_number_of_processes(start: Any, capfd: Any) -> None:
+    assert start(2, "run", "data", stop_after=3) == [0, 0]
+    assert start(4, "run", "data", resume=True) == [1] * 4
+    assert "has 2 processes; it cannot go on with 4." in capfd.readouterr().err
+
+
+LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
+
+
+@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (4, "pipeline:dapple"), (4, "pipeline:chimera")])
+def test_a_stopped_run_goes_on_exactly(size: int, parallel: str, start: Any) -> None:
+    """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
+    assert start(size, "whole", parallel, **LIVELY) == [0] * size
+    assert start(size, "run", parallel, **LIVELY, stop_after=18) == [0] * size
+    assert not Path("run/model.pt").exists()
+    assert len(rows("run")) == 1
+    assert start(size, "run", parallel, **LIVELY, resume=True) == [0] * size
+    assert_equal(weights("run"), weights("whole"))
+    for ours, theirs in zip(rows("run"), rows("whole"), strict=True):
+        for name in ("train_loss", "test_loss", "batches", "answers", "sites", "lr"):
+            assert ours[name] == theirs[name]
+
+
+def die(rank: int, seen: int) -> None:
+    if rank == 1 and seen == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stumble(rank: int, seen: int) -> None:
+    if rank == 1 and seen == 20:
+        raise ValueError("a process stumbles")
+
+
+@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (4, "pipeline:chimera")])
+def test_a_killed_process_ends_the_run_which_goes_on_to_the_same_weights(size: int, parallel: str, start: Any) -> None:
+    assert start(size, "whole", parallel) == [0] * size
+    ended = start(size, "run", parallel, accident=die)
+    assert ended[1] == -signal.SIGKILL
+    assert [code for rank, code in enumerate(ended) if rank != 1] == [1] * (size - 1)
+    assert start(size, "run", parallel, resume=True) == [0] * size
+    assert_equal(weights("run"), weights("whole"))
+
+
+@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (4, "pipeline:gpipe")])
+def test_a_process_that_raises_leaves_no_other_behind(size: int, parallel: str, start: Any, capfd: Any) -> None:
+    assert start(size, "run", parallel, accident=stumble) == [1] * size
+    err = capfd.readouterr().err
+    assert "ValueError: a process stumbles" in err
+    assert "RunError: process 0 has lost another process of the run: see what that one says." in err
+
+
+def test_copies_that_differ_stop_the_run(start: Any, capfd: Any) -> None:
+    assert start(2, "run", "data", model="nets:counting") == [1, 1]
+    wanted = "RunError: the copies of the model and its predictor in the processes 0 and 1 differ after 3 batches."
+    assert capfd.readouterr().err.count(wanted) == 2
+
+
+def test_bytes_that_are_sent(start: Any) -> None:
+    assert start(2, "run", "data", check_every=0) == [0, 0]
+    warmup, mixed = (row["sent_bytes"] for row in rows("run"))
+    parameters = 6 * 9 + 6 + 8 * 54 + 8 + 8 * 72 + 8 + 12 * 128 + 12 + 10 * 12 + 10
+    summaries = 16 * (6 + 8 + 8 + 12 + 10) + 2  # and two wishes
+    assert warmup["warmup"] == {"gradients": 2 * 14 * 4 * parameters, "summaries": 2 * 14 * 4 * summaries}
+    batches = rows("run")[1]["batches"]
+    assert mixed["gp"] == {"summaries": 2 * batches["gp"] * 4 * summaries}
+    assert mixed["bp"]["gradients"] == 2 * batches["bp"] * 4 * parameters
+
+
+def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
+    assert start(4, "run", "pipeline:dapple") == [0] * 4
+    for row in rows("run"):
+        assert 0 < row["bubble_share"] < 1
+        assert row["refused_updates"] == 0
+    sent = rows("run")[1]["sent_bytes"]
+    assert "input gradients" in sent["bp"]
+    assert set(sent["gp"]) == {"activations", "wishes"}
+
+
+def test_the_guard_refuses_for_a_stage(start: Any) -> None:
+    assert start(4, "run", "pipeline:gpipe", guard_limit=1e-9) == [0] * 4
+    second = rows("run")[1]
+    assert second["refused_updates"] == 4 * second["batches"]["gp"]

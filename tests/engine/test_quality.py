@@ -1,0 +1,74 @@
+"""The figures of merit against slow loops."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from adagp.engine.quality import QualityMeter, cosine
+from adagp.errors import OptionError
+from adagp.sites import survey
+
+
+def meter(interval: int = 1) -> QualityMeter:
+    return QualityMeter(survey(nn.Linear(3, 2, bias=False)).sites, interval)
+
+
+def slow_figures(truth: Tensor, prediction: Tensor) -> dict[str, float]:
+    pairs = list(zip(truth.flatten().tolist(), prediction.flatten().tolist(), strict=True))
+    true_norm, norm = (math.sqrt(sum(pair[side] ** 2 for pair in pairs)) for side in (0, 1))
+    relative = [abs((one - other) / one) for one, other in pairs if one != 0]
+    return {
+        "cosine": sum(one * other for one, other in pairs) / (true_norm * norm),
+        "norm_ratio": norm / true_norm,
+        "mse": sum((one - other) ** 2 for one, other in pairs) / len(pairs),
+        "mape": sum(relative) / len(relative),
+    }
+
+
+def test_figures_equal_slow_loops_and_are_averaged() -> None:
+    one = meter()
+    sites = survey(nn.Linear(3, 2, bias=False)).sites
+    torch.manual_seed(0)
+    truths, predictions = [torch.randn(2, 3) for _ in range(3)], [torch.randn(2, 3) for _ in range(3)]
+    truths[1][0, 0] = 0.0  # dividing by it would give infinity
+    for truth, prediction in zip(truths, predictions, strict=True):
+        one.record(sites, [truth], [prediction])
+    (figures,) = one.read().values()
+    slow = [slow_figures(truth, prediction) for truth, prediction in zip(truths, predictions, strict=True)]
+    for name in ("cosine", "norm_ratio", "mse", "mape"):
+        assert figures[name] == pytest.approx(sum(row[name] for row in slow) / 3, rel=1e-5)
+    follow = [float(cosine(truths[place], truths[place - 1])) for place in (1, 2)]
+    assert figures["cosine_previous"] == pytest.approx(sum(follow) / 2, rel=1e-5)
+    assert one.read() == {"": dict.fromkeys(figures)}
+
+
+def test_only_every_interval_th_batch_is_sampled_and_copied() -> None:
+    one = meter(interval=3)
+    sites = survey(nn.Linear(3, 2, bias=False)).sites
+    due, kept = [], []
+    for _ in range(7):
+        due.append(one.due())
+        one.record(sites, [torch.ones(2, 3)], [torch.ones(2, 3)] if one.due() else [])
+        kept.append(bool(one._previous))
+    assert due == [True, False, False, True, False, False, True]
+    assert kept == [False, False, True, False, False, True, False]
+
+
+def test_sites_that_were_not_called_have_no_figures() -> None:
+    one = meter()
+    one.record(survey(nn.Linear(3, 2, bias=False)).sites, [torch.ones(2, 3)], [None])
+    assert one.read() == {"": dict.fromkeys(["cosine", "norm_ratio", "mse", "mape", "cosine_previous"])}
+
+
+def test_a_zero_prediction_has_mape_one_and_no_cosine() -> None:
+    one = meter()
+    one.record(survey(nn.Linear(3, 2, bias=False)).sites, [torch.ones(2, 3)], [torch.zeros(2, 3)])
+    (figures,) = one.read().values()
+    assert figures == {"cosine": None, "norm_ratio": 0.0, "mse": 1.0, "mape": 1.0, "cosine_previous": None}
+
+
+def test_a_negative_interval_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"^the metrics interval is -1; it must be 0 \(never\) or more\.$"):
+        meter(-1)

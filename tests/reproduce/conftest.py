@@ -1,0 +1,81 @@
+"""Results that were never computed, to see what experiments conclude from them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagp.reproduce.experiment import Experiment
+from adagp.reproduce.parts import Part, Place
+from adagp.reproduce.training import train_run
+
+Pretend = Callable[..., Place]
+
+DESIGNS = ("baseline", "low", "efficient", "max", "equal-power", "equal-area")
+
+
+def designs() -> dict[str, dict[str, float]]:
+    return {
+        name: {"cycles": 1e12 - place, "speedup": 1 + 0.1 * place, "memory_joules": 10.0, "memory_saving": 0.1 * place}
+        for place, name in enumerate(DESIGNS)
+    }
+
+
+def result(part: Part) -> dict[str, Any]:
+    """Return a result of the right form: speed-ups by the order of the designs, accuracies from the part's key."""
+    kind = part.work.__name__
+    if kind == "train_run":
+        accuracy = 0.5 + sum(part.key.encode()) % 400 / 1000
+        return {
+            "test_accuracy": accuracy,
+            "best_test_accuracy": accuracy,
+            "test_loss": 1.0,
+            "test_bleu": 30.0,
+            "test_map50": 0.4,
+            "seconds_by_phase": {"data": 1.0, "bp": 2.0, "gp": 1.0},
+            "batches": {"bp": 10, "gp": 20, "guarded": 0, "warmup": 5},
+        }
+    if kind == "simulate_model":
+        layer = {"layer": "a", "convolution": True, "baseline": {"bp": 9}, "efficient": {"warmup": 2, "gp": 3}}
+        dataflows = {name: designs() for name in ("ws", "rs", "is")}
+        return {"dataflows": dataflows, "layers": [layer], "predictor_words": 1000, "word_bits": 16}
+    if kind == "simulate_task":
+        return designs()
+    if kind == "pipeline_model":
+        speedups = {"low": 1.5, "efficient": 1.6, "max": 1.65}
+        return dict.fromkeys(("gpipe", "dapple", "chimera"), speedups)
+    if kind == "time_kernels":
+        return {"exact": 4.0, "approximated": 1.0}
+    assert kind == "simulate_ratio"
+    return {"speedup": 1.4}
+
+
+def write_run(folder: Path) -> None:
+    """Write the metrics of a run of two epochs and two sites."""
+    folder.mkdir(parents=True)
+    with (folder / "metrics.jsonl").open("w") as file:
+        for epoch in range(2):
+            figures = {"mape": 2.0 - epoch, "mse": 0.1, "cosine": 0.2, "norm_ratio": 1.0, "cosine_previous": 0.1}
+            file.write(json.dumps({"epoch": epoch, "sites": {"first": figures, "second": figures}}) + "\n")
+
+
+@pytest.fixture
+def pretend(tmp_path: Path) -> Pretend:
+    """Return a function that pretends that all parts of an experiment are finished, and returns the place.
+
+    `trained` gives the results of training runs.
+    """
+
+    def run(experiment: Experiment, budget: str, trained: Callable[[Part], dict[str, Any]] = result) -> Place:
+        place = Place(tmp_path)
+        (tmp_path / "parts").mkdir()
+        for part in dict.fromkeys(experiment.parts(budget)):
+            is_run = part.work is train_run
+            place.marker(part).write_text(json.dumps({"result": trained(part) if is_run else result(part)}))
+            if is_run:
+                write_run(place.run_folder(part))
+        return place
+
+    return run

@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagp.errors import RunError
+from adagp.reproduce.parts import Part, Place, carry_out
+from adagp.reproduce.runner import run_parts
+from adagp.reproduce.training import group, train_run
+
+CALLS: list[str] = []
+
+
+def work(part: Part, place: Place) -> dict[str, Any] | None:
+    CALLS.append(part.label)
+    return {"twice": 2 * part.options["number"]}
+
+
+def stopped(part: Part, place: Place) -> dict[str, Any] | None:
+    return None
+
+
+def failing(part: Part, place: Place) -> dict[str, Any] | None:
+    raise RunError("it went wrong")
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    CALLS.clear()
+
+
+def test_a_finished_part_is_not_done_again(tmp_path: Path) -> None:
+    part, place = Part(work, "a", {"number": 4}), Place(tmp_path)
+    assert not place.finished(part)
+    assert carry_out(part, place)
+    assert carry_out(part, place)
+    assert CALLS == ["a"]
+    assert place.result(part) == {"twice": 8}
+
+
+def test_other_options_make_another_part() -> None:
+    first, same, other = (Part(work, "a", {"number": number}) for number in (1, 1, 2))
+    assert first == same
+    assert first.key == same.key
+    assert len({first, same, other}) == 2
+
+
+def test_a_stopped_part_leaves_no_result(tmp_path: Path) -> None:
+    part, place = Part(stopped, "a", {}), Place(tmp_path)
+    assert not carry_out(part, place)
+    assert not place.finished(part)
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    part, place = Part(work, "a", {"number": 4}), Place(tmp_path)
+    carry_out(part, place)
+    place.marker(part).write_text("{")
+    with pytest.raises(
+        RunError, match=r"^cannot read the finished part '.*\.json': .* Delete the file to do it anew\.$"
+    ):
+        place.result(part)
+
+
+def test_the_heaviest_part_comes_first_and_each_is_told(tmp_path: Path) -> None:
+    parts = [Part(work, str(weight), {"number": weight}, weight) for weight in (1, 3, 2)]
+    told: list[str] = []
+    assert run_parts(parts, Place(tmp_path), jobs=1, tell=lambda part: told.append(part.label))
+    assert told == CALLS == ["3", "2", "1"]
+    assert run_parts(parts, Place(tmp_path), jobs=1, tell=lambda part: told.append(part.label))
+    assert len(told) == 3
+
+
+def test_finished_parts_are_kept_when_one_fails(tmp_path: Path) -> None:
+    good, bad, place = Part(work, "a", {"number": 1}, 2.0), Part(failing, "b", {}), Place(tmp_path)
+    with pytest.raises(RunError, match="^it went wrong$"):
+        run_parts([bad, good], place, jobs=1, tell=lambda part: None)
+    assert place.finished(good)
+    assert not place.finished(bad)
+
+
+def test_a_request_to_stop_ends_before_the_next_part(tmp_path: Path) -> None:
+    parts = [Part(work, str(number), {"number": number}) for number in range(3)]
+    place = Place(tmp_path, stop=lambda: len(CALLS) == 2)
+    assert not run_parts(parts, place, jobs=1, tell=lambda part: None)
+    assert len(CALLS) == 2
+
+
+def test_a_training_part_stops_with_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
+    (part,) = group(1, dataset="digits", width=0.25, batch_size=256, epochs=2, warmup=1, ratio="1:1").parts
+    asked = iter([False] * 7 + [True] * 9)  # in the second epoch of six batches
+    assert not carry_out(part, Place(tmp_path, stop=lambda: next(asked)))
+    place = Place(tmp_path)
+    assert (place.run_folder(part) / "checkpoint.pt").is_file()
+    assert carry_out(part, place)
+    assert not (place.run_folder(part) / "checkpoint.pt").exists()
+    unbroken = Place(tmp_path / "other")
+    assert carry_out(part, unbroken)
+    assert place.result(part)["test_loss"] == unbroken.result(part)["test_loss"]
+
+
+def test_a_run_that_ended_before_its_part_was_noted_is_not_trained_again(tmp_path: Path) -> None:
+    (part,) = group(1, dataset="digits", width=0.25, batch_size=256, epochs=2, warmup=1, ratio="1:1").parts
+    place = Place(tmp_path)
+    place.run_folder(part).mkdir(parents=True)
+    (place.run_folder(part) / "summary.json").write_text(json.dumps({"test_accuracy": 0.25, "other": 1}))
+    assert train_run(part, place) == {"test_accuracy": 0.25}

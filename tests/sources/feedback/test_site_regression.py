@@ -1,0 +1,105 @@
+"""Mixed samples against the plain way: predict every sample's output gradient, then take the weight gradient of all."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from adagp.sites import survey
+from adagp.sources.feedback.error_features import rows_for
+from adagp.sources.feedback.site_regression import (
+    SiteRegression,
+    as_rows,
+    centred,
+    from_rows,
+    lies_channels_last,
+)
+from adagp.sources.support.local import weight_gradient
+
+
+@settings(max_examples=60)
+@given(
+    layer=st.sampled_from(
+        [
+            nn.Conv2d(4, 6, 3, padding=1),
+            nn.Conv2d(4, 6, 3, stride=2, dilation=2, groups=2),
+            nn.Conv2d(4, 2, 1),
+            nn.Conv2d(4, 2, 3, padding=1, padding_mode="circular"),
+            nn.Conv1d(4, 3, 3),
+            nn.Linear(4, 5),
+        ]
+    ),
+    samples=st.integers(1, 12),
+    features=st.integers(1, 5),
+    last=st.booleans(),
+)
+def test_equals_the_weight_gradient_of_every_predicted_sample(
+    layer: nn.Module, samples: int, features: int, last: bool
+) -> None:
+    generator = torch.Generator().manual_seed(samples + 100 * features)
+    spatial = (7, 6)[: len(getattr(layer, "kernel_size", ()))]
+    inputs = torch.randn(samples, 4, *spatial, generator=generator)
+    if last and spatial:
+        inputs = inputs.movedim(1, -1).contiguous().movedim(-1, 1)
+    (site,) = survey(layer).sites
+    output = layer(inputs).detach()
+    error = torch.randn(samples, features, generator=generator)
+    truth = torch.randn(output.shape, generator=generator)
+    fit = SiteRegression.fresh(site, features, truth, decay=0.9, ridge=1e-3)
+    fit.learn(error, 8 * truth, scale=8)
+    fit.regression.commit()
+    guess = fit.regression.predict(centred(rows_for(site, output.shape, error)))
+    plain = weight_gradient(site, inputs, from_rows(site, guess, output.shape, fit.channels_last))
+    torch.testing.assert_close(fit.weight_gradient(inputs, error, output.shape), plain, rtol=1e-3, atol=1e-4)
+
+
+def test_the_mean_is_told_apart_from_the_differences() -> None:
+    rows = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    assert torch.equal(centred(rows), torch.tensor([[-1.0, 1.0, 2.0, 1.0], [1.0, -1.0, 2.0, 1.0]]))
+
+
+def test_behind_a_batch_norm_the_prediction_has_no_part_of_the_mean_error() -> None:
+    """Output gradients there add up to nothing over a batch, whatever the mean error is."""
+    generator = torch.Generator().manual_seed(0)
+    (site,) = survey(nn.Linear(3, 4)).sites
+    fit = SiteRegression.fresh(site, 2, torch.zeros(16, 4), decay=0.99, ridge=1e-4)
+    slopes = torch.randn(2, 4, generator=generator)
+    for _ in range(50):
+        error = torch.randn(16, 2, generator=generator) + torch.randn(1, 2, generator=generator)
+        fit.learn(error, (error - error.mean(0)) @ slopes, scale=1)
+        fit.regression.commit()
+    inputs, error = torch.randn(16, 3, generator=generator) + 5, torch.randn(16, 2, generator=generator) + 1
+    truth = ((error - error.mean(0)) @ slopes).T @ inputs
+    torch.testing.assert_close(fit.weight_gradient(inputs, error, torch.Size((16, 4))), truth, rtol=1e-3, atol=1e-2)
+
+
+def test_the_order_in_memory_is_noticed_kept_and_saved() -> None:
+    (site,) = survey(nn.Conv2d(2, 3, 3)).sites
+    plain = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5)
+    last = plain.contiguous(memory_format=torch.channels_last)
+    assert (lies_channels_last(plain), lies_channels_last(last)) == (False, True)
+    assert as_rows(site, last, channels_last=True).data_ptr() == last.data_ptr(), "not copied"
+    assert torch.equal(from_rows(site, as_rows(site, plain, True), plain.shape, True), plain)
+    error = torch.tensor([[1.0, 0.5], [0.2, 2.0]])
+    fits = [SiteRegression.fresh(site, 2, one, decay=0.9, ridge=1e-3) for one in (plain, last)]
+    inputs = torch.randn(2, 2, 6, 7)
+    for fit in fits:
+        fit.learn(error, plain, scale=1)  # also in the other order
+        fit.regression.commit()
+    again = SiteRegression.restored(site, fits[1].state_dict(), decay=0.9, ridge=1e-3)
+    expected = fits[0].weight_gradient(inputs, error, plain.shape)
+    torch.testing.assert_close(fits[1].weight_gradient(inputs, error, plain.shape), expected)
+    assert torch.equal(
+        again.weight_gradient(inputs, error, plain.shape), fits[1].weight_gradient(inputs, error, plain.shape)
+    )
+
+
+def test_a_large_batch_is_mixed_down_to_one_sample_a_feature_and_one_for_the_mean() -> None:
+    layer = nn.Conv2d(1, 2, 3)
+    (site,) = survey(layer).sites
+    truth = torch.randn(20, 2, 4, 4)
+    fit = SiteRegression.fresh(site, 3, truth, decay=0.9, ridge=1e-3)
+    with torch.profiler.profile(record_shapes=True) as profile:
+        fit.weight_gradient(torch.randn(20, 1, 6, 6), torch.randn(20, 3), truth.shape)
+    gradients = [event for event in profile.events() or [] if event.name == "aten::convolution_backward"]
+    assert [event.input_shapes[0][0] for event in gradients] == [4]

@@ -1,0 +1,263 @@
+"""Feedback against batch least squares and autograd, through the engine."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import adagp
+from adagp.engine.trainer import Trainer
+from adagp.errors import ModelError, OptionError, UsageError
+from adagp.schedules import Ladder, Rung
+from adagp.sources import FeedbackSource
+from adagp.sources.support.local import weight_gradient
+
+
+def small_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(3, 4, 3, stride=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    )
+
+
+def batches(count: int, size: int = 12) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(size, 1, 8, 8, generator=generator), torch.randint(0, 3, (size,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def attached(model: nn.Module, source: FeedbackSource, warmup: int = 4, **options: Any) -> Trainer:
+    """Return a trainer that learns for `warmup` batches and then predicts; the weights never move."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    schedule = Ladder(1, (Rung(1, 0),), "feedback")
+    return adagp.attach(
+        model, optimizer, epochs=9, batches_per_epoch=warmup, schedule=schedule, sources={"feedback": source}, **options
+    )
+
+
+def predicted(trainer: Trainer, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+    """Run one GP batch and return the gradients of the sites."""
+    with trainer.batch() as batch:
+        loss = F.cross_entropy(trainer.model(inputs), targets)
+        batch.backward(loss)
+        gradients = [site.weight.grad.clone() for site in trainer.survey.sites if site.weight.grad is not None]
+        batch.step()
+    return gradients
+
+
+def slow_feedback(model: nn.Sequential, seen: list[tuple[Tensor, Tensor]], now: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """All batches at once: collect errors and output gradients, solve the normal equations, take local gradients."""
+
+    def errors_and_slopes(inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[int, Tensor], dict[int, Tensor]]:
+        hidden, outputs, entries = inputs, {}, {}
+        for place, layer in enumerate(model):
+            entries[place] = hidden.detach().clone()
+            hidden = layer(hidden)
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                hidden.retain_grad()
+                outputs[place] = hidden
+                hidden = hidden.clone()
+        hidden.retain_grad()
+        F.cross_entropy(hidden, targets).backward()
+        assert hidden.grad is not None
+        slopes = {place: one.grad for place, one in outputs.items() if one.grad is not None}
+        return hidden.grad, slopes, entries
+
+    decay, ridge = 0.9, 1e-2
+    moments: dict[int, tuple[Tensor, Tensor]] = {}
+    for age, batch in enumerate(reversed(seen)):
+        error, slopes, _ = errors_and_slopes(*batch)
+        error = torch.cat([error - error.mean(0), error.mean(0).expand_as(error)], dim=1)
+        for place, slope in slopes.items():
+            second, cross = error.T @ error, error.T @ slope.flatten(1)
+            before = moments.get(place, (torch.zeros_like(second), torch.zeros_like(cross)))
+            moments[place] = before[0] + decay**age * second, before[1] + decay**age * cross
+    error, slopes, entries = errors_and_slopes(*now)
+    error = torch.cat([error - error.mean(0), error.mean(0).expand_as(error)], dim=1)
+    sites = {int(site.name): site for site in adagp.validate(model, torch.optim.SGD(model.parameters())).survey.sites}
+    gradients = []
+    for place, (second, cross) in moments.items():
+        steadied = second + ridge * second.diagonal().mean() * torch.eye(6)
+        guess = (error @ torch.linalg.inv(steadied) @ cross).view(slopes[place].shape)
+        gradients.append(weight_gradient(sites[place], entries[place], guess))
+    return gradients
+
+
+def test_equals_least_squares_over_all_batches() -> None:
+    model = small_model()
+    by_hand = copy.deepcopy(model)
+    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=0))
+    *seen, now = batches(5)
+    for inputs, targets in seen:
+        trainer.step(inputs, targets, F.cross_entropy)
+    found = predicted(trainer, *now)
+    for one, other in zip(found, slow_feedback(by_hand, seen, now), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
+def test_the_model_runs_without_autograd_and_the_loss_with_it() -> None:
+    model = small_model()
+    trainer = attached(model, FeedbackSource())
+    for inputs, targets in batches(4):
+        trainer.step(inputs, targets, F.cross_entropy)
+    grown: list[bool] = []
+    for layer in model:
+        layer.register_forward_hook(lambda module, inputs, output: grown.append(output.requires_grad))
+    inputs, targets = batches(1)[0]
+    with trainer.batch() as batch:
+        output = model(inputs)
+        assert output.requires_grad
+        loss = F.cross_entropy(output, targets)
+        assert grown == [False] * 6
+        batch.backward(loss)
+        batch.step()
+    assert torch.is_grad_enabled()
+
+
+def test_the_last_layer_gets_its_true_gradient() -> None:
+    """The error at the output is the gradient at the last layer's output."""
+    model = small_model()
+    trainer = attached(model, FeedbackSource(ridge=1e-7, correction=0))
+    *seen, now = batches(5)
+    for inputs, targets in seen:
+        trainer.step(inputs, targets, F.cross_entropy)
+    last = predicted(trainer, *now)[-1]
+    F.cross_entropy(model(now[0]), now[1]).backward()
+    truth = model[5].weight.grad
+    assert isinstance(truth, Tensor)
+    torch.testing.assert_close(last, truth, rtol=1e-3, atol=1e-6)
+
+
+def test_what_predictions_lacked_in_bp_batches_is_added_in_gp_batches() -> None:
+    model = small_model()
+    plain, corrected = FeedbackSource(correction=0), FeedbackSource(correction=0.3)
+    trainers = [attached(model, source, metrics_every=1) for source in (plain, corrected)]
+    *seen, now = batches(5)
+    lack = [torch.zeros_like(site.weight) for site in trainers[0].survey.sites]
+    for inputs, targets in seen:
+        with trainers[0].batch() as batch:
+            batch.backward(F.cross_entropy(model(inputs), targets))
+            for one, site in zip(lack, trainers[0].survey.sites, strict=True):
+                assert site.weight.grad is not None
+                one.lerp_(site.weight.grad - plain._sums[site], 0.3)
+            batch.step()
+        trainers[1].step(inputs, targets, F.cross_entropy)
+    for guess, missing, found in zip(predicted(trainers[0], *now), lack, predicted(trainers[1], *now), strict=True):
+        assert missing.norm() > 0.05 * guess.norm()
+        torch.testing.assert_close(found, guess + missing)
+
+
+def test_micro_batches_are_added_up_each_centred_on_itself() -> None:
+    """As with the statistics of a batch norm, the mean error is that of a forward call."""
+    model = small_model()
+    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=0))
+    for inputs, targets in batches(4):
+        trainer.step(inputs, targets, F.cross_entropy)
+    inputs, targets = batches(1)[0]
+    parts = [slice(0, 4), slice(4, 12)]
+    single = []
+    for part in parts:
+        with trainer.batch() as batch:
+            batch.backward(F.cross_entropy(model(inputs[part]), targets[part], reduction="sum") / 12)
+            single.append([site.weight.grad for site in trainer.survey.sites])
+            batch.step()
+    with trainer.batch() as batch:
+        for part in parts:
+            loss = F.cross_entropy(model(inputs[part]), targets[part], reduction="sum") / 12
+            batch.backward(loss, more=part.start == 0)
+        both = [site.weight.grad for site in trainer.survey.sites]
+        batch.step()
+    for one, first, second in zip(both, *single, strict=True):
+        assert one is not None
+        assert first is not None
+        assert second is not None
+        torch.testing.assert_close(one, first + second)
+
+
+def test_sequences_are_regressed_word_by_word() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 9))
+    trainer = attached(model, FeedbackSource(ridge=1e-7, correction=0), warmup=16)
+
+    def loss_of(output: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+    for _ in range(16):  # more batches than words: each has but one mean error
+        words = torch.randint(0, 9, (6, 7))
+        trainer.step(words, words, loss_of)
+    words = torch.randint(0, 9, (6, 5))  # another length
+    with trainer.batch() as batch:
+        batch.backward(loss_of(model(words), words))
+        last = trainer.survey.sites[-1].weight.grad
+        batch.step()
+    loss_of(model(words), words).backward()
+    torch.testing.assert_close(last, model[3].weight.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_before_the_first_true_gradient_it_says_no_gradient() -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    trainer = adagp.attach(
+        model, optimizer, epochs=2, batches_per_epoch=2, schedule=Ladder(0, (Rung(1, 0),), "feedback")
+    )
+    assert all(not one.any() for one in predicted(trainer, *batches(1)[0]))
+
+
+def test_misuse_is_refused() -> None:
+    model = small_model()
+    trainer = attached(model, FeedbackSource())
+    for inputs, targets in batches(4):
+        trainer.step(inputs, targets, F.cross_entropy)
+    inputs, targets = batches(1)[0]
+    with pytest.raises(UsageError) as caught, trainer.batch() as batch:
+        hidden = inputs
+        for layer in model:
+            hidden = layer(hidden)
+        batch.backward(F.cross_entropy(hidden, targets))
+    assert str(caught.value) == (
+        "source 'feedback' needs the error at the model's output, but none reached it: call the model itself (not parts of "
+        "it), and compute the loss from what it returns."
+    )
+    with (
+        pytest.raises(UsageError, match=r"^a GP batch needs the loss: call backward\(loss\)\.$"),
+        trainer.batch() as batch,
+    ):
+        model(inputs)
+        batch.backward()
+
+
+def test_inputs_of_another_size_are_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+    trainer = attached(model, FeedbackSource())
+    for inputs, targets in batches(4):
+        trainer.step(inputs, targets, F.cross_entropy)
+    with pytest.raises(ModelError) as caught:
+        trainer.step(torch.randn(12, 1, 9, 9), targets, F.cross_entropy)
+    assert str(caught.value) == (
+        "the output of site '0' had 108 numbers a sample and now has 147: feedback needs inputs of one size."
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": 0}, "feedback uses 0 features of the error; it must use 1 or more."),
+        ({"decay": 1.0}, "feedback's decay is 1.0; it must be 0 or more and below 1."),
+        ({"ridge": 0.0}, "feedback's ridge is 0.0; it must be above 0."),
+        ({"correction": 1.5}, "feedback's correction moves by 1.5; it must be 0 (none) to 1."),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        FeedbackSource(**options)
+    assert str(caught.value) == message
