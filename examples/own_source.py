@@ -24,14 +24,11 @@ class HalfReplay(adagp.Source):
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Keep the truth."""
         for site, gradient in zip(sites, gradients, strict=True):
-            self._last[site.index] = gradient.detach() / 2
+            self._last[site.index] = gradient.detach().clone()
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
-        """Return what was kept."""
-        return [self._last.get(site.index) for site in sites]
-
-
-adagp.SOURCES.add("half_replay", HalfReplay)
+        """Return half of what was kept, in new memory: clipping may change it in place."""
+        return [self._last[site.index] / 2 if site.index in self._last else None for site in sites]
 
 
 def main() -> None:
@@ -40,7 +37,8 @@ def main() -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule = adagp.Ladder(warmup=1, rungs=(adagp.Rung(2, 1),), source="half_replay")
-    trainer = adagp.attach(model, optimizer, epochs=4, batches_per_epoch=50, schedule=schedule)
+    sources = {"half_replay": HalfReplay()}
+    trainer = adagp.attach(model, optimizer, epochs=4, batches_per_epoch=50, schedule=schedule, sources=sources)
     aim = torch.tensor([[1.0, -2.0, 0.5, 3.0]])
     for _ in range(200):
         inputs = torch.randn(32, 4)

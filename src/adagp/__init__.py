@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from adagp.engine.trainer import Trainer
     from adagp.engine.validate import validate
     from adagp.errors import AdagpError
+    from adagp.methods import METHODS, AcceleratorWork, register_method
+    from adagp.options import Option
     from adagp.plan import Phase, Plan, Step
     from adagp.predictor.reorganize import register_rule
     from adagp.schedules import (
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
         parse_schedule,
     )
     from adagp.sources import (
-        SOURCES,
         FeedbackSource,
         LearningOptions,
         MixedSource,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "AcceleratorWork": "adagp.methods",
     "AdagpError": "adagp.errors",
     "Adaptive": "adagp.schedules",
     "BackpropOnly": "adagp.schedules",
@@ -48,15 +50,16 @@ _HOMES = {
     "Guard": "adagp.engine.guard",
     "Ladder": "adagp.schedules",
     "LearningOptions": "adagp.sources",
+    "METHODS": "adagp.methods",
     "MixedSource": "adagp.sources",
     "Moment": "adagp.sources",
+    "Option": "adagp.options",
     "Pattern": "adagp.schedules",
     "Phase": "adagp.plan",
     "Plan": "adagp.plan",
     "PredictedSource": "adagp.sources",
     "RemappedSource": "adagp.sources",
     "Rung": "adagp.schedules",
-    "SOURCES": "adagp.sources",
     "Schedule": "adagp.schedules",
     "Source": "adagp.sources",
     "Step": "adagp.plan",
@@ -65,12 +68,14 @@ _HOMES = {
     "Trainer": "adagp.engine.trainer",
     "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
+    "register_method": "adagp.methods",
     "register_rule": "adagp.predictor.reorganize",
     "validate": "adagp.engine.validate",
 }
 
 __all__ = [
-    "SOURCES",
+    "METHODS",
+    "AcceleratorWork",
     "AdagpError",
     "Adaptive",
     "BackpropOnly",
@@ -81,6 +86,7 @@ __all__ = [
     "LearningOptions",
     "MixedSource",
     "Moment",
+    "Option",
     "Pattern",
     "Phase",
     "Plan",
@@ -96,6 +102,7 @@ __all__ = [
     "__version__",
     "attach",
     "parse_schedule",
+    "register_method",
     "register_rule",
     "validate",
 ]

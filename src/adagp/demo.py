@@ -37,11 +37,12 @@ def plan(seeds: int, epochs: int) -> dict[str, list[TrainConfig]]:
     batches had been left out. Epochs are short, so quality is sampled often.
     """
     predicted = TrainConfig(method="adagp", epochs=epochs, metrics_every=2)
+    backprop = TrainConfig(method="bp", epochs=epochs, metrics_every=2)
     share = predicted.schedule().predicted_share(epochs, BATCHES)
     contenders = {
-        "bp": replace(predicted, method="bp"),
+        "bp": backprop,
         "adagp": predicted,
-        "bp short": replace(predicted, method="bp", epochs=max(1, round(epochs * (1 - share)))),
+        "bp short": replace(backprop, epochs=max(1, round(epochs * (1 - share)))),
     }
     return {name: [replace(one, seed=seed) for seed in range(seeds)] for name, one in contenders.items()}
 

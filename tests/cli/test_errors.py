@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from adagp.data import DATASETS
+from adagp.methods import METHODS
 from adagp.models import MODELS
-from adagp.run import METHODS
 
 Program = Callable[..., Any]
 DIGITS_TRAIN = DATASETS["digits"].train

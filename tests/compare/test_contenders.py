@@ -122,6 +122,8 @@ def test_the_nearest_setting_wins() -> None:
     assert bp == TrainConfig(method="bp", lr=0.5, **shared)
     assert dni == TrainConfig(method="dni", lr=0.5, ratio="4:1", warmup=1, **shared)
     assert feedback == TrainConfig(method="feedback", lr=0.1, ratio="1:1", warmup_batches=9, **shared)
-    assert quick == TrainConfig(method="feedback", lr=0.2, ratio="4:1", warmup_batches=9, features=4, **shared)
+    assert quick == TrainConfig(
+        method="feedback", lr=0.2, ratio="4:1", warmup_batches=9, method_options={"features": 4}, **shared
+    )
     linear = entry_config(ENTRIES[0], {"lr_scheduler": "linear", "epochs": 5}, {}, 600, 0)
     assert (linear.lr_scheduler, linear.batches) == ("linear", 600)

@@ -98,7 +98,7 @@ def work(job: Job) -> None:
 
     os.environ |= {"RANK": str(job.rank), "WORLD_SIZE": str(job.size), "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"MASTER_PORT": str(job.port), "LOCAL_RANK": str(job.rank)}
-    session = ParallelSession(TrainConfig.from_dict(job.options, "test"))
+    session = ParallelSession(TrainConfig.from_dict(job.options, "test", foreign="drop"))
     loop = session.resume(job.folder) if job.resume else session.start(job.folder)
     seen = 0
 
@@ -154,7 +154,7 @@ def alone(nets: Path) -> Callable[..., dict[str, torch.Tensor]]:
     """Return a function that trains in this process and returns the weights."""
 
     def run(**options: Any) -> dict[str, torch.Tensor]:
-        session = Session(TrainConfig.from_dict(OPTIONS | options, "test"))
+        session = Session(TrainConfig.from_dict(OPTIONS | options, "test", foreign="drop"))
         session.run(session.start(nets / "alone", force=True), Nobody())
         return dict(session.model.state_dict())
 

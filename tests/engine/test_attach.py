@@ -12,6 +12,8 @@ import adagp
 from adagp.errors import ModelError, OptionError
 from adagp.schedules import Ladder
 
+SOURCES = ", ".join(sorted(adagp.METHODS[name].source for name in adagp.METHODS if name != "bp"))
+
 
 def model() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Embedding(7, 2), nn.Flatten(), nn.Linear(8, 2))
@@ -91,7 +93,7 @@ def test_a_model_without_sites_is_refused() -> None:
         ({"exclude": ["head*"]}, "the pattern 'head*' matches no layer of the model. Its layers are: 0, 1, 2, 3, 4."),
         (
             {"schedule": Ladder(source="predicte")},
-            f"unknown source 'predicte'. Did you mean 'predicted'? Choose from: {', '.join(sorted(adagp.SOURCES))}.",
+            f"unknown source 'predicte'. Did you mean 'predicted'? Choose from: {SOURCES}.",
         ),
         (
             {"sources": {"remapped": adagp.RemappedSource()}},

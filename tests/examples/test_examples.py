@@ -1,11 +1,16 @@
 """The examples run as they stand, and do what they say."""
 
+import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+
+from adagp.sites import survey
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -29,3 +34,18 @@ def test_it_runs_and_learns(name: str, python: Callable[..., Any]) -> None:
     found = re.fullmatch(line, ended.stdout.splitlines()[-1])
     assert found is not None
     assert is_good(float(found[1]))
+
+
+def test_own_source_gives_away_no_memory_that_it_keeps() -> None:
+    """What clipping does to a gradient in place must not change the next one."""
+    spec = importlib.util.spec_from_file_location("own_source", EXAMPLES / "own_source.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    site = survey(nn.Linear(2, 2)).sites[0]
+    source = module.HalfReplay()
+    source.observe([site], [torch.ones(2, 2)])
+    (first,) = source.produce([site])
+    first.zero_()
+    assert source.produce([site])[0].tolist() == [[0.5, 0.5], [0.5, 0.5]]

@@ -62,7 +62,7 @@ def test_parameters_outside_of_sites_keep_the_chain_going(found: tuple[Stage, ..
     assert batch[0].backward.cycles == found[0].weight_gradient.cycles
 
 
-@pytest.mark.parametrize("source", ["zero", "random", "replay", "momentum"])
+@pytest.mark.parametrize("source", ["zero", "random", "noise", "momentum"])
 def test_supplied_gradients_cost_no_weight_gradient(found: tuple[Stage, ...], source: str) -> None:
     plan = Plan(Phase.GP, default=source, hold_rest=True)
     batch = duties(found, plan, ACCELERATOR, predictor_learns=False)

@@ -29,7 +29,7 @@ def test_a_run_is_replayed_as_adagp_simulate_does(write_run: Any) -> None:
     ("options", "remark"),
     [
         ({"method": "bp"}, "No run has a batch with predicted gradients: there is nothing to gain on the accelerator."),
-        ({"method": "dni"}, "dni: only the shared predictor's designs are modelled, so it is left out."),
+        ({"method": "dni"}, "dni: what this method costs on an accelerator is not known, so it is left out."),
         (
             {"model": "os:getcwd"},
             "adagp could not be modelled: 'os:getcwd' is not one of adagp's models; adagp simulate --from-run can.",

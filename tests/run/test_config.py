@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 
 from adagp.cli import app
 from adagp.errors import OptionError
+from adagp.methods import METHODS
 from adagp.run.config import HIGHEST_SEED, TrainConfig, read_toml
-from adagp.run.methods import METHODS
 from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, WarmUp
 
 
 def test_the_defaults_are_the_papers() -> None:
     config = TrainConfig()
     assert (config.optimizer, config.lr, config.lr_scheduler) == ("sgd", 1e-3, "plateau")
-    assert (config.predictor_lr, config.way.predictor_scheduler) == (1e-4, "multistep")
+    own = {"predictor_lr": 1e-4, "predictor_scheduler": "multistep", "predictor_parts": 1}
+    assert config.method_options == {**own, "normalize": False, "hold_norm": False}
+    assert TrainConfig(method="remap").method_options["predictor_scheduler"] == "plateau"
     assert TrainConfig(epochs=90).schedule() == Ladder()
     assert TrainConfig(epochs=45, method="remap").schedule() == EpochAlternation(5, Rung(3, 1))
     assert TrainConfig(method="bp").schedule() == BackpropOnly()
@@ -87,12 +89,12 @@ def test_the_source_follows_the_method() -> None:
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        TrainConfig(**options)
+        TrainConfig.from_dict(options, "test")
     assert str(caught.value) == message
 
 
 def test_values_by_name_come_back() -> None:
-    config = TrainConfig(epochs=7, ratio="2:1", normalize=True)
+    config = TrainConfig(epochs=7, ratio="2:1", method_options={"normalize": True})
     assert TrainConfig.from_dict(config.as_dict(), "here") == config
 
 
@@ -178,8 +180,12 @@ def parsed(command: str) -> TrainConfig:
     group = typer.main.get_command(app)
     train = group.commands["train"]  # type: ignore[attr-defined]  # it is a group
     context = train.make_context("train", arguments)
-    names = TrainConfig().as_dict()
-    return TrainConfig(**{key: value for key, value in context.params.items() if key in names and value is not None})
+    own = {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name).name == "COMMANDLINE"
+    }
+    return TrainConfig.from_dict(own, "command line")
 
 
 POSITIVE = st.floats(1e-12, 1e6, exclude_min=True)
@@ -197,20 +203,19 @@ CONFIGS = st.builds(
     momentum=POSITIVE | st.just(0.0),
     weight_decay=POSITIVE | st.just(0.0),
     lr_scheduler=st.sampled_from(["plateau", "multistep", "cosine", "linear", "none"]),
-    predictor_lr=POSITIVE,
-    predictor_parts=st.integers(1, 9),
-    predictor_scheduler=st.sampled_from([None, "multistep", "plateau", "none"]),
-    normalize=st.booleans(),
-    hold_norm=st.booleans(),
     guard_limit=POSITIVE,
-    topk=st.integers(1, 9),
-    published_scale=st.booleans(),
-    average=st.integers(1, 9),
-    features=st.integers(1, 99),
     width=POSITIVE,
     seed=st.integers(0, HIGHEST_SEED),
     metrics_every=st.integers(0, 100),
     device=st.sampled_from(["cpu", "cuda:1"]),
+    method_options=st.fixed_dictionaries(
+        {
+            "predictor_lr": POSITIVE,
+            "predictor_scheduler": st.sampled_from(["multistep", "plateau", "none"]),
+            "normalize": st.booleans(),
+            "hold_norm": st.booleans(),
+        }
+    ),
 )
 
 
@@ -230,5 +235,5 @@ def test_batches_are_as_many_epochs_as_they_need() -> None:
 
 def test_the_command_names_only_what_is_not_default() -> None:
     assert TrainConfig().command() == "adagp train"
-    config = TrainConfig(method="bp", lr=0.1, normalize=True, dataset="my set.npz")
-    assert config.command() == "adagp train --dataset 'my set.npz' --method bp --lr 0.1 --normalize"
+    config = TrainConfig(lr=0.1, method_options={"normalize": True}, dataset="my set.npz")
+    assert config.command() == "adagp train --dataset 'my set.npz' --lr 0.1 --normalize"

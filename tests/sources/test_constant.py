@@ -1,7 +1,7 @@
 import torch
 
 from adagp.sites import Site
-from adagp.sources import SOURCES, SkipSource, ZeroSource
+from adagp.sources import SkipSource, ZeroSource, default_source
 
 
 def test_zero_is_zero_and_its_own_tensor(sites: tuple[Site, ...]) -> None:
@@ -16,6 +16,6 @@ def test_skip_gives_nothing(sites: tuple[Site, ...]) -> None:
 
 
 def test_momentum_is_zero_under_another_name() -> None:
-    assert isinstance(SOURCES["momentum"](), ZeroSource)
-    assert isinstance(SOURCES["zero"](), ZeroSource)
-    assert isinstance(SOURCES["skip"](), SkipSource)
+    assert isinstance(default_source("momentum"), ZeroSource)
+    assert isinstance(default_source("zero"), ZeroSource)
+    assert isinstance(default_source("skip"), SkipSource)

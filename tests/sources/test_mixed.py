@@ -8,8 +8,16 @@ from torch import Tensor
 from adagp.errors import OptionError
 from adagp.plan import Step
 from adagp.sites import Site
-from adagp.sources import FeedbackSource, MixedSource, Moment, ReplaySource, RunningNorms, Source, ZeroSource
-from adagp.sources.mixed import feedback_and_replay
+from adagp.sources import (
+    FeedbackReplaySource,
+    FeedbackSource,
+    MixedSource,
+    Moment,
+    ReplaySource,
+    RunningNorms,
+    Source,
+    ZeroSource,
+)
 
 
 class Noting(Source):
@@ -93,12 +101,12 @@ def test_parts_that_want_less_get_less(sites: tuple[Site, ...]) -> None:
 
 
 def test_feedback_and_replay() -> None:
-    mixture = feedback_and_replay(share=0.75)
+    mixture = FeedbackReplaySource(share=0.75)
     assert [(type(source), weight) for source, weight in mixture.parts] == [
         (FeedbackSource, 0.75),
         (ReplaySource, 0.25),
     ]
     with pytest.raises(OptionError, match=r"^feedback's share in the mixture is 1\.5; it must be 0 to 1\.$"):
-        feedback_and_replay(share=1.5)
+        FeedbackReplaySource(share=1.5)
     with pytest.raises(OptionError, match=r"^a mixture needs at least one source\.$"):
         MixedSource([])

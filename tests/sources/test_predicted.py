@@ -9,7 +9,7 @@ from adagp.plan import Step
 from adagp.predictor.layout import gradient_norms
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
-from adagp.sources import SOURCES, LearnedSource, LearningOptions, Moment, PredictedSource, RunningNorms
+from adagp.sources import LearnedSource, LearningOptions, Moment, PredictedSource, RunningNorms, default_source
 
 
 def test_produces_row_by_row(
@@ -94,7 +94,7 @@ def test_a_wrong_number_of_parts_is_refused() -> None:
 
 
 def test_is_registered_and_learns() -> None:
-    source = SOURCES["predicted"]()
+    source = default_source("predicted")
     assert isinstance(source, PredictedSource)
     assert source.learns
     assert source.options == LearningOptions()

@@ -7,7 +7,7 @@ from torch import Tensor
 from adagp.errors import OptionError
 from adagp.predictor.remap import RemapNetwork
 from adagp.sites import Site
-from adagp.sources import SOURCES, LearnedSource, LearningOptions, RemappedSource
+from adagp.sources import LearnedSource, LearningOptions, RemappedSource, default_source
 
 
 def test_produces_copies_of_one_vector(
@@ -41,7 +41,7 @@ def test_the_network_does_not_grow_with_the_model(sites: tuple[Site, ...]) -> No
 
 
 def test_is_registered_and_learns_with_the_papers_scheduler() -> None:
-    source = SOURCES["remapped"]()
+    source = default_source("remapped")
     assert isinstance(source, RemappedSource)
     assert source.learns
     assert source.options == LearningOptions(plateau=True)

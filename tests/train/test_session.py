@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from adagp.errors import OptionError, RunError
-from adagp.run import METHODS, RunFolder, TrainConfig
-from adagp.train.build import milestones
+from adagp.methods import METHODS
+from adagp.run import RunFolder, TrainConfig
+from adagp.sources.support.options import milestones
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.loop import Loop, News
 from adagp.train.rates import BatchRate
@@ -64,8 +65,8 @@ def user_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def short(model: str, **options: Any) -> TrainConfig:
-    return TrainConfig(
-        **{
+    return TrainConfig.from_dict(
+        {
             "model": model,
             "epochs": 3,
             "batch_size": 200,  # 7 batches an epoch
@@ -74,7 +75,8 @@ def short(model: str, **options: Any) -> TrainConfig:
             "lr": 0.02,
             "metrics_every": 2,
             **options,
-        }
+        },
+        "test",
     )
 
 

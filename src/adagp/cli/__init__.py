@@ -1,6 +1,8 @@
 """The command line: parse, make one call, print. Commands import torch only when they run."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 import typer
 
@@ -8,35 +10,64 @@ from adagp.allocator import keep_freed_memory
 from adagp.cli.catalogue import datasets, models
 from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
+from adagp.cli.options import with_options
 from adagp.cli.pipeline import pipeline
 from adagp.cli.report import report
 from adagp.cli.reproduce import reproduce
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
+from adagp.compare.contenders import COMPARED_EPOCHS, DEFAULTS
 from adagp.errors import AdagpError
+from adagp.methods import find_method
+from adagp.plugins import load_installed_plugins, take_plugins
+from adagp.run.config import known_options
 
-app = typer.Typer(
-    help="Train deep networks with predicted gradients, and know what that is worth.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+EPILOG = (
+    "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."
 )
-for command in (train, compare, demo, plot, report, reproduce, simulate, sweep, pipeline, models, datasets):
-    app.command()(command)
+COMPARED = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
+HELP = "Train deep networks with predicted gradients, and know what that is worth."
+COMMANDS = (train, compare, demo, plot, report, reproduce, simulate, sweep, pipeline, models, datasets)
 
 
-@app.callback()
+def make_app() -> typer.Typer:
+    """Return the program, with the options of all methods that are registered by now."""
+    app = typer.Typer(
+        help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+    )
+    known = known_options().values()
+    compared = [replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"]
+    options = {train: known, compare: compared}
+    for command in COMMANDS:
+        app.command(epilog=EPILOG)(with_options(command, options[command]) if command in options else command)
+    app.callback()(root)
+    return app
+
+
 def root() -> None:
     """Train deep networks with predicted gradients, and know what that is worth."""
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Run the program. What a user did wrong is told in a line or two, with exit code 2."""
     keep_freed_memory()
     try:
-        app()
+        load_installed_plugins()
+        left = take_plugins(sys.argv[1:] if words is None else words)
+        for name in named_methods(left):
+            find_method(name)  # so that its own options are known
+        make_app()(left)
     except AdagpError as error:
         typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
         sys.exit(2)
+
+
+def named_methods(words: Sequence[str]) -> list[str]:
+    """Return the methods that a command line names as package.module:Class."""
+    places = [place for place, word in enumerate(words[:-1]) if word == "--method"]
+    names = [words[place + 1] for place in places] + [word[9:] for word in words if word.startswith("--method=")]
+    return [name for name in names if ":" in name]
+
+
+app = make_app()

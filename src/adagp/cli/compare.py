@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adagp.compare.contenders import COMPARED_EPOCHS
 from adagp.errors import OptionError
 from adagp.run.config import TrainConfig, read_toml
 from adagp.run.folder import to_json
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from adagp.compare.comparison import Comparison
     from adagp.tasks.base import Task
 
-_WHAT, _TRAINING, _MEASURED, _PLACE = "What is compared", "Training, the same for all", "What is measured", "Work"
-DEFAULT_EPOCHS = 10
+_WHAT, _MEASURED, _PLACE = "What is compared", "What is measured", "Work"
 _UNKNOWN_LENGTH = 10**9
 """Batches of a run as long as the size of the data set is not known: every warm-up fits."""
 
 
 def compare(
+    given: dict[str, Any],
     methods: Annotated[
         str,
         typer.Option(
@@ -36,40 +37,17 @@ def compare(
     seconds: Annotated[
         float | None, typer.Option(help="The equal time; what bp takes by default.", rich_help_panel=_WHAT)
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Data set.", rich_help_panel=_TRAINING)] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model name, or package.module:function.", rich_help_panel=_TRAINING)
-    ] = None,
-    width: Annotated[
-        float | None, typer.Option(help="Factor on the model's channels.", rich_help_panel=_TRAINING)
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help=f"Length at equal batches; {DEFAULT_EPOCHS}.", rich_help_panel=_TRAINING)
-    ] = None,
-    batches: Annotated[int | None, typer.Option(help="The same in batches.", rich_help_panel=_TRAINING)] = None,
-    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the model.", rich_help_panel=_TRAINING)] = None,
-    lr_scheduler: Annotated[
-        str | None, typer.Option(help="cosine (default), linear, ...", rich_help_panel=_TRAINING)
-    ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.", rich_help_panel=_TRAINING)] = None,
-    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_TRAINING)] = None,
-    ratio: Annotated[
-        str | None, typer.Option(help="Schedule of the methods that have none with @.", rich_help_panel=_TRAINING)
-    ] = None,
-    warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.", rich_help_panel=_TRAINING)] = None,
-    warmup_batches: Annotated[int | None, typer.Option(help="The same in batches.", rich_help_panel=_TRAINING)] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="Any other option of adagp train: option=value for all, method.option=value for one. Repeatable.",
-            rich_help_panel=_TRAINING,
+            help="An option for one method only, method.option=value; or option=value for all. Repeatable.",
+            rich_help_panel=_WHAT,
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="Options of adagp train from a TOML file; the command line wins.", rich_help_panel=_TRAINING),
+        typer.Option(help="Options of adagp train from a TOML file; the command line wins.", rich_help_panel=_WHAT),
     ] = None,
     target: Annotated[
         float | None, typer.Option(help="Report the time to this test accuracy (0 to 1).", rich_help_panel=_MEASURED)
@@ -100,8 +78,6 @@ def compare(
     ] = False,
 ) -> None:
     """Train several methods over several seeds, at equal batches and at equal seconds, and tell what each is worth."""
-    names = "dataset model width epochs batches batch_size lr lr_scheduler optimizer weight_decay ratio warmup warmup_batches"
-    given = {name: value for name, value in locals().items() if name in names.split() and value is not None}
     if jobs is not None and jobs < 1:
         raise OptionError(f"--jobs is {jobs}; it must be 1 or more.")
     if target is not None and not 0 < target <= 1:
@@ -142,7 +118,7 @@ def _read(
     length = {name: options.pop(name) for name in ("epochs", "batches") if options.get(name) is not None}
     if len(length) == 2:
         raise OptionError("--epochs and --batches both say how long the runs are; give one of them.")
-    TrainConfig.from_dict({"warmup": 0, **length}, "command line")
+    TrainConfig.from_dict({"method": "bp", **length}, "command line")
     place = None if data_dir is None else str(data_dir)
     return Comparison(entries, options=options, settings=own, batches=_UNKNOWN_LENGTH, data_dir=place, **wanted), length
 
@@ -158,7 +134,7 @@ def _with_data(
 
     require_matplotlib()
     task = build_task(comparison.config(comparison.entries[0], 0), data_dir, download)
-    batches = length.get("batches") or length.get("epochs", DEFAULT_EPOCHS) * task.batches_per_epoch
+    batches = length.get("batches") or length.get("epochs", COMPARED_EPOCHS) * task.batches_per_epoch
     return task, replace(comparison, batches=batches)
 
 

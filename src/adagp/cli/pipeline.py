@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,10 @@ _PIPELINE, _MODEL, _OUTPUT = "Pipeline", "Model on accelerators", "Output"
 def pipeline(
     schedule: Annotated[
         str,
-        typer.Option(help="gpipe, dapple, chimera, or a file of actions (.txt).", rich_help_panel=_PIPELINE),
+        typer.Option(
+            help="gpipe, dapple, chimera, a pipeline of a plugin, or a file of actions (.txt).",
+            rich_help_panel=_PIPELINE,
+        ),
     ] = "gpipe",
     devices: Annotated[int, typer.Option(help="Devices, and stages of the model.", rich_help_panel=_PIPELINE)] = 4,
     micro_batches: Annotated[int, typer.Option(help="Micro-batches a batch.", rich_help_panel=_PIPELINE)] = 4,
@@ -120,8 +124,8 @@ class Setting:
 def _constants(program: Program, constants: dict[str, Any], modelled: dict[str, Any]) -> Setting:
     _refuse(modelled, "belongs to a model on accelerators; give --model too")
     given = {name: value for name, value in constants.items() if value is not None}
-    costs = constant_costs(program.stages, **given)
-    return Setting(costs, constant_costs(program.stages, **(given | {"alpha": 0.0})), "steps")
+    cost = partial(constant_costs, program.stages, devices=len(program.devices))
+    return Setting(cost(**given), cost(**(given | {"alpha": 0.0})), "steps")
 
 
 def _model(program: Program, model: str, constants: dict[str, Any], modelled: dict[str, Any]) -> Setting:
@@ -175,7 +179,7 @@ def pipeline_report(timeline: Timeline, setting: Setting) -> dict[str, Any]:
         report["peak_activation_bytes"] = list(timeline.peak_bytes)
     if program.name in PIPELINES:
         batches = [Phase.BP] * len(program.phases)
-        plain = dry_run(generate(program.name, program.stages, program.micro_batches, batches), setting.plain)
+        plain = dry_run(generate(program.name, len(program.devices), program.micro_batches, batches), setting.plain)
         report["baseline_steps"] = plain.steps / step
         report["speedup"] = plain.steps / timeline.steps if timeline.steps else 1.0
     return report

@@ -15,6 +15,7 @@ from adagp.figures.style import check_picture_path
 from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
 from adagp.hw import simulate as run_simulation
 from adagp.hw.report import simulation_report
+from adagp.methods import find_source
 from adagp.schedules import parse_schedule
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
@@ -52,10 +53,15 @@ def simulate(
         str, typer.Option(help="Schedule: ladder, paper, K:M, rungs, epochs:K:M or bp.", rich_help_panel=_RUN)
     ] = "ladder",
     warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.", rich_help_panel=_RUN)] = None,
-    source: Annotated[
+    method: Annotated[
         str,
-        typer.Option(help="Gradients of GP batches: predicted, zero, random, topk, feedback.", rich_help_panel=_RUN),
-    ] = "predicted",
+        typer.Option(
+            "--method",
+            "--source",
+            help="Method whose source gives the gradients of GP batches, or package.module:Class.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "adagp",
     from_run: Annotated[
         Path | None, typer.Option(help="Replay the phases that a training run recorded.", rich_help_panel=_RUN)
     ] = None,
@@ -113,7 +119,7 @@ def simulate(
     if plot is not None:
         check_picture_path(plot)
     origin = find_origin(model, from_run, dataset, parse_shape(input_), width)
-    plan = RunOptions(batch, epochs, samples, ratio, warmup, source)
+    plan = RunOptions(batch, epochs, samples, ratio, warmup, find_source(method).source)
     simulation = run_simulation(origin.workload(), accelerator, plan.run(origin), designs)
     if save_workload is not None:
         simulation.workload.save(save_workload)

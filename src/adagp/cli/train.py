@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adagp.errors import OptionError, RunError
-from adagp.run import METHODS, RunFolder, TrainConfig
+from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import read_toml
 from adagp.run.folder import to_json, unused_path
 
@@ -15,129 +15,11 @@ if TYPE_CHECKING:
     from adagp.train.loop import Loop
     from adagp.train.session import Session
 
-_TRAINING, _PREDICTOR, _PARALLEL, _RUN = "Training", "Prediction", "Several processes", "Run"
+_RUN = "Run"
 
 
 def train(
-    dataset: Annotated[
-        str | None, typer.Option(help="Data set (digits is built in).", rich_help_panel=_TRAINING)
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model name, or package.module:function.", rich_help_panel=_TRAINING)
-    ] = None,
-    width: Annotated[
-        float | None, typer.Option(help="Factor on the model's channels.", rich_help_panel=_TRAINING)
-    ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(help="Height and width in pixels that pictures are brought to.", rich_help_panel=_TRAINING),
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help=f"One of: {', '.join(METHODS)}.", rich_help_panel=_TRAINING)
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
-    batches: Annotated[
-        int | None, typer.Option(help="Length of the run in batches, instead of epochs.", rich_help_panel=_TRAINING)
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the model.", rich_help_panel=_TRAINING)] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.", rich_help_panel=_TRAINING)] = None,
-    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", rich_help_panel=_TRAINING)] = None,
-    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_TRAINING)] = None,
-    lr_scheduler: Annotated[
-        str | None, typer.Option(help="plateau, multistep, cosine, linear or none.", rich_help_panel=_TRAINING)
-    ] = None,
-    label_smoothing: Annotated[
-        float | None, typer.Option(help="Share of the target spread over all classes.", rich_help_panel=_TRAINING)
-    ] = None,
-    vocabulary: Annotated[
-        int | None, typer.Option(help="Word pieces to learn (translation).", rich_help_panel=_TRAINING)
-    ] = None,
-    beam: Annotated[
-        int | None, typer.Option(help="Hypotheses of beam search for BLEU (translation).", rich_help_panel=_TRAINING)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...", rich_help_panel=_TRAINING)] = None,
-    compile: Annotated[  # noqa: A002  # the option's name
-        bool | None,
-        typer.Option("--compile", help="Compile the model with torch.compile.", rich_help_panel=_TRAINING),
-    ] = None,
-    parallel: Annotated[
-        str | None,
-        typer.Option(help="Under torchrun: data, or pipeline:gpipe, :dapple or :chimera.", rich_help_panel=_PARALLEL),
-    ] = None,
-    micro_batches: Annotated[
-        int | None, typer.Option(help="Parts of a batch in a pipeline.", rich_help_panel=_PARALLEL)
-    ] = None,
-    check_every: Annotated[
-        int | None,
-        typer.Option(help="Compare the processes' copies every N batches; 0: never.", rich_help_panel=_PARALLEL),
-    ] = None,
-    warmup: Annotated[
-        int | None, typer.Option(help="Epochs of backprop before the first prediction.", rich_help_panel=_PREDICTOR)
-    ] = None,
-    warmup_batches: Annotated[
-        int | None, typer.Option(help="The same in batches, for short runs.", rich_help_panel=_PREDICTOR)
-    ] = None,
-    ratio: Annotated[
-        str | None,
-        typer.Option(
-            help="The schedule: ladder, paper, K:M (GP to BP batches), rungs such as 4:1x4,2:1x8,1:1, epochs:K:M, "
-            "approx:1 (2, 3, 2-layer), adaptive, or clauses such as 'sites=every 2nd conv; batches=every 2nd'.",
-            rich_help_panel=_PREDICTOR,
-        ),
-    ] = None,
-    predictor_lr: Annotated[float | None, typer.Option(rich_help_panel=_PREDICTOR)] = None,
-    predictor_parts: Annotated[
-        int | None,
-        typer.Option(
-            help="Learn from one of so many parts of each layer's rows in a BP batch.", rich_help_panel=_PREDICTOR
-        ),
-    ] = None,
-    predictor_scheduler: Annotated[
-        str | None, typer.Option(help="multistep, plateau or none.", rich_help_panel=_PREDICTOR)
-    ] = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize",
-            help="Divide targets by a running scale of each site.",
-            rich_help_panel=_PREDICTOR,
-        ),
-    ] = None,
-    hold_norm: Annotated[
-        bool | None,
-        typer.Option(
-            "--hold-norm", help="Give predictions the true gradient's running norm.", rich_help_panel=_PREDICTOR
-        ),
-    ] = None,
-    guard_limit: Annotated[
-        float | None,
-        typer.Option(help="Refuse predictions over this many times the usual norm.", rich_help_panel=_PREDICTOR),
-    ] = None,
-    topk: Annotated[
-        int | None, typer.Option(help="Positions that method topk keeps.", rich_help_panel=_PREDICTOR)
-    ] = None,
-    published_scale: Annotated[
-        bool | None,
-        typer.Option(
-            "--published-scale", help="Divide topk by the batch size, as printed.", rich_help_panel=_PREDICTOR
-        ),
-    ] = None,
-    average: Annotated[
-        int | None, typer.Option(help="True gradients in the mean of method average.", rich_help_panel=_PREDICTOR)
-    ] = None,
-    remap_outputs: Annotated[
-        int | None, typer.Option(help="Numbers that method remap predicts for a layer.", rich_help_panel=_PREDICTOR)
-    ] = None,
-    features: Annotated[
-        int | None,
-        typer.Option(help="Numbers of the output's error that feedback uses at most.", rich_help_panel=_PREDICTOR),
-    ] = None,
-    metrics_every: Annotated[
-        int | None,
-        typer.Option(help="Sample predictor quality every N BP batches; 0: never.", rich_help_panel=_PREDICTOR),
-    ] = None,
+    given: dict[str, Any],
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are.", rich_help_panel=_RUN)] = None,
     download: Annotated[
         bool, typer.Option("--download", help="Fetch a missing data set.", rich_help_panel=_RUN)
@@ -155,7 +37,7 @@ def train(
         Path | None, typer.Option(help="Options from a TOML file; the command line wins.", rich_help_panel=_RUN)
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Processor threads, torch's choice if left out.", rich_help_panel=_RUN)
+        int | None, typer.Option(help="CPU threads, torch's choice if left out.", rich_help_panel=_RUN)
     ] = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Checkpoint at least this often, besides each epoch.", rich_help_panel=_RUN)
@@ -171,20 +53,6 @@ def train(
     ] = False,
 ) -> None:
     """Train a model; with predicted gradients, or by plain backprop for comparison."""
-    not_options = {
-        "data_dir",
-        "download",
-        "out",
-        "resume",
-        "force",
-        "config",
-        "threads",
-        "checkpoint_seconds",
-        "tensorboard",
-        "as_json",
-    }
-    given = {name: value for name, value in locals().items() if value is not None and name not in not_options}
-    given.pop("not_options", None)
     if config is not None:
         given = read_toml(config) | given
     if "epochs" in given and "batches" in given and resume is None:
@@ -247,7 +115,9 @@ def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> "tuple[
 def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
     """Refuse to go on with a run under other options than it was begun with."""
     before = saved.as_dict()
-    changed = [f"{name} (was {before[name]}, now {value})" for name, value in given.items() if before[name] != value]
+    changed = [
+        f"{name} (was {before.get(name)}, now {value})" for name, value in given.items() if before.get(name) != value
+    ]
     if changed:
         raise RunError(
             f"the run in '{path}' was begun with other options: {', '.join(changed)}. "

@@ -12,22 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from adagp.errors import OptionError, unknown_name
-from adagp.run.config import TrainConfig, check_names_and_types
-from adagp.run.methods import METHODS
+from adagp.methods import METHODS
+from adagp.run.config import TrainConfig, check_names_and_types, known_options
 
 BACKPROP = "bp"
 SCHEDULE = ("ratio", "warmup", "warmup_batches")
-OWN = {
-    *SCHEDULE,
-    *("lr", "optimizer", "momentum", "weight_decay"),
-    *("predictor_lr", "predictor_parts", "predictor_scheduler", "normalize", "hold_norm"),
-    *("guard_limit", "topk", "published_scale", "average", "features"),
-}
-"""Options that may differ between methods. All others decide what is compared, and are the same for all."""
-FIXED = ("method", "seed", "parallel", "micro_batches", "check_every")
-"""Options of a run that a comparison decides itself, or cannot have."""
 DEFAULTS: dict[str, Any] = {"lr_scheduler": "cosine", "metrics_every": 0}
 """What suits a comparison: a learning rate that falls to nothing, and no time spent on a run's own quality figures."""
+COMPARED_EPOCHS = 10
+"""The length of runs at equal batches where none is given."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ def read_settings(texts: Sequence[str], entries: Sequence[Entry]) -> tuple[dict[
         known = {name for entry in entries for name in (entry.name, entry.method)}
         if who not in known:
             raise unknown_name("method in --set", who, known)
-        if option not in OWN:
+        if known_options()[option].compared != "own":
             raise OptionError(f"--set {key}: this option is the same for all methods; give it without '{who}.'.")
         own.setdefault(who, {})[option] = parsed
     return common, own
@@ -122,8 +115,8 @@ def _value(text: str) -> Any:
 
 def refuse_fixed(options: Mapping[str, Any]) -> None:
     """Refuse options that a comparison decides itself."""
-    for name in FIXED:
-        if name in options:
+    for name in options:
+        if known_options()[name].compared == "fixed":
             raise OptionError(f"a comparison takes no option '{name}': it is not the user's to choose there.")
 
 
@@ -143,7 +136,7 @@ def entry_config(
         values = {name: value for name, value in values.items() if name not in SCHEDULE}
     values |= {"method": entry.method, "batches": batches, "seed": seed}
     values.pop("epochs", None)
-    return TrainConfig.from_dict(values, "comparison")
+    return TrainConfig.from_dict(values, "comparison", foreign="drop")
 
 
 def _overlaid(values: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,12 @@ from adagp.distributed.loop import ParallelLoop, SilentFolder
 from adagp.distributed.pipeline import PipelineLoop
 from adagp.distributed.processes import Group
 from adagp.errors import OptionError, RunError
+from adagp.methods import METHODS
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.tasks.classify import Classification
 from adagp.train.loop import Loop, Observer
 from adagp.train.session import Session
-
-METHODS = {"data": ("bp", "adagp", "remap"), "pipeline": ("bp", "adagp")}
-"""The methods that are known to be the same run in several processes."""
 
 
 class ParallelSession(Session):
@@ -26,10 +24,10 @@ class ParallelSession(Session):
 
     def __init__(self, config: TrainConfig, **place: Any) -> None:
         self.kind, _, self.pipeline = config.parallel.partition(":")
-        if config.method not in METHODS[self.kind]:
+        if self.kind not in config.declaration.parallel:
+            able = [name for name in METHODS if self.kind in METHODS[name].parallel]
             raise OptionError(
-                f"method '{config.method}' cannot run with --parallel {config.parallel}; "
-                f"choose from: {', '.join(METHODS[self.kind])}."
+                f"method '{config.method}' cannot run with --parallel {config.parallel}; choose from: {', '.join(able)}."
             )
         if config.compile:
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")

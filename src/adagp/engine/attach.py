@@ -13,7 +13,8 @@ from adagp.engine.trial import registered, try_out
 from adagp.engine.validate import validate
 from adagp.errors import OptionError
 from adagp.schedules import Schedule, parse_schedule
-from adagp.sources.base import SOURCES, Source
+from adagp.sources.base import Source
+from adagp.sources.build import default_source
 
 
 def attach(
@@ -61,7 +62,7 @@ def attach(
     idle = sorted(set(given) - schedule.sources)
     if idle:
         raise OptionError(f"source '{idle[0]}' was given, but the schedule names only: {', '.join(schedule.sources)}.")
-    needed = {name: given[name] if name in given else SOURCES[name]() for name in sorted(schedule.sources)}
+    needed = {name: given[name] if name in given else default_source(name) for name in sorted(schedule.sources)}
     refuse_misfits(schedule, needed)
     trial = None if sample is None else try_out(model, validation.survey, sample)
     schedule = schedule.resolve(registered(validation.survey) if trial is None else trial.layout)

@@ -11,13 +11,15 @@ from adagp.hw.accelerator import Accelerator
 from adagp.hw.product import NOTHING, Cost
 from adagp.hw.stages import Stage
 from adagp.hw.workload import Attention
+from adagp.methods import AcceleratorWork, accelerator_work
 from adagp.plan import BACKPROP, Plan
 
-PREDICTED = frozenset({"predicted", "remapped"})
-"""Sources that run the predictor and, on backprop batches, train it."""
+_BACKPROP = AcceleratorWork("exact", input_gradients=True)
 
-NEEDS_OUTPUT_GRADIENT = frozenset({BACKPROP, "topk"})
-"""Sources that need the chain of input gradients down to their site."""
+
+def source_work(source: str) -> AcceleratorWork:
+    """Return what a source, or backprop, makes the accelerator do for a site; a source that does not say is refused."""
+    return _BACKPROP if source == BACKPROP else accelerator_work(source)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Duty:
 
 def duties(stages: Sequence[Stage], plan: Plan, accelerator: Accelerator, predictor_learns: bool) -> list[Duty]:
     """Return what each stage does under `plan`; `predictor_learns` says whether true gradients train a predictor."""
-    if plan.default == "skip" and not plan.by_site:
+    if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
     return [_duty(stage, plan, accelerator, predictor_learns, index - stop) for index, stage in enumerate(stages)]
@@ -48,14 +50,15 @@ def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     if not plan.hold_rest:
         return -1
     sites = (index for index, stage in enumerate(stages) if stage.is_site)
-    true = (index for index in sites if plan.source_of(stages[index].layer.name) in NEEDS_OUTPUT_GRADIENT)
+    true = (index for index in sites if source_work(plan.source_of(stages[index].layer.name)).input_gradients)
     return next(true, len(stages))
 
 
 def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, predictor_learns: bool, above_stop: int) -> Duty:
     source = plan.source_of(stage.layer.name) if stage.is_site else None
+    work = AcceleratorWork() if source is None else source_work(source)
     forward = stage.forward + stage.elementwise_forward
-    backward = _chain(stage, above_stop) + _weight_gradient(stage, source)
+    backward = _chain(stage, above_stop) + _weight_gradient(stage, work)
     if backward == NOTHING:
         forward += stage.update  # the weights are there, so they are updated as the forward pass goes on
     else:
@@ -65,7 +68,7 @@ def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, predictor_learns: 
         stage,
         accelerator.with_stalls(forward),
         accelerator.with_stalls(backward),
-        predicts=learns or source in PREDICTED,
+        predicts=learns or work.predictor,
         learns=learns,
     )
 
@@ -81,11 +84,6 @@ def _chain(stage: Stage, above_stop: int) -> Cost:
     return through + stage.weight_gradient if isinstance(stage.layer, Attention) else through
 
 
-def _weight_gradient(stage: Stage, source: str | None) -> Cost:
-    if source == BACKPROP:
-        return stage.weight_gradient
-    if source == "topk":
-        return stage.top_one
-    if source == "feedback":
-        return stage.feedback
-    return NOTHING
+def _weight_gradient(stage: Stage, work: AcceleratorWork) -> Cost:
+    costs = {"exact": stage.weight_gradient, "top_one": stage.top_one, "feedback": stage.feedback}
+    return costs.get(work.weight_gradient, NOTHING)

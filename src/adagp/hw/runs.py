@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from adagp.errors import OptionError, RunError
-from adagp.hw.duties import PREDICTED
-from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
+from adagp.hw.duties import source_work
+from adagp.methods import find_method
+from adagp.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
 
@@ -52,7 +53,7 @@ def scheduled_run(schedule: Schedule, epochs: int, samples: int, batch: int) -> 
         if value < 1:
             raise OptionError(f"{name} is {value}; it must be 1 or more.")
     counts = _counts(schedule, epochs, -(-samples // batch))
-    return Run(batch, counts, predictor_learns=bool(schedule.sources & PREDICTED))
+    return Run(batch, counts, predictor_learns=any(source_work(name).predictor for name in schedule.sources))
 
 
 def plan_key(plan: Plan) -> PlanKey:
@@ -92,20 +93,23 @@ def recorded_run(folder: Path) -> Recorded:
     epochs = [json.loads(line)["batches"] for line in _read(folder, "metrics.jsonl").splitlines()]
     if not epochs:
         raise RunError(f"run {folder} has recorded no epoch yet.")
-    return Recorded(replayed_run(epochs, config["batch_size"]), len(epochs), config)
+    source = find_method(str(config.get("method", "adagp"))).source
+    return Recorded(replayed_run(epochs, config["batch_size"], source), len(epochs), config)
 
 
-def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int) -> Run:
-    """Return the run whose epochs had these batches by kind (see `recorded_run`), of `batch` samples each."""
+def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str) -> Run:
+    """Return the run whose epochs had these batches by kind (see `recorded_run`), of `batch` samples each.
+
+    Its GP batches took their gradients from `source`, none for a run by backprop alone.
+    """
     totals: Counter[str] = Counter()
     for batches in epochs:
         totals.update(batches)
-    counts = (
-        (WARM_UP, totals["warmup"]),
-        (BACKPROP_ALL, totals["bp"] - totals["warmup"]),
-        (predicted_plan("predicted"), totals["gp"] + totals["guarded"]),
-    )
-    return Run(batch, counts, predictor_learns=totals["warmup"] + totals["gp"] + totals["guarded"] > 0)
+    predicted = totals["gp"] + totals["guarded"]
+    plan = predicted_plan(source or BACKPROP)
+    counts = ((WARM_UP, totals["warmup"]), (BACKPROP_ALL, totals["bp"] - totals["warmup"]), (plan, predicted))
+    learns = source_work(plan.default).predictor and totals["warmup"] + predicted > 0
+    return Run(batch, counts, predictor_learns=learns)
 
 
 def _read(folder: Path, name: str) -> str:

@@ -1,7 +1,5 @@
 """From a model's name to the model."""
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adagp.errors import ModelError, OptionError
@@ -50,7 +48,6 @@ def _build_users(reference: str, classes: int, image: Image, width: float, task:
 
     from adagp.models.check import check_scores
 
-    _look_into_current_directory()
     function = import_function(reference)
     options = accepted(function, {"classes": classes, "image": image, "width": width}, reference)
     if width != 1 and "width" not in options:
@@ -61,13 +58,6 @@ def _build_users(reference: str, classes: int, image: Image, width: float, task:
     if task == IMAGES:
         check_scores(model, reference, classes, image)
     return model
-
-
-def _look_into_current_directory() -> None:
-    """Let users' modules be found there, as `python -m` does and console scripts do not."""
-    current = str(Path.cwd())
-    if current not in sys.path:
-        sys.path.insert(0, current)
 
 
 def _check_options(classes: int, image: Image, width: float) -> None:

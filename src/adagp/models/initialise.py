@@ -1,7 +1,11 @@
 """Giving a network on the meta device its memory and its first weights."""
 
+from types import MethodType
+
 import torch
 from torch import nn
+
+from adagp.errors import ModelError
 
 
 def materialise(model: nn.Module) -> nn.Module:
@@ -20,6 +24,11 @@ def materialise(model: nn.Module) -> nn.Module:
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        elif isinstance(layer, nn.BatchNorm2d | nn.Linear):
-            layer.reset_parameters()
+        elif isinstance(reset := getattr(layer, "reset_parameters", None), MethodType):
+            reset()
+        elif any(True for _ in layer.parameters(recurse=False)):
+            raise ModelError(
+                f"{type(layer).__name__} has parameters of its own but no reset_parameters(), by which layers of a model "
+                "in the table of models get their first values."
+            )
     return model

@@ -1,30 +1,19 @@
-"""Functions named in text as `package.module:function`: our own builders and the users'."""
+"""Builders of models, named in text as `package.module:function`: our own and the users'."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from adagp.errors import ModelError
+from adagp.references import import_reference
 
 
 def import_function(reference: str) -> Callable[..., Any]:
     """Return the function that `reference` names as `package.module:function`."""
-    module_name, _, attribute = reference.partition(":")
-    if not module_name or not attribute:
-        raise ModelError(f"cannot read '{reference}'; a model of your own is named as package.module:function.")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as fault:  # whatever the user's module does wrong at import is the answer to the user
-        kind = type(fault).__name__
-        raise ModelError(f"cannot import '{module_name}' of '{reference}': {kind}: {fault}") from fault
-    function = getattr(module, attribute, None)
-    if function is None:
-        raise ModelError(f"module '{module_name}' has no function '{attribute}' (from '{reference}').")
-    if not callable(function):
-        raise ModelError(f"'{reference}' is of type {type(function).__name__}, which cannot be called.")
-    result: Callable[..., Any] = function
-    return result
+    function: Callable[..., Any] = import_reference(
+        reference, what="a model of your own", kind="function", error=ModelError
+    )
+    return function
 
 
 def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference: str) -> dict[str, Any]:

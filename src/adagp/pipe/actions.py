@@ -50,18 +50,20 @@ def parse_action(text: str) -> Action:
 class Program:
     """A pipeline's work: the actions of each device, in their order.
 
-    There are as many stages as devices. `phases` has the phase of each batch, `micro_batches` is their number in a batch.
+    There are as many stages as devices, or `stages_per_device` times as many. `phases` has the phase of each batch,
+    `micro_batches` is their number in a batch.
     """
 
     name: str
     micro_batches: int
     phases: tuple[Phase, ...]
     devices: tuple[tuple[Action, ...], ...]
+    stages_per_device: int = 1
 
     @property
     def stages(self) -> int:
         """Parts into which the model is cut."""
-        return len(self.devices)
+        return self.stages_per_device * len(self.devices)
 
     def batch_of(self, action: Action) -> int:
         """Return the batch that an action belongs to."""
@@ -69,11 +71,12 @@ class Program:
 
     def __str__(self) -> str:
         phases = ",".join(phase.upper() for phase in self.phases)
-        head = f"{self.name}: {self.micro_batches} micro-batches, phases {phases}"
+        several = f", {self.stages_per_device} stages per device" if self.stages_per_device > 1 else ""
+        head = f"{self.name}: {self.micro_batches} micro-batches, phases {phases}{several}"
         return "\n".join([head, *(" ".join(map(str, actions)) for actions in self.devices)]) + "\n"
 
 
-_HEAD = re.compile(r"(\S+): (\d+) micro-batches, phases (\S+)")
+_HEAD = re.compile(r"(\S+): (\d+) micro-batches, phases (\S+?)(?:, (\d+) stages per device)?")
 
 
 def parse_program(text: str) -> Program:
@@ -87,7 +90,7 @@ def parse_program(text: str) -> Program:
     devices = tuple(tuple(map(parse_action, row.split())) for row in rows)
     micro_batches, phases = int(match[2]), parse_phases(match[3])
     check_sizes(len(devices), micro_batches, phases)
-    return Program(match[1], micro_batches, phases, devices)
+    return Program(match[1], micro_batches, phases, devices, int(match[4] or 1))
 
 
 def parse_phases(text: str) -> tuple[Phase, ...]:

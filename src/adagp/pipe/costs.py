@@ -65,12 +65,21 @@ class Costs:
 
 
 def constant_costs(
-    stages: int, forward: float = 1.0, backward: float = 2.0, alpha: float = 0.0, *, predictor: bool = True
+    stages: int,
+    forward: float = 1.0,
+    backward: float = 2.0,
+    alpha: float = 0.0,
+    *,
+    predictor: bool = True,
+    devices: int | None = None,
 ) -> Costs:
     """Return equal stages. `alpha` is the predictor's forward for a batch in units of a micro-batch's forward.
 
-    Its training takes twice as long, as with the paper's layers: a GP update takes `alpha`, a BP update `3 * alpha`.
+    Its training takes twice as long, as with the paper's layers: a GP update takes `alpha`, a BP update `3 * alpha`. Where
+    there are fewer `devices` than stages, the times are those of a device, which its stages share.
     """
+    part = 1.0 if devices is None else devices / stages
+    forward, backward = part * forward, part * backward
     if not (alpha >= 0 and isfinite(alpha)):
         raise OptionError(f"alpha is {alpha}; it must be a finite number of 0 or more.")
     share = alpha * forward if predictor else 0.0

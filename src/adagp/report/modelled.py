@@ -8,15 +8,14 @@ from typing import Any
 from adagp.errors import AdagpError, ModelError
 from adagp.figures.gantt import what
 from adagp.hw import Accelerator, Workload, replayed_run, simulate
-from adagp.hw.duties import PREDICTED
 from adagp.hw.report import simulation_report
+from adagp.methods import METHODS
 from adagp.models import MODELS
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.actions import UPDATE
 from adagp.plan import Phase
 from adagp.report.groups import Chapter, Group
-from adagp.run.methods import METHODS
 from adagp.workloads import dataset_info, model_workload
 
 DEVICES = 4
@@ -39,8 +38,8 @@ def accelerate(chapter: Chapter) -> Accelerated:
     for group in chapter.groups:
         if not group.predicts:
             continue
-        if group.method not in METHODS or METHODS[group.method].source not in PREDICTED:
-            remarks.append(f"{group.label}: only the shared predictor's designs are modelled, so it is left out.")
+        if group.method not in METHODS or METHODS[group.method].accelerator is None:
+            remarks.append(f"{group.label}: what this method costs on an accelerator is not known, so it is left out.")
             continue
         try:
             reports[group.label] = _simulate(group)
@@ -58,7 +57,9 @@ def _simulate(group: Group) -> dict[str, Any]:
         raise ModelError(f"'{config['model']}' is not one of adagp's models; adagp simulate --from-run can.")
     size = config.get("image_size")
     workload = _workload(str(config["model"]), str(config["dataset"]), size, float(config.get("width", 1.0)))
-    replay = replayed_run([epoch.batches for epoch in run.epochs], int(config["batch_size"]))
+    replay = replayed_run(
+        [epoch.batches for epoch in run.epochs], int(config["batch_size"]), METHODS[group.method].source
+    )
     return simulation_report(simulate(workload, Accelerator(), replay))
 
 
@@ -104,7 +105,7 @@ def pipelines(phases: str) -> list[Pipelined]:
 
 def _pipelined(name: str, phases: Sequence[Phase]) -> Pipelined:
     program = generate(name, DEVICES, MICRO_BATCHES, phases)
-    timeline = dry_run(program, constant_costs(program.stages))
+    timeline = dry_run(program, constant_costs(program.stages, devices=DEVICES))
     plain = dry_run(generate(name, DEVICES, MICRO_BATCHES, [Phase.BP] * len(phases)), timeline.costs)
     actions = tuple(
         {

@@ -2,6 +2,5 @@
 
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
-from adagp.run.methods import METHODS, Method
 
-__all__ = ["METHODS", "Method", "RunFolder", "TrainConfig"]
+__all__ = ["RunFolder", "TrainConfig"]

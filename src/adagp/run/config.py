@@ -1,108 +1,149 @@
-"""The configuration of a training run: everything that decides its result, as plain values."""
+"""The configuration of a training run: everything that decides its result, as plain values.
+
+A field declares its option: default, help, range and choices. The command line, configuration files and checks all come
+from there (`CONFIG_OPTIONS`); what a method has of its own comes from the table of methods.
+"""
 
 import shlex
 import tomllib
-from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from adagp.errors import OptionError, unknown_name
+from adagp.methods import METHODS, Method, find_method, method_options, methods_with
+from adagp.options import Option
+from adagp.pipe.generate import PIPELINES
 from adagp.run.defaults import DATASET_DEFAULTS
-from adagp.run.methods import METHODS, Method
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
+from adagp.schedules.text import schedule_forms
 
+TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "none")
-PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
-PARALLEL = ("none", "data", "pipeline:gpipe", "pipeline:dapple", "pipeline:chimera")
 HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
+
+
+def parallel_choices() -> list[str]:
+    """Return the kinds of parallel runs: by data, or by any pipeline that is registered."""
+    return ["none", "data", *(f"pipeline:{name}" for name in PIPELINES)]
+
+
+def setting(default: Any, text: str, panel: str = TRAINING, **more: Any) -> Any:
+    """Return a field of a configuration that declares its option."""
+    return field(default=default, metadata={"help": text, "panel": panel, "compared": "common", **more})
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
-    `warmup`, `ratio` and `predictor_scheduler` of None mean the method's own. `batches` is the length of the run where it
-    is not whole epochs; `epochs` then follows from it (`fit`). `warmup_batches` takes the place of `warmup`. Learning-rate
+    `batches` is the length of the run where it is not whole epochs; `epochs` then follows from it (`fit`). Learning-rate
     milestones are at a half and three quarters of the run; `cosine` and `linear` fall to 0 from batch to batch.
-    `from_dict` puts what suits the data set (`run.defaults`) in the place of these defaults. `vocabulary` (word pieces)
-    and `beam` concern translation only. `image_size` is the height and width in pixels that
-    pictures are brought to; None means the data set's own. `topk` (positions kept, and `published_scale`: divided by
-    the batch size once more), `average` (gradients in the mean) and `remap_outputs` (numbers that remap predicts for a
-    layer) concern the methods of these names; `features` (of the output's error) concerns feedback. A BP batch teaches
-    ADA-GP's predictor one of `predictor_parts` parts of each layer's rows.
-    `micro_batches` (parts of a batch in a pipeline) and `check_every` (batches between comparisons of the processes'
-    copies) concern parallel runs only.
+    `method_options` are the method's own. `from_dict` puts what suits the data set (`run.defaults`) in the place of these
+    defaults, and takes the method's own options by their names like all others.
     """
 
-    dataset: str = "digits"
-    model: str = "digits_cnn"
-    method: str = "adagp"
-    epochs: int = 20
-    batches: int | None = None
-    warmup: int | None = None
-    warmup_batches: int | None = None
-    ratio: str | None = None
-    batch_size: int = 32
-    lr: float = 1e-3
-    optimizer: str = "sgd"
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    lr_scheduler: str = "plateau"
-    predictor_lr: float = 1e-4
-    predictor_parts: int = 1
-    predictor_scheduler: str | None = None
-    normalize: bool = False
-    hold_norm: bool = False
-    guard_limit: float = 10.0
-    topk: int = 1
-    published_scale: bool = False
-    average: int = 4
-    remap_outputs: int = 10_000
-    features: int = 64
-    width: float = 1.0
-    label_smoothing: float = 0.0
-    vocabulary: int = 8000
-    beam: int = 4
-    image_size: int | None = None
-    seed: int = 0
-    metrics_every: int = 10
-    device: str = "cpu"
-    compile: bool = False
-    parallel: str = "none"
-    micro_batches: int = 4
-    check_every: int = 100
+    dataset: str = setting("digits", "Data set (digits is built in); adagp datasets lists them.")
+    model: str = setting("digits_cnn", "Model name (adagp models lists them), or package.module:function.")
+    method: str = setting(
+        "adagp", "Training method, or package.module:Class for a source of your own.", compared="fixed"
+    )
+    epochs: int = setting(20, "Length of the run in epochs.", low=1)
+    batches: int | None = setting(None, "Length of the run in batches, instead of epochs.", low=1, unset="whole epochs")
+    warmup: int | None = setting(
+        None,
+        "Epochs of backprop before the first prediction.",
+        PREDICTION,
+        compared="own",
+        unset="the schedule's",
+    )
+    warmup_batches: int | None = setting(
+        None, "The same in batches, for short runs.", PREDICTION, low=0, compared="own", unset="warmup decides"
+    )
+    ratio: str | None = setting(
+        None,
+        "The schedule: how GP and BP batches alternate. {forms}.",
+        PREDICTION,
+        compared="own",
+        unset="the method's",
+    )
+    batch_size: int = setting(32, "Samples per batch.", low=1)
+    lr: float = setting(1e-3, "Learning rate of the model.", above=0, compared="own")
+    optimizer: str = setting("sgd", "Optimizer of the model: sgd, adam or adamw.", choices=OPTIMIZERS, compared="own")
+    momentum: float = setting(0.9, "Momentum of sgd.", low=0, compared="own")
+    weight_decay: float = setting(0.0, "Weight decay of the model.", low=0, compared="own")
+    lr_scheduler: str = setting(
+        "plateau",
+        "How the model's learning rate falls: plateau, multistep, cosine, linear or none.",
+        choices=LR_SCHEDULERS,
+    )
+    guard_limit: float = setting(
+        10.0, "Refuse predictions over this many times the usual norm.", PREDICTION, above=0, compared="own"
+    )
+    width: float = setting(1.0, "Factor on the model's channels.", above=0)
+    label_smoothing: float = setting(
+        0.0, "Share of the target spread over all classes.", low=0, below=1, allowed="0 or more and below 1"
+    )
+    vocabulary: int = setting(8000, "Word pieces to learn (translation).")
+    beam: int = setting(4, "Hypotheses of beam search for BLEU (translation).", low=1, allowed="1 (greedy) or more")
+    image_size: int | None = setting(
+        None,
+        "Height and width in pixels that pictures are brought to.",
+        low=1,
+        allowed="1 pixel or more",
+        unset="the data set's",
+    )
+    seed: int = setting(
+        0, "Seed of weights, data order and everything random.", low=0, high=HIGHEST_SEED, compared="fixed"
+    )
+    metrics_every: int = setting(
+        10,
+        "Sample the predictions' quality every N BP batches; 0: never.",
+        PREDICTION,
+        low=0,
+        allowed="0 (never) or more",
+    )
+    device: str = setting("cpu", "Where to train: cpu, cuda, ...")
+    compile: bool = setting(False, "Compile the model with torch.compile.")
+    parallel: str = setting(
+        "none",
+        "Under torchrun: data, or pipeline:NAME. One of: {parallel}.",
+        PARALLEL,
+        choices=parallel_choices,
+        compared="fixed",
+    )
+    micro_batches: int = setting(4, "Parts of a batch in a pipeline.", PARALLEL, low=1, compared="fixed")
+    check_every: int = setting(
+        100,
+        "Compare the processes' copies every N batches; 0: never.",
+        PARALLEL,
+        low=0,
+        allowed="0 (never) or more",
+        compared="fixed",
+    )
+    method_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, options in _CHOICES.items():
-            value = getattr(self, name)
-            if value is not None and value not in options:
-                raise unknown_name(name.replace("_", " "), value, options)
-        for name, value in self.as_dict().items():
-            if isinstance(value, float) and not isfinite(value):
-                raise OptionError(f"{_option(name)} is {value}; it must be a finite number.")
-        for name, (low, allowed) in _LOWEST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= low:
-                raise OptionError(f"{_option(name)} is {value}; it must be {allowed}.")
-        for name in ("lr", "predictor_lr", "width", "guard_limit"):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{_option(name)} is {getattr(self, name)}; it must be above 0.")
-        if self.seed > HIGHEST_SEED:
-            raise OptionError(f"--seed is {self.seed}; it must be at most {HIGHEST_SEED}.")
-        if not 0 <= self.label_smoothing < 1:
-            raise OptionError(f"--label-smoothing is {self.label_smoothing}; it must be 0 or more and below 1.")
+        for option in CONFIG_OPTIONS.values():
+            option.check(getattr(self, option.name))
+        own = {option.name: option for option in self.declaration.options}
+        for name, value in self.method_options.items():
+            if name not in own:
+                raise _foreign_option(name, self.method)
+            own[name].check(value)
+        object.__setattr__(self, "method_options", self.declaration.defaults | dict(self.method_options))
         if self.warmup is not None and self.warmup_batches is not None:
             raise OptionError("--warmup and --warmup-batches say the same thing twice; give one of them.")
         # How many epochs `batches` are is known with the data; certainly no more than there are batches.
         self._read_schedule(max(self.epochs, self.batches or 0))
 
     @property
-    def way(self) -> Method:
+    def declaration(self) -> Method:
         """The training method that `method` names."""
-        return METHODS[self.method]
+        return find_method(self.method)
 
     def fit(self, batches_per_epoch: int) -> "TrainConfig":
         """Return the configuration with the epochs that its batches are, the last one not always whole."""
@@ -121,40 +162,95 @@ class TrainConfig:
         return WarmUp(schedule, self.warmup_batches, batches_per_epoch) if self.warmup_batches else schedule
 
     def _read_schedule(self, epochs: int) -> Schedule:
-        if self.way.source is None:
+        method = self.declaration
+        if method.builds is None:
             if self.ratio not in (None, "bp") or (self.warmup, self.warmup_batches) != (None, None):
                 raise OptionError(f"method '{self.method}' predicts nothing: it takes no --ratio and no --warmup.")
             return BackpropOnly()
         warmup = self.warmup if self.warmup_batches is None else 0
-        schedule = parse_schedule(self.ratio or self.way.ratio, epochs, warmup, self.way.source)
-        if not schedule.sources <= {self.way.source}:
+        schedule = parse_schedule(self.ratio or method.schedule, epochs, warmup, method.source)
+        if not schedule.sources <= {method.source}:
             raise OptionError(
-                f"method '{self.method}' takes gradients from the source '{self.way.source}', but the schedule names "
+                f"method '{self.method}' takes gradients from the source '{method.source}', but the schedule names "
                 f"'{min(schedule.sources)}'. Leave out source=..., or choose the method that goes with it."
             )
         return schedule
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all values by name, ready for JSON."""
-        return asdict(self)
+        """Return all values by name, ready for JSON; the method's own options stand beside the others."""
+        return {name: getattr(self, name) for name in CONFIG_OPTIONS} | dict(self.method_options)
 
     def command(self) -> str:
         """Return the command that repeats this run (data folder aside), quoted for a shell."""
         words = ["adagp", "train"]
-        defaults = asdict(TrainConfig()) | DATASET_DEFAULTS.get(self.dataset, {})
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != defaults[field.name] and not (field.name == "epochs" and self.batches is not None):
-                flag = _option(field.name)
-                words += [flag] if value is True else [flag, str(value)]
+        defaults = {option.name: option.default for option in CONFIG_OPTIONS.values()}
+        defaults |= self.declaration.defaults | DATASET_DEFAULTS.get(self.dataset, {})
+        for option in (*CONFIG_OPTIONS.values(), *self.declaration.options):
+            value = self.method_options.get(option.name, getattr(self, option.name, None))
+            if value != defaults[option.name] and not (option.name == "epochs" and self.batches is not None):
+                words += option.words(value)
         return shlex.join(words)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], origin: str) -> "TrainConfig":
-        """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`."""
+    def from_dict(cls, values: Mapping[str, Any], origin: str, *, foreign: str = "refuse") -> "TrainConfig":
+        """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`.
+
+        An option of another method is refused, or with `foreign="drop"` left out: it means nothing to this one.
+        """
         check_names_and_types(values, origin)
         dataset = values.get("dataset", cls.dataset)
-        return cls(**(DATASET_DEFAULTS.get(dataset, {}) | values))
+        given = {**DATASET_DEFAULTS.get(dataset, {}), **values}
+        method = find_method(given.get("method", cls.method))
+        own: dict[str, Any] = {}
+        for name in [name for name in given if name not in CONFIG_OPTIONS]:
+            value = given.pop(name)
+            if name not in method.defaults and foreign == "refuse":
+                raise _foreign_option(name, method.name)
+            if name in method.defaults and value is not None:  # None: the method's own default
+                own[name] = value
+        return cls(**given, method_options=own)
+
+
+def _config_options() -> dict[str, Option]:
+    """Return the options that the fields of the configuration declare, in their order."""
+    hints = get_type_hints(TrainConfig)
+    found = {}
+    for one in fields(TrainConfig):
+        if one.metadata:
+            kinds = get_args(hints[one.name]) or (hints[one.name],)
+            more: dict[str, Any] = {**one.metadata, "optional": type(None) in kinds}
+            found[one.name] = Option(one.name, kinds[0], one.default, more.pop("help"), **more)
+    return found
+
+
+CONFIG_OPTIONS = _config_options()
+"""The options of every run by name, as the fields of `TrainConfig` declare them."""
+
+
+def known_options() -> dict[str, Option]:
+    """Return all options of runs by name: those of every run, then those of single methods."""
+    own = method_options()
+    for name in own.keys() & CONFIG_OPTIONS.keys():
+        raise OptionError(f"method '{methods_with(name)[0]}' has an option '{name}', as every run has; rename it.")
+    return {**CONFIG_OPTIONS, **own}
+
+
+def help_text(option: Option) -> str:
+    """Return an option's line of help, with the choices that plugins may have added and the methods that it belongs to."""
+    text = option.help.replace("{forms}", schedule_forms()).replace("{parallel}", ", ".join(parallel_choices()))
+    if option.name == "method":
+        text += f" One of: {', '.join(METHODS)}."
+    if option.name in CONFIG_OPTIONS:
+        return text
+    able = {name: METHODS[name].defaults[option.name] for name in methods_with(option.name)}
+    others = "".join(f" {name}: {value}." for name, value in able.items() if value != option.default)
+    return f"{text} For: {', '.join(able)}.{others}"
+
+
+def _foreign_option(name: str, method: str) -> OptionError:
+    return OptionError(
+        f"method '{method}' has no option --{name.replace('_', '-')}; it belongs to: {', '.join(methods_with(name))}."
+    )
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -176,50 +272,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     return values
 
 
-def check_names_and_types(values: dict[str, Any], origin: str) -> None:
+def check_names_and_types(values: Mapping[str, Any], origin: str) -> None:
     """Refuse names that are no options and values of a wrong type, naming `origin`."""
-    hints = get_type_hints(TrainConfig)
+    if ":" in str(values.get("method", "")):
+        find_method(str(values["method"]))  # its own options are known from here on
+    known = known_options()
     for name, value in values.items():
-        if name not in hints:
-            raise OptionError(f"{origin}: {unknown_name('option', name, hints)}")
-        _check_type(name, value, hints[name], origin)
-
-
-def _check_type(name: str, value: Any, hint: Any, origin: str) -> None:
-    allowed = get_args(hint) or (hint,)
-    fits = any(type(value) is kind or (kind is float and type(value) is int) for kind in allowed)
-    if not fits:
-        words = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in allowed)
-        raise OptionError(f"{origin}: option '{name}' is {value!r}; it must be of type {words}.")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "method": tuple(METHODS),
-    "optimizer": OPTIMIZERS,
-    "lr_scheduler": LR_SCHEDULERS,
-    "predictor_scheduler": PREDICTOR_SCHEDULERS,
-    "parallel": PARALLEL,
-}
-_LOWEST: dict[str, tuple[float, str]] = {
-    "epochs": (1, "1 or more"),
-    "batches": (1, "1 or more"),
-    "warmup_batches": (0, "0 or more"),
-    "batch_size": (1, "1 or more"),
-    "momentum": (0, "0 or more"),
-    "weight_decay": (0, "0 or more"),
-    "beam": (1, "1 (greedy) or more"),
-    "image_size": (1, "1 pixel or more"),
-    "topk": (1, "1 or more"),
-    "average": (1, "1 or more"),
-    "predictor_parts": (1, "1 or more"),
-    "remap_outputs": (1, "1 or more"),
-    "features": (1, "1 or more"),
-    "seed": (0, "0 or more"),
-    "metrics_every": (0, "0 (never) or more"),
-    "micro_batches": (1, "1 or more"),
-    "check_every": (0, "0 (never) or more"),
-}
+        if name not in known:
+            raise OptionError(f"{origin}: {unknown_name('option', name, known)}")
+        if name in CONFIG_OPTIONS or value is not None:
+            known[name].check_type(value, origin)

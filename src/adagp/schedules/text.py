@@ -80,6 +80,11 @@ def _build(text: str, epochs: int, warmup: int | None, source: str) -> Ladder | 
     return Ladder(own_warmup, tuple(_rung(part, text) for part in text.split(",")), source)
 
 
+def schedule_forms() -> str:
+    """Return how schedules can be written."""
+    return FORMS
+
+
 def _rung(part: str, whole: str) -> Rung:
     match = _RUNG.fullmatch(part.strip())
     if match is None:

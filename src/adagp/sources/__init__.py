@@ -1,9 +1,10 @@
 """Where a weight gradient comes from, when it does not come from backpropagation."""
 
-from adagp.sources.base import SOURCES, Moment, Source
+from adagp.sources.base import Moment, RunFacts, Source
+from adagp.sources.build import build_source, default_source
 from adagp.sources.constant import SkipSource, ZeroSource
 from adagp.sources.feedback import FeedbackSource
-from adagp.sources.mixed import MixedSource, feedback_and_replay
+from adagp.sources.mixed import FeedbackReplaySource, MixedSource
 from adagp.sources.predicted import PredictedSource
 from adagp.sources.random import NoiseSource, RandomSource
 from adagp.sources.remapped import RemappedSource
@@ -11,15 +12,16 @@ from adagp.sources.remembered import AverageSource, ReplaySource
 from adagp.sources.support.learned import LearnedSource
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.options import LearningOptions
-from adagp.sources.synthetic import SyntheticSource
+from adagp.sources.synthetic import LabelledSyntheticSource, SyntheticSource
 from adagp.sources.topk import TopKSource
 from adagp.sources.variants import LabelledSource, ShuffledSource
 
 __all__ = [
-    "SOURCES",
     "AverageSource",
+    "FeedbackReplaySource",
     "FeedbackSource",
     "LabelledSource",
+    "LabelledSyntheticSource",
     "LearnedSource",
     "LearningOptions",
     "MixedSource",
@@ -29,6 +31,7 @@ __all__ = [
     "RandomSource",
     "RemappedSource",
     "ReplaySource",
+    "RunFacts",
     "RunningNorms",
     "ShuffledSource",
     "SkipSource",
@@ -36,5 +39,6 @@ __all__ = [
     "SyntheticSource",
     "TopKSource",
     "ZeroSource",
-    "feedback_and_replay",
+    "build_source",
+    "default_source",
 ]

@@ -14,19 +14,21 @@ The engine calls a source in this order, and never asks which one it has::
         forget()                        the batch is over
     end_epoch()                         after the last batch of an epoch
 
-A source of your own is a subclass entered into `SOURCES` under a name; schedules can then name it.
+A source of your own is a subclass. Give it to `attach(sources={"name": ...})`, where a schedule names it; or make it a
+method of the command line, as `--method package.module:Class` or under a name of its own (`adagp.register_method`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from torch import Size, Tensor
 
+from adagp.methods import AcceleratorWork
+from adagp.options import Option
 from adagp.plan import Step
 from adagp.predictor.layout import gradient_norms
-from adagp.registry import Registry
 from adagp.sites import Site
 from adagp.sources.support.norms import RunningNorms
 
@@ -48,8 +50,23 @@ class Moment:
     measured: bool = False
 
 
+@dataclass(frozen=True)
+class RunFacts:
+    """What a source may know of the run that it is built for."""
+
+    seed: int = 0
+    epochs: int = 1
+
+
 class Source(ABC):
     """Gives the weight gradients of some sites for a batch."""
+
+    own_options: ClassVar[tuple[Option, ...]] = ()
+    """The options of a method of your own, which the command line then has and `build` gets."""
+    own_schedule: ClassVar[str] = "ladder"
+    """The schedule of a method of your own where none is given."""
+    accelerator: ClassVar[AcceleratorWork | None] = None
+    """What a method of your own makes an accelerator do; None: it cannot be simulated."""
 
     learns: bool = False
     """Whether it wants to watch and observe the sites of BP batches."""
@@ -64,6 +81,11 @@ class Source(ABC):
     """Whether it can tell from the sites' output shapes, before training, that it cannot work."""
     skips: bool = False
     """Whether a batch that it serves is not run at all, not even forward."""
+
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the source for a run, with the options of its method: by default, as arguments of the constructor."""
+        return cls(**options)
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:  # noqa: B027  # not every source needs it
         """Get to know the sites, and the running norms of their true gradients, which the engine keeps up to date."""
@@ -119,7 +141,3 @@ class Source(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Take over what `state_dict` returned."""
-
-
-SOURCES: Registry[Callable[[], Source]] = Registry("source")
-"""Source factories by the name that plans and schedules use."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Source
+from adagp.sources.base import Source
 
 
 class ZeroSource(Source):
@@ -29,8 +29,3 @@ class SkipSource(Source):
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return no gradient for any site."""
         return [None] * len(sites)
-
-
-SOURCES.add("zero", ZeroSource)
-SOURCES.add("momentum", ZeroSource)
-SOURCES.add("skip", SkipSource)

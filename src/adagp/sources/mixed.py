@@ -1,14 +1,14 @@
 """A weighted sum of sources: what one lacks, another may have."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment, Source
+from adagp.sources.base import Moment, RunFacts, Source
 from adagp.sources.feedback import FeedbackSource
 from adagp.sources.remembered import ReplaySource
 from adagp.sources.support.norms import RunningNorms
@@ -97,11 +97,15 @@ class MixedSource(Source):
         return total
 
 
-def feedback_and_replay(feedback: FeedbackSource | None = None, share: float = 0.5) -> MixedSource:
-    """Return `share` of feedback and the rest of replay: two estimates of one gradient with errors of different kinds."""
-    if not 0 <= share <= 1:
-        raise OptionError(f"feedback's share in the mixture is {share}; it must be 0 to 1.")
-    return MixedSource([(feedback or FeedbackSource(), share), (ReplaySource(), 1 - share)])
+class FeedbackReplaySource(MixedSource):
+    """`share` of feedback and the rest of replay: two estimates of one gradient with errors of different kinds."""
 
+    def __init__(self, feedback: FeedbackSource | None = None, share: float = 0.5) -> None:
+        if not 0 <= share <= 1:
+            raise OptionError(f"feedback's share in the mixture is {share}; it must be 0 to 1.")
+        super().__init__([(feedback or FeedbackSource(), share), (ReplaySource(), 1 - share)])
 
-SOURCES.add("feedback_replay", feedback_and_replay)
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the mean of both, with feedback's options."""
+        return cls(FeedbackSource.build(run, **options))

@@ -13,7 +13,7 @@ from adagp.predictor.layout import as_rows, as_weight, gradient_norms, taps_of
 from adagp.predictor.network import PredictorNetwork
 from adagp.predictor.reorganize import pool_average
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment
+from adagp.sources.base import Moment
 from adagp.sources.support.learned import LearnedSource
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.options import LearningOptions
@@ -129,6 +129,3 @@ class PredictedSource(LearnedSource):
     def pool(self, samples: Tensor) -> Tensor:
         """Average each channel down to the grid."""
         return pool_average(samples, self.options.grid)
-
-
-SOURCES.add("predicted", PredictedSource)

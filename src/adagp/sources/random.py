@@ -1,13 +1,13 @@
 """Random gradients: as published for approximation schedules, and as a control with the true gradient's norm."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment, Source
+from adagp.sources.base import Moment, RunFacts, Source
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.randomness import step_generator
 
@@ -17,6 +17,11 @@ class NormalSource(Source):
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
+
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the source with the run's seed."""
+        return cls(run.seed)
 
     def begin(self, moment: Moment) -> None:
         """Keep the step, of which the numbers are a function."""
@@ -73,7 +78,3 @@ class NoiseSource(NormalSource):
         ratios = [usual / size for usual, size in zip(self._norms.of(sites), sizes, strict=True)]
         torch._foreach_mul_(drawn, ratios)
         return list(drawn)
-
-
-SOURCES.add("random", RandomSource)
-SOURCES.add("noise", NoiseSource)

@@ -8,7 +8,6 @@ from adagp.errors import OptionError
 from adagp.predictor.remap import RemapNetwork
 from adagp.predictor.reorganize import pool_maximum
 from adagp.sites import Site
-from adagp.sources.base import SOURCES
 from adagp.sources.support.learned import LearnedSource
 from adagp.sources.support.options import LearningOptions
 
@@ -35,6 +34,3 @@ class RemappedSource(LearnedSource):
     def pool(self, samples: Tensor) -> Tensor:
         """Keep the largest value of each cell of the grid."""
         return pool_maximum(samples, self.options.grid)
-
-
-SOURCES.add("remapped", RemappedSource)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Source
+from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
 
 
@@ -76,7 +76,3 @@ class ReplaySource(AverageSource):
 
     def __init__(self) -> None:
         super().__init__(last=1)
-
-
-SOURCES.add("average", AverageSource)
-SOURCES.add("replay", ReplaySource)

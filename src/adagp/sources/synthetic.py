@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment
+from adagp.sources.base import Moment
 from adagp.sources.support.labels import class_count, class_shares
 from adagp.sources.support.learner import Learner, TrainedSource
 from adagp.sources.support.local import LocalSource, weight_gradient
@@ -155,10 +155,8 @@ class SyntheticSource(LocalSource, TrainedSource):
         return prediction * network.scale
 
 
-def labelled_synthetic() -> SyntheticSource:
-    """Return the variant that sees the labels."""
-    return SyntheticSource(labels=True)
+class LabelledSyntheticSource(SyntheticSource):
+    """Synthetic gradients by networks that also see the labels."""
 
-
-SOURCES.add("dni", SyntheticSource)
-SOURCES.add("dni_labels", labelled_synthetic)
+    def __init__(self, options: LearningOptions | None = None, hidden: int = 32, classes: int | None = None) -> None:
+        super().__init__(options, hidden, labels=True, classes=classes)

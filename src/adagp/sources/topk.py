@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Size, Tensor, nn
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment
+from adagp.sources.base import Moment, RunFacts
 from adagp.sources.support.local import Geometry, Kept, LocalSource, batched, padded
 from adagp.sources.support.taps import on_gradient
 
@@ -40,6 +40,11 @@ class TopKSource(LocalSource):
         super().__init__("topk")
         self.k = k
         self.scale = scale
+
+    @classmethod
+    def build(cls, run: RunFacts, *, k: int, published: bool) -> Self:  # type: ignore[override]  # its own options
+        """Return the source with the options of method topk."""
+        return cls(k, "published" if published else "unbiased")
 
     def prepare(self, shapes: Mapping[Site, Size]) -> None:
         """Refuse sites with fewer than k positions."""
@@ -164,6 +169,3 @@ def _first_rows(samples: int, channels: int, groups: int, k: int, pixels: int, d
 def _bag_sums(rows: Tensor, bags: Tensor, weights: Tensor) -> Tensor:
     """Return for each bag the weighted sum of the rows that it names."""
     return F.embedding_bag(bags.contiguous(), rows, mode="sum", per_sample_weights=weights.contiguous())
-
-
-SOURCES.add("topk", TopKSource)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment
+from adagp.sources.base import Moment
 from adagp.sources.predicted import PredictedSource
 from adagp.sources.support.labels import batch_shares, class_count
 from adagp.sources.support.options import LearningOptions
@@ -53,7 +53,3 @@ class LabelledSource(PredictedSource):
     def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
         """Return the summaries, and the share of each class."""
         return summaries, self._shares.to(summaries[0].device)
-
-
-SOURCES.add("shuffled", ShuffledSource)
-SOURCES.add("predicted_labels", LabelledSource)

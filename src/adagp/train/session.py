@@ -18,11 +18,14 @@ from adagp.engine.guard import Guard
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError, RunError
 from adagp.plan import Phase
+from adagp.plugins import loaded_plugins
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
+from adagp.sources.base import RunFacts
+from adagp.sources.build import build_source
+from adagp.sources.support.options import milestones
 from adagp.tasks.base import Task
 from adagp.tasks.build import build_task
-from adagp.train.build import build_sources, milestones
 from adagp.train.checkpoint import save_weights
 from adagp.train.loop import Loop, Observer, RateScheduler, to_device
 from adagp.train.memory import peak_memory
@@ -126,7 +129,7 @@ def build_scheduler(
 ) -> RateScheduler | None:
     """Return the schedule of the model's learning rate, by epochs or by batches."""
     if config.lr_scheduler == "plateau":
-        factor, patience = config.way.plateau
+        factor, patience = config.declaration.plateau
         return ReduceLROnPlateau(optimizer, factor=factor, patience=patience)
     if config.lr_scheduler == "multistep":
         return MultiStepLR(optimizer, list(milestones(config.epochs)))
@@ -137,7 +140,11 @@ def build_scheduler(
 
 def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trainer:
     """Return the trainer for the run's schedule and sources, after a trial forward pass if one of them needs it."""
-    schedule, sources = config.schedule(task.batches_per_epoch), build_sources(config)
+    schedule = config.schedule(task.batches_per_epoch)
+    facts = RunFacts(config.seed, config.epochs)
+    sources = {
+        name: build_source(config.declaration, facts, config.method_options) for name in sorted(schedule.sources)
+    }
     sample = None
     if schedule.needs_order or any(source.needs_shapes for source in sources.values()):
         inputs, _ = next(iter(task.batches(0)))
@@ -169,9 +176,12 @@ def check_device(name: str) -> torch.device:
 
 
 def saved_config(config: TrainConfig, data_dir: Path | None) -> dict[str, Any]:
-    """Return what config.json holds: the options, where the data were, and the command that repeats the run."""
-    command = config.command() + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")
-    return {**config.as_dict(), "data_dir": str(data_dir) if data_dir else None, "command": command}
+    """Return what config.json holds: the options, where the data were, plugins, and the command that repeats the run."""
+    plugins = loaded_plugins()
+    words = [config.command(), *(f"--plugin {shlex.quote(name)}" for name in plugins)]
+    words += [f"--data-dir {shlex.quote(str(data_dir))}"] if data_dir else []
+    beside = {"data_dir": str(data_dir) if data_dir else None, "plugins": plugins, "command": " ".join(words)}
+    return {**config.as_dict(), **beside}
 
 
 def read_config(folder: RunFolder) -> tuple[TrainConfig, Path | None]:
@@ -179,9 +189,12 @@ def read_config(folder: RunFolder) -> tuple[TrainConfig, Path | None]:
     saved = folder.read_json("config.json")
     if not isinstance(saved, dict):
         raise RunError(f"'{folder.path / 'config.json'}' does not hold a configuration.")
-    data_dir = saved.pop("data_dir", None)
+    data_dir, plugins = saved.pop("data_dir", None), saved.pop("plugins", [])
     saved.pop("command", None)
-    config = TrainConfig.from_dict(saved, str(folder.path / "config.json"))
+    missing = [name for name in plugins if name not in loaded_plugins()]
+    if missing:
+        raise RunError(f"the run in '{folder.path}' was made with a plugin; give it again: --plugin {missing[0]}.")
+    config = TrainConfig.from_dict(saved, str(folder.path / "config.json"), foreign="drop")
     return config, Path(data_dir) if data_dir else None
 
 

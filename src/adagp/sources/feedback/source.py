@@ -1,14 +1,14 @@
 """Gradients from the output's error: each site's output gradient is regressed on it, without a chain through the layers."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import SOURCES, Moment
+from adagp.sources.base import Moment, RunFacts
 from adagp.sources.feedback.error_features import ErrorFeatures
 from adagp.sources.feedback.site_regression import SiteRegression
 from adagp.sources.support.local import Kept, LocalSource
@@ -57,6 +57,11 @@ class FeedbackSource(LocalSource):
         self._fits: dict[int, SiteRegression] = {}
         self._lacks: dict[int, Tensor] = {}
         self._pending: list[tuple[Site, Kept, Size]] = []
+
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the source with the run's seed and the options of its method."""
+        return cls(**options, seed=run.seed)
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Refuse layers whose gradient cannot be taken locally."""
@@ -139,6 +144,3 @@ class FeedbackSource(LocalSource):
         self._lacks = {
             index: lack.to(self._sites[index].weight.device, copy=True) for index, lack in state["lacks"].items()
         }
-
-
-SOURCES.add("feedback", FeedbackSource)

@@ -1,14 +1,14 @@
 """A predictor network with its optimizer and the schedule of its learning rate."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, MultiStepLR, ReduceLROnPlateau
 
-from adagp.sources.base import Source
-from adagp.sources.support.options import LearningOptions
+from adagp.sources.base import RunFacts, Source
+from adagp.sources.support.options import LEARNING, LearningOptions
 
 
 class Learner:
@@ -79,6 +79,14 @@ class TrainedSource(Source):
 
     learns = True
     learner: Learner
+
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the source for a run: every source of this kind takes the options of learning first, then its own."""
+        learning = {name: options.pop(name) for name in LEARNING}
+        make: Any = cls
+        source: Self = make(LearningOptions.of_run(run, **learning), **options)
+        return source
 
     def end_epoch(self) -> None:
         """Let the learning rate follow its schedule, once the predictor has begun to learn."""

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 
 from adagp.errors import OptionError
+from adagp.sources.base import RunFacts
+
+LEARNING = ("predictor_lr", "predictor_scheduler", "normalize", "hold_norm")
+"""The options of methods that say how a predictor learns."""
 
 
 @dataclass(frozen=True)
@@ -30,3 +34,22 @@ class LearningOptions:
             raise OptionError(f"the predictor's learning rate is {self.learning_rate}; it must be above 0.")
         if self.grid < 1:
             raise OptionError(f"the predictor's grid is {self.grid}; it must be 1 or more.")
+
+    @classmethod
+    def of_run(
+        cls, run: RunFacts, predictor_lr: float, predictor_scheduler: str, normalize: bool, hold_norm: bool
+    ) -> "LearningOptions":
+        """Return them for a run, from the options of a method."""
+        return cls(
+            learning_rate=predictor_lr,
+            milestones=milestones(run.epochs) if predictor_scheduler == "multistep" else (),
+            plateau=predictor_scheduler == "plateau",
+            normalize=normalize,
+            hold_norm=hold_norm,
+            seed=run.seed,
+        )
+
+
+def milestones(epochs: int) -> tuple[int, ...]:
+    """Return the epochs after which a stepped learning rate falls to a tenth: a half and three quarters of the run."""
+    return tuple(sorted({max(1, epochs // 2), max(1, epochs * 3 // 4)}))

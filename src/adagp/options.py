@@ -1,0 +1,82 @@
+"""Options: one declaration each, with type, default, range, choices and help, for files and the command line alike."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from adagp.errors import OptionError, unknown_name
+
+Choices = Sequence[str] | Callable[[], Iterable[str]]
+"""Allowed names; a function where they are known only when plugins have been loaded."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """Something that a user may set.
+
+    `kind` is bool, int, float or str; `optional` allows None as well, and `unset` says what None means. The value must be
+    at least `low` or above `above`, below `below` or at most `high`; `allowed` says it in better words than these. `panel`
+    is the heading of the help that it stands under. In a comparison of methods an option is `common` to all of them, or
+    each may have its `own`, or it is `fixed` by the comparison itself. `parameter` is the keyword by which a source gets it, if
+    that is not the option's name.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    optional: bool = False
+    unset: str = "none"
+    low: float | None = None
+    above: float | None = None
+    below: float | None = None
+    high: float | None = None
+    allowed: str = ""
+    choices: Choices | None = None
+    panel: str = ""
+    compared: str = "own"
+    parameter: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The option as it is written on a command line."""
+        return "--" + self.name.replace("_", "-")
+
+    def words(self, value: Any) -> list[str]:
+        """Return the words of a command line that give the option this value."""
+        if self.kind is bool:
+            return [self.flag if value else f"--no-{self.flag[2:]}"]
+        return [self.flag, str(value)]
+
+    def check_type(self, value: Any, origin: str) -> None:
+        """Refuse a value of another type, naming `origin`, where it came from. A whole number is a float, too."""
+        whole = self.kind is float and type(value) is int
+        if not (type(value) is self.kind or whole or (self.optional and value is None)):
+            words = self.kind.__name__ + (" or nothing" if self.optional else "")
+            raise OptionError(f"{origin}: option '{self.name}' is {value!r}; it must be of type {words}.")
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that is not among the choices, not finite, or out of range."""
+        if value is None:
+            return
+        if self.choices is not None:
+            names = list(self.choices() if callable(self.choices) else self.choices)
+            if value not in names:
+                raise unknown_name(self.name.replace("_", " "), value, names)
+        if isinstance(value, float) and not isfinite(value):
+            raise OptionError(f"{self.flag} is {value}; it must be a finite number.")
+        for holds, words in self._bounds(value):
+            if not holds:
+                raise OptionError(f"{self.flag} is {value}; it must be {self.allowed or words}.")
+
+    def _bounds(self, value: Any) -> Iterable[tuple[bool, str]]:
+        """Yield of each bound whether `value` keeps it, and what it asks for."""
+        if self.low is not None:
+            yield value >= self.low, f"{self.low:g} or more"
+        if self.above is not None:
+            yield value > self.above, f"above {self.above:g}"
+        if self.below is not None:
+            yield value < self.below, f"below {self.below:g}"
+        if self.high is not None:
+            yield value <= self.high, f"at most {self.high}"
