@@ -15,7 +15,7 @@ from adagp.hw.product import Cost
 
 
 @dataclass(frozen=True)
-class Entry:
+class EnergyEntry:
     """One row of the table; energies in picojoules for an access of `bits`, leakage in milliwatts."""
 
     part: str
@@ -110,11 +110,11 @@ class EnergyModel:
 
 
 @cache
-def energy_table() -> tuple[Entry, ...]:
+def energy_table() -> tuple[EnergyEntry, ...]:
     """Return the table that comes with the package."""
     text = (files("adagp.hw") / "energy_table.csv").read_text(encoding="utf-8")
     return tuple(
-        Entry(
+        EnergyEntry(
             row["part"],
             row["name"],
             int(row["kilobytes"] or 0),
@@ -130,7 +130,7 @@ def energy_table() -> tuple[Entry, ...]:
 
 
 @cache
-def find(part: str, name: str, node: int | None = None) -> Entry:
+def find(part: str, name: str, node: int | None = None) -> EnergyEntry:
     """Return the one entry of a part."""
     return next(
         entry for entry in energy_table() if entry.part == part and entry.name == name and node in (None, entry.node)
@@ -138,7 +138,7 @@ def find(part: str, name: str, node: int | None = None) -> Entry:
 
 
 @cache
-def sram(technology: Technology, kilobytes: float) -> Entry:
+def sram(technology: Technology, kilobytes: float) -> EnergyEntry:
     """Return the entry for a memory of `kilobytes`, its leakage scaled to the number of banks."""
     sizes = [
         entry
@@ -150,11 +150,11 @@ def sram(technology: Technology, kilobytes: float) -> Entry:
         return min(fitting, key=lambda entry: entry.kilobytes)
     largest = max(sizes, key=lambda entry: entry.kilobytes)
     banks = -(-kilobytes // largest.kilobytes)
-    return Entry(**{**vars(largest), "kilobytes": int(banks * largest.kilobytes), "leakage": banks * largest.leakage})
+    return EnergyEntry(**{**vars(largest), "kilobytes": int(banks * largest.kilobytes), "leakage": banks * largest.leakage})
 
 
 @cache
-def mac(word_bits: int) -> Entry:
+def mac(word_bits: int) -> EnergyEntry:
     """Return the entry of a multiply-accumulate of `word_bits`."""
     entries = {entry.bits: entry for entry in energy_table() if entry.part == "mac"}
     if word_bits not in entries:

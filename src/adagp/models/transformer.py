@@ -124,7 +124,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, size: int, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.attention = Attention(size)
+        self.attention = MultiHeadAttention(size)
         self.feed_forward = FeedForward(size, hidden)
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2))
         self.dropout = nn.Dropout(dropout)
@@ -142,8 +142,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, size: int, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.attention = Attention(size)
-        self.attention_to_source = Attention(size)
+        self.attention = MultiHeadAttention(size)
+        self.attention_to_source = MultiHeadAttention(size)
         self.feed_forward = FeedForward(size, hidden)
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
@@ -164,7 +164,7 @@ class DecoderLayer(nn.Module):
         return x, known
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Scaled dot-product attention with several heads."""
 
     def __init__(self, size: int) -> None:

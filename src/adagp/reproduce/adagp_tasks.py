@@ -32,7 +32,7 @@ def simulate_task(part: Part, place: Place) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskStudy:
     """A table: its model, its metrics (published name, name in a run's summary, scale), and its runs by budget.
 
     `designs` gives the published name of each design's cycles.
@@ -65,7 +65,7 @@ class Task:
         return Part(simulate_task, self.model, options, weight=3.0)
 
 
-TRANSFORMER = Task(
+TRANSFORMER = TaskStudy(
     "adagp-table2",
     "transformer",
     "multi30k",
@@ -80,7 +80,7 @@ TRANSFORMER = Task(
     },
     "a quarter of the width and 6 epochs",
 )
-YOLO = Task(
+YOLO = TaskStudy(
     "adagp-table3",
     "yolov3",
     "voc",
@@ -105,7 +105,7 @@ YOLO = Task(
 UNSTATED = "the paper states neither epochs nor batch size nor all of the model's sizes for it"
 
 
-def conclude(task: Task, budget: str, place: Place) -> Outcome:
+def conclude(task: TaskStudy, budget: str, place: Place) -> Outcome:
     """Compare modelled cycles and speed-ups, and the measured metrics where there are runs."""
     section, modelled = published(task.name), place.result(task.simulation())
     runs = task.groups(budget)
@@ -129,7 +129,7 @@ def conclude(task: Task, budget: str, place: Place) -> Outcome:
     return Outcome(rows, verdicts, lambda: _draw(task, modelled))
 
 
-def _metric(task: Task, budget: str, place: Place, metric: tuple[str, str, float], method: str) -> Verdict:
+def _metric(task: TaskStudy, budget: str, place: Place, metric: tuple[str, str, float], method: str) -> Verdict:
     name, key, scale = metric
     runs = task.groups(budget)
     number = published(task.name).number(name, method)
@@ -140,7 +140,7 @@ def _metric(task: Task, budget: str, place: Place, metric: tuple[str, str, float
     return compare(f"{name}, {method}", number, runs[method].mean(place, key, scale), "measured", terms)
 
 
-def _similar(task: Task, place: Place, runs: dict[str, Group]) -> Verdict:
+def _similar(task: TaskStudy, place: Place, runs: dict[str, Group]) -> Verdict:
     section = published(task.name)
     key, scale = next((key, scale) for name, key, scale in task.metrics if name == task.main)
     holds, text = None, f"{task.dataset} is not part of the package, and quick works offline"
@@ -151,7 +151,7 @@ def _similar(task: Task, place: Place, runs: dict[str, Group]) -> Verdict:
     return judge(quantity, section.claim("similar"), holds, text, "measured", section.place)
 
 
-def _draw(task: Task, modelled: dict[str, Any]) -> "Figure":
+def _draw(task: TaskStudy, modelled: dict[str, Any]) -> "Figure":
     figure, axes = subplots(1, 1, (6, 4))
     names = [name for name in PREDICTING if name in modelled]
     grouped_bars(axes[0][0], names, {"modelled": [modelled[name]["speedup"] for name in names]}, turned=False)
@@ -160,7 +160,7 @@ def _draw(task: Task, modelled: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _experiment(task: Task, shows: str, standard: float) -> Experiment:
+def _experiment(task: TaskStudy, shows: str, standard: float) -> Experiment:
     return Experiment(
         task.name,
         shows,
