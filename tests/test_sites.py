@@ -3,12 +3,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.transposed import Conv1D, output_last
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from adagp.errors import ModelError, OptionError
+from adagp.hw.workload import Convolution, Linear
 from adagp.predictor.reorganize import RULES, register_rule
 from adagp.sites import Survey, survey
+from adagp.trace import trace
 
 
 def names(found: Survey) -> list[str]:
@@ -29,6 +34,58 @@ def test_layers_with_a_rule_are_sites_in_the_order_of_the_model() -> None:
     assert reasons(found) == {"0.bias": "bias", "2.0.bias": "bias", "3.bias": "bias"}
 
 
+def test_rows_are_outputs_wherever_the_weight_counts_them() -> None:
+    model = nn.Sequential(nn.ConvTranspose1d(4, 6, 3), nn.ConvTranspose2d(4, 6, (1, 3), groups=2), Conv1D(5, 3))
+    found = survey(model)
+    assert [(site.rows, site.width) for site in found.sites] == [(6, 12), (6, 6), (5, 3)]
+    assert reasons(found) == {"0.bias": "bias", "1.bias": "bias", "2.bias": "bias"}
+
+
+@settings(max_examples=60)
+@given(output_last())
+def test_an_output_depends_on_its_row_and_on_nothing_else(case: tuple[nn.Module, Tensor]) -> None:
+    """Autograd tells which weights make an output channel."""
+    layer, inputs = case
+    (site,) = survey(layer).sites
+    output = layer(inputs)
+    channels = output.movedim(-1 if isinstance(layer, Conv1D) else 1, 0)
+    assert len(channels) == site.rows
+    total = torch.zeros_like(site.weight)
+    for channel in range(site.rows):
+        (gradient,) = torch.autograd.grad(channels[channel].square().sum(), site.weight, retain_graph=True)
+        rows = site.outputs_first(gradient)
+        assert rows.flatten(1).shape == (site.rows, site.width)
+        assert not rows[:channel].any()
+        assert not rows[channel + 1 :].any()
+        assert torch.equal(site.from_outputs_first(rows), gradient)
+        total += gradient
+    (whole,) = torch.autograd.grad(output.square().sum(), site.weight)
+    torch.testing.assert_close(total, whole)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_what_goes_back_into_the_weights_shape_lies_as_the_weight_does(form: torch.memory_format, groups: int) -> None:
+    layer: nn.Module = nn.ConvTranspose2d(4, 6, 3, groups=groups).to(memory_format=form)  # type: ignore[call-overload]
+    (site,) = survey(layer).sites
+    rows = torch.randn(site.outputs_first(site.weight).shape, dtype=torch.float64)
+    weight = site.from_outputs_first(rows)
+    assert weight.dtype == torch.float64
+    assert weight.stride() == site.weight.stride()
+    assert torch.equal(site.outputs_first(weight), rows)
+
+
+@settings(max_examples=60)
+@given(output_last(st.integers(1, 2)))
+def test_multiply_accumulates_are_those_of_the_traced_products(case: tuple[nn.Module, Tensor]) -> None:
+    layer, inputs = case
+    inputs = inputs.float().expand(2, *inputs.shape[1:]) if len(inputs) == 1 else inputs.float()[:2]
+    (site,) = survey(layer.float()).sites
+    (traced,) = [one for one in trace(layer, (inputs,)).layers if isinstance(one, Convolution | Linear)]
+    assert site.macs((inputs,), layer(inputs)) == traced.product(2).macs
+    assert (site.rows, site.weight.numel()) == (traced.samples, traced.weights)
+
+
 def test_a_model_that_is_one_layer() -> None:
     found = survey(nn.Linear(3, 2))
     assert names(found) == [""]
@@ -46,10 +103,10 @@ def test_normalisation_is_no_site(layer: nn.Module) -> None:
 
 
 def test_layers_without_a_rule_are_named() -> None:
-    found = survey(nn.Sequential(nn.Embedding(5, 3), nn.ConvTranspose2d(1, 1, 1, bias=False)))
+    found = survey(nn.Sequential(nn.Embedding(5, 3), nn.Bilinear(1, 1, 1, bias=False)))
     assert reasons(found) == {
         "0.weight": "no rule for layer type Embedding",
-        "1.weight": "no rule for layer type ConvTranspose2d",
+        "1.weight": "no rule for layer type Bilinear",
     }
 
 
@@ -206,4 +263,4 @@ def test_a_layer_with_a_rule_of_ones_own_is_a_site() -> None:
     found = survey(nn.Sequential(Scale()))
     assert [(site.name, site.rows, site.width) for site in found.sites] == [("0", 3, 2)]
     assert reasons(found) == {"0.offset": "not the weight of its Scale"}
-    assert found.sites[0].rule(found.sites[0].module, torch.ones(4, 3)).shape == (3, 1, 1)
+    assert found.sites[0].rule.samples(found.sites[0].module, torch.ones(4, 3)).shape == (3, 1, 1)

@@ -8,11 +8,14 @@ batches: they get no gradient, so that neither momentum nor weight decay moves t
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from adagp.errors import ModelError, OptionError
+from adagp.predictor.layout import exchanged
 from adagp.predictor.reorganize import Rule, rule_for
 
 
@@ -29,12 +32,29 @@ class Site:
     @property
     def rows(self) -> int:
         """Output channels or neurons: the number of samples the predictor sees."""
-        return self.weight.shape[0]
+        return self.rule.rows(self.module)
 
     @property
     def width(self) -> int:
         """Numbers in one row of the weight's gradient."""
         return self.weight.numel() // self.rows
+
+    def outputs_first(self, tensor: Tensor) -> Tensor:
+        """Return a tensor in the weight's shape as `(rows, ...)`: itself where the weight's first axis counts the outputs."""
+        return exchanged(tensor, self.rule.groups(self.module)) if self.rule.axis else tensor
+
+    def from_outputs_first(self, tensor: Tensor) -> Tensor:
+        """Return a tensor `(rows, ...)` in the weight's shape: itself, or else in the weight's memory order too."""
+        if not self.rule.axis:
+            return tensor
+        result = torch.empty_like(self.weight, dtype=tensor.dtype)
+        return result.copy_(exchanged(tensor, self.rule.groups(self.module)))
+
+    def macs(self, inputs: tuple[Any, ...], output: Tensor) -> int:
+        """Return the multiply-accumulates of a forward call."""
+        if inputs and self.rule.axis and self.rule.kind == "conv":  # how large its output is does not matter
+            return int(inputs[0].numel()) * self.weight.shape[1:].numel()
+        return output.numel() * self.width
 
 
 @dataclass(frozen=True)

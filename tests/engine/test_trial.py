@@ -1,6 +1,7 @@
 """What a trial forward pass shows, and that it changes nothing."""
 
 import torch
+from tests.transposed import Conv1D
 from torch import Tensor, nn
 
 from adagp.engine.trial import registered, try_out
@@ -43,6 +44,15 @@ def test_order_costs_and_shapes() -> None:
         "first": (5, 3, 2, 3),
         "last": (5, 3, 2),
     }
+
+
+def test_transposed_layers_count_by_what_they_compute() -> None:
+    """A transposed convolution is a convolution, with as much work as its input is large."""
+    model = nn.Sequential(nn.ConvTranspose2d(2, 3, 2, stride=2), nn.Conv2d(3, 1, 1), nn.Flatten(), Conv1D(4, 24))
+    trial = try_out(model, survey(model), torch.zeros(5, 2, 2, 3))
+    assert [(layer.kind, layer.macs) for layer in trial.layout.sites] == [
+        ("conv", 5 * 2 * 6 * 3 * 4), ("conv", 5 * 24 * 3), ("linear", 5 * 24 * 4)
+    ]  # fmt: skip
 
 
 def test_it_leaves_no_trace() -> None:

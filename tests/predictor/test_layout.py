@@ -1,4 +1,5 @@
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from adagp.predictor.layout import as_rows, as_weight, gradient_norms, in_order, out_of_order, taps_of
+from adagp.predictor.layout import as_rows, as_weight, exchanged, gradient_norms, in_order, out_of_order, taps_of
 
 SIZES = st.integers(1, 4)
 
@@ -48,6 +49,19 @@ def test_what_lies_otherwise_is_copied_in_logical_order(shape: tuple[int, ...]) 
     weight = torch.randn(*reversed(shape)).permute(*reversed(range(len(shape))))
     assert taps_of(weight) == 1
     assert torch.equal(as_rows(weight, 1), weight.contiguous().view(shape[0], -1))
+
+
+@given(SIZES, SIZES, SIZES, st.lists(SIZES, max_size=3), st.booleans())
+def test_exchanging_equals_loops_and_is_its_own_inverse(
+    groups: int, inputs: int, outputs: int, taps: list[int], last: bool
+) -> None:
+    """The weight of an input and an output of the same group, wherever it lies."""
+    weight = laid(torch.randn(groups * inputs, outputs, *taps), last)
+    found = exchanged(weight, groups)
+    assert found.shape == (groups * outputs, inputs, *taps)
+    for group, one, other in product(range(groups), range(inputs), range(outputs)):
+        assert torch.equal(found[group * outputs + other, one], weight[group * inputs + one, other])
+    assert torch.equal(exchanged(found, groups), weight)
 
 
 @given(SIZES, SIZES, st.lists(SIZES, max_size=3), st.booleans(), st.booleans())

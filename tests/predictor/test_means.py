@@ -1,16 +1,16 @@
 """Means over the batch against slow sums, in any shape and memory order."""
 
 from random import Random
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.transposed import Conv1D
 from torch import Tensor, nn
 
 from adagp.predictor.means import KeptMean, batch_mean, stand_in
-from adagp.predictor.reorganize import convolution, kept_mean, linear, summarize
+from adagp.predictor.reorganize import Rule, kept_mean, rule_for, summarize
 
 SIZES = st.integers(1, 5)
 
@@ -39,20 +39,25 @@ def test_a_batch_mean_is_taken_in_single_precision(dtype: torch.dtype) -> None:
 
 
 LAYERS = [
-    (convolution, nn.Conv1d(2, 3, 1), (4, 3, 5), [torch.contiguous_format]),
-    (convolution, nn.Conv2d(2, 3, 1), (4, 3, 5, 2), [torch.contiguous_format, torch.channels_last]),
-    (convolution, nn.Conv3d(2, 3, 1), (4, 3, 2, 5, 2), [torch.contiguous_format, torch.channels_last_3d]),
-    (linear, nn.Linear(2, 3), (4, 3), [torch.contiguous_format]),
-    (linear, nn.Linear(2, 3), (4, 5, 3), [torch.contiguous_format]),
-    (linear, nn.Linear(2, 3), (4, 2, 5, 3), [torch.contiguous_format, torch.channels_last]),
+    (nn.Conv1d(2, 3, 1), (4, 3, 5), [torch.contiguous_format]),
+    (nn.Conv2d(2, 3, 1), (4, 3, 5, 2), [torch.contiguous_format, torch.channels_last]),
+    (nn.Conv3d(2, 3, 1), (4, 3, 2, 5, 2), [torch.contiguous_format, torch.channels_last_3d]),
+    (nn.ConvTranspose1d(2, 3, 1), (4, 3, 5), [torch.contiguous_format]),
+    (nn.ConvTranspose2d(2, 4, 1, groups=2), (5, 4, 5, 2), [torch.contiguous_format, torch.channels_last]),
+    (nn.Linear(2, 3), (4, 3), [torch.contiguous_format]),
+    (nn.Linear(2, 3), (4, 5, 3), [torch.contiguous_format]),
+    (nn.Linear(2, 3), (4, 2, 5, 3), [torch.contiguous_format, torch.channels_last]),
+    (Conv1D(3, 2), (4, 5, 3), [torch.contiguous_format]),
 ]
 
 
-@pytest.mark.parametrize(("rule", "module", "shape", "forms"), LAYERS)
+@pytest.mark.parametrize(("module", "shape", "forms"), LAYERS)
 def test_a_kept_mean_is_what_the_rule_gives(
-    rule: Any, module: nn.Module, shape: tuple[int, ...], forms: list[torch.memory_format]
+    module: nn.Module, shape: tuple[int, ...], forms: list[torch.memory_format]
 ) -> None:
     """Bit by bit, for other shapes and memory orders in turn, in the same memory as long as these do not change."""
+    rule = rule_for(module)
+    assert rule is not None
     kept = kept_mean(rule, module)
     for form in forms:
         for samples in (shape[0], 1, shape[0] + 2):
@@ -80,16 +85,19 @@ def test_a_kept_mean_is_what_the_rule_gives(
     ids=["unbatched", "double", "half", "gaps", "rows", "large"],
 )
 def test_what_is_not_kept_is_left_to_the_rule(output: Tensor) -> None:
-    assert kept_mean(convolution, nn.Conv2d(2, 3, 1)).take(output) is None
+    for module in (nn.Conv2d(2, 3, 1), nn.ConvTranspose2d(2, 3, 1)):
+        rule = rule_for(module)
+        assert rule is not None
+        assert kept_mean(rule, module).take(output) is None
 
 
 def test_a_rule_of_the_users_own_is_left_to_itself() -> None:
-    own = kept_mean(lambda module, output: output.mean(0)[:, None, None], nn.Linear(2, 3))
+    own = kept_mean(Rule(lambda module, output: output.mean(0)[:, None, None]), nn.Linear(2, 3))
     assert own.take(numbers(4, 3)) is None
 
 
 def test_a_view_that_must_copy_shows_no_later_mean() -> None:
-    kept = KeptMean(lambda mean: mean.t().reshape(-1, 1, 1), torch.Size([6, 1]))
+    kept = KeptMean(lambda mean: mean.t().reshape(-1, 1, 1), rows=6, dimensions=2)
     assert kept.take(numbers(4, 2, 3)) is None
 
 
@@ -136,6 +144,9 @@ def test_another_layers_answer_is_not_asked_for(monkeypatch: pytest.MonkeyPatch)
     ):
         output = module(one)
         assert stand_in(module, (one,), output) is output
+    up = nn.ConvTranspose2d(3, 16, 2, stride=2)
+    output = up(inputs, output_size=(65, 64))  # which hooks are not told
+    assert stand_in(up, (inputs,), output) is output
     layer = nn.Conv2d(3, 32, 3, padding=1)
     layer.register_forward_hook(lambda module, inputs, output: output.relu())
     layer.register_forward_hook(lambda module, inputs, output: None)  # the watcher's

@@ -1,16 +1,19 @@
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.transposed import Conv1D
 from torch import Tensor, nn
 
-from adagp.errors import ModelError
+from adagp.errors import ModelError, OptionError
 from adagp.predictor.reorganize import (
     RULES,
     Rule,
+    computes_as_built_in,
     convolution,
     linear,
     pool_average,
@@ -57,6 +60,9 @@ CONVOLUTIONS = [
     (nn.Conv2d(3, 2, 5), (2, 3, 5, 5)),
     (nn.Conv3d(2, 3, 2), (2, 2, 4, 3, 5)),
     (nn.Conv3d(2, 4, 2, groups=2, stride=2), (1, 2, 4, 4, 6)),
+    (nn.ConvTranspose1d(3, 4, 3), (2, 3, 9)),
+    (nn.ConvTranspose2d(4, 6, 3, groups=2, stride=2, output_padding=1), (2, 4, 3, 4)),
+    (nn.ConvTranspose3d(2, 3, 2), (2, 2, 2, 3, 2)),
 ]
 
 
@@ -160,41 +166,99 @@ class Wavelet(nn.Module):
         return inputs @ self.weight.T
 
 
-@pytest.fixture
-def rules() -> Iterator[dict[type[nn.Module], Rule]]:
-    """Return the table of rules, and put it back afterwards."""
+@pytest.fixture(autouse=True)
+def _table() -> Iterator[None]:
+    """Put the table of rules back afterwards."""
     before = dict(RULES)
-    yield RULES
+    yield
     RULES.clear()
     RULES.update(before)
 
 
-def test_a_rule_of_ones_own(rules: dict[type[nn.Module], Rule]) -> None:
+def test_a_rule_of_ones_own() -> None:
     assert rule_for(Wavelet()) is None
     register_rule(Wavelet, lambda module, output: output.mean(0)[:, None, None])
     rule = rule_for(Wavelet())
     assert rule is not None
+    assert (rule.axis, rule.kind, rule.rows(Wavelet())) == (0, "other", 3)
     assert summarize(rule, Wavelet(), numbers(5, 3)).shape == (3, 1, 1)
 
 
-def test_a_layer_type_has_one_rule(rules: dict[type[nn.Module], Rule]) -> None:
+def test_a_rule_of_ones_own_for_outputs_on_axis_1() -> None:
+    register_rule(Wavelet, lambda module, output: output.mean(0)[:, None, None], axis=1)
+    rule = rule_for(Wavelet())
+    assert rule is not None
+    assert (rule.axis, rule.kind, rule.rows(Wavelet())) == (1, "other", 2)
+    with pytest.raises(OptionError) as caught:
+        register_rule(nn.Embedding, linear, axis=2)
+    assert str(caught.value) == "the outputs of a weight are counted on axis 2; it must be 0 or 1."
+
+
+@pytest.mark.parametrize("layer_type", [nn.Linear, Conv1D])
+def test_a_layer_type_has_one_rule(layer_type: type[nn.Module]) -> None:
     with pytest.raises(ModelError) as caught:
-        register_rule(nn.Linear, linear)
-    assert str(caught.value) == "there is a rule for Linear already; a layer type has one rule."
+        register_rule(layer_type, linear)
+    assert str(caught.value) == f"there is a rule for {layer_type.__name__} already; a layer type has one rule."
 
 
-def test_subclasses_follow_their_nearest_base(rules: dict[type[nn.Module], Rule]) -> None:
+def test_subclasses_follow_their_nearest_base() -> None:
     class Padded(nn.Conv2d):
         pass
 
     class MorePadded(Padded):
         pass
 
-    assert rule_for(MorePadded(1, 1, 1)) is convolution
+    assert rule_for(MorePadded(1, 1, 1)) == Rule(convolution, 0, "conv")
     register_rule(Padded, linear)
-    assert rule_for(MorePadded(1, 1, 1)) is linear
-    assert rule_for(nn.Conv2d(1, 1, 1)) is convolution
-    assert rule_for(nn.ConvTranspose2d(1, 1, 1)) is None
+    assert rule_for(MorePadded(1, 1, 1)) == Rule(linear, 0, "conv")
+    assert rule_for(nn.Conv2d(1, 1, 1)) == Rule(convolution, 0, "conv")
+
+
+def test_a_transposed_layer_hands_its_axis_on() -> None:
+    class Upsampling(nn.ConvTranspose2d):
+        pass
+
+    assert rule_for(Upsampling(1, 1, 1)) == Rule(convolution, 1, "conv")
+    register_rule(Upsampling, linear)
+    assert rule_for(Upsampling(1, 1, 1)) == Rule(linear, 1, "conv")
+
+
+def test_a_layer_of_a_library_that_need_not_be_there_goes_by_its_name() -> None:
+    class Attending(Conv1D):
+        pass
+
+    class Namesake(nn.Module):
+        """Another library's."""
+
+    Namesake.__qualname__ = "Conv1D"
+    assert rule_for(Conv1D(2, 3)) == rule_for(Attending(2, 3)) == Rule(linear, 1, "linear")
+    assert rule_for(Namesake()) is None
+
+
+def test_a_layer_with_a_way_of_its_own_is_told_from_those_that_are_known() -> None:
+    class Renamed(nn.ConvTranspose2d):
+        pass
+
+    class Own(nn.ConvTranspose2d):
+        def forward(self, *inputs: Any) -> Tensor:
+            return super().forward(*inputs).relu()
+
+    class Inside(nn.Conv2d):
+        def _conv_forward(self, *inputs: Any) -> Tensor:
+            output: Tensor = super()._conv_forward(*inputs)
+            return output.relu()
+
+    class Attending(Conv1D):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs).relu()
+
+    for kind in (Own, Inside, Attending, Wavelet):
+        assert not computes_as_built_in(kind)
+        if kind is not Wavelet:
+            register_rule(kind, linear)
+            assert not computes_as_built_in(kind)
+    register_rule(Renamed, linear)
+    assert all(map(computes_as_built_in, (nn.Conv1d, nn.ConvTranspose3d, nn.Linear, Conv1D, Renamed)))
 
 
 @pytest.mark.parametrize(
@@ -202,16 +266,16 @@ def test_subclasses_follow_their_nearest_base(rules: dict[type[nn.Module], Rule]
 )
 def test_a_rule_with_a_wrong_shape_is_refused(shape: tuple[int, ...], given: str) -> None:
     with pytest.raises(ModelError) as caught:
-        summarize(lambda module, output: torch.zeros(shape), Wavelet(rows=3), numbers(5, 3))
+        summarize(Rule(lambda module, output: torch.zeros(shape)), Wavelet(rows=3), numbers(5, 3))
     assert str(caught.value) == (
         f"the rule for Wavelet gave samples of shape {given}; "
-        "it must give (rows, height, width) with rows = 3, the first dimension of the weight."
+        "it must give (rows, height, width) with rows = 3, the outputs that axis 0 of its weight counts."
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_summaries_are_single_precision_and_know_no_graph(dtype: torch.dtype) -> None:
     output = numbers(2, 3).to(dtype).requires_grad_()
-    samples = summarize(linear, nn.Linear(1, 3), output)
+    samples = summarize(Rule(linear), nn.Linear(1, 3), output)
     assert samples.dtype == torch.float32
     assert not samples.requires_grad

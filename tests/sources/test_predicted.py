@@ -2,13 +2,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
+from tests.transposed import Conv1D
 from torch import Tensor, nn
 
 from adagp.errors import OptionError
 from adagp.plan import Step
 from adagp.predictor.layout import gradient_norms
 from adagp.predictor.network import PredictorNetwork
-from adagp.sites import Site
+from adagp.sites import Site, survey
 from adagp.sources import LearnedSource, LearningOptions, Moment, PredictedSource, RunningNorms, default_source
 
 
@@ -32,6 +34,64 @@ def test_produces_row_by_row(
             features = torch.relu(network.convolution(picture[None, None])).flatten()
             numbers = network.readout.weight @ features + network.readout.bias
             torch.testing.assert_close(produced[row].flatten(), numbers[: site.width].detach())
+
+
+def watched(source: PredictedSource) -> tuple[Site, ...]:
+    """Bind `source` to layers whose weight counts its outputs on axis 1, and show it an output of each."""
+    torch.manual_seed(3)
+    last = nn.ConvTranspose2d(3, 2, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    sites = survey(nn.Sequential(nn.ConvTranspose2d(4, 6, 3, groups=2), last, Conv1D(5, 7))).sites
+    source.bind(sites, RunningNorms(sites))
+    for parameter in source.network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    for site, shape in zip(sites, [(4, 6, 4, 4), (4, 2, 4, 4), (4, 3, 5)], strict=True):
+        source.watch(site, (), torch.randn(shape))
+    return sites
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_outputs_on_axis_1_are_predicted_and_learned_as_under_autograd(normalize: bool) -> None:
+    """The slow way is the network itself, its rows put into the weight number by number."""
+    source = PredictedSource(LearningOptions(grid=2, normalize=normalize))
+    sites = watched(source)
+    truths = [torch.randn_like(site.weight) for site in sites]
+    source._norms.update(sites, gradient_norms(truths))
+    scales = [gradient_norms([one]).item() / one.numel() ** 0.5 if normalize else 1.0 for one in truths]
+    rows = source.predict(sites, source.shared(sites))
+    slow = []
+    for site, one in zip(sites, rows, strict=True):
+        groups = getattr(site.module, "groups", 1)
+        inputs, outputs = site.weight.shape[0] // groups, site.weight.shape[1]
+        numbers = [
+            one[place // inputs * outputs + output].view(inputs, *site.weight.shape[2:])[place % inputs]
+            for place in range(len(site.weight))
+            for output in range(outputs)
+        ]
+        slow.append(torch.stack(numbers).view(site.weight.shape))
+    for site, scale, expected, found in zip(sites, scales, slow, source.produce(sites), strict=True):
+        assert found is not None
+        assert found.stride() == site.weight.stride()
+        torch.testing.assert_close(found, scale * expected.detach())
+    pairs = zip(slow, truths, scales, strict=True)
+    loss = torch.stack([F.mse_loss(one, truth / scale) for one, truth, scale in pairs]).sum()
+    expected_gradients = torch.autograd.grad(loss, list(source.network.parameters()))
+    seen: list[Tensor] = []
+    source.learner.on_gradients = lambda tensors: seen.extend(one.clone() for one in tensors)
+    source.observe(sites, truths)
+    for found, expected in zip(seen, [*expected_gradients, loss.detach()], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_outputs_on_axis_1_can_be_learned_by_heart() -> None:
+    source = PredictedSource(LearningOptions(grid=2, learning_rate=1e-2), channels=8)
+    sites = watched(source)
+    truths = [torch.randn_like(site.weight) for site in sites]
+    for _ in range(400):
+        source._norms.update(sites, gradient_norms(truths))
+        source.observe(sites, truths)
+    for truth, found in zip(truths, source.produce(sites), strict=True):
+        assert found is not None
+        assert F.cosine_similarity(found.flatten(), truth.flatten(), dim=0) > 0.9
 
 
 def test_the_network_is_as_wide_as_the_widest_row(sites: tuple[Site, ...]) -> None:

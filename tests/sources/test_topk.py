@@ -1,12 +1,14 @@
 """The approximated gradient against a slow loop of the published algorithm, over drawn shapes."""
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.transposed import output_last, transposed_convolutions
 from torch import Tensor, nn
 
 from adagp.errors import OptionError
@@ -14,7 +16,7 @@ from adagp.plan import Step
 from adagp.sites import survey
 from adagp.sources import Moment, TopKSource
 from adagp.sources.support.local import weight_gradient
-from adagp.sources.topk import choose, topk_gradient
+from adagp.sources.topk import choose, position_shape, topk_gradient
 
 
 def slow_topk(layer: nn.Conv2d, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
@@ -64,6 +66,48 @@ def test_equals_the_published_loop(case: tuple[nn.Conv2d, Tensor, int]) -> None:
     k = min(k, gradient[0, 0].numel())
     found = topk_gradient(survey(layer).sites[0], inputs, gradient, k)
     torch.testing.assert_close(found, slow_topk(layer, inputs, gradient, k))
+
+
+def slow_transposed(layer: nn.ConvTranspose2d, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
+    """The same for a transposed convolution: all pixels and taps are tried for those that reach a chosen position."""
+    result = torch.zeros_like(layer.weight)
+    samples, channels, height, width = gradient.shape
+    each, group_inputs = channels // layer.groups, layer.in_channels // layer.groups
+    for sample, channel in product(range(samples), range(channels)):
+        values = gradient[sample, channel]
+        order = sorted(product(range(height), range(width)), key=lambda at: -abs(values[at].item()))
+        others = sum(values[at].item() for at in order[k:])
+        first = channel // each * group_inputs
+        for pixel in product(range(inputs.shape[2]), range(inputs.shape[3])):
+            for tap in product(range(layer.kernel_size[0]), range(layer.kernel_size[1])):
+                at_y = pixel[0] * layer.stride[0] + tap[0] * layer.dilation[0] - int(layer.padding[0])
+                at_x = pixel[1] * layer.stride[1] + tap[1] * layer.dilation[1] - int(layer.padding[1])
+                if (at_y, at_x) in order[:k]:
+                    numbers = inputs[sample, first : first + group_inputs, pixel[0], pixel[1]]
+                    weight = values[at_y, at_x].item() + others / k
+                    result[first : first + group_inputs, channel % each, tap[0], tap[1]] += numbers * weight
+    return result.detach()
+
+
+@settings(max_examples=40)
+@given(transposed_convolutions(dimensions=st.just(2)), st.integers(1, 4))
+def test_transposed_convolutions_equal_a_slow_loop(case: tuple[nn.Module, Tensor], k: int) -> None:
+    layer, inputs = case
+    assert isinstance(layer, nn.ConvTranspose2d)
+    gradient = torch.randn_like(layer(inputs))
+    k = min(k, gradient[0, 0].numel())
+    found = topk_gradient(survey(layer).sites[0], inputs, gradient, k)
+    torch.testing.assert_close(found, slow_transposed(layer, inputs, gradient, k))
+
+
+@settings(max_examples=100)
+@given(output_last())
+def test_all_positions_of_a_transposed_layer_are_exact(case: tuple[nn.Module, Tensor]) -> None:
+    layer, inputs = case
+    (site,) = survey(layer).sites
+    gradient = torch.randn_like(layer(inputs))
+    found = topk_gradient(site, inputs, gradient, prod(position_shape(site, gradient.shape)))
+    torch.testing.assert_close(found, weight_gradient(site, inputs, gradient))
 
 
 def test_one_position_gets_the_whole_sum_as_published() -> None:

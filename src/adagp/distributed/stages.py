@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -123,12 +125,12 @@ def _measure(
     model: nn.Module, units: Sequence[Sequence[nn.Module]], sites: Sequence[Site], sample: Tensor
 ) -> tuple[list[torch.Size], list[int]]:
     """Return the shape before each unit and after the last, and the multiply-accumulates of each unit's sites."""
-    outputs: dict[nn.Module, int] = {}
+    macs: dict[Site, int] = {}
 
-    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
-        outputs[module] = output.numel()
+    def note(site: Site, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        macs[site] = site.macs(inputs, output)
 
-    handles = [site.module.register_forward_hook(note) for site in sites]
+    handles = [site.module.register_forward_hook(partial(note, site)) for site in sites]
     shapes = [sample.shape]
     with _looking_only(model):
         for unit in units:
@@ -138,12 +140,7 @@ def _measure(
     for handle in handles:
         handle.remove()
     work = [
-        sum(
-            outputs[site.module] * site.width
-            for site in sites
-            if any(site.module in set(one.modules()) for one in unit)
-        )
-        for unit in units
+        sum(macs[site] for site in sites if any(site.module in set(one.modules()) for one in unit)) for unit in units
     ]
     return shapes, work
 

@@ -9,8 +9,6 @@ from torch import Size, Tensor, nn
 from adagp.schedules.layout import Layer, Layout
 from adagp.sites import Site, Survey
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -22,7 +20,7 @@ class Trial:
 
 def registered(survey: Survey) -> Layout:
     """Return the sites in the order in which the model has registered them: all that is known without a trial."""
-    return Layout(tuple(Layer(site.name, _kind(site.module), is_site=True) for site in survey.sites))
+    return Layout(tuple(Layer(site.name, site.rule.kind, is_site=True) for site in survey.sites))
 
 
 @torch.no_grad()
@@ -44,7 +42,7 @@ def try_out(model: nn.Module, survey: Survey, sample: Any) -> Trial:
 
     def look(site: Site) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            macs[site] = macs.get(site, 0) + output.numel() * site.width
+            macs[site] = macs.get(site, 0) + site.macs(inputs, output)
             shapes[site] = output.shape
 
         return hook
@@ -73,7 +71,7 @@ def _layers(survey: Survey, order: dict[str, int], macs: dict[Site, int]) -> tup
         site = sites.get(path)
         layer = Layer(
             path,
-            "other" if site is None else _kind(site.module),
+            "other" if site is None else site.rule.kind,
             is_site=site is not None,
             macs=0 if site is None else macs.get(site, 0),
             held=tuple(held.get(path, ())),
@@ -87,7 +85,3 @@ def _place(path: str, order: dict[str, int]) -> int:
     while path not in order:
         path = path.rpartition(".")[0]
     return order[path]
-
-
-def _kind(module: nn.Module) -> str:
-    return "conv" if isinstance(module, _CONVOLUTIONS) else "linear" if isinstance(module, nn.Linear) else "other"

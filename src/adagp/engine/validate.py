@@ -30,7 +30,7 @@ class Validation:
         held = sum(one.parameter.numel() for one in rest)
         lines = [f"{len(sites)} sites, {predicted:,} weights: predicted in GP batches"]
         lines += [
-            f"  {site.name:<32} {type(site.module).__name__:<10} {site.rows} samples x {site.width} gradients"
+            f"  {site.name:<32} {type(site.module).__name__:<15} {site.rows} samples x {site.width} gradients"
             for site in sites
         ]
         lines.append(f"{len(rest)} other parameters, {held:,} numbers: held in GP batches, backprop in BP batches")
@@ -56,8 +56,9 @@ def _problems(model: nn.Module, optimizer: torch.optim.Optimizer, found: Survey)
         )
     if not found.sites:
         problems.append(
-            "the model has no layer whose gradient can be predicted: no trainable Conv1d, Conv2d, Conv3d or Linear "
-            "weight in the optimizer, nor a layer with a rule of your own (adagp.register_rule)."
+            "the model has no layer whose gradient can be predicted: no trainable weight of a convolution, "
+            "transposed convolution or linear layer in the optimizer, nor a layer with a rule of your own "
+            "(adagp.register_rule)."
         )
     return problems
 

@@ -150,7 +150,9 @@ def sram(technology: Technology, kilobytes: float) -> EnergyEntry:
         return min(fitting, key=lambda entry: entry.kilobytes)
     largest = max(sizes, key=lambda entry: entry.kilobytes)
     banks = -(-kilobytes // largest.kilobytes)
-    return EnergyEntry(**{**vars(largest), "kilobytes": int(banks * largest.kilobytes), "leakage": banks * largest.leakage})
+    return EnergyEntry(
+        **{**vars(largest), "kilobytes": int(banks * largest.kilobytes), "leakage": banks * largest.leakage}
+    )
 
 
 @cache

@@ -45,6 +45,15 @@ def out_of_order(rows: Tensor, taps: int) -> Tensor:
     return rows if taps == 1 else rows.unflatten(0, (taps, -1)).transpose(0, 1).flatten(0, 1)
 
 
+def exchanged(tensor: Tensor, groups: int) -> Tensor:
+    """Return a weight `(inputs, outputs per group, ...)` as `(outputs, inputs per group, ...)`, or the other way round.
+
+    A view of one group, else a copy.
+    """
+    parts: Tensor = tensor.unflatten(0, (groups, -1))
+    return parts.transpose(1, 2).flatten(0, 1)
+
+
 def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each tensor, in single precision.
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 
 from adagp.predictor.layout import CHANNELS_LAST
 
@@ -65,10 +65,10 @@ class KeptMean:
     forward pass keeps the next layers from using the same, still cached memory again.
     """
 
-    def __init__(self, view: Callable[[Tensor], Tensor] | None, weight: Size) -> None:
-        """Take means for a layer with a weight of this size, which has one row for each of the view's; none without a view."""
+    def __init__(self, view: Callable[[Tensor], Tensor] | None, rows: int, dimensions: int) -> None:
+        """Take means of outputs with as many `dimensions` at least, of which the view has `rows`; none without a view."""
         self._view = view
-        self._weight = weight
+        self._rows, self._dimensions = rows, dimensions
         self._known: tuple[object, ...] = ()
         self._seen: Tensor | None = None
 
@@ -88,13 +88,13 @@ class KeptMean:
 
     def _prepare(self, view: Callable[[Tensor], Tensor], output: Tensor) -> None:
         numbers = output.shape[1:].numel()
-        if output.dim() < len(self._weight) or numbers > _SMALL or not _plain(output) or not _dense(output):
+        if output.dim() < self._dimensions or numbers > _SMALL or not _plain(output) or not _dense(output):
             return
         self._flat = torch.empty(numbers)
         self._matrix, self._strides = (numbers, len(output)), (1, numbers)
         seen = view(self._flat.as_strided(output.shape[1:], output.stride()[1:]))
         copied = seen.untyped_storage().data_ptr() != self._flat.untyped_storage().data_ptr()
-        if not copied and len(seen) == self._weight[0]:
+        if not copied and len(seen) == self._rows:
             self._seen = seen
 
 

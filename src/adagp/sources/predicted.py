@@ -63,10 +63,11 @@ class PredictedSource(LearnedSource):
     def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
         """Return the predictions, by matrix products in the memory order of the weights, and their norms."""
         summaries, context = self.view(sites, self.shared(sites))
-        parts = parts_of([(site.rows, site.width, taps_of(site.weight)) for site in sites])
+        likes = [site.outputs_first(site.weight) for site in sites]
+        parts = parts_of([(site.rows, site.width, taps_of(like)) for site, like in zip(sites, likes, strict=True)])
         rows = [self._result(site) for site in sites]
         norms = self._form().predict(summaries, context, parts, rows)
-        weights = [as_weight(one, site.weight, part.taps) for one, site, part in zip(rows, sites, parts, strict=True)]
+        weights = [as_weight(one, like, part.taps) for one, like, part in zip(rows, likes, parts, strict=True)]
         return weights, norms
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:

@@ -38,7 +38,7 @@ class SyntheticNetwork(nn.Module):
     def __init__(self, site: Site, hidden: int, classes: int) -> None:
         super().__init__()
         rows = site.rows
-        if isinstance(site.module, nn.Linear):
+        if site.rule.kind == "linear":
             self.first: nn.Module = nn.Linear(rows, hidden)
             last: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d = nn.Linear(hidden, rows)
         else:

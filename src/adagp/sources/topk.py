@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Size, Tensor, nn
+from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
@@ -67,7 +67,7 @@ class TopKSource(LocalSource):
         return on_gradient(output, receive)
 
     def _refuse_few_positions(self, site: Site, shape: Size) -> None:
-        positions = prod(position_shape(site.module, shape))
+        positions = prod(position_shape(site, shape))
         if self.k > positions:
             raise OptionError(
                 f"topk keeps {self.k} positions, but the output {tuple(shape)} of site '{site.name}' "
@@ -75,21 +75,20 @@ class TopKSource(LocalSource):
             )
 
 
-def position_shape(module: nn.Module, shape: Size) -> tuple[int, ...]:
+def position_shape(site: Site, shape: Size) -> tuple[int, ...]:
     """Return the axes of an output of `shape` among which positions are chosen."""
-    if not isinstance(module, nn.Linear):
-        return tuple(shape[-len(module.kernel_size) :])  # type: ignore[arg-type]  # every torch convolution has a tuple
+    if site.rule.kind == "conv":
+        return tuple(shape[2 - site.weight.dim() :])
     return tuple(shape[1:-1] if len(shape) > 2 else shape[:-1])
 
 
 @torch.no_grad()
 def topk_gradient(site: Site, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
     """Return the weight gradient of `site` from the `k` positions with the largest |gradient| of each sample and channel."""
-    weight = site.weight
-    inputs, gradient = inputs.to(weight.dtype), gradient.to(weight.dtype)
-    if isinstance(site.module, nn.Linear):
-        return _linear(inputs, gradient, k)
-    return _convolution(site.module, batched(site.module, inputs), batched(site.module, gradient), weight.shape, k)
+    inputs, gradient = inputs.to(site.weight.dtype), gradient.to(site.weight.dtype)
+    if site.rule.kind == "linear":
+        return site.from_outputs_first(_linear(inputs, gradient, k))
+    return site.from_outputs_first(_convolution(site, batched(site, inputs), batched(site, gradient), k))
 
 
 def choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -124,21 +123,22 @@ def _linear(inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
     return _bag_sums(inputs.reshape(-1, inputs.shape[-1]), bags, factors)
 
 
-def _convolution(module: nn.Module, inputs: Tensor, gradient: Tensor, shape: Size, k: int) -> Tensor:
-    """Return the sum over the input patches under the chosen positions, one bag a kernel tap and channel.
+def _convolution(site: Site, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
+    """Return the sum over the input patches under the chosen positions, one bag a kernel tap and channel, outputs first.
 
     The input is laid out as rows of channels, one a pixel (of a group), so that a tap of a patch is one row.
     """
-    inputs, geometry = padded(module, inputs)
-    samples, channels = len(inputs), shape[0]
+    inputs, geometry = padded(site.module, inputs)
+    samples, channels, kernel = len(inputs), site.rows, site.weight.shape[2:]
     places, weights = (one.transpose(0, 1).reshape(-1) for one in choose(gradient.flatten(2), k))
-    pixels, inside = _under(geometry, inputs.shape[2:], gradient.shape[2:], shape[2:], places.device)
+    pixels, inside = _under(geometry, inputs.shape[2:], gradient.shape[2:], kernel, places.device)
     first = _first_rows(samples, channels, geometry.groups, k, inputs.shape[2:].numel(), places.device)
     rows = pixels.gather(1, places.expand(len(pixels), -1)).add_(first)  # half of the time of index_select
     factors = inside.to(weights.dtype).index_select(1, places).mul_(weights)
-    table = inputs.unflatten(1, (geometry.groups, shape[1])).movedim(2, -1).reshape(-1, shape[1])
+    each = inputs.shape[1] // geometry.groups
+    table = inputs.unflatten(1, (geometry.groups, each)).movedim(2, -1).reshape(-1, each)
     sums = _bag_sums(table, rows.view(-1, samples * k), factors.view(-1, samples * k))
-    return sums.view(*shape[2:], channels, shape[1]).movedim((-2, -1), (0, 1)).contiguous()
+    return sums.view(*kernel, channels, each).movedim((-2, -1), (0, 1)).contiguous()
 
 
 @lru_cache(maxsize=256)
@@ -152,7 +152,12 @@ def _under(
     inside = torch.ones_like(pixels, dtype=torch.bool)
     steps = zip(geometry.stride, geometry.padding, geometry.dilation, strict=True)
     for tap, place, size, (stride, padding, dilation) in zip(taps, places, inputs, steps, strict=True):
-        pixel = place * stride + tap * dilation - padding
+        if geometry.transposed:  # pixels lie `stride` places of the output apart
+            pixel = place + padding - tap * dilation
+            inside &= pixel % stride == 0
+            pixel = pixel // stride
+        else:
+            pixel = place * stride + tap * dilation - padding
         inside &= (pixel >= 0) & (pixel < size)
         pixels = pixels * size + pixel.clamp(0, size - 1)
     return pixels, inside.float()

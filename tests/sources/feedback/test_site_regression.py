@@ -3,6 +3,7 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.transposed import Conv1D
 from torch import nn
 
 from adagp.sites import survey
@@ -27,6 +28,9 @@ from adagp.sources.support.local import weight_gradient
             nn.Conv2d(4, 2, 3, padding=1, padding_mode="circular"),
             nn.Conv1d(4, 3, 3),
             nn.Linear(4, 5),
+            nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
+            nn.ConvTranspose1d(4, 3, 2, dilation=2),
+            Conv1D(5, 4),
         ]
     ),
     samples=st.integers(1, 12),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.transposed import Conv1D
 from torch import Tensor, nn
 
 import adagp
@@ -136,6 +137,38 @@ def test_the_last_layer_gets_its_true_gradient() -> None:
     truth = model[5].weight.grad
     assert isinstance(truth, Tensor)
     torch.testing.assert_close(last, truth, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        nn.ConvTranspose2d(4, 1, 3, stride=2, padding=1, output_padding=1),
+        nn.ConvTranspose2d(4, 2, 2, groups=2),
+        nn.Sequential(nn.Flatten(), Conv1D(3, 64)),
+    ],
+)
+def test_a_last_layer_with_its_outputs_on_axis_1_gets_its_true_gradient(last: nn.Module) -> None:
+    """The fit of a last layer is exact: an error of at most 128 numbers is its own feature."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.Tanh(), last)
+    trainer = attached(model, FeedbackSource(features=128, ridge=1e-9, decay=0.999, correction=0), warmup=160)
+
+    def loss_of(output: Tensor, targets: Tensor) -> Tensor:
+        return (output.sigmoid() - targets.view(-1, *[1] * (output.dim() - 1))).square().mean()
+
+    *seen, now = batches(161)
+    for inputs, targets in seen:
+        trainer.step(inputs, targets.float(), loss_of)
+    with trainer.batch() as batch:
+        batch.backward(loss_of(model(now[0]), now[1].float()))
+        site = trainer.survey.sites[-1]
+        found = site.weight.grad
+        batch.step()
+    trainer.optimizer.zero_grad()
+    loss_of(model(now[0]), now[1].float()).backward()
+    assert found is not None
+    assert site.weight.grad is not None
+    torch.testing.assert_close(found, site.weight.grad, rtol=1e-3, atol=1e-6)
 
 
 def test_what_predictions_lacked_in_bp_batches_is_added_in_gp_batches() -> None:

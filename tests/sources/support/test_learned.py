@@ -176,7 +176,7 @@ def test_several_calls_are_averaged_by_their_samples(make: Make, bound: Bind, wa
         by_hand: Any = 0
         for outputs in calls:
             output = outputs[place]
-            by_hand = by_hand + len(output) * pool(site.rule(site.module, output), 2)
+            by_hand = by_hand + len(output) * pool(site.rule.samples(site.module, output), 2)
         torch.testing.assert_close(source.shared([site])[0], by_hand / 9)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.transposed import Conv1D, output_last
 from torch import Tensor, nn
 
 from adagp.errors import ModelError
@@ -34,8 +35,8 @@ def layers(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@settings(max_examples=60)
-@given(layers())
+@settings(max_examples=120)
+@given(st.one_of(layers(), output_last()))
 def test_equals_autograd(case: tuple[nn.Module, Tensor]) -> None:
     layer, inputs = case
     (site,) = survey(layer).sites
@@ -46,13 +47,27 @@ def test_equals_autograd(case: tuple[nn.Module, Tensor]) -> None:
     torch.testing.assert_close(weight_gradient(site, inputs, gradient), site.weight.grad)
 
 
-def test_a_single_sample_needs_no_batch_axis() -> None:
-    layer, inputs = nn.Conv2d(2, 3, 3), torch.randn(2, 6, 6)
+@pytest.mark.parametrize("layer", [nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(2, 3, 3)])
+def test_a_single_sample_needs_no_batch_axis(layer: nn.Module) -> None:
+    inputs = torch.randn(2, 6, 6)
     (site,) = survey(layer).sites
     output = layer(inputs)
     output.backward(torch.ones_like(output))
     assert site.weight.grad is not None
     torch.testing.assert_close(weight_gradient(site, inputs, torch.ones_like(output)), site.weight.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_call_may_ask_for_a_size_of_the_output(dtype: torch.dtype) -> None:
+    """Of a transposed convolution, to which several inputs of an ordinary one correspond."""
+    layer, inputs = nn.ConvTranspose2d(2, 3, 3, stride=3, padding=1).to(dtype), torch.randn(4, 2, 5, 5, dtype=dtype)
+    (site,) = survey(layer).sites
+    output = layer(inputs, output_size=(15, 14))
+    assert output.shape[2:] == (15, 14)
+    gradient = torch.randn_like(output)
+    output.backward(gradient)
+    assert site.weight.grad is not None
+    torch.testing.assert_close(weight_gradient(site, inputs, gradient), site.weight.grad)
 
 
 def test_layers_with_a_forward_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +86,15 @@ def test_layers_with_a_forward_of_their_own_are_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("adagp.predictor.reorganize.RULES", dict(RULES))
     register_rule(Odd, lambda module, output: output)
-    refuse_unknown_layers("topk", survey(nn.Sequential(Renamed(1, 1, 1), nn.Linear(1, 1))).sites)
+    known = nn.Sequential(Renamed(1, 1, 1), nn.Linear(1, 1), nn.ConvTranspose2d(1, 1, 1), Conv1D(1, 1))
+    assert len(survey(known).sites) == 4
+    refuse_unknown_layers("topk", survey(known).sites)
     for layer in (Standardised(1, 1, 1), Odd()):
         kind = type(layer).__name__
         with pytest.raises(ModelError) as caught:
             refuse_unknown_layers("topk", survey(nn.Sequential(layer)).sites)
         assert str(caught.value) == (
-            "source 'topk' takes the weight gradient of Conv1d, Conv2d, Conv3d and Linear layers; "
+            "source 'topk' takes the weight gradient of convolutions, transposed convolutions and linear layers; "
             f"site '0' is a {kind} with a forward of its own. Exclude it (exclude=['0'])."
         )
 

@@ -1,7 +1,7 @@
 """The error at a model's output as rows of features for a site: one row a sample, or one a word."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adagp.errors import ModelError
 from adagp.sites import Site
@@ -44,7 +44,7 @@ def rows_for(site: Site, shape: torch.Size, features: Tensor) -> Tensor:
             f"site '{site.name}' was called with {shape[0]} samples, but the model's output has {len(features)}: "
             "the output's error cannot be assigned to them. Exclude the site."
         )
-    positions = shape[1:-1] if isinstance(site.module, nn.Linear) else torch.Size()
+    positions = shape[1:-1] if site.rule.kind == "linear" else torch.Size()
     if features.dim() == 3 and positions == features.shape[1:2]:
         return features.reshape(-1, features.shape[-1])
     samples = features.sum(1) if features.dim() == 3 else features

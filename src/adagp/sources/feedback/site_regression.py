@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Size, Tensor, nn
+from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.sites import Site
@@ -91,14 +91,14 @@ def lies_channels_last(tensor: Tensor) -> bool:
 
 def as_rows(site: Site, tensor: Tensor, channels_last: bool) -> Tensor:
     """Return a layer's input or output (or a gradient) as rows: a sample's whole map, or a position of a linear layer."""
-    if isinstance(site.module, nn.Linear):
+    if site.rule.kind == "linear":
         return tensor.reshape(-1, tensor.shape[-1])
     return (tensor.movedim(1, -1) if channels_last else tensor).reshape(len(tensor), -1)
 
 
 def from_rows(site: Site, rows: Tensor, shape: Size, channels_last: bool) -> Tensor:
     """Return rows as a tensor like one of `shape`, but for the number of samples (or positions)."""
-    if isinstance(site.module, nn.Linear):
+    if site.rule.kind == "linear":
         return rows
     if channels_last:
         return rows.view(len(rows), *shape[2:], shape[1]).movedim(-1, 1)

@@ -79,7 +79,7 @@ class LearnedSource(TrainedSource):
             self._stretch(flat, self._scales(seen))
         if self.options.hold_norm:
             self._stretch(flat, self._norms.of(seen) / self._sizes.clamp(min=1e-30))
-        found = {site: one.to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
+        found = {site: site.from_outputs_first(one).to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
         return [found.get(site) for site in sites]
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -93,17 +93,23 @@ class LearnedSource(TrainedSource):
     @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Take one step of Adam on the sum of the sites' mean squared errors."""
-        truths = {site: truth.detach().float() for site, truth in zip(sites, gradients, strict=True)}
+        truths = {
+            site: site.outputs_first(truth.detach().float()) for site, truth in zip(sites, gradients, strict=True)
+        }
         seen = self._called(sites)
         if seen:
             scales = self._scales(seen).clamp(min=1e-30) if self.options.normalize else None
             self.learner.step(self.learn(seen, [truths[site] for site in seen], scales))
 
     def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
-        """Return the predictions for sites that were called, in the shape and memory order of the weights; and their norms."""
+        """Return the predictions for sites that were called, in the shape and memory order of the weights; and their norms.
+
+        Here and in `learn` weights have their outputs first (see `Site.outputs_first`).
+        """
         self.network.eval()
         flat = self.predict(sites, self.shared(sites))
-        weights = [torch.empty_like(site.weight, dtype=one.dtype) for site, one in zip(sites, flat, strict=True)]
+        likes = [site.outputs_first(site.weight) for site in sites]
+        weights = [torch.empty_like(like, dtype=one.dtype) for like, one in zip(likes, flat, strict=True)]
         for weight, one in zip(weights, flat, strict=True):
             weight.copy_(one.view(weight.shape))
         return weights, gradient_norms(weights)

@@ -6,29 +6,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Size, Tensor
 
 from adagp.errors import ModelError
+from adagp.predictor.reorganize import computes_as_built_in
 from adagp.sites import Site
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
-
-
-def _computation(kind: type[nn.Module]) -> tuple[Any, Any]:
-    """Return the functions that say how a layer type computes."""
-    return kind.forward, getattr(kind, "_conv_forward", None)
-
-
-_PLAIN = {_computation(kind) for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)}
 
 
 def refuse_unknown_layers(source: str, sites: Sequence[Site]) -> None:
     """Refuse sites whose weight gradient cannot be taken locally: layers that compute in a way of their own."""
     for site in sites:
         kind = type(site.module)
-        if _computation(kind) not in _PLAIN:
+        if not computes_as_built_in(kind):
             raise ModelError(
-                f"source '{source}' takes the weight gradient of Conv1d, Conv2d, Conv3d and Linear layers; "
+                f"source '{source}' takes the weight gradient of convolutions, transposed convolutions and linear layers; "
                 f"site '{site.name}' is a {kind.__name__} with a forward of its own. Exclude it (exclude=['{site.name}'])."
             )
 
@@ -41,14 +34,14 @@ class Geometry:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    transposed: bool
 
 
-def batched(module: nn.Module, tensor: Tensor) -> Tensor:
-    """Return a layer's input or output with a batch axis: `(N, C, ...)` for convolutions, `(rows, features)` for Linear."""
-    if isinstance(module, nn.Linear):
+def batched(site: Site, tensor: Tensor) -> Tensor:
+    """Return a layer's input or output with a batch axis: `(N, C, ...)`, or `(rows, features)` of a linear layer."""
+    if site.rule.kind == "linear":
         return tensor.reshape(-1, tensor.shape[-1])
-    spatial = len(module.kernel_size)  # type: ignore[arg-type]  # every torch convolution has a tuple here
-    return tensor if tensor.dim() == spatial + 2 else tensor[None]
+    return tensor if tensor.dim() == site.weight.dim() else tensor[None]
 
 
 def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
@@ -58,32 +51,40 @@ def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         inputs = F.pad(inputs, module._reversed_padding_repeated_twice, mode=mode)
         padding = (0,) * len(module.kernel_size)
-    return inputs, Geometry(module.stride, padding, module.dilation, module.groups)
+    return inputs, Geometry(module.stride, padding, module.dilation, module.groups, module.transposed)
 
 
 @torch.no_grad()
 def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tensor:
     """Return the gradient of `site`'s weight, and nothing else, given its input and the loss's gradient at its output."""
-    module, weight = site.module, site.weight
-    inputs, output_gradient = inputs.detach().to(weight.dtype), output_gradient.to(weight.dtype)
-    if isinstance(module, nn.Linear):
-        return batched(module, output_gradient).T @ batched(module, inputs)
-    inputs, geometry = padded(module, batched(module, inputs))
-    none = [0] * len(geometry.stride)
+    weight = site.weight
+    inputs, output_gradient = (batched(site, one.to(weight.dtype)) for one in (inputs.detach(), output_gradient))
+    if site.rule.kind == "linear":
+        return inputs.T @ output_gradient if site.rule.axis else output_gradient.T @ inputs
+    inputs, geometry = padded(site.module, inputs)
     _, gradient, _ = torch.ops.aten.convolution_backward(
-        batched(module, output_gradient),
+        output_gradient,
         inputs,
         weight.detach(),
         None,
         geometry.stride,
         geometry.padding,
         geometry.dilation,
-        False,  # not transposed
-        none,
+        geometry.transposed,
+        _output_padding(geometry, inputs.shape, output_gradient.shape, weight.shape),
         geometry.groups,
         [False, True, False],  # the weight's gradient alone
     )
     return gradient  # type: ignore[no-any-return]
+
+
+def _output_padding(geometry: Geometry, inputs: Size, outputs: Size, weight: Size) -> list[int]:
+    """Return by how much a transposed convolution's output is longer than its shortest one: a call may ask for it."""
+    sizes = zip(inputs[2:], outputs[2:], weight[2:], geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    return [
+        output - ((size - 1) * stride - 2 * padding + (taps - 1) * dilation + 1) if geometry.transposed else 0
+        for size, output, taps, stride, padding, dilation in sizes
+    ]
 
 
 class LocalSource(Source):
