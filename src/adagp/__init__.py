@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         Pattern,
         Rung,
         Schedule,
+        WarmUp,
         parse_schedule,
+        register_form,
     )
     from adagp.sources import (
         SOURCES,
@@ -63,8 +65,10 @@ _HOMES = {
     "SyntheticSource": "adagp.sources",
     "TopKSource": "adagp.sources",
     "Trainer": "adagp.engine.trainer",
+    "WarmUp": "adagp.schedules",
     "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
+    "register_form": "adagp.schedules",
     "register_rule": "adagp.predictor.reorganize",
     "validate": "adagp.engine.validate",
 }
@@ -93,9 +97,11 @@ __all__ = [
     "SyntheticSource",
     "TopKSource",
     "Trainer",
+    "WarmUp",
     "__version__",
     "attach",
     "parse_schedule",
+    "register_form",
     "register_rule",
     "validate",
 ]

@@ -1,4 +1,4 @@
-"""Schedules in a small text form, the same on the command line, in config files and in run folders.
+r"""Schedules in a small text form, the same on the command line, in config files and in run folders.
 
 ladder                     the paper's ladder shrunk to the length of the run
 paper                      the paper's ladder as printed: 4:1x4,3:1x4,2:1x4,1:1
@@ -26,63 +26,147 @@ batches=2:1                       two batches from the source, one by backprop
 source=topk                       where those sites' gradients come from
 rest=hold                         on those batches hold what belongs to no site (default: train it by backprop)
 first=allowed                     lets a pattern take the model's first site, which is refused otherwise (a cut may)
+
+A form of your own is a function that reads it, entered with `register_form`:
+
+@register_form("every:N", r"every:\d+")
+def read_every(text: str, epochs: int, source: str) -> Schedule:
+    return Every(int(text.removeprefix("every:")), source)
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from adagp.errors import OptionError
+from adagp.registry import Registry
 from adagp.schedules.adaptive import Adaptive
 from adagp.schedules.base import Schedule
-from adagp.schedules.ladder import PAPER_RUNGS, BackpropOnly, EpochAlternation, Ladder, Rung, scaled_warmup
-from adagp.schedules.pattern import APPROXIMATIONS, Pattern, read_pattern
+from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
+from adagp.schedules.pattern import APPROXIMATIONS, Pattern, read_clauses
+from adagp.schedules.warmup import PAPER_WARMUP, WarmUp, scaled_warmup
 
-FORMS = "ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp, approx:1|2|3|2-layer, "
-FORMS += "adaptive[:LOW-HIGH], sites=...; batches=..."
-_ADAPTIVE = re.compile(r"adaptive:(\d+)-(\d+)")
-_RUNG = re.compile(r"(-?\d+):(-?\d+)(?:x(-?\d+))?")
+Reader = Callable[[str, int, str], Schedule]
+"""A function from a text, the run's epochs and the name of a source to the schedule, without its warm-up."""
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """A way to write schedules: `pattern` fits the whole text, `read` reads it.
+
+    `warmup` gives the usual warm-up in epochs for a run of some epochs.
+    """
+
+    pattern: re.Pattern[str]
+    read: Reader
+    warmup: Callable[[int], int]
+
+
+SCHEDULE_FORMS: Registry[TextForm] = Registry("schedule form")
+"""Forms by how they are written, as help and errors show them."""
+
+
+def register_form(
+    written: str, pattern: str, warmup: Callable[[int], int] = scaled_warmup
+) -> Callable[[Reader], Reader]:
+    """Return a decorator that enters a function as the reader of the texts that fit `pattern`, a regular expression.
+
+    `written` is how help and errors show the form; for `warmup` see `TextForm`.
+    """
+
+    def enter(read: Reader) -> Reader:
+        SCHEDULE_FORMS.add(written, TextForm(re.compile(pattern, re.DOTALL), read, warmup))
+        return read
+
+    return enter
+
+
+def schedule_forms() -> str:
+    """Return all forms as they are written, separated by commas."""
+    return ", ".join(SCHEDULE_FORMS)
 
 
 def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: str = "predicted") -> Schedule:
-    """Return the schedule that `text` describes for a run of `epochs`.
+    """Return the schedule that `text` describes for a run of `epochs`, with its warm-up around it.
 
-    `warmup` is in epochs; None means the paper's share (a ninth) of the run, the paper's own 10 for `paper`, and none for
-    schedules by patterns. A warm-up as long as the run is refused: nothing would ever be predicted.
+    `warmup` is in epochs; None means the form's own: the paper's share (a ninth) of the run, the paper's 10 for `paper`, and
+    none for schedules by patterns. A warm-up as long as the run is refused: nothing would ever be predicted. A schedule
+    without sources has no warm-up. Where several forms fit, the one that was registered last reads the text.
     """
-    if text == "bp":
-        return BackpropOnly()
-    schedule = _build(text, epochs, warmup, source)
-    if schedule.warmup >= epochs:
+    form = _form_of(text)
+    schedule = form.read(text, epochs, source)
+    if not schedule.sources:
+        return schedule
+    length = form.warmup(epochs) if warmup is None else warmup
+    if length >= epochs:
         raise OptionError(
-            f"warm-up of {schedule.warmup} epochs does not fit a run of {epochs}: nothing would be predicted. "
+            f"warm-up of {length} epochs does not fit a run of {epochs}: nothing would be predicted. "
             + (
                 "Give more epochs, or --warmup 0."
                 if epochs == 1
                 else f"Give --warmup 0 to {epochs - 1}, or more epochs."
             )
         )
-    return schedule
+    return WarmUp(schedule, epochs=length) if length else schedule
 
 
-def _build(text: str, epochs: int, warmup: int | None, source: str) -> Ladder | EpochAlternation | Pattern | Adaptive:
-    if text in APPROXIMATIONS or "=" in text:
-        return read_pattern(text, warmup or 0, source)
-    if text == "ladder":
-        return Ladder.scaled(epochs, warmup, source)
-    if text == "paper":
-        return Ladder(rungs=PAPER_RUNGS, source=source) if warmup is None else Ladder(warmup, PAPER_RUNGS, source)
-    own_warmup = scaled_warmup(epochs) if warmup is None else warmup
+def _form_of(text: str) -> TextForm:
+    for written in reversed(list(SCHEDULE_FORMS)):
+        if SCHEDULE_FORMS[written].pattern.fullmatch(text):
+            return SCHEDULE_FORMS[written]
+    raise OptionError(f"cannot read the ratio '{text}'. Allowed forms: {schedule_forms()}.")
+
+
+def _no_warmup(epochs: int) -> int:
+    return 0
+
+
+_RUNG = r"\s*-?\d+:-?\d+(?:x-?\d+)?\s*"
+
+
+@register_form("ladder", "ladder")
+def _scaled_ladder(text: str, epochs: int, source: str) -> Schedule:
+    return Ladder.scaled(epochs, source)
+
+
+@register_form("paper", "paper", lambda epochs: PAPER_WARMUP)
+def _paper(text: str, epochs: int, source: str) -> Schedule:
+    return Ladder(source=source)
+
+
+@register_form("K:M, K:MxEPOCHS,...,K:M", f"{_RUNG}(?:,{_RUNG})*")
+def _ladder(text: str, epochs: int, source: str) -> Schedule:
+    return Ladder(_rungs(text), source)
+
+
+@register_form("epochs:K:M", f"epochs:{_RUNG}")
+def _alternation(text: str, epochs: int, source: str) -> Schedule:
+    return EpochAlternation(_rungs(text)[0], source)
+
+
+@register_form("bp", "bp")
+def _backprop(text: str, epochs: int, source: str) -> Schedule:
+    return BackpropOnly()
+
+
+@register_form("approx:1|2|3|2-layer", "|".join(APPROXIMATIONS), _no_warmup)
+def _approximation(text: str, epochs: int, source: str) -> Schedule:
+    return Pattern(*APPROXIMATIONS[text], source)
+
+
+@register_form("adaptive[:LOW-HIGH]", r"adaptive(?::\d+-\d+)?")
+def _adaptive(text: str, epochs: int, source: str) -> Schedule:
     if text == "adaptive":
-        return Adaptive(own_warmup, source=source)
-    if match := _ADAPTIVE.fullmatch(text):
-        return Adaptive(own_warmup, int(match[1]), int(match[2]), source)
-    if text.startswith("epochs:"):
-        return EpochAlternation(own_warmup, _rung(text.removeprefix("epochs:"), text), source)
-    return Ladder(own_warmup, tuple(_rung(part, text) for part in text.split(",")), source)
+        return Adaptive(source=source)
+    low, high = text.removeprefix("adaptive:").split("-")
+    return Adaptive(int(low), int(high), source)
 
 
-def _rung(part: str, whole: str) -> Rung:
-    match = _RUNG.fullmatch(part.strip())
-    if match is None:
-        raise OptionError(f"cannot read the ratio '{whole}'. Allowed forms: {FORMS}.")
-    predicted, true, epochs = match.groups()
-    return Rung(int(predicted), int(true), None if epochs is None else int(epochs))
+@register_form("sites=...; batches=...", ".*=.*", _no_warmup)
+def _pattern(text: str, epochs: int, source: str) -> Schedule:
+    return read_clauses(text, source)
+
+
+def _rungs(text: str) -> tuple[Rung, ...]:
+    found = re.findall(r"(-?\d+):(-?\d+)(?:x(-?\d+))?", text)
+    return tuple(Rung(int(predicted), int(true), int(epochs) if epochs else None) for predicted, true, epochs in found)
