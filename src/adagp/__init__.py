@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Schedule,
         WarmUp,
         parse_schedule,
-        register_form,
     )
     from adagp.sources import (
         SOURCES,
@@ -68,7 +67,6 @@ _HOMES = {
     "WarmUp": "adagp.schedules",
     "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
-    "register_form": "adagp.schedules",
     "register_rule": "adagp.predictor.reorganize",
     "validate": "adagp.engine.validate",
 }
@@ -101,7 +99,6 @@ __all__ = [
     "__version__",
     "attach",
     "parse_schedule",
-    "register_form",
     "register_rule",
     "validate",
 ]

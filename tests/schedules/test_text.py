@@ -120,7 +120,8 @@ def test_a_warm_up_as_long_as_the_run_is_refused(
 
 OWN = """
 from dataclasses import dataclass
-from adagp import Phase, Plan, Schedule, Step, register_form
+from adagp import Phase, Plan, Schedule, Step
+from adagp.schedules import SCHEDULE_FORMS, TextForm
 
 @dataclass(frozen=True)
 class Every(Schedule):
@@ -142,10 +143,11 @@ class Every(Schedule):
     def sources(self) -> frozenset[str]:
         return frozenset({self.source})
 
-@register_form("every:N", r"every:\\d+", warmup=lambda epochs: epochs // 2)
-@register_form("every=N", r"every=\\d+")
 def read(text: str, epochs: int, source: str) -> Schedule:
     return Every(int(text[len("every:"):]), source)
+
+SCHEDULE_FORMS.add("every=N", TextForm(r"every=\\d+", read))
+SCHEDULE_FORMS.add("every:N", TextForm(r"every:\\d+", read, warmup=lambda epochs: epochs // 2))
 """
 
 

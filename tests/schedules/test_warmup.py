@@ -143,7 +143,7 @@ def test_its_usual_length_is_a_ninth_of_the_run() -> None:
             {"epochs": 1, "batches": 9, "batches_per_epoch": 4},
             "warm-up is 1 epochs and 9 batches; give one of them.",
         ),
-        ({"batches": 9}, "warm-up is 9 batches, but batches_per_epoch is 0; it must be 1 or more."),
+        ({"batches": 9}, "batches_per_epoch is 0; a warm-up in batches needs 1 or more."),
     ],
 )
 def test_wrong_lengths_are_refused(options: dict[str, int], message: str) -> None:

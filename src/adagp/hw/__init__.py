@@ -5,7 +5,6 @@ from adagp.hw.array import Array, enlarged, parse_array
 from adagp.hw.dataflows import DATAFLOWS, Dataflow, array_cost, systolic
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
 from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
-from adagp.hw.layout import workload_layout
 from adagp.hw.predictor import PredictorShape
 from adagp.hw.product import Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
@@ -53,5 +52,4 @@ __all__ = [
     "simulate",
     "stages",
     "systolic",
-    "workload_layout",
 ]

@@ -1,6 +1,6 @@
 """A workload as schedules see a model: its sites in the order of execution, and their cost."""
 
-from adagp.hw.workload import Convolution, Workload
+from adagp.hw.workload import Convolution, Linear, Workload
 from adagp.schedules import Layer, Layout
 
 
@@ -10,14 +10,12 @@ def workload_layout(workload: Workload) -> Layout:
     A workload does not name the parameters that belong to no site. Each layer's own name stands for those of the layer and
     of the element-wise work after it: a plan that holds this name holds them.
     """
-    macs: dict[str, int] = {}
-    kinds: dict[str, str] = {}
+    layers: dict[str, Layer] = {}
     for layer in workload.array_layers:
         if layer.trainable:
-            macs[layer.name] = macs.get(layer.name, 0) + layer.product(1).macs
-            transposed = (
-                isinstance(layer, Convolution) and layer.transposed
-            )  # no site in training, so not counted as conv
-            kinds[layer.name] = "other" if transposed else "conv" if isinstance(layer, Convolution) else "linear"
-    layers = (Layer(name, kind, is_site=True, macs=macs[name], held=(name,)) for name, kind in kinds.items())
-    return Layout(tuple(layers), measured=True)
+            # Training has no rule for transposed convolutions: patterns do not count them among the convolutions.
+            plain = isinstance(layer, Convolution) and not layer.transposed
+            kind = "conv" if plain else "linear" if isinstance(layer, Linear) else "other"
+            macs = layer.product(1).macs + (layers[layer.name].macs if layer.name in layers else 0)
+            layers[layer.name] = Layer(layer.name, kind, is_site=True, macs=macs, held=(layer.name,))
+    return Layout(tuple(layers.values()), measured=True)

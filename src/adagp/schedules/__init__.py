@@ -5,7 +5,7 @@ from adagp.schedules.base import Report, Row, Schedule
 from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
 from adagp.schedules.layout import Layer, Layout
 from adagp.schedules.pattern import Pattern
-from adagp.schedules.text import SCHEDULE_FORMS, TextForm, parse_schedule, register_form, schedule_forms
+from adagp.schedules.text import SCHEDULE_FORMS, TextForm, parse_schedule, schedule_forms
 from adagp.schedules.warmup import WarmUp
 
 __all__ = [
@@ -24,6 +24,5 @@ __all__ = [
     "TextForm",
     "WarmUp",
     "parse_schedule",
-    "register_form",
     "schedule_forms",
 ]

@@ -47,7 +47,7 @@ class Schedule(ABC):
     """A pure function from the step to a plan; one that `adapts` also of what it observed so far.
 
     The same step always gets the same plan, so a run can be resumed anywhere, every process of a distributed run agrees
-    without talking, and a schedule can be counted before it is run.
+    without talking, and a schedule can be counted before it is run. But for those that adapt, schedules are frozen dataclasses.
     """
 
     adapts: bool = False

@@ -108,8 +108,8 @@ class Pattern(Schedule):
         return frozenset({self.source})
 
 
-def read_clauses(text: str, source: str) -> Pattern:
-    """Return the schedule of clauses `sites=...; batches=...; source=...; rest=...; first=...`."""
+def read_clauses(text: str, epochs: int, source: str) -> Pattern:
+    """Return the schedule of clauses `sites=...; batches=...; source=...; rest=...; first=...`, whatever the epochs."""
     allowed = ("sites", "batches", "source", "rest", "first")
     given: dict[str, str] = {}
     for clause in text.split(";"):

@@ -27,11 +27,9 @@ source=topk                       where those sites' gradients come from
 rest=hold                         on those batches hold what belongs to no site (default: train it by backprop)
 first=allowed                     lets a pattern take the model's first site, which is refused otherwise (a cut may)
 
-A form of your own is a function that reads it, entered with `register_form`:
+A form of your own, entered under the way in which help and errors show it:
 
-@register_form("every:N", r"every:\d+")
-def read_every(text: str, epochs: int, source: str) -> Schedule:
-    return Every(int(text.removeprefix("every:")), source)
+SCHEDULE_FORMS.add("every:N", TextForm(r"every:\d+", lambda text, epochs, source: Every(int(text[6:]), source)))
 """
 
 import re
@@ -46,39 +44,20 @@ from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
 from adagp.schedules.pattern import APPROXIMATIONS, Pattern, read_clauses
 from adagp.schedules.warmup import PAPER_WARMUP, WarmUp, scaled_warmup
 
-Reader = Callable[[str, int, str], Schedule]
-"""A function from a text, the run's epochs and the name of a source to the schedule, without its warm-up."""
+_PART = r"(-?\d+):(-?\d+)(?:x(-?\d+))?"
+_RUNG = rf"\s*{_PART}\s*"
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """A way to write schedules: `pattern` fits the whole text, `read` reads it.
+    """A way to write schedules: of texts that match `pattern` as a whole, `read(text, epochs, source)` makes the schedule.
 
-    `warmup` gives the usual warm-up in epochs for a run of some epochs.
+    `warmup` gives the usual epochs of warm-up in a run of some epochs; `read` leaves them out.
     """
 
-    pattern: re.Pattern[str]
-    read: Reader
-    warmup: Callable[[int], int]
-
-
-SCHEDULE_FORMS: Registry[TextForm] = Registry("schedule form")
-"""Forms by how they are written, as help and errors show them."""
-
-
-def register_form(
-    written: str, pattern: str, warmup: Callable[[int], int] = scaled_warmup
-) -> Callable[[Reader], Reader]:
-    """Return a decorator that enters a function as the reader of the texts that fit `pattern`, a regular expression.
-
-    `written` is how help and errors show the form; for `warmup` see `TextForm`.
-    """
-
-    def enter(read: Reader) -> Reader:
-        SCHEDULE_FORMS.add(written, TextForm(re.compile(pattern, re.DOTALL), read, warmup))
-        return read
-
-    return enter
+    pattern: str
+    read: Callable[[str, int, str], Schedule]
+    warmup: Callable[[int], int] = scaled_warmup
 
 
 def schedule_forms() -> str:
@@ -91,7 +70,7 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
 
     `warmup` is in epochs; None means the form's own: the paper's share (a ninth) of the run, the paper's 10 for `paper`, and
     none for schedules by patterns. A warm-up as long as the run is refused: nothing would ever be predicted. A schedule
-    without sources has no warm-up. Where several forms fit, the one that was registered last reads the text.
+    without sources has no warm-up.
     """
     form = _form_of(text)
     schedule = form.read(text, epochs, source)
@@ -112,61 +91,42 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
 
 def _form_of(text: str) -> TextForm:
     for written in reversed(list(SCHEDULE_FORMS)):
-        if SCHEDULE_FORMS[written].pattern.fullmatch(text):
+        if re.fullmatch(SCHEDULE_FORMS[written].pattern, text, re.DOTALL):
             return SCHEDULE_FORMS[written]
     raise OptionError(f"cannot read the ratio '{text}'. Allowed forms: {schedule_forms()}.")
 
 
-def _no_warmup(epochs: int) -> int:
-    return 0
-
-
-_RUNG = r"\s*-?\d+:-?\d+(?:x-?\d+)?\s*"
-
-
-@register_form("ladder", "ladder")
-def _scaled_ladder(text: str, epochs: int, source: str) -> Schedule:
-    return Ladder.scaled(epochs, source)
-
-
-@register_form("paper", "paper", lambda epochs: PAPER_WARMUP)
-def _paper(text: str, epochs: int, source: str) -> Schedule:
-    return Ladder(source=source)
-
-
-@register_form("K:M, K:MxEPOCHS,...,K:M", f"{_RUNG}(?:,{_RUNG})*")
-def _ladder(text: str, epochs: int, source: str) -> Schedule:
-    return Ladder(_rungs(text), source)
-
-
-@register_form("epochs:K:M", f"epochs:{_RUNG}")
-def _alternation(text: str, epochs: int, source: str) -> Schedule:
-    return EpochAlternation(_rungs(text)[0], source)
-
-
-@register_form("bp", "bp")
-def _backprop(text: str, epochs: int, source: str) -> Schedule:
-    return BackpropOnly()
-
-
-@register_form("approx:1|2|3|2-layer", "|".join(APPROXIMATIONS), _no_warmup)
-def _approximation(text: str, epochs: int, source: str) -> Schedule:
-    return Pattern(*APPROXIMATIONS[text], source)
-
-
-@register_form("adaptive[:LOW-HIGH]", r"adaptive(?::\d+-\d+)?")
-def _adaptive(text: str, epochs: int, source: str) -> Schedule:
-    if text == "adaptive":
-        return Adaptive(source=source)
-    low, high = text.removeprefix("adaptive:").split("-")
-    return Adaptive(int(low), int(high), source)
-
-
-@register_form("sites=...; batches=...", ".*=.*", _no_warmup)
-def _pattern(text: str, epochs: int, source: str) -> Schedule:
-    return read_clauses(text, source)
-
-
 def _rungs(text: str) -> tuple[Rung, ...]:
-    found = re.findall(r"(-?\d+):(-?\d+)(?:x(-?\d+))?", text)
-    return tuple(Rung(int(predicted), int(true), int(epochs) if epochs else None) for predicted, true, epochs in found)
+    parts = re.findall(_PART, text)
+    return tuple(Rung(int(predicted), int(true), int(epochs) if epochs else None) for predicted, true, epochs in parts)
+
+
+def _approximation(text: str, epochs: int, source: str) -> Pattern:
+    sites, batches = APPROXIMATIONS[text]
+    return Pattern(sites, batches, source)
+
+
+def _adaptive(text: str, epochs: int, source: str) -> Adaptive:
+    lengths = [int(number) for number in re.findall(r"\d+", text)]
+    return Adaptive(lengths[0], lengths[1], source) if lengths else Adaptive(source=source)
+
+
+SCHEDULE_FORMS: Registry[TextForm] = Registry("schedule form")
+"""Forms by how they are written, as help and errors show them. Of several that match a text, the last one reads it."""
+
+SCHEDULE_FORMS.add("ladder", TextForm("ladder", lambda text, epochs, source: Ladder.scaled(epochs, source)))
+SCHEDULE_FORMS.add(
+    "paper", TextForm("paper", lambda text, epochs, source: Ladder(source=source), lambda epochs: PAPER_WARMUP)
+)
+SCHEDULE_FORMS.add(
+    "K:M, K:MxEPOCHS,...,K:M",
+    TextForm(f"{_RUNG}(,{_RUNG})*", lambda text, epochs, source: Ladder(_rungs(text), source)),
+)
+SCHEDULE_FORMS.add(
+    "epochs:K:M",
+    TextForm(f"epochs:{_RUNG}", lambda text, epochs, source: EpochAlternation(_rungs(text)[0], source)),
+)
+SCHEDULE_FORMS.add("bp", TextForm("bp", lambda text, epochs, source: BackpropOnly()))
+SCHEDULE_FORMS.add("approx:1|2|3|2-layer", TextForm("|".join(APPROXIMATIONS), _approximation, lambda epochs: 0))
+SCHEDULE_FORMS.add("adaptive[:LOW-HIGH]", TextForm(r"adaptive(:\d+-\d+)?", _adaptive))
+SCHEDULE_FORMS.add("sites=...; batches=...", TextForm(".*=.*", read_clauses, lambda epochs: 0))

@@ -34,10 +34,7 @@ class WarmUp(Schedule):
         if self.epochs and self.batches:
             raise OptionError(f"warm-up is {self.epochs} epochs and {self.batches} batches; give one of them.")
         if self.batches and self.batches_per_epoch < 1:
-            raise OptionError(
-                f"warm-up is {self.batches} batches, but batches_per_epoch is {self.batches_per_epoch}; "
-                "it must be 1 or more."
-            )
+            raise OptionError(f"batches_per_epoch is {self.batches_per_epoch}; a warm-up in batches needs 1 or more.")
         inner = self.schedule
         vars(self).update(adapts=inner.adapts, needs_order=inner.needs_order, partial=inner.partial, stops=inner.stops)
 
