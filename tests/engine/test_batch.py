@@ -302,7 +302,7 @@ def test_an_adaptive_schedule_sees_cosine_norm_ratio_and_loss() -> None:
         result = trainer.step(INPUTS, TARGETS, F.cross_entropy)
         phases.append(result.phase[0])
     assert "".join(phases) == "www" + "gbggbgggb"
-    memory = trainer.schedule.memory  # type: ignore[attr-defined]  # it is adaptive
+    memory = trainer.schedule.schedule.memory  # type: ignore[attr-defined]  # it is adaptive, after a warm-up
     assert memory.cosine == pytest.approx(1 - 0.8**5, rel=1e-5)  # a running mean; the first was 0
     assert memory.recent_loss == pytest.approx(result.loss.item(), rel=1e-5)
 
