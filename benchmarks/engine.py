@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from adagp.plan import Phase, Step
 from adagp.reproduce.published import published
-from adagp.schedules import BackpropOnly, Ladder, Rung, parse_schedule
+from adagp.schedules import BackpropOnly, Ladder, Rung, WarmUp, parse_schedule
 from adagp.sources import PredictedSource
 from benchmarks.measure import Clock, Ratio, twice
 from benchmarks.subjects import Subject, after
@@ -15,11 +15,11 @@ WARMUP = 2
 
 def batches(subject: Subject, clock: Clock, gp_at_most: float | None, bp_at_most: float | None) -> list[Ratio]:
     """Return the ratios for one model: GP against a no-grad forward and a step, BP and its metrics against plain BP."""
-    learning = Ladder(warmup=10**9)
+    learning = WarmUp(Ladder(), epochs=10**9)
     race = clock.race(
         {
             "forward and step": twice(lambda: subject.plain(backward=False)),
-            "gp": twice(lambda: after(subject.under(Ladder(1, (Rung(1, 0),))), WARMUP)),
+            "gp": twice(lambda: after(subject.under(WarmUp(Ladder((Rung(1, 0),)), epochs=1)), WARMUP)),
             "plain bp": twice(lambda: subject.plain(backward=True)),
             "bp with predictor": twice(lambda: subject.under(learning)),
             "bp with metrics": [subject.under(learning, metrics_every=1)],
@@ -44,7 +44,7 @@ def batches(subject: Subject, clock: Clock, gp_at_most: float | None, bp_at_most
 
 def parts(subject: Subject, clock: Clock, number: int) -> Ratio:
     """Return a BP batch whose predictor learns from one of so many parts of the rows, against plain BP."""
-    learning, source = Ladder(warmup=10**9), PredictedSource(parts=number)
+    learning, source = WarmUp(Ladder(), epochs=10**9), PredictedSource(parts=number)
     race = clock.race(
         {"plain": [subject.plain(backward=True)], "parts": [subject.under(learning, sources={"predicted": source})]}
     )
@@ -86,7 +86,7 @@ def feedback(clock: Clock) -> list[Ratio]:
         {
             "plain": [subject.plain(backward=True)],
             "least": [subject.plain(backward=False)],
-            "gp": [after(subject.under(Ladder(1, (Rung(1, 0),), "feedback")), WARMUP)],
+            "gp": [after(subject.under(WarmUp(Ladder((Rung(1, 0),), "feedback"), epochs=1)), WARMUP)],
         }
     )
     return [
@@ -98,7 +98,7 @@ def feedback(clock: Clock) -> list[Ratio]:
 def compiled(clock: Clock) -> list[Ratio]:
     """Return batches of a compiled model against those of the same one as it is."""
     subject = Subject("resnet20", 128)
-    learning, predicting = Ladder(warmup=10**9), Ladder(1, (Rung(1, 0),))
+    learning, predicting = WarmUp(Ladder(), epochs=10**9), WarmUp(Ladder((Rung(1, 0),)), epochs=1)
     race = clock.race(
         {
             "bp": [subject.under(learning)],

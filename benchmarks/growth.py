@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from adagp.figures.style import COLOURS, save, style, subplots
-from adagp.schedules import Ladder, Rung
+from adagp.schedules import Ladder, Rung, WarmUp
 from benchmarks.engine import WARMUP
 from benchmarks.measure import Clock
 from benchmarks.memory import bp_bytes, gp_bytes
@@ -46,9 +46,9 @@ def _times(subject: Subject, clock: Clock) -> dict[str, float]:
     race = clock.race(
         {
             "plain bp": [subject.plain(backward=True)],
-            "bp with predictor": [subject.under(Ladder(warmup=10**9))],
+            "bp with predictor": [subject.under(WarmUp(Ladder(), epochs=10**9))],
             "forward and step": [subject.plain(backward=False)],
-            "gp": [after(subject.under(Ladder(1, (Rung(1, 0),))), WARMUP)],
+            "gp": [after(subject.under(WarmUp(Ladder((Rung(1, 0),)), epochs=1)), WARMUP)],
         }
     )
     return {line: race.seconds(line) for line in LINES}

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from adagp.schedules import Ladder, Rung
+from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sources import PredictedSource
 from adagp.train.memory import peak_memory
 from benchmarks.measure import Ratio
@@ -58,7 +58,7 @@ def _warm_up() -> None:
     """Load what both kinds of batch need of the libraries: their code is in the resident memory once it has run."""
     digits = Subject("digits_cnn", 32)
     digits.plain(backward=True)()
-    after(digits.under(Ladder(1, (Rung(1, 0),))), 4)
+    after(digits.under(WarmUp(Ladder((Rung(1, 0),)), epochs=1)), 4)
     features = torch.ones(512, 65, dtype=torch.double)  # what larger models need besides: norms of wide predictions,
     torch.dot((features.T @ features).view(-1), torch.ones(65 * 65, dtype=torch.double))
     with torch.no_grad():  # and a convolution's answer to a single sample
@@ -74,7 +74,7 @@ def main() -> None:
     inputs, targets = subject.data()
     before = _resident()
     if kind == "gp":
-        trainer = subject.trainer(Ladder(0, (Rung(1, 0),)))
+        trainer = subject.trainer(Ladder((Rung(1, 0),)))
         source = trainer.sources["predicted"]
         assert isinstance(source, PredictedSource)
         for parameter in source.network.parameters():

@@ -36,7 +36,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    schedule = adagp.Ladder(warmup=1, rungs=(adagp.Rung(2, 1),), source="half_replay")
+    schedule = adagp.WarmUp(adagp.Ladder((adagp.Rung(2, 1),), "half_replay"), epochs=1)
     sources = {"half_replay": HalfReplay()}
     trainer = adagp.attach(model, optimizer, epochs=4, batches_per_epoch=50, schedule=schedule, sources=sources)
     aim = torch.tensor([[1.0, -2.0, 0.5, 3.0]])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Pattern,
         Rung,
         Schedule,
+        WarmUp,
         parse_schedule,
     )
     from adagp.sources import (
@@ -66,6 +67,7 @@ _HOMES = {
     "SyntheticSource": "adagp.sources",
     "TopKSource": "adagp.sources",
     "Trainer": "adagp.engine.trainer",
+    "WarmUp": "adagp.schedules",
     "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
     "register_method": "adagp.methods",
@@ -99,6 +101,7 @@ __all__ = [
     "SyntheticSource",
     "TopKSource",
     "Trainer",
+    "WarmUp",
     "__version__",
     "attach",
     "parse_schedule",

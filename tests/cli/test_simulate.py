@@ -115,6 +115,28 @@ def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:
     assert str(raised.value) == message
 
 
+def test_schedules_by_patterns_are_simulated() -> None:
+    arguments = ("two_layer_cnn", "--epochs", "2", "--design", "efficient", "--source", "zero", "--ratio")
+    whole = report(*arguments, "1:1", "--warmup", "0")
+    for ratio in ("approx:2", "sites=every 2nd conv; batches=every 2nd", "sites=cut 40%; batches=every 2nd from 1st"):
+        found = report(*arguments, ratio)
+        assert sorted(found["batches"].values()) == sorted(whole["batches"].values())
+        assert 1 < found["designs"]["efficient"]["speedup"] < whole["designs"]["efficient"]["speedup"]
+
+
+@pytest.mark.parametrize("command", [("simulate", "two_layer_cnn"), ("sweep", "--models", "two_layer_cnn")])
+@pytest.mark.parametrize("ratio", ["adaptive", "adaptive:2-4"])
+def test_an_adaptive_schedule_is_refused_before_any_work(
+    command: tuple[str, ...], ratio: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trace(*arguments: object, **options: object) -> None:
+        pytest.fail("traced a model")
+
+    monkeypatch.setattr("adagp.trace.trace_model", trace)
+    with pytest.raises(AdagpError, match=r"^an adaptive schedule decides during the run, .* --from-run RUN\.$"):
+        call(*command, "--ratio", ratio)
+
+
 def test_sweep_writes_a_row_for_each_combination(tmp_path: Path) -> None:
     out, plot = tmp_path / "sweep.csv", tmp_path / "sweep.png"
     names = ["--models", "two_layer_cnn", "--datasets", "cifar10,cifar100", "--dataflows", "ws,rs"]

@@ -90,7 +90,7 @@ def test_a_model_without_sites_is_refused() -> None:
         ),
         (
             {"schedule": Ladder(), "warmup": 1},
-            "warmup goes with a schedule in text form; a Schedule object has its own.",
+            "warmup goes with a schedule in text form; put a WarmUp around a Schedule object.",
         ),
         ({"exclude": ["head*"]}, "the pattern 'head*' matches no layer of the model. Its layers are: 0, 1, 2, 3, 4."),
         (

@@ -17,7 +17,7 @@ from adagp.engine.quality import cosine
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError, UsageError
 from adagp.plan import Phase
-from adagp.schedules import Adaptive, Ladder, Rung
+from adagp.schedules import Adaptive, Ladder, Rung, WarmUp
 from adagp.sources.topk import topk_gradient
 
 INPUTS = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -110,7 +110,7 @@ def test_topk_in_the_engine_is_topk_by_hand() -> None:
 
 def test_a_skipped_batch_runs_nothing_and_moves_nothing() -> None:
     model = model_of_convolutions()
-    trainer = attached(model, Ladder(0, (Rung(1, 1),), "skip"))
+    trainer = attached(model, Ladder((Rung(1, 1),), "skip"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with Operations() as operations:
         result = trainer.step(INPUTS, TARGETS, F.cross_entropy)
@@ -125,7 +125,7 @@ def test_a_skipped_batch_runs_nothing_and_moves_nothing() -> None:
 
 
 def test_skipping_in_a_loop_of_ones_own() -> None:
-    trainer = attached(model_of_convolutions(), Ladder(0, (Rung(1, 0),), "skip"))
+    trainer = attached(model_of_convolutions(), Ladder((Rung(1, 0),), "skip"))
     with trainer.batch() as batch:
         assert batch.skipped
     with trainer.batch() as batch:  # a loop that does not ask gets the same
@@ -137,7 +137,7 @@ def test_skipping_in_a_loop_of_ones_own() -> None:
 
 def test_momentum_moves_on_where_skip_stands_still() -> None:
     model = model_of_convolutions()
-    trainer = attached(model, Ladder(1, (Rung(1, 0),), "momentum"), batches=2)
+    trainer = attached(model, WarmUp(Ladder((Rung(1, 0),), "momentum"), epochs=1), batches=2)
     for _ in range(2):
         trainer.step(INPUTS, TARGETS, F.cross_entropy)
     weight = weight_of(model, 3)
@@ -150,7 +150,7 @@ def test_momentum_moves_on_where_skip_stands_still() -> None:
 
 def test_replay_gives_the_last_true_gradient_once_more() -> None:
     model = model_of_convolutions()
-    trainer = attached(model, Ladder(1, (Rung(1, 0),), "replay"), batches=2)
+    trainer = attached(model, WarmUp(Ladder((Rung(1, 0),), "replay"), epochs=1), batches=2)
     for _ in range(2):
         with trainer.batch() as batch:
             batch.backward(F.cross_entropy(model(INPUTS), TARGETS))
@@ -177,7 +177,9 @@ class Labels(adagp.Source):
 
 def test_targets_reach_the_sources_that_need_them() -> None:
     source = Labels()
-    trainer = attached(model_of_convolutions(), Ladder(1, (Rung(1, 1),), "labels"), sources={"labels": source})
+    trainer = attached(
+        model_of_convolutions(), WarmUp(Ladder((Rung(1, 1),), "labels"), epochs=1), sources={"labels": source}
+    )
     trainer.step(INPUTS, TARGETS, F.cross_entropy)
     assert source.targets is TARGETS
     with pytest.raises(UsageError) as caught, trainer.batch():
@@ -227,7 +229,7 @@ def test_a_cut_by_its_saving_saves_as_much() -> None:
 
 def test_feedback_takes_weight_gradients_alone_and_no_chain() -> None:
     """Of a GP batch's convolutions backwards, none is for an input; nothing runs back through the normalisation."""
-    trainer = attached(model_of_convolutions(), Ladder(1, (Rung(1, 0),), "feedback"), batches=2)
+    trainer = attached(model_of_convolutions(), WarmUp(Ladder((Rung(1, 0),), "feedback"), epochs=1), batches=2)
     for _ in range(2):
         trainer.step(INPUTS, TARGETS, F.cross_entropy)
     operations = counted(trainer)
@@ -250,7 +252,11 @@ def test_feedback_below_a_cut_and_backprop_above_it() -> None:
         batch.step()
 
 
-HOOKING = ["sites=every 2nd conv; source=topk", Ladder(1, (Rung(1, 1),), "feedback"), Ladder(1, (Rung(1, 1),), "dni")]
+HOOKING = [
+    "sites=every 2nd conv; source=topk",
+    WarmUp(Ladder((Rung(1, 1),), "feedback"), epochs=1),
+    WarmUp(Ladder((Rung(1, 1),), "dni"), epochs=1),
+]
 """Schedules of sources that hook the gradient at a layer's output."""
 
 
@@ -284,21 +290,26 @@ def test_an_adaptive_schedule_sees_cosine_norm_ratio_and_loss() -> None:
     model = model_of_convolutions()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     trainer = adagp.attach(
-        model, optimizer, epochs=9, batches_per_epoch=3, schedule=Adaptive(1, source="replay"), metrics_every=0
+        model,
+        optimizer,
+        epochs=9,
+        batches_per_epoch=3,
+        schedule=WarmUp(Adaptive(source="replay"), epochs=1),
+        metrics_every=0,
     )
     phases = []
     for _ in range(12):
         result = trainer.step(INPUTS, TARGETS, F.cross_entropy)
         phases.append(result.phase[0])
     assert "".join(phases) == "www" + "gbggbgggb"
-    memory = trainer.schedule.memory  # type: ignore[attr-defined]  # it is adaptive
+    memory = trainer.schedule.schedule.memory  # type: ignore[attr-defined]  # it is adaptive, after a warm-up
     assert memory.cosine == pytest.approx(1 - 0.8**5, rel=1e-5)  # a running mean; the first was 0
     assert memory.recent_loss == pytest.approx(result.loss.item(), rel=1e-5)
 
 
 def test_an_adaptive_schedule_needs_a_source_that_predicts() -> None:
     with pytest.raises(OptionError) as caught:
-        attached(model_of_convolutions(), Adaptive(1, source="zero"))
+        attached(model_of_convolutions(), WarmUp(Adaptive(source="zero"), epochs=1))
     assert str(caught.value) == (
         "an adaptive schedule measures predictions; source 'zero' learns and predicts nothing."
     )

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adagp import attach
-from adagp.schedules import Ladder, Rung
+from adagp.schedules import Ladder, Rung, Schedule, WarmUp
 
-LEARNING, PREDICTING = Ladder(warmup=10**6), Ladder(0, (Rung(1, 0),))
+LEARNING, PREDICTING = WarmUp(Ladder(), epochs=10**6), Ladder((Rung(1, 0),))
 
 
 class Counter(TorchDispatchMode):
@@ -75,7 +75,7 @@ def plain(sites: int, *, backward: bool, samples: int = 4) -> Counter:
     return counted(run)
 
 
-def under(schedule: Ladder, sites: int, samples: int = 4) -> Counter:
+def under(schedule: Schedule, sites: int, samples: int = 4) -> Counter:
     model, optimizer = build(sites)
     trainer = attach(model, optimizer, epochs=1, batches_per_epoch=10**6, schedule=schedule, metrics_every=0)
     inputs, targets = data(samples)
@@ -87,7 +87,7 @@ def under(schedule: Ladder, sites: int, samples: int = 4) -> Counter:
     [(PREDICTING, False, 50, 14), (LEARNING, True, 180, 19)],
     ids=["gp", "bp"],
 )
-def test_operators_beyond_the_plain_batch(schedule: Ladder, backward: bool, fixed: int, per_site: int) -> None:
+def test_operators_beyond_the_plain_batch(schedule: Schedule, backward: bool, fixed: int, per_site: int) -> None:
     """A number for the batch and one for each site, views among them."""
     more = {sites: under(schedule, sites).operators - plain(sites, backward=backward).operators for sites in (3, 9)}
     assert (more[9] - more[3]) / 6 <= per_site
@@ -100,7 +100,7 @@ def test_operators_beyond_the_plain_batch(schedule: Ladder, backward: bool, fixe
     ids=["gp", "gp in kept memory", "bp"],
 )
 def test_no_more_memory_of_the_size_of_the_model_is_made_than_needed(
-    schedule: Ladder, kept: bool, weights: float, monkeypatch: pytest.MonkeyPatch
+    schedule: Schedule, kept: bool, weights: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Predictions are written where the last ones were, but for a process that keeps freed memory: there, where the last
     layers were. Learning makes nothing but the true gradient, as any BP batch does, and reads that where it lies."""

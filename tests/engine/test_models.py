@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import adagp
 from adagp.models import IMAGES, MODELS, build_model
-from adagp.schedules import Ladder, Rung
+from adagp.schedules import Ladder, Rung, WarmUp
 
 NARROW = {
     "inception_v3": 1 / 16,
@@ -24,7 +24,9 @@ def test_a_bp_and_a_gp_batch(name: str) -> None:
     image = PICTURE.get(name, (3, 32, 32))
     model = build_model(name, classes=4, image=image, width=NARROW.get(name, 1 / 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    trainer = adagp.attach(model, optimizer, epochs=9, batches_per_epoch=2, schedule=Ladder(1, (Rung(1, 0),)))
+    trainer = adagp.attach(
+        model, optimizer, epochs=9, batches_per_epoch=2, schedule=WarmUp(Ladder((Rung(1, 0),)), epochs=1)
+    )
     inputs, targets = torch.randn(4, *image), torch.tensor([0, 1, 2, 3])
     weights = {f"{site.name}.weight" for site in trainer.survey.sites}
     assert len(weights) >= 4

@@ -15,7 +15,7 @@ import adagp
 from adagp.engine.trainer import Trainer
 from adagp.errors import UsageError
 from adagp.plan import Phase, Plan, Step
-from adagp.schedules import BackpropOnly, Ladder, Rung, Schedule
+from adagp.schedules import BackpropOnly, Ladder, Rung, Schedule, WarmUp
 from adagp.sites import Site
 from adagp.sources import PredictedSource, Source
 
@@ -48,8 +48,8 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
 
 
-def gp_only(warmup: int = 0) -> Ladder:
-    return Ladder(warmup, (Rung(1, 0),))
+def gp_only(warmup: int = 0) -> Schedule:
+    return WarmUp(Ladder((Rung(1, 0),)), epochs=warmup)
 
 
 def trainer_for(model: nn.Module, schedule: Schedule, **options: Any) -> Trainer:
@@ -67,7 +67,7 @@ def assert_equal_states(one: dict[str, Tensor], other: dict[str, Tensor]) -> Non
         assert torch.equal(value, other[name]), name
 
 
-@pytest.mark.parametrize("schedule", [BackpropOnly(), Ladder(warmup=9)])
+@pytest.mark.parametrize("schedule", [BackpropOnly(), WarmUp(Ladder(), epochs=9)])
 @pytest.mark.parametrize("make_optimizer", [sgd, lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)])
 def test_phase_bp_is_bit_equal_to_a_plain_loop(
     schedule: Schedule, make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
@@ -168,7 +168,7 @@ def test_what_is_kept_of_an_activation_is_small() -> None:
     assert source.shared(trainer.survey.sites) == []
 
 
-@pytest.mark.parametrize("schedule", [gp_only(), Ladder(warmup=1)], ids=["gp", "bp"])
+@pytest.mark.parametrize("schedule", [gp_only(), WarmUp(Ladder(), epochs=1)], ids=["gp", "bp"])
 def test_a_large_output_of_a_small_input_is_summarised_without_reading_it(
     schedule: Ladder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +243,7 @@ def test_micro_batches_of_a_gp_batch_equal_the_joined_batch() -> None:
 )  # its bfloat16 kernels crash on virtual machines that announce AMX without it
 def test_autocast_works_in_both_phases() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 5))
-    trainer = trainer_for(model, Ladder(1, (Rung(1, 1),)))
+    trainer = trainer_for(model, WarmUp(Ladder((Rung(1, 1),)), epochs=1))
     for inputs, targets in small_batches(8):
         with trainer.batch() as batch:
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -257,7 +257,7 @@ def test_autocast_works_in_both_phases() -> None:
 
 def test_gradient_scaler_gives_the_same_weights_as_no_scaler() -> None:
     one, other = small_model(dropout=0.0), small_model(dropout=0.0)
-    schedule = Ladder(1, (Rung(1, 1),))
+    schedule = WarmUp(Ladder((Rung(1, 1),)), epochs=1)
     scaled = trainer_for(one, schedule, scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
     plain = trainer_for(other, schedule)
     for inputs, targets in small_batches(8):
@@ -285,7 +285,7 @@ def test_recomputed_forwards_are_not_watched_twice() -> None:
             seen.append(site.name)
             super().watch(site, inputs, output)
 
-    trainer = trainer_for(model, Ladder(warmup=1), sources={"predicted": Counting()})
+    trainer = trainer_for(model, WarmUp(Ladder(), epochs=1), sources={"predicted": Counting()})
     trainer.step(torch.randn(4, 6), torch.tensor([0, 1, 2, 3]), F.cross_entropy)
     assert seen == ["first", "last"]
 
@@ -380,7 +380,7 @@ def test_autograd_does_not_compute_what_the_plan_replaces() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
 def test_the_guard_refuses_and_the_phase_goes_on_by_backprop(value: float) -> None:
     """4:1 with a source that goes bad: GP is refused once a phase, changes nothing, and backprop takes over."""
-    schedule = Ladder(1, (Rung(3, 1),), source="broken")
+    schedule = WarmUp(Ladder((Rung(3, 1),), source="broken"), epochs=1)
     model = small_model(dropout=0.0)
 
     class Broken(Constant):
@@ -400,7 +400,7 @@ def test_the_guard_refuses_and_the_phase_goes_on_by_backprop(value: float) -> No
 
 def test_a_guarded_phase_ends_with_its_epoch() -> None:
     trainer = trainer_for(
-        small_model(), Ladder(0, (Rung(1, 0),), source="broken"), sources={"broken": Constant(float("nan"))}
+        small_model(), Ladder((Rung(1, 0),), source="broken"), sources={"broken": Constant(float("nan"))}
     )
     phases = [trainer.step(*batch, F.cross_entropy) for batch in small_batches(6)]
     assert [one.guarded for one in phases] == [True, False, False, False, True, False]
@@ -458,7 +458,7 @@ def test_an_error_in_the_body_leaves_all_as_it_was() -> None:
 
 def test_non_finite_true_gradients_teach_nothing() -> None:
     model = small_model(dropout=0.0)
-    trainer = trainer_for(model, Ladder(warmup=1))
+    trainer = trainer_for(model, WarmUp(Ladder(), epochs=1))
     inputs, targets = small_batches(1)[0]
     predictor = copy.deepcopy(trainer.sources["predicted"].state_dict()["network"])
     trainer.step(inputs, targets, lambda output, aims: F.cross_entropy(output, aims) * float("inf"))
@@ -470,7 +470,7 @@ def test_non_finite_true_gradients_teach_nothing() -> None:
 def test_attaching_and_training_leave_no_trace_in_the_model() -> None:
     model = small_model()
     keys, names = list(model.state_dict()), [name for name, _ in model.named_modules()]
-    trainer = trainer_for(model, Ladder(1, (Rung(1, 1),)))
+    trainer = trainer_for(model, WarmUp(Ladder((Rung(1, 1),)), epochs=1))
     for inputs, targets in small_batches(8):
         trainer.step(inputs, targets, F.cross_entropy)
     assert list(model.state_dict()) == keys
@@ -495,7 +495,7 @@ def test_several_inputs_are_passed_as_arguments() -> None:
         def forward(self, one: Tensor, other: Tensor) -> Tensor:
             return self.layer(one + other)  # type: ignore[no-any-return]
 
-    trainer = trainer_for(Sum(), Ladder(1, (Rung(1, 1),)))
+    trainer = trainer_for(Sum(), WarmUp(Ladder((Rung(1, 1),)), epochs=1))
     for _ in range(8):
         trainer.step((torch.randn(4, 3), torch.randn(4, 3)), torch.tensor([0, 1, 2, 3]), F.cross_entropy)
     assert trainer.at == Step(2, 0)

@@ -6,9 +6,19 @@ from pathlib import Path
 import pytest
 
 from adagp.errors import OptionError, RunError
-from adagp.hw import Run, recorded_run, scheduled_run
+from adagp.hw import Convolution, Linear, Run, Workload, recorded_run, scheduled_run
+from adagp.hw.runs import plan_key
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
-from adagp.schedules import Schedule, parse_schedule
+from adagp.schedules import Schedule, WarmUp, parse_schedule
+
+WORKLOAD = Workload(
+    "three",
+    (
+        Convolution("a", 3, 16, (3, 3), (8, 8), (8, 8), input_gradient=False),
+        Convolution("b", 16, 16, (3, 3), (8, 8), (8, 8)),
+        Linear("c", 1, 1024, 10),
+    ),
+)
 
 
 def test_counts_are_those_of_walking_every_batch() -> None:
@@ -47,6 +57,38 @@ class ByLayer(Schedule):
     @property
     def sources(self) -> frozenset[str]:
         return frozenset({"zero"})
+
+
+@pytest.mark.parametrize("text", ["1:1", "epochs:1:1", "approx:2"])
+@pytest.mark.parametrize("batches", [1, 5, 8, 11])
+def test_a_warm_up_may_end_within_an_epoch(text: str, batches: int) -> None:
+    schedule = WarmUp(parse_schedule(text, 6, 0), batches=batches, batches_per_epoch=4)
+    run = scheduled_run(schedule, 6, samples=4, batch=1, workload=WORKLOAD)
+    assert run.phases == Counter(schedule.phase(Step(epoch, batch)) for epoch in range(6) for batch in range(4))
+    assert run.phases[Phase.WARMUP] == batches
+
+
+def test_patterns_choose_among_the_layers_of_the_workload() -> None:
+    run = scheduled_run(parse_schedule("approx:2", 2, source="zero"), 2, 10, 1, WORKLOAD)
+    assert run.counts == ((BACKPROP_ALL, 10), (Plan(Phase.GP, by_site={"b": "zero"}), 10))
+    run = scheduled_run(parse_schedule("sites=cut at c; batches=4:1", 2, source="zero"), 2, 10, 1, WORKLOAD)
+    cut = Plan(Phase.GP, by_site={"a": "zero", "b": "zero"}, held=frozenset({"a", "b"}))
+    assert run.counts == ((cut, 16), (BACKPROP_ALL, 4))
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_a_schedule_that_decides_during_the_run_is_refused(warmup: int) -> None:
+    with pytest.raises(OptionError) as raised:
+        scheduled_run(parse_schedule("adaptive", 9, warmup), 9, 10, 1, WORKLOAD)
+    assert str(raised.value) == (
+        "an adaptive schedule decides during the run, so it cannot be simulated before it. "
+        "Train with it, then replay that run: adagp simulate --from-run RUN."
+    )
+
+
+def test_plans_that_hold_other_parameters_are_counted_apart() -> None:
+    plans = [Plan(Phase.GP, by_site={"a": "zero"}, held=frozenset(held)) for held in ("", "a")]
+    assert plan_key(plans[0]) != plan_key(plans[1])
 
 
 def test_plans_by_layer_are_counted_apart() -> None:

@@ -154,3 +154,19 @@ def test_layers_of_one_batch_add_up_to_the_baseline(simulation: Simulation) -> N
 
 def test_all_dataflows_are_registered() -> None:
     assert list(DATAFLOWS) == ["ws", "os", "is", "rs"]
+
+
+def test_a_cut_costs_a_backward_pass_that_stops_by_hand() -> None:
+    """Two of three batches stop above the stem and the middle layer; nothing is predicted, so all is passes of layers."""
+    accelerator = Accelerator(bandwidth=inf)
+    schedule = parse_schedule("sites=cut at depthwise; batches=2:1", 1, source="zero")
+    found = simulate(WORKLOAD, accelerator, scheduled_run(schedule, 1, 300, 100, WORKLOAD), ("efficient",))
+    forward = sum(stage.forward.cycles for stage in found.stages)
+    stem, middle, depthwise, head = found.stages
+    above = depthwise.weight_gradient.cycles + head.input_gradient.cycles + head.weight_gradient.cycles
+    below = stem.weight_gradient.cycles + middle.input_gradient.cycles + middle.weight_gradient.cycles
+    full = below + depthwise.input_gradient.cycles + above
+    by_phase = {phase: cost.cycles for phase, cost in found.outcomes["efficient"].by_phase.items()}
+    assert by_phase == {Phase.GP: 2 * (forward + above), Phase.BP: forward + full}
+    assert found.baseline.cost.cycles == 3 * (forward + full)
+    assert above < full

@@ -20,15 +20,19 @@ def test_the_defaults_are_the_papers() -> None:
     own = {"predictor_lr": 1e-4, "predictor_scheduler": "multistep", "predictor_parts": 1}
     assert config.method_options == {**own, "normalize": False, "hold_norm": False}
     assert TrainConfig(method="remap").method_options["predictor_scheduler"] == "plateau"
-    assert TrainConfig(epochs=90).schedule() == Ladder()
-    assert TrainConfig(epochs=45, method="remap").schedule() == EpochAlternation(5, Rung(3, 1))
+    assert TrainConfig(epochs=90).schedule() == WarmUp(Ladder(), epochs=10)
+    assert TrainConfig(epochs=45, method="remap").schedule() == WarmUp(EpochAlternation(Rung(3, 1)), epochs=5)
     assert TrainConfig(method="bp").schedule() == BackpropOnly()
     assert TrainConfig(method="bp", ratio="bp").schedule() == BackpropOnly()
 
 
 def test_the_source_follows_the_method() -> None:
-    assert TrainConfig(method="remap", ratio="3:1", warmup=2).schedule() == Ladder(2, (Rung(3, 1),), "remapped")
-    assert TrainConfig(ratio="epochs:1:2", warmup=2).schedule() == EpochAlternation(2, Rung(1, 2), "predicted")
+    assert TrainConfig(method="remap", ratio="3:1", warmup=2).schedule() == WarmUp(
+        Ladder((Rung(3, 1),), "remapped"), epochs=2
+    )
+    assert TrainConfig(ratio="epochs:1:2", warmup=2).schedule() == WarmUp(
+        EpochAlternation(Rung(1, 2), "predicted"), epochs=2
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,7 +232,7 @@ def test_batches_are_as_many_epochs_as_they_need() -> None:
     config = TrainConfig(batches=600, warmup_batches=60, ratio="1:1")
     assert [config.fit(per_epoch).epochs for per_epoch in (391, 300, 600, 1000)] == [2, 2, 1, 1]
     assert parsed(config.fit(391).command()).fit(391) == config.fit(391)
-    assert config.schedule(391) == WarmUp(Ladder(0, (Rung(1, 1),)), 60, 391)
+    assert config.schedule(391) == WarmUp(Ladder((Rung(1, 1),)), batches=60, batches_per_epoch=391)
     assert TrainConfig(batches=50, warmup=30).fit(1).epochs == 50
     assert TrainConfig(epochs=7).fit(3) == TrainConfig(epochs=7)
 

@@ -7,14 +7,15 @@ import pytest
 
 from adagp.errors import OptionError, UsageError
 from adagp.plan import Phase, Plan, Step
-from adagp.schedules import Adaptive, Layout, Report
+from adagp.schedules import Adaptive, Layout, Report, Schedule, WarmUp
 
 
 class Run:
-    """Feeds an adaptive schedule batch by batch; BP batches have the given agreement and loss."""
+    """Feeds an adaptive schedule after `warmup` epochs batch by batch; BP batches have the given agreement and loss."""
 
-    def __init__(self, schedule: Adaptive, batches_per_epoch: int = 10) -> None:
-        self.schedule = schedule
+    def __init__(self, adaptive: Adaptive, warmup: int = 0, batches_per_epoch: int = 10) -> None:
+        self.adaptive = adaptive
+        self.schedule = WarmUp(adaptive, epochs=warmup)
         self.batches_per_epoch = batches_per_epoch
         self.done = 0
 
@@ -49,14 +50,14 @@ class Run:
 
 
 def test_phases_grow_while_predictions_are_good_up_to_the_longest() -> None:
-    run = Run(Adaptive(warmup=1, shortest=1, longest=4))
+    run = Run(Adaptive(shortest=1, longest=4), warmup=1)
     assert run.go(10) == "w" * 10
     assert run.go(20) == "gb" + "ggb" + "gggb" + "ggggb" * 2 + "g"
     assert run.schedule.log == []
 
 
 def test_phases_shrink_when_predictions_are_so_so() -> None:
-    run = Run(Adaptive(warmup=0, shortest=2, longest=4, good=0.4, bad=0.0))
+    run = Run(Adaptive(shortest=2, longest=4, good=0.4, bad=0.0))
     assert run.go(2 + 1 + 3 + 1 + 4 + 1) == "ggbgggbggggb"
     assert (
         run.go(4 + 1 + 3 + 1 + 2 + 1 + 2 + 1, cosine=0.1) == "ggggb" + "ggggb" + "gggb" + "g"
@@ -65,16 +66,16 @@ def test_phases_shrink_when_predictions_are_so_so() -> None:
 
 
 def test_a_rising_loss_shortens_phases_too() -> None:
-    run = Run(Adaptive(warmup=0, shortest=1, longest=8))
+    run = Run(Adaptive(shortest=1, longest=8))
     run.go(9)
-    before = run.schedule.memory.length
+    before = run.adaptive.memory.length
     run.go(before + 1, loss=1.3)
-    assert run.schedule.memory.length == before - 1
+    assert run.adaptive.memory.length == before - 1
     assert run.schedule.log == []
 
 
 def test_bad_agreement_means_a_pause_that_gets_longer() -> None:
-    run = Run(Adaptive(warmup=1, shortest=1, longest=3))
+    run = Run(Adaptive(shortest=1, longest=3), warmup=1)
     run.go(10, cosine=0.0)
     assert run.go(2 + 3 + 1 + 0, cosine=0.0) == "gb" + "bbb" + "b"
     assert run.go(5 + 9 + 1, cosine=0.0) == "b" * 15
@@ -86,20 +87,20 @@ def test_bad_agreement_means_a_pause_that_gets_longer() -> None:
     ]
     for _ in range(40):  # it becomes good: phases come back, and the next pause is a short one again
         run.go(1, cosine=0.9)
-    assert run.schedule.memory.pauses == 0
+    assert run.adaptive.memory.pauses == 0
     assert run.schedule.phase(Step(9, 0)) in (Phase.GP, Phase.BP)
     assert "g" in run.go(4, cosine=0.9)
 
 
 def test_loud_predictions_mean_a_pause() -> None:
-    run = Run(Adaptive(warmup=0))
+    run = Run(Adaptive())
     assert run.go(3, norm_ratio=7.0) == "gbb"
     assert "norm ratio 7.00" in run.schedule.log[0]
 
 
 def test_a_broken_loss_is_named_by_what_the_predictor_knew() -> None:
     for cosine, signature in ((0.6, "overfits"), (0.1, "underfits")):
-        run = Run(Adaptive(warmup=1, longest=4, bad=0.0))
+        run = Run(Adaptive(longest=4, bad=0.0), warmup=1)
         run.go(10, cosine=cosine)
         run.go(2, cosine=cosine, loss=3.0)
         assert run.schedule.log == [
@@ -109,7 +110,7 @@ def test_a_broken_loss_is_named_by_what_the_predictor_knew() -> None:
 
 
 def test_a_loss_that_is_not_finite_and_a_refusal_end_a_phase_at_once() -> None:
-    run = Run(Adaptive(warmup=0, shortest=4, longest=6))
+    run = Run(Adaptive(shortest=4, longest=6))
     assert run.go(1, loss=float("nan")) == "g"
     assert run.go(6) == "b" * 6
     assert run.go(1, guarded=True) == "g"
@@ -119,15 +120,15 @@ def test_a_loss_that_is_not_finite_and_a_refusal_end_a_phase_at_once() -> None:
         "epoch 1, batch 8: accuracy drop: the predictor underfits; the guard refused a prediction. "
         "Backprop for 12 batches.",
     ]
-    run = Run(Adaptive(warmup=0))
+    run = Run(Adaptive())
     assert run.go(1) + run.go(1, loss=float("inf")) + run.go(9) == "gb" + "b" * 8 + "g"
 
 
 def test_too_few_predicted_batches_are_named() -> None:
-    run = Run(Adaptive(warmup=0, shortest=1, longest=8))
+    run = Run(Adaptive(shortest=1, longest=8))
     run.go(11, cosine=0.0)
     assert run.schedule.log[-1] == "epoch 1: no speed-up: phases switch too often; 1 of 10 batches were predicted."
-    run = Run(Adaptive(warmup=1))
+    run = Run(Adaptive(), warmup=1)
     run.go(25)
     assert run.schedule.log == []
 
@@ -135,13 +136,13 @@ def test_too_few_predicted_batches_are_named() -> None:
 def test_it_is_deterministic_and_goes_on_exactly_from_its_state() -> None:
     numbers = random.Random(5)
     figures = [(numbers.uniform(-0.1, 0.6), numbers.uniform(0.5, 2.0)) for _ in range(120)]
-    whole = Run(Adaptive(warmup=1, longest=5))
+    whole = Run(Adaptive(longest=5), warmup=1)
     letters = "".join(whole.go(1, cosine=cosine, loss=loss) for cosine, loss in figures)
     assert {"w", "b", "g"} == set(letters)
     for stop in (5, 37, 80):
-        first = Run(Adaptive(warmup=1, longest=5))
+        first = Run(Adaptive(longest=5), warmup=1)
         begun = "".join(first.go(1, cosine=cosine, loss=loss) for cosine, loss in figures[:stop])
-        second = Run(Adaptive(warmup=1, longest=5))
+        second = Run(Adaptive(longest=5), warmup=1)
         second.schedule.load_state_dict(json.loads(json.dumps(first.schedule.state_dict())))
         second.done = first.done
         rest = "".join(second.go(1, cosine=cosine, loss=loss) for cosine, loss in figures[stop:])
@@ -150,18 +151,23 @@ def test_it_is_deterministic_and_goes_on_exactly_from_its_state() -> None:
 
 
 def test_a_trainer_gets_a_copy_that_has_observed_nothing() -> None:
-    run = Run(Adaptive(warmup=0))
+    run = Run(Adaptive())
     run.go(9)
-    fresh = run.schedule.resolve(Layout(()))
-    assert fresh == run.schedule
-    assert fresh.memory == Adaptive(warmup=0).memory != run.schedule.memory
+    fresh = run.adaptive.resolve(Layout(()))
+    assert fresh == run.adaptive
+    assert fresh.memory == Adaptive().memory != run.adaptive.memory
 
 
 def test_plans_and_names() -> None:
-    schedule = Adaptive(warmup=1, source="feedback")
+    schedule = WarmUp(Adaptive(source="feedback"), epochs=1)
     assert schedule.plan(Step(1, 0)) == Plan(Phase.GP, default="feedback", hold_rest=True)
     assert schedule.sources == {"feedback"}
     assert (schedule.label(0), schedule.label(1)) == ("warm-up", "adaptive")
+    for counted in (schedule, schedule.schedule):
+        refuses_to_be_counted(counted)
+
+
+def refuses_to_be_counted(schedule: Schedule) -> None:
     with pytest.raises(UsageError) as caught:
         schedule.count(3, 10)
     assert str(caught.value) == (

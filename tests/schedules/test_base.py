@@ -1,8 +1,8 @@
 from adagp.plan import BACKPROP, Phase, Plan
-from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Row, Rung
+from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Row, Rung, WarmUp
 from adagp.schedules.base import predicted_plan
 
-SMALL = Ladder(warmup=1, rungs=(Rung(4, 1, 2), Rung(1, 1)))
+SMALL = WarmUp(Ladder(rungs=(Rung(4, 1, 2), Rung(1, 1))), epochs=1)
 
 
 def test_table_verbatim() -> None:
@@ -16,7 +16,7 @@ def test_table_verbatim() -> None:
 
 
 def test_table_of_whole_epochs_verbatim() -> None:
-    schedule = EpochAlternation(warmup=1, ratio=Rung(2, 1))
+    schedule = WarmUp(EpochAlternation(ratio=Rung(2, 1)), epochs=1)
     assert schedule.table(epochs=5, batches_per_epoch=10).splitlines() == [
         "   epochs  ratio           bp       gp  gp share",
         "      1-1  warm-up         10        0     0.000",

@@ -3,60 +3,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
-from adagp.schedules import EpochAlternation, Ladder, Rung
-from adagp.schedules.ladder import scaled_warmup
+from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
+from adagp.schedules import EpochAlternation, Ladder, Rung, Schedule
 
 RATIOS = st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(any)
 RUNGS = st.lists(st.tuples(RATIOS, st.integers(1, 4)), min_size=1, max_size=4)
 
 
-def letters(schedule: Ladder | EpochAlternation, epoch: int, batches: int) -> str:
+def letters(schedule: Schedule, epoch: int, batches: int) -> str:
     names = {Phase.WARMUP: "w", Phase.BP: "b", Phase.GP: "g"}
     return "".join(names[schedule.plan(Step(epoch, batch)).phase] for batch in range(batches))
 
 
-def test_the_papers_run_counted_by_hand() -> None:
-    """90 epochs of 60 batches, so that every ratio divides the epoch."""
-    paper = Ladder()
-    by_hand = {"warm-up": 10 * 0, "4:1": 4 * 48, "3:1": 4 * 45, "2:1": 4 * 40, "1:1": 68 * 30}
-    rows = paper.rows(epochs=90, batches_per_epoch=60)
-    assert {row.label: row.batches.get(Phase.GP, 0) for row in rows} == by_hand
-    assert [(row.first + 1, row.last + 1) for row in rows] == [(1, 10), (11, 14), (15, 18), (19, 22), (23, 90)]
-    assert paper.count(epochs=90, batches_per_epoch=60) == {Phase.WARMUP: 600, Phase.BP: 2228, Phase.GP: 2572}
-    assert round(paper.predicted_share(epochs=90, batches_per_epoch=60), 3) == 0.476
-
-
 def test_every_epoch_begins_anew_with_phase_gp() -> None:
-    ladder = Ladder(warmup=1, rungs=(Rung(4, 1, 1), Rung(2, 3)))
-    assert [letters(ladder, epoch, 7) for epoch in range(4)] == ["wwwwwww", "ggggbgg", "ggbbbgg", "ggbbbgg"]
+    ladder = Ladder((Rung(4, 1, 1), Rung(2, 3)))
+    assert [letters(ladder, epoch, 7) for epoch in range(3)] == ["ggggbgg", "ggbbbgg", "ggbbbgg"]
 
 
-@given(RUNGS, st.integers(0, 3), st.integers(1, 12), st.booleans())
+@given(RUNGS, st.integers(1, 12), st.booleans())
 def test_plans_equal_a_ladder_written_out(
-    parts: list[tuple[tuple[int, int], int]], warmup: int, batches: int, open_end: bool
+    parts: list[tuple[tuple[int, int], int]], batches: int, open_end: bool
 ) -> None:
     rungs = [Rung(*ratio, epochs) for ratio, epochs in parts]
-    written: list[str] = ["w" * batches] * warmup
+    written: list[str] = []
     for (predicted, true), epochs in parts:
         written += [("g" * predicted + "b" * true) * batches] * epochs
     written += written[-1:] * 3  # the last rung goes on, whether it says so or not
     if open_end:
         rungs[-1] = Rung(*parts[-1][0])
-    ladder = Ladder(warmup, tuple(rungs))
+    ladder = Ladder(tuple(rungs))
     assert [letters(ladder, epoch, batches) for epoch in range(len(written))] == [text[:batches] for text in written]
 
 
-@given(RATIOS, st.integers(0, 3), st.integers(1, 5))
-def test_whole_epochs_alternate(ratio: tuple[int, int], warmup: int, batches: int) -> None:
-    schedule = EpochAlternation(warmup, Rung(*ratio))
-    written = "w" * warmup + ("g" * ratio[0] + "b" * ratio[1]) * 3
+@given(RATIOS, st.integers(1, 5))
+def test_whole_epochs_alternate(ratio: tuple[int, int], batches: int) -> None:
+    schedule = EpochAlternation(Rung(*ratio))
+    written = ("g" * ratio[0] + "b" * ratio[1]) * 3
     assert [letters(schedule, epoch, batches) for epoch in range(len(written))] == [one * batches for one in written]
 
 
 def test_plans_name_the_source() -> None:
-    ladder = Ladder(warmup=1, rungs=(Rung(1, 1),), source="own")
-    assert ladder.plan(Step(0, 0)) is WARM_UP
+    ladder = Ladder((Rung(1, 1),), source="own")
     assert ladder.plan(Step(1, 0)) == Plan(Phase.GP, default="own", hold_rest=True)
     assert ladder.plan(Step(1, 1)) is BACKPROP_ALL
     assert ladder.sources == {"own"}
@@ -64,16 +51,15 @@ def test_plans_name_the_source() -> None:
 
 
 def test_labels() -> None:
-    assert [Ladder(1, (Rung(4, 1, 1), Rung(1, 1))).label(epoch) for epoch in range(3)] == ["warm-up", "4:1", "1:1"]
-    assert [EpochAlternation(1, Rung(1, 1)).label(epoch) for epoch in range(3)] == ["warm-up", "all gp", "all bp"]
+    assert [Ladder((Rung(4, 1, 1), Rung(1, 1))).label(epoch) for epoch in range(3)] == ["4:1", "1:1", "1:1"]
+    assert [EpochAlternation(Rung(1, 1)).label(epoch) for epoch in range(3)] == ["all gp", "all bp", "all gp"]
 
 
 def test_the_ladder_shrinks_with_the_run() -> None:
     assert Ladder.scaled(90) == Ladder()
-    assert Ladder.scaled(180) == Ladder(20, (Rung(4, 1, 8), Rung(3, 1, 8), Rung(2, 1, 8), Rung(1, 1)))
-    assert Ladder.scaled(20) == Ladder(2, (Rung(4, 1, 1), Rung(3, 1, 1), Rung(2, 1, 1), Rung(1, 1)))
-    assert Ladder.scaled(20, warmup=0, source="own") == Ladder(0, Ladder.scaled(20).rungs, "own")
-    assert [scaled_warmup(epochs) for epochs in (1, 9, 20, 90)] == [1, 1, 2, 10]
+    assert Ladder.scaled(180) == Ladder((Rung(4, 1, 8), Rung(3, 1, 8), Rung(2, 1, 8), Rung(1, 1)))
+    assert Ladder.scaled(20) == Ladder((Rung(4, 1, 1), Rung(3, 1, 1), Rung(2, 1, 1), Rung(1, 1)))
+    assert Ladder.scaled(20, source="own") == Ladder(Ladder.scaled(20).rungs, "own")
 
 
 @pytest.mark.parametrize(("predicted", "true"), [(0, 0), (-1, 1), (1, -1)])
@@ -90,13 +76,6 @@ def test_a_rung_lasts_an_epoch_at_least() -> None:
     with pytest.raises(OptionError) as caught:
         Rung(4, 1, 0)
     assert str(caught.value) == "a rung lasts at least 1 epoch; got 0 for 4:1."
-
-
-@pytest.mark.parametrize("kind", [Ladder, EpochAlternation])
-def test_a_negative_warm_up_is_refused(kind: type[Ladder | EpochAlternation]) -> None:
-    with pytest.raises(OptionError) as caught:
-        kind(warmup=-1)
-    assert str(caught.value) == "warm-up is -1 epochs; it must be 0 or more."
 
 
 def test_a_ladder_has_rungs_and_only_the_last_is_open() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from adagp.errors import OptionError, UsageError
 from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
-from adagp.schedules import Layer, Layout, Pattern, parse_schedule
+from adagp.schedules import Layer, Layout, Pattern, WarmUp, parse_schedule
 
 
 def convolutions(count: int, measured: bool = False) -> Layout:
@@ -35,7 +35,7 @@ def test_about_a_quarter_of_the_cells_is_approximated(text: str) -> None:
 
 
 def test_everything_else_is_trained_by_backprop() -> None:
-    schedule = Pattern("every 2nd conv", "every 2nd", "topk", warmup=1).resolve(convolutions(3))
+    schedule = WarmUp(Pattern("every 2nd conv", "every 2nd", "topk"), epochs=1).resolve(convolutions(3))
     assert schedule.plan(Step(0, 1)) == WARM_UP
     assert schedule.plan(Step(1, 0)) == BACKPROP_ALL
     assert schedule.plan(Step(1, 1)) == Plan(Phase.GP, by_site={"conv2": "topk"})
@@ -88,10 +88,11 @@ def test_the_first_site_is_refused_unless_allowed(sites: str) -> None:
 )
 def test_the_text_is_read_back(text: str) -> None:
     schedule = parse_schedule(text, epochs=5, warmup=2, source="zero")
-    assert isinstance(schedule, Pattern)
+    assert isinstance(schedule, WarmUp)
+    assert isinstance(schedule.schedule, Pattern)
     assert schedule.text == text
-    assert schedule.warmup == 2
-    assert parse_schedule(schedule.text, 5, 2, schedule.source) == schedule
+    assert schedule.epochs == 2
+    assert parse_schedule(schedule.text, 5, 2, schedule.schedule.source) == schedule
 
 
 def test_a_published_pattern_in_clauses_is_the_published_schedule() -> None:

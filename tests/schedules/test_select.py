@@ -104,3 +104,10 @@ def test_patterns_that_match_nothing(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         chosen(text)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["all", "conv1", "cut 40%", "cut at conv1"])
+def test_a_model_without_sites_has_nothing_to_choose_from(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        select(read_sites(text)[0], Layout((), measured=True))
+    assert str(caught.value) == "the schedule chooses among the model's sites, but it has none."

@@ -1,37 +1,44 @@
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.schedules import Adaptive, BackpropOnly, EpochAlternation, Ladder, Rung, Schedule, parse_schedule
+from adagp.plan import Step
+from adagp.schedules import (
+    SCHEDULE_FORMS,
+    Adaptive,
+    BackpropOnly,
+    EpochAlternation,
+    Ladder,
+    Rung,
+    Schedule,
+    WarmUp,
+    parse_schedule,
+    schedule_forms,
+)
 
 RATIOS = st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(any)
 BOUNDED = st.builds(lambda ratio, epochs: Rung(ratio[0], ratio[1], epochs), RATIOS, st.integers(1, 30))
 OPEN = st.builds(lambda ratio: Rung(*ratio), RATIOS)
 SOURCES = st.sampled_from(["predicted", "remapped", "own"])
 LADDERS = st.builds(
-    lambda warmup, first, last, source: Ladder(warmup, (*first, last), source),
-    st.integers(0, 20),
-    st.lists(BOUNDED, max_size=4),
-    BOUNDED | OPEN,
-    SOURCES,
+    lambda first, last, source: Ladder((*first, last), source), st.lists(BOUNDED, max_size=4), BOUNDED | OPEN, SOURCES
 )
-ALTERNATIONS = st.builds(EpochAlternation, st.integers(0, 20), OPEN, SOURCES)
-
-
+ALTERNATIONS = st.builds(EpochAlternation, OPEN, SOURCES)
 ADAPTIVE = st.builds(
-    lambda warmup, low, more, source: Adaptive(warmup, low, low + more, source),
-    st.integers(0, 20),
-    st.integers(1, 9),
-    st.integers(0, 9),
-    SOURCES,
+    lambda low, more, source: Adaptive(low, low + more, source), st.integers(1, 9), st.integers(0, 9), SOURCES
 )
 
 
-@given(LADDERS | ALTERNATIONS | ADAPTIVE)
-def test_a_schedule_is_read_back_from_its_text(schedule: Ladder | EpochAlternation | Adaptive) -> None:
-    epochs = schedule.warmup + 1
-    assert parse_schedule(schedule.text, epochs, schedule.warmup, schedule.source) == schedule
+@given(LADDERS | ALTERNATIONS | ADAPTIVE, st.integers(0, 20))
+def test_a_schedule_is_read_back_from_its_text(schedule: Ladder | EpochAlternation | Adaptive, warmup: int) -> None:
+    whole = WarmUp(schedule, epochs=warmup) if warmup else schedule
+    assert parse_schedule(whole.text, warmup + 1, warmup, schedule.source) == whole
 
 
 def test_backprop_only_is_read_back_from_its_text() -> None:
@@ -41,25 +48,27 @@ def test_backprop_only_is_read_back_from_its_text() -> None:
 @pytest.mark.parametrize(
     ("text", "schedule"),
     [
-        ("ladder", Ladder(3, (Rung(4, 1, 1), Rung(3, 1, 1), Rung(2, 1, 1), Rung(1, 1)))),
-        ("paper", Ladder(10, (Rung(4, 1, 4), Rung(3, 1, 4), Rung(2, 1, 4), Rung(1, 1)))),
-        ("3:1", Ladder(3, (Rung(3, 1),))),
-        ("4:1x4, 2:1x8 ,1:1", Ladder(3, (Rung(4, 1, 4), Rung(2, 1, 8), Rung(1, 1)))),
-        ("epochs:3:1", EpochAlternation(3, Rung(3, 1), "predicted")),
+        ("ladder", WarmUp(Ladder((Rung(4, 1, 1), Rung(3, 1, 1), Rung(2, 1, 1), Rung(1, 1))), epochs=3)),
+        ("paper", WarmUp(Ladder((Rung(4, 1, 4), Rung(3, 1, 4), Rung(2, 1, 4), Rung(1, 1))), epochs=10)),
+        ("3:1", WarmUp(Ladder((Rung(3, 1),)), epochs=3)),
+        ("4:1x4, 2:1x8 ,1:1", WarmUp(Ladder((Rung(4, 1, 4), Rung(2, 1, 8), Rung(1, 1))), epochs=3)),
+        ("epochs:3:1", WarmUp(EpochAlternation(Rung(3, 1), "predicted"), epochs=3)),
         ("bp", BackpropOnly()),
-        ("adaptive", Adaptive(3, 1, 8)),
-        ("adaptive:2-16", Adaptive(3, 2, 16)),
+        ("adaptive", WarmUp(Adaptive(1, 8), epochs=3)),
+        ("adaptive:2-16", WarmUp(Adaptive(2, 16), epochs=3)),
     ],
 )
 def test_every_form(text: str, schedule: Schedule) -> None:
     assert parse_schedule(text, epochs=30) == schedule
 
 
-@pytest.mark.parametrize("text", ["ladder", "paper", "3:1", "epochs:3:1"])
+@pytest.mark.parametrize("text", ["ladder", "paper", "3:1", "epochs:3:1", "adaptive", "approx:1"])
 def test_warm_up_and_source_go_into_every_form(text: str) -> None:
     schedule = parse_schedule(text, epochs=30, warmup=7, source="own")
-    assert isinstance(schedule, Ladder | EpochAlternation)
-    assert (schedule.warmup, schedule.source) == (7, "own")
+    assert isinstance(schedule, WarmUp)
+    assert schedule.epochs == 7
+    assert schedule.sources == {"own"}
+    assert parse_schedule(text, epochs=30, warmup=0, source="own") == schedule.schedule
 
 
 def test_the_papers_ladder_prints_as_in_the_paper() -> None:
@@ -107,3 +116,65 @@ def test_a_warm_up_as_long_as_the_run_is_refused(
         f"warm-up of {kept} epochs does not fit a run of {epochs}: nothing would be predicted. "
         f"Give --warmup 0 to {highest}, or more epochs."
     )
+
+
+OWN = """
+from dataclasses import dataclass
+from adagp import Phase, Plan, Schedule, Step
+from adagp.schedules import SCHEDULE_FORMS, TextForm
+
+@dataclass(frozen=True)
+class Every(Schedule):
+    number: int
+    source: str
+
+    def plan(self, step: Step) -> Plan:
+        taken = (step.batch + 1) % self.number == 0
+        return Plan(Phase.GP, default=self.source, hold_rest=True) if taken else Plan(Phase.BP)
+
+    def label(self, epoch: int) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        return f"every:{self.number}"
+
+    @property
+    def sources(self) -> frozenset[str]:
+        return frozenset({self.source})
+
+def read(text: str, epochs: int, source: str) -> Schedule:
+    return Every(int(text[len("every:"):]), source)
+
+SCHEDULE_FORMS.add("every=N", TextForm(r"every=\\d+", read))
+SCHEDULE_FORMS.add("every:N", TextForm(r"every:\\d+", read, warmup=lambda epochs: epochs // 2))
+"""
+
+
+@pytest.fixture
+def own_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A user's file with a schedule and two forms of it, imported."""
+    monkeypatch.setattr(SCHEDULE_FORMS, "_things", {name: SCHEDULE_FORMS[name] for name in SCHEDULE_FORMS})
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_schedule.py").write_text(OWN)
+    import_module("own_schedule")
+    yield
+    del sys.modules["own_schedule"]
+
+
+@pytest.mark.usefixtures("own_forms")
+def test_a_form_of_ones_own_is_read_and_listed() -> None:
+    schedule = parse_schedule("every:3", epochs=5, source="zero")
+    assert "".join(schedule.phase(Step(2, batch))[0] for batch in range(7)) == "bbgbbgb"
+    assert [schedule.label(epoch) for epoch in range(4)] == ["warm-up", "warm-up", "every:3", "every:3"]
+    assert parse_schedule(schedule.text, epochs=5, source="zero") == schedule
+    assert schedule_forms().endswith(", sites=...; batches=..., every=N, every:N")
+    with pytest.raises(OptionError, match=r"^cannot read the ratio 'every:x'\. Allowed forms: ladder, .*, every:N\.$"):
+        parse_schedule("every:x", epochs=5)
+
+
+@pytest.mark.usefixtures("own_forms")
+def test_the_form_that_was_registered_last_is_asked_first() -> None:
+    assert parse_schedule("every=3", epochs=1, warmup=0).text == "every:3"
+    with pytest.raises(OptionError, match=r"^cannot read 'every=x' in the schedule 'every=x'\. Its clauses"):
+        parse_schedule("every=x", epochs=1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import adagp
 from adagp.errors import OptionError
 from adagp.plan import Step
-from adagp.schedules import Ladder, Rung
+from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sites import Site, survey
 from adagp.sources import LearningOptions, Moment, RunningNorms, SyntheticSource
 from adagp.sources.support.local import weight_gradient
@@ -68,7 +68,7 @@ def test_it_learns_the_gradient_at_the_output() -> None:
             optimizer,
             epochs=9,
             batches_per_epoch=150,
-            schedule=Ladder(1, (Rung(1, 0),), "own"),
+            schedule=WarmUp(Ladder((Rung(1, 0),), "own"), epochs=1),
             sources={"own": source},
         )
         generator = torch.Generator().manual_seed(3)

@@ -15,8 +15,9 @@ from adagp.figures.style import check_picture_path
 from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
 from adagp.hw import simulate as run_simulation
 from adagp.hw.report import simulation_report
+from adagp.hw.runs import refuse_adaptive
 from adagp.methods import find_source
-from adagp.schedules import parse_schedule
+from adagp.schedules import Schedule, parse_schedule
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
 
@@ -120,7 +121,8 @@ def simulate(
         check_picture_path(plot)
     origin = find_origin(model, from_run, dataset, parse_shape(input_), width)
     plan = RunOptions(batch, epochs, samples, ratio, warmup, find_source(method).source)
-    simulation = run_simulation(origin.workload(), accelerator, plan.run(origin), designs)
+    run = plan.run(origin)
+    simulation = run_simulation(origin.workload(), accelerator, run, designs)
     if save_workload is not None:
         simulation.workload.save(save_workload)
     if plot is not None:
@@ -167,11 +169,17 @@ class RunOptions:
                 raise OptionError(f"--{given[0]} is recorded in the run that is replayed; leave it out.")
             return origin.recorded.run
         epochs = self.epochs_of(origin)
+        schedule = self.schedule(epochs)
+        samples = origin.samples if self.samples is None else self.samples
+        return scheduled_run(schedule, epochs, samples, 128 if self.batch is None else self.batch, origin.workload())
+
+    def schedule(self, epochs: int) -> Schedule:
+        """Return the schedule of a run of `epochs`; refuse one that cannot be simulated."""
         if epochs < 1:
             raise OptionError(f"epochs is {epochs}; it must be 1 or more.")
         schedule = parse_schedule(self.ratio, epochs, self.warmup, self.source)
-        samples = origin.samples if self.samples is None else self.samples
-        return scheduled_run(schedule, epochs, samples, 128 if self.batch is None else self.batch)
+        refuse_adaptive(schedule)
+        return schedule
 
 
 def print_tables(simulation: Simulation, report: dict[str, Any]) -> None:

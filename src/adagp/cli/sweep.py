@@ -92,7 +92,9 @@ def sweep(
             MODELS[name]
     if plot is not None:
         check_picture_path(plot)
-    rows = list(_with_progress(grid, RunOptions(batch, epochs, None, ratio, warmup)))
+    options = RunOptions(batch, epochs, None, ratio, warmup)
+    options.schedule(epochs)
+    rows = list(_with_progress(grid, options))
     if out is None:
         write_rows(rows, sys.stdout)
     else:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from adagp.errors import OptionError
@@ -36,14 +37,15 @@ def find_origin(
     if model.endswith(".json"):
         workload = load_workload(Path(model))
         return Origin(lambda: workload, dataset, info.train)
-    return Origin(lambda: model_workload(model, dataset, shape, width), dataset, info.train)
+    return Origin(cache(lambda: model_workload(model, dataset, shape, width)), dataset, info.train)
 
 
 def _replay(model: str | None, recorded: Recorded, shape: tuple[int, ...] | None) -> Origin:
     """The run's own model, unless another is named: what would this run's phases have been worth there?"""
     config = recorded.config
     dataset, name, width = str(config["dataset"]), model or str(config["model"]), float(config.get("width", 1.0))
-    return Origin(lambda: model_workload(name, dataset, shape, width), dataset, dataset_info(dataset).train, recorded)
+    workload = cache(lambda: model_workload(name, dataset, shape, width))
+    return Origin(workload, dataset, dataset_info(dataset).train, recorded)
 
 
 def parse_shape(text: str | None) -> tuple[int, ...] | None:

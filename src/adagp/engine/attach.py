@@ -55,7 +55,7 @@ def attach(
     if isinstance(schedule, str):
         schedule = parse_schedule(schedule, epochs, warmup)
     elif warmup is not None:
-        raise OptionError("warmup goes with a schedule in text form; a Schedule object has its own.")
+        raise OptionError("warmup goes with a schedule in text form; put a WarmUp around a Schedule object.")
     validation = validate(model, optimizer, exclude)
     validation.raise_problems()
     given = dict(sources or {})

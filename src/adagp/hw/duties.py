@@ -44,10 +44,10 @@ def duties(stages: Sequence[Stage], plan: Plan, accelerator: Accelerator, predic
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     """Return the index of the lowest stage that the backward pass must reach; the number of stages if there is none.
 
-    It is -1 where parameters outside of sites are trained as well: then the pass goes as far down as the model has
-    any.
+    It is -1 where all parameters outside of sites are trained as well: then the pass goes as far down as the model has
+    any. A plan that holds some of them holds those below its lowest true site.
     """
-    if not plan.hold_rest:
+    if not plan.hold_rest and not plan.held:
         return -1
     sites = (index for index, stage in enumerate(stages) if stage.is_site)
     true = (index for index in sites if source_work(plan.source_of(stages[index].layer.name)).input_gradients)

@@ -10,12 +10,14 @@ from typing import Any
 
 from adagp.errors import OptionError, RunError
 from adagp.hw.duties import source_work
+from adagp.hw.layout import workload_layout
+from adagp.hw.workload import Workload
 from adagp.methods import find_method
 from adagp.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
 
-PlanKey = tuple[str, bool, tuple[tuple[str, str], ...]]
+PlanKey = tuple[str, bool, frozenset[str], tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True)
@@ -47,30 +49,50 @@ class Run:
         return totals
 
 
-def scheduled_run(schedule: Schedule, epochs: int, samples: int, batch: int) -> Run:
-    """Return the run of `epochs` over `samples` samples under `schedule`; a last, smaller batch counts as one."""
+def scheduled_run(schedule: Schedule, epochs: int, samples: int, batch: int, workload: Workload | None = None) -> Run:
+    """Return the run of `epochs` over `samples` samples under `schedule`; a last, smaller batch counts as one.
+
+    Schedules by layer patterns need the `workload` whose layers they choose from.
+    """
+    refuse_adaptive(schedule)
     for name, value in (("epochs", epochs), ("samples", samples), ("batch", batch)):
         if value < 1:
             raise OptionError(f"{name} is {value}; it must be 1 or more.")
+    if workload is not None:
+        schedule = schedule.resolve(workload_layout(workload))
     counts = _counts(schedule, epochs, -(-samples // batch))
     return Run(batch, counts, predictor_learns=any(source_work(name).predictor for name in schedule.sources))
 
 
+def refuse_adaptive(schedule: Schedule) -> None:
+    """Refuse a schedule whose batches cannot be counted before they are trained."""
+    if schedule.adapts:
+        raise OptionError(
+            "an adaptive schedule decides during the run, so it cannot be simulated before it. "
+            "Train with it, then replay that run: adagp simulate --from-run RUN."
+        )
+
+
 def plan_key(plan: Plan) -> PlanKey:
     """Return what decides a batch's work: all of its plan but the name of its phase."""
-    return plan.default, plan.hold_rest, tuple(sorted(plan.by_site.items()))
+    return plan.default, plan.hold_rest, plan.held, tuple(sorted(plan.by_site.items()))
 
 
 @lru_cache(maxsize=256)
 def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, int], ...]:
-    """Count plans epoch by epoch; epochs of one label are alike, so one of each is walked."""
+    """Count plans epoch by epoch; epochs of one label that begin alike are alike, so one of each is walked.
+
+    Only the epoch in which a warm-up of batches ends begins otherwise than its label says.
+    """
+    alike: dict[tuple[str, Phase], list[int]] = {}
+    for epoch in range(epochs):
+        alike.setdefault((schedule.label(epoch), schedule.phase(Step(epoch, 0))), []).append(epoch)
     plans: dict[tuple[Phase, PlanKey], tuple[Plan, int]] = {}
-    for label, times in Counter(map(schedule.label, range(epochs))).items():
-        epoch = next(epoch for epoch in range(epochs) if schedule.label(epoch) == label)
+    for members in alike.values():
         for batch in range(batches):
-            plan = schedule.plan(Step(epoch, batch))
+            plan = schedule.plan(Step(members[0], batch))
             key = (plan.phase, plan_key(plan))
-            plans[key] = (plan, plans.get(key, (plan, 0))[1] + times)
+            plans[key] = (plan, plans.get(key, (plan, 0))[1] + len(members))
     return tuple(plans.values())
 
 

@@ -159,7 +159,8 @@ class TrainConfig:
     def schedule(self, batches_per_epoch: int = 1) -> Schedule:
         """Return the schedule of the run. How many batches an epoch has matters to a warm-up in batches only."""
         schedule = self._read_schedule(self.epochs)
-        return WarmUp(schedule, self.warmup_batches, batches_per_epoch) if self.warmup_batches else schedule
+        batches = self.warmup_batches
+        return WarmUp(schedule, batches=batches, batches_per_epoch=batches_per_epoch) if batches else schedule
 
     def _read_schedule(self, epochs: int) -> Schedule:
         method = self.declaration

@@ -5,10 +5,11 @@ from adagp.schedules.base import Report, Row, Schedule
 from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
 from adagp.schedules.layout import Layer, Layout
 from adagp.schedules.pattern import Pattern
-from adagp.schedules.text import parse_schedule
+from adagp.schedules.text import SCHEDULE_FORMS, TextForm, parse_schedule, schedule_forms
 from adagp.schedules.warmup import WarmUp
 
 __all__ = [
+    "SCHEDULE_FORMS",
     "Adaptive",
     "BackpropOnly",
     "EpochAlternation",
@@ -20,6 +21,8 @@ __all__ = [
     "Row",
     "Rung",
     "Schedule",
+    "TextForm",
     "WarmUp",
     "parse_schedule",
+    "schedule_forms",
 ]

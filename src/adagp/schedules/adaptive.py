@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from adagp.errors import OptionError, UsageError
-from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
-from adagp.schedules.base import Report, Row, Schedule, predicted_plan
-from adagp.schedules.ladder import check_warmup
+from adagp.errors import OptionError
+from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
+from adagp.schedules.base import Report, Schedule, predicted_plan
 from adagp.schedules.layout import Layout
 
 UNDERFIT = "accuracy drop: the predictor underfits"
@@ -46,7 +45,7 @@ class Memory:
 
 @dataclass
 class Adaptive(Schedule):
-    """Warm-up, then GP phases of `shortest` to `longest` batches, each followed by one BP batch that is measured.
+    """GP phases of `shortest` to `longest` batches, each followed by one BP batch that is measured.
 
     Agreement is the running mean of cosine and norm ratio: good from a cosine of `good` on, bad below `bad` or with
     predictions over `loudest` times as large as the truth. The loss rises if its recent mean is over 1 + `slack` times its
@@ -54,7 +53,6 @@ class Adaptive(Schedule):
     that follows without a phase growing in between.
     """
 
-    warmup: int = 1
     shortest: int = 1
     longest: int = 8
     source: str = "predicted"
@@ -67,7 +65,6 @@ class Adaptive(Schedule):
     adapts = True
 
     def __post_init__(self) -> None:
-        check_warmup(self.warmup)
         if not 1 <= self.shortest <= self.longest:
             raise OptionError(
                 f"GP phases of {self.shortest} to {self.longest} batches are not possible: "
@@ -80,7 +77,7 @@ class Adaptive(Schedule):
         self.memory = Memory(self.shortest, self.shortest)
 
     @property
-    def log(self) -> list[str]:  # type: ignore[override]  # empty in other schedules
+    def log(self) -> list[str]:
         """What went wrong and when, in words; epochs and batches are counted from 1."""
         return self.memory.log
 
@@ -88,18 +85,9 @@ class Adaptive(Schedule):
         """Return a copy that has observed nothing."""
         return replace(self)
 
-    def phase(self, step: Step) -> Phase:
-        """Return the phase of the coming batch, if `step` is its place."""
-        if step.epoch < self.warmup:
-            return Phase.WARMUP
-        return Phase.GP if self.memory.left_predicted > 0 else Phase.BP
-
     def plan(self, step: Step) -> Plan:
         """Return the plan of the coming batch, if `step` is its place."""
-        phase = self.phase(step)
-        if phase is Phase.GP:
-            return predicted_plan(self.source)
-        return WARM_UP if phase is Phase.WARMUP else BACKPROP_ALL
+        return predicted_plan(self.source) if self.memory.left_predicted > 0 else BACKPROP_ALL
 
     def observe(self, report: Report) -> None:
         """Count the batch; learn from it if it was trained by backprop; decide what comes next."""
@@ -121,12 +109,8 @@ class Adaptive(Schedule):
                 self._decide(report)
 
     def label(self, epoch: int) -> str:
-        """Return `warm-up` or `adaptive`."""
-        return "warm-up" if epoch < self.warmup else "adaptive"
-
-    def rows(self, epochs: int, batches_per_epoch: int) -> list[Row]:
-        """Refuse to foretell."""
-        raise UsageError("an adaptive schedule decides during the run; its batches cannot be counted beforehand.")
+        """Return `adaptive`."""
+        return "adaptive"
 
     @property
     def text(self) -> str:

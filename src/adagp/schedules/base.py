@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from adagp.errors import UsageError
 from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.schedules.layout import Layout
 
@@ -46,7 +47,7 @@ class Schedule(ABC):
     """A pure function from the step to a plan; one that `adapts` also of what it observed so far.
 
     The same step always gets the same plan, so a run can be resumed anywhere, every process of a distributed run agrees
-    without talking, and a schedule can be counted before it is run.
+    without talking, and a schedule can be counted before it is run. But for those that adapt, schedules are frozen dataclasses.
     """
 
     adapts: bool = False
@@ -57,8 +58,6 @@ class Schedule(ABC):
     """Whether some plan takes some sites from a source and others by backprop."""
     stops: bool = False
     """Whether the backward pass of some plan stops above the sites that come from a source."""
-    log: Sequence[str] = ()
-    """What a schedule that adapts has to say about the run so far."""
 
     @abstractmethod
     def plan(self, step: Step) -> Plan:
@@ -77,6 +76,11 @@ class Schedule(ABC):
     @abstractmethod
     def sources(self) -> frozenset[str]:
         """Every source that some plan of this schedule may name, backprop aside."""
+
+    @property
+    def log(self) -> Sequence[str]:
+        """What a schedule that adapts has to say about the run so far."""
+        return ()
 
     def resolve(self, layout: Layout) -> "Schedule":
         """Return the schedule for a model's layers; refuse what does not fit them."""
@@ -113,6 +117,8 @@ class Schedule(ABC):
 
     def rows(self, epochs: int, batches_per_epoch: int) -> list[Row]:
         """Return the schedule as runs of epochs with the same label, each with its counts of batches."""
+        if self.adapts:
+            raise UsageError("an adaptive schedule decides during the run; its batches cannot be counted beforehand.")
         rows = []
         for label, run in groupby(range(epochs), key=self.label):
             members = list(run)

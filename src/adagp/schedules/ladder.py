@@ -1,9 +1,9 @@
-"""The schedules of ADA-GP and of tensor re-mapping: a warm-up, then phases GP and BP in a ratio that changes by epochs."""
+"""The schedules of ADA-GP and of tensor re-mapping: phases GP and BP in a ratio that changes by epochs."""
 
 from dataclasses import dataclass
 
 from adagp.errors import OptionError
-from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
+from adagp.plan import BACKPROP_ALL, Plan, Step
 from adagp.schedules.base import Schedule, predicted_plan
 
 
@@ -14,12 +14,6 @@ def check_ratio(predicted: int, true: int) -> None:
             f"ratio {predicted}:{true} is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
             "for example 4:1 (four GP batches, then one BP batch)."
         )
-
-
-def check_warmup(warmup: int) -> None:
-    """Refuse a negative warm-up."""
-    if warmup < 0:
-        raise OptionError(f"warm-up is {warmup} epochs; it must be 0 or more.")
 
 
 @dataclass(frozen=True)
@@ -50,25 +44,22 @@ class Rung:
         return index % (self.predicted + self.true) < self.predicted
 
 
-PAPER_WARMUP = 10
 PAPER_EPOCHS = 90
 PAPER_RUNGS = (Rung(4, 1, 4), Rung(3, 1, 4), Rung(2, 1, 4), Rung(1, 1))
 
 
 @dataclass(frozen=True)
 class Ladder(Schedule):
-    """Warm-up epochs of backprop, then rungs of `k:m` batches, each for some epochs, the last one to the end.
+    """Rungs of `k:m` batches, each for some epochs, the last one to the end.
 
-    The defaults are the paper's: 10 epochs of warm-up, 4:1, 3:1 and 2:1 for four epochs each, then 1:1. The count starts
-    anew in each epoch, so an epoch always begins with Phase GP.
+    The default is the paper's after its warm-up of 10 epochs: 4:1, 3:1 and 2:1 for four epochs each, then 1:1. The count
+    starts anew in each epoch, so an epoch always begins with Phase GP.
     """
 
-    warmup: int = PAPER_WARMUP
     rungs: tuple[Rung, ...] = PAPER_RUNGS
     source: str = "predicted"
 
     def __post_init__(self) -> None:
-        check_warmup(self.warmup)
         if not self.rungs:
             raise OptionError("a ladder needs at least one rung, for example 4:1.")
         if any(rung.epochs is None for rung in self.rungs[:-1]):
@@ -77,37 +68,30 @@ class Ladder(Schedule):
             )
 
     @classmethod
-    def scaled(cls, epochs: int, warmup: int | None = None, source: str = "predicted") -> "Ladder":
-        """Return the paper's ladder shrunk to a run of `epochs`, each part its share of the paper's 90, one epoch at least."""
+    def scaled(cls, epochs: int, source: str = "predicted") -> "Ladder":
+        """Return the paper's ladder shrunk to a run of `epochs`, each rung its share of the paper's 90, one epoch at least."""
         factor = epochs / PAPER_EPOCHS
         rungs = tuple(
             rung if rung.epochs is None else Rung(rung.predicted, rung.true, max(1, round(rung.epochs * factor)))
             for rung in PAPER_RUNGS
         )
-        return cls(scaled_warmup(epochs) if warmup is None else warmup, rungs, source)
+        return cls(rungs, source)
 
     def plan(self, step: Step) -> Plan:
         """Return the plan of the batch at `step`."""
-        rung = self.rung(step.epoch)
-        if rung is None:
-            return WARM_UP
-        return predicted_plan(self.source) if rung.is_predicted(step.batch) else BACKPROP_ALL
+        return predicted_plan(self.source) if self.rung(step.epoch).is_predicted(step.batch) else BACKPROP_ALL
 
-    def rung(self, epoch: int) -> Rung | None:
-        """Return the rung that `epoch` stands on, or None during warm-up."""
-        left = epoch - self.warmup
-        if left < 0:
-            return None
+    def rung(self, epoch: int) -> Rung:
+        """Return the rung that `epoch` stands on."""
         for rung in self.rungs:
-            if rung.epochs is None or left < rung.epochs:
+            if rung.epochs is None or epoch < rung.epochs:
                 return rung
-            left -= rung.epochs
+            epoch -= rung.epochs
         return self.rungs[-1]
 
     def label(self, epoch: int) -> str:
-        """Return `warm-up` or the ratio of the epoch."""
-        rung = self.rung(epoch)
-        return "warm-up" if rung is None else rung.ratio
+        """Return the ratio of the epoch."""
+        return self.rung(epoch).ratio
 
     @property
     def text(self) -> str:
@@ -122,14 +106,12 @@ class Ladder(Schedule):
 
 @dataclass(frozen=True)
 class EpochAlternation(Schedule):
-    """Warm-up, then whole epochs alternate: `ratio.predicted` epochs of GP, `ratio.true` epochs of BP (re-mapping paper)."""
+    """Whole epochs alternate: `ratio.predicted` epochs of GP, `ratio.true` epochs of BP (re-mapping paper)."""
 
-    warmup: int = 5
     ratio: Rung = Rung(3, 1)
     source: str = "remapped"
 
     def __post_init__(self) -> None:
-        check_warmup(self.warmup)
         if self.ratio.epochs is not None:
             raise OptionError(
                 "epochs alternate to the end of the run: the ratio is K:M without a number of epochs; "
@@ -138,14 +120,11 @@ class EpochAlternation(Schedule):
 
     def plan(self, step: Step) -> Plan:
         """Return the plan of the batch at `step`; all batches of an epoch have the same."""
-        if step.epoch < self.warmup:
-            return WARM_UP
-        return predicted_plan(self.source) if self.ratio.is_predicted(step.epoch - self.warmup) else BACKPROP_ALL
+        return predicted_plan(self.source) if self.ratio.is_predicted(step.epoch) else BACKPROP_ALL
 
     def label(self, epoch: int) -> str:
-        """Return `warm-up` or the phase of the epoch."""
-        phase = self.plan(Step(epoch, 0)).phase
-        return "warm-up" if phase is Phase.WARMUP else f"all {phase}"
+        """Return the phase of the epoch."""
+        return f"all {self.phase(Step(epoch, 0))}"
 
     @property
     def text(self) -> str:
@@ -179,8 +158,3 @@ class BackpropOnly(Schedule):
     def sources(self) -> frozenset[str]:
         """No source but backprop."""
         return frozenset()
-
-
-def scaled_warmup(epochs: int) -> int:
-    """Return the paper's share of warm-up epochs in a run of `epochs`: a ninth, one at least."""
-    return max(1, round(epochs * PAPER_WARMUP / PAPER_EPOCHS))

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 
 from adagp.errors import OptionError, UsageError
-from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
+from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules.base import Schedule
-from adagp.schedules.ladder import check_warmup
 from adagp.schedules.layout import Layout
 from adagp.schedules.select import Cut, read_batches, read_sites, select
 
@@ -23,7 +22,7 @@ FIRSTS = ("keep", "allowed")
 
 @dataclass(frozen=True)
 class Pattern(Schedule):
-    """After the warm-up, the sites that match `sites` come from `source` on the batches that match `batches`.
+    """The sites that match `sites` come from `source` on the batches that match `batches`.
 
     Everything else is trained by backprop; with `rest="hold"` parameters that belong to no site are held on those batches.
     `first="keep"` refuses patterns that take the model's first site, which the paper never approximates. A cut takes the
@@ -33,34 +32,19 @@ class Pattern(Schedule):
     sites: str
     batches: str = "all"
     source: str = "zero"
-    warmup: int = 0
     rest: str = "train"
     first: str = "keep"
     chosen: tuple[str, ...] = ()
     held: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        check_warmup(self.warmup)
         for clause, value, allowed in (("rest", self.rest, RESTS), ("first", self.first, FIRSTS)):
             if value not in allowed:
                 raise OptionError(f"the schedule says {clause}={value}; it must be {' or '.join(allowed)}.")
-        read_sites(self.sites)
         read_batches(self.batches)
-
-    @property
-    def needs_order(self) -> bool:  # type: ignore[override]  # a constant in other schedules
-        """A cut is a place in the order of execution."""
-        return isinstance(read_sites(self.sites)[0], Cut)
-
-    @property
-    def stops(self) -> bool:  # type: ignore[override]
-        """A cut stops the backward pass."""
-        return self.needs_order
-
-    @property
-    def partial(self) -> bool:  # type: ignore[override]
-        """Only `all` sites leave none for backprop."""
-        return self.sites != "all"
+        # A cut is a place in the order of execution, and stops the backward pass. Only `all` leaves no site for backprop.
+        cut = isinstance(read_sites(self.sites)[0], Cut)
+        vars(self).update(needs_order=cut, stops=cut, partial=self.sites != "all")
 
     def resolve(self, layout: Layout) -> "Pattern":
         """Return the schedule with its sites found in `layout`."""
@@ -84,24 +68,21 @@ class Pattern(Schedule):
 
     def phase(self, step: Step) -> Phase:
         """Return GP for every batch in which some site comes from the source."""
-        if step.epoch < self.warmup:
-            return Phase.WARMUP
         return Phase.GP if read_batches(self.batches).takes(step.batch) else Phase.BP
 
     def plan(self, step: Step) -> Plan:
         """Return the plan of the batch at `step`."""
-        phase = self.phase(step)
-        if phase is not Phase.GP:
-            return WARM_UP if phase is Phase.WARMUP else BACKPROP_ALL
+        if self.phase(step) is Phase.BP:
+            return BACKPROP_ALL
         if not self.chosen:
             raise UsageError("a schedule by patterns must be resolved against a model's layers before it gives plans.")
         return Plan(
-            phase, by_site=dict.fromkeys(self.chosen, self.source), hold_rest=self.rest == "hold", held=self.held
+            Phase.GP, by_site=dict.fromkeys(self.chosen, self.source), hold_rest=self.rest == "hold", held=self.held
         )
 
     def label(self, epoch: int) -> str:
-        """Return `warm-up` or the short name of the pattern."""
-        return "warm-up" if epoch < self.warmup else self.name or "pattern"
+        """Return the short name of the pattern."""
+        return self.name or "pattern"
 
     @property
     def name(self) -> str | None:
@@ -127,11 +108,8 @@ class Pattern(Schedule):
         return frozenset({self.source})
 
 
-def read_pattern(text: str, warmup: int, source: str) -> Pattern:
-    """Return the schedule of a published name, or of clauses `sites=...; batches=...; source=...; rest=...; first=...`."""
-    if text in APPROXIMATIONS:
-        sites, batches = APPROXIMATIONS[text]
-        return Pattern(sites, batches, source, warmup)
+def read_clauses(text: str, epochs: int, source: str) -> Pattern:
+    """Return the schedule of clauses `sites=...; batches=...; source=...; rest=...; first=...`, whatever the epochs."""
     allowed = ("sites", "batches", "source", "rest", "first")
     given: dict[str, str] = {}
     for clause in text.split(";"):
@@ -150,7 +128,6 @@ def read_pattern(text: str, warmup: int, source: str) -> Pattern:
         given["sites"],
         given.get("batches", "all"),
         given.get("source", source),
-        warmup,
         given.get("rest", "train"),
         given.get("first", "keep"),
     )

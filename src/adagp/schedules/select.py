@@ -110,6 +110,8 @@ def read_batches(text: str) -> Every | Ratio:
 
 def select(selector: Kind | Cut | str, layout: Layout) -> tuple[Layer, ...]:
     """Return the sites of `layout` that `selector` takes; one that takes none is refused."""
+    if not layout.sites:
+        raise OptionError("the schedule chooses among the model's sites, but it has none.")
     if isinstance(selector, Cut):
         return _below(selector, layout)
     if isinstance(selector, Kind):

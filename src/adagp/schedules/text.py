@@ -1,4 +1,4 @@
-"""Schedules in a small text form, the same on the command line, in config files and in run folders.
+r"""Schedules in a small text form, the same on the command line, in config files and in run folders.
 
 ladder                     the paper's ladder shrunk to the length of the run
 paper                      the paper's ladder as printed: 4:1x4,3:1x4,2:1x4,1:1
@@ -26,68 +26,107 @@ batches=2:1                       two batches from the source, one by backprop
 source=topk                       where those sites' gradients come from
 rest=hold                         on those batches hold what belongs to no site (default: train it by backprop)
 first=allowed                     lets a pattern take the model's first site, which is refused otherwise (a cut may)
+
+A form of your own, entered under the way in which help and errors show it:
+
+SCHEDULE_FORMS.add("every:N", TextForm(r"every:\d+", lambda text, epochs, source: Every(int(text[6:]), source)))
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from adagp.errors import OptionError
+from adagp.registry import Registry
 from adagp.schedules.adaptive import Adaptive
 from adagp.schedules.base import Schedule
-from adagp.schedules.ladder import PAPER_RUNGS, BackpropOnly, EpochAlternation, Ladder, Rung, scaled_warmup
-from adagp.schedules.pattern import APPROXIMATIONS, Pattern, read_pattern
+from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
+from adagp.schedules.pattern import APPROXIMATIONS, Pattern, read_clauses
+from adagp.schedules.warmup import PAPER_WARMUP, WarmUp, scaled_warmup
 
-FORMS = "ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp, approx:1|2|3|2-layer, "
-FORMS += "adaptive[:LOW-HIGH], sites=...; batches=..."
-_ADAPTIVE = re.compile(r"adaptive:(\d+)-(\d+)")
-_RUNG = re.compile(r"(-?\d+):(-?\d+)(?:x(-?\d+))?")
+_PART = r"(-?\d+):(-?\d+)(?:x(-?\d+))?"
+_RUNG = rf"\s*{_PART}\s*"
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """A way to write schedules: of texts that match `pattern` as a whole, `read(text, epochs, source)` makes the schedule.
+
+    `warmup` gives the usual epochs of warm-up in a run of some epochs; `read` leaves them out.
+    """
+
+    pattern: str
+    read: Callable[[str, int, str], Schedule]
+    warmup: Callable[[int], int] = scaled_warmup
+
+
+def schedule_forms() -> str:
+    """Return all forms as they are written, separated by commas."""
+    return ", ".join(SCHEDULE_FORMS)
 
 
 def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: str = "predicted") -> Schedule:
-    """Return the schedule that `text` describes for a run of `epochs`.
+    """Return the schedule that `text` describes for a run of `epochs`, with its warm-up around it.
 
-    `warmup` is in epochs; None means the paper's share (a ninth) of the run, the paper's own 10 for `paper`, and none for
-    schedules by patterns. A warm-up as long as the run is refused: nothing would ever be predicted.
+    `warmup` is in epochs; None means the form's own: the paper's share (a ninth) of the run, the paper's 10 for `paper`, and
+    none for schedules by patterns. A warm-up as long as the run is refused: nothing would ever be predicted. A schedule
+    without sources has no warm-up.
     """
-    if text == "bp":
-        return BackpropOnly()
-    schedule = _build(text, epochs, warmup, source)
-    if schedule.warmup >= epochs:
+    form = _form_of(text)
+    schedule = form.read(text, epochs, source)
+    if not schedule.sources:
+        return schedule
+    length = form.warmup(epochs) if warmup is None else warmup
+    if length >= epochs:
         raise OptionError(
-            f"warm-up of {schedule.warmup} epochs does not fit a run of {epochs}: nothing would be predicted. "
+            f"warm-up of {length} epochs does not fit a run of {epochs}: nothing would be predicted. "
             + (
                 "Give more epochs, or --warmup 0."
                 if epochs == 1
                 else f"Give --warmup 0 to {epochs - 1}, or more epochs."
             )
         )
-    return schedule
+    return WarmUp(schedule, epochs=length) if length else schedule
 
 
-def _build(text: str, epochs: int, warmup: int | None, source: str) -> Ladder | EpochAlternation | Pattern | Adaptive:
-    if text in APPROXIMATIONS or "=" in text:
-        return read_pattern(text, warmup or 0, source)
-    if text == "ladder":
-        return Ladder.scaled(epochs, warmup, source)
-    if text == "paper":
-        return Ladder(rungs=PAPER_RUNGS, source=source) if warmup is None else Ladder(warmup, PAPER_RUNGS, source)
-    own_warmup = scaled_warmup(epochs) if warmup is None else warmup
-    if text == "adaptive":
-        return Adaptive(own_warmup, source=source)
-    if match := _ADAPTIVE.fullmatch(text):
-        return Adaptive(own_warmup, int(match[1]), int(match[2]), source)
-    if text.startswith("epochs:"):
-        return EpochAlternation(own_warmup, _rung(text.removeprefix("epochs:"), text), source)
-    return Ladder(own_warmup, tuple(_rung(part, text) for part in text.split(",")), source)
+def _form_of(text: str) -> TextForm:
+    for written in reversed(list(SCHEDULE_FORMS)):
+        if re.fullmatch(SCHEDULE_FORMS[written].pattern, text, re.DOTALL):
+            return SCHEDULE_FORMS[written]
+    raise OptionError(f"cannot read the ratio '{text}'. Allowed forms: {schedule_forms()}.")
 
 
-def schedule_forms() -> str:
-    """Return how schedules can be written."""
-    return FORMS
+def _rungs(text: str) -> tuple[Rung, ...]:
+    parts = re.findall(_PART, text)
+    return tuple(Rung(int(predicted), int(true), int(epochs) if epochs else None) for predicted, true, epochs in parts)
 
 
-def _rung(part: str, whole: str) -> Rung:
-    match = _RUNG.fullmatch(part.strip())
-    if match is None:
-        raise OptionError(f"cannot read the ratio '{whole}'. Allowed forms: {FORMS}.")
-    predicted, true, epochs = match.groups()
-    return Rung(int(predicted), int(true), None if epochs is None else int(epochs))
+def _approximation(text: str, epochs: int, source: str) -> Pattern:
+    sites, batches = APPROXIMATIONS[text]
+    return Pattern(sites, batches, source)
+
+
+def _adaptive(text: str, epochs: int, source: str) -> Adaptive:
+    lengths = [int(number) for number in re.findall(r"\d+", text)]
+    return Adaptive(lengths[0], lengths[1], source) if lengths else Adaptive(source=source)
+
+
+SCHEDULE_FORMS: Registry[TextForm] = Registry("schedule form")
+"""Forms by how they are written, as help and errors show them. Of several that match a text, the last one reads it."""
+
+SCHEDULE_FORMS.add("ladder", TextForm("ladder", lambda text, epochs, source: Ladder.scaled(epochs, source)))
+SCHEDULE_FORMS.add(
+    "paper", TextForm("paper", lambda text, epochs, source: Ladder(source=source), lambda epochs: PAPER_WARMUP)
+)
+SCHEDULE_FORMS.add(
+    "K:M, K:MxEPOCHS,...,K:M",
+    TextForm(f"{_RUNG}(,{_RUNG})*", lambda text, epochs, source: Ladder(_rungs(text), source)),
+)
+SCHEDULE_FORMS.add(
+    "epochs:K:M",
+    TextForm(f"epochs:{_RUNG}", lambda text, epochs, source: EpochAlternation(_rungs(text)[0], source)),
+)
+SCHEDULE_FORMS.add("bp", TextForm("bp", lambda text, epochs, source: BackpropOnly()))
+SCHEDULE_FORMS.add("approx:1|2|3|2-layer", TextForm("|".join(APPROXIMATIONS), _approximation, lambda epochs: 0))
+SCHEDULE_FORMS.add("adaptive[:LOW-HIGH]", TextForm(r"adaptive(:\d+-\d+)?", _adaptive))
+SCHEDULE_FORMS.add("sites=...; batches=...", TextForm(".*=.*", read_clauses, lambda epochs: 0))

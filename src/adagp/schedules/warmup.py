@@ -1,65 +1,63 @@
-"""A warm-up counted in batches, before any other schedule: for runs of less than a few epochs."""
+"""A warm-up before any other schedule: its first epochs or batches by backprop."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
+from adagp.errors import OptionError
 from adagp.plan import WARM_UP, Phase, Plan, Step
 from adagp.schedules.base import Report, Schedule
+from adagp.schedules.ladder import PAPER_EPOCHS
 from adagp.schedules.layout import Layout
+
+PAPER_WARMUP = 10
 
 
 @dataclass(frozen=True)
 class WarmUp(Schedule):
-    """The first `batches` batches of the run by backprop, then what `schedule` says of each batch.
+    """The first `epochs` epochs, or the first `batches` batches, by backprop, then what `schedule` says.
 
-    `schedule` counts from the beginning of the run: its own first epochs may lie in the warm-up.
+    After a warm-up in epochs `schedule` counts its epochs from the end of the warm-up. After one in batches, which is for
+    runs of a few epochs, it counts from the beginning of the run: its own first batches lie in the warm-up.
     """
 
     schedule: Schedule
-    batches: int
-    batches_per_epoch: int
+    _: KW_ONLY
+    epochs: int = 0
+    batches: int = 0
+    batches_per_epoch: int = 0
 
-    @property
-    def adapts(self) -> bool:  # type: ignore[override]  # a constant in other schedules
-        """As the schedule."""
-        return self.schedule.adapts
+    def __post_init__(self) -> None:
+        for unit, length in (("epochs", self.epochs), ("batches", self.batches)):
+            if length < 0:
+                raise OptionError(f"warm-up is {length} {unit}; it must be 0 or more.")
+        if self.epochs and self.batches:
+            raise OptionError(f"warm-up is {self.epochs} epochs and {self.batches} batches; give one of them.")
+        if self.batches and self.batches_per_epoch < 1:
+            raise OptionError(f"batches_per_epoch is {self.batches_per_epoch}; a warm-up in batches needs 1 or more.")
+        inner = self.schedule
+        vars(self).update(adapts=inner.adapts, needs_order=inner.needs_order, partial=inner.partial, stops=inner.stops)
 
-    @property
-    def needs_order(self) -> bool:  # type: ignore[override]
-        """As the schedule."""
-        return self.schedule.needs_order
-
-    @property
-    def partial(self) -> bool:  # type: ignore[override]
-        """As the schedule."""
-        return self.schedule.partial
-
-    @property
-    def stops(self) -> bool:  # type: ignore[override]
-        """As the schedule."""
-        return self.schedule.stops
-
-    @property
-    def log(self) -> Sequence[str]:  # type: ignore[override]
-        """As the schedule."""
-        return self.schedule.log
-
-    def covers(self, step: Step) -> bool:
-        """Tell whether the batch at `step` belongs to the warm-up."""
-        return step.epoch * self.batches_per_epoch + step.batch < self.batches
+    def place(self, step: Step) -> Step | None:
+        """Return the step at which `schedule` is asked for the batch at `step`; None during the warm-up."""
+        if step.epoch < self.epochs or step.epoch * self.batches_per_epoch + step.batch < self.batches:
+            return None
+        return Step(step.epoch - self.epochs, step.batch)
 
     def plan(self, step: Step) -> Plan:
         """Return the plan of the batch at `step`."""
-        return WARM_UP if self.covers(step) else self.schedule.plan(step)
+        place = self.place(step)
+        return WARM_UP if place is None else self.schedule.plan(place)
 
     def phase(self, step: Step) -> Phase:
         """Return the phase of the batch at `step`."""
-        return Phase.WARMUP if self.covers(step) else self.schedule.phase(step)
+        place = self.place(step)
+        return Phase.WARMUP if place is None else self.schedule.phase(place)
 
     def label(self, epoch: int) -> str:
         """Return `warm-up` for an epoch that is warm-up to its end."""
-        return "warm-up" if self.covers(Step(epoch, self.batches_per_epoch - 1)) else self.schedule.label(epoch)
+        place = self.place(Step(epoch, max(0, self.batches_per_epoch - 1)))
+        return "warm-up" if place is None else self.schedule.label(place.epoch)
 
     @property
     def text(self) -> str:
@@ -71,6 +69,11 @@ class WarmUp(Schedule):
         """Those of the schedule."""
         return self.schedule.sources
 
+    @property
+    def log(self) -> Sequence[str]:
+        """That of the schedule."""
+        return self.schedule.log
+
     def resolve(self, layout: Layout) -> "WarmUp":
         """Return the warm-up before the schedule for a model's layers."""
         return replace(self, schedule=self.schedule.resolve(layout))
@@ -80,7 +83,7 @@ class WarmUp(Schedule):
         return self.schedule.serves(site)
 
     def observe(self, report: Report) -> None:
-        """Pass it on: a schedule that adapts learns from the warm-up too."""
+        """Pass it on: a schedule that adapts learns from the warm-up too, and its log has the steps of the run."""
         self.schedule.observe(report)
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,3 +93,8 @@ class WarmUp(Schedule):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.schedule.load_state_dict(state)
+
+
+def scaled_warmup(epochs: int) -> int:
+    """Return the paper's share of warm-up epochs in a run of `epochs`: a ninth, one at least."""
+    return max(1, round(epochs * PAPER_WARMUP / PAPER_EPOCHS))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import adagp
 from adagp.engine.trainer import Trainer
 from adagp.errors import ModelError, OptionError, UsageError
-from adagp.schedules import Ladder, Rung
+from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sources import FeedbackSource
 from adagp.sources.support.local import weight_gradient
 
@@ -40,7 +40,7 @@ def batches(count: int, size: int = 12) -> list[tuple[Tensor, Tensor]]:
 def attached(model: nn.Module, source: FeedbackSource, warmup: int = 4, **options: Any) -> Trainer:
     """Return a trainer that learns for `warmup` batches and then predicts; the weights never move."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    schedule = Ladder(1, (Rung(1, 0),), "feedback")
+    schedule = WarmUp(Ladder((Rung(1, 0),), "feedback"), epochs=1)
     return adagp.attach(
         model, optimizer, epochs=9, batches_per_epoch=warmup, schedule=schedule, sources={"feedback": source}, **options
     )
@@ -240,9 +240,7 @@ def test_sequences_are_regressed_word_by_word() -> None:
 def test_before_the_first_true_gradient_it_says_no_gradient() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    trainer = adagp.attach(
-        model, optimizer, epochs=2, batches_per_epoch=2, schedule=Ladder(0, (Rung(1, 0),), "feedback")
-    )
+    trainer = adagp.attach(model, optimizer, epochs=2, batches_per_epoch=2, schedule=Ladder((Rung(1, 0),), "feedback"))
     assert all(not one.any() for one in predicted(trainer, *batches(1)[0]))
 
 
