@@ -1,16 +1,21 @@
 """What all tests share."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
 import adagp
+from adagp.run import RunFolder, TrainConfig
+from adagp.run.metrics import ACCURACY, Metric
 
 torch.set_num_threads(1)  # the tests run in several processes; small tensors gain nothing from threads
 settings.register_profile("steady", deadline=None, derandomize=True)  # the same examples on any machine, slow or not
@@ -73,3 +78,97 @@ def write_devkit(tmp_path: Path) -> WriteDevkit:
         return root.parent
 
     return write
+
+
+WriteRun = Callable[..., Path]
+SITES = ("conv1", "conv2", "fc")
+
+
+def epoch_row(epoch: int, config: TrainConfig, metric: Metric, best: float, pace: float) -> dict[str, Any]:
+    """Return the row of one epoch of ten batches; a GP batch takes half the time of a BP batch."""
+    predicts = config.method != "bp" and epoch > 0
+    gp = 5 if predicts else 0
+    warmup = 10 if config.method != "bp" and not predicts else 0
+    seconds = {"data": 0.1, "bp": pace * (10 - gp - warmup), "gp": pace * gp / 2, "warmup": pace * warmup}
+    figures = {
+        "cosine": 0.1 * (epoch + 1),
+        "norm_ratio": 0.5,
+        "mse": 10.0 ** -(epoch + 2),
+        "mape": 1.5,
+        "cosine_previous": 0.3,
+    }
+    nothing = dict.fromkeys(figures)
+    progress = (epoch + 1) / config.epochs
+    value = best * progress if metric.higher_is_better else best / progress
+    return {
+        "epoch": epoch,
+        "label": "backprop" if config.method == "bp" else "1:1" if predicts else "warm-up",
+        "train_loss": 2.0 / (epoch + 1),
+        f"train_{metric.name}": value,
+        "test_loss": 2.2 / (epoch + 1),
+        f"test_{metric.name}": value,
+        "lr": config.lr,
+        "batches": {"warmup": warmup, "bp": 10 - gp, "gp": gp, "guarded": 0},
+        "answers": {},
+        "seconds": {**{name: value for name, value in seconds.items() if value}, "evaluation": 3.0},
+        "sites": dict.fromkeys(SITES, nothing if config.method == "bp" else figures),
+    }
+
+
+def writer(root: Path) -> WriteRun:
+    """Return a function that writes a run of the digits below `root`, without training, and returns its folder.
+
+    The accuracy rises linearly to `best` in the last epoch; `pace` is the seconds of a BP batch. The first of `metrics`, if
+    they are given, takes the place of the accuracy; one that shall be low falls to `best`.
+    """
+
+    def write(
+        name: str,
+        *,
+        best: float = 0.9,
+        pace: float = 0.1,
+        finished: bool = True,
+        done: int | None = None,
+        metrics: tuple[Metric, ...] = (),
+        **options: Any,
+    ) -> Path:
+        config = TrainConfig(**({"epochs": 4} | options))
+        folder = RunFolder(root / name)
+        folder.path.mkdir(parents=True)
+        more = {"metrics": [asdict(metric) for metric in metrics]} if metrics else {}
+        folder.write_json("config.json", {**config.as_dict(), "data_dir": None, "command": config.command(), **more})
+        folder.write_json("versions.json", {})
+        count = config.epochs if done is None else done
+        first = metrics[0] if metrics else ACCURACY
+        folder.write_rows([epoch_row(epoch, config, first, best, pace) for epoch in range(count)])
+        if finished:
+            results = {f"test_{metric.name}": best for metric in metrics or (ACCURACY,)}
+            folder.write_json("summary.json", {"method": config.method, **results})
+        return folder.path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def run_writer() -> Callable[[Path], WriteRun]:
+    """Return `writer`."""
+    return writer
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> WriteRun:
+    """Return the function that writes runs below tmp_path."""
+    return writer(tmp_path)
+
+
+@pytest.fixture
+def rewrite() -> Callable[[Path, int, dict[str, Any]], None]:
+    """Return a function that changes one row of a run's metrics, numbers that are not finite and all."""
+
+    def change(run: Path, place: int, values: dict[str, Any]) -> None:
+        path = run / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows[place] |= values
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return change

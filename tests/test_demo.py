@@ -1,6 +1,7 @@
 """The demonstration and its pictures, small."""
 
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -9,8 +10,10 @@ from typer.testing import CliRunner
 from adagp.cli import app
 from adagp.demo import BATCHES, plan
 from adagp.errors import OptionError, RunError
-from adagp.figures.curves import History, draw, figures_of
+from adagp.figures.curves import draw
 from adagp.run import RunFolder
+from adagp.run.metrics import Metric
+from adagp.run.record import read_whole_run
 from adagp.train.session import Session
 
 
@@ -44,11 +47,11 @@ def test_the_demonstration_trains_compares_and_draws(tmp_path: Path) -> None:
     assert [path.name for path in again] == ["curves.svg", "sites-adagp-seed0.svg"]
     texts = {"".join(element.itertext()).strip() for element in ElementTree.parse(again[0]).iter()}
     assert texts, "an SVG file that parses"
-    history = History.read(run)
-    assert history.epochs == [1, 2, 3]
-    assert history.shares[0] == 0
-    assert history.shares[1] == pytest.approx(36 / 44)  # 4:1
-    assert all(figures_of(row, "cosine") for row in history.rows)
+    epochs = read_whole_run(run, "test").epochs
+    assert [epoch.number for epoch in epochs] == [1, 2, 3]
+    assert epochs[0].predicted_share == 0
+    assert epochs[1].predicted_share == pytest.approx(36 / 44)  # 4:1
+    assert all(epoch.over_sites("cosine") for epoch in epochs)
 
 
 def test_too_small_a_demonstration_is_refused(tmp_path: Path) -> None:
@@ -61,3 +64,14 @@ def test_a_run_without_a_finished_epoch_cannot_be_drawn(tmp_path: Path) -> None:
     folder.write_json("config.json", {})
     with pytest.raises(RunError, match="has no finished epoch yet: there is nothing to draw.$"):
         draw([folder.path], tmp_path / "pictures")
+
+
+def test_runs_of_other_metrics_and_damaged_ones_cannot_be_drawn(write_run: Any, tmp_path: Path) -> None:
+    runs = [write_run("a"), write_run("b", metrics=(Metric("squared_error", higher_is_better=False),))]
+    message = r"^the runs have no metric in common \(accuracy, squared error\): draw them in pictures of their own.$"
+    with pytest.raises(RunError, match=message):
+        draw(runs, tmp_path / "pictures")
+    (runs[0] / "config.json").write_text("{")
+    with pytest.raises(RunError, match=f"^the run in '{runs[0]}' is damaged: config.json cannot be read.$"):
+        draw(runs[:1], tmp_path / "pictures")
+    assert not (tmp_path / "pictures").exists()

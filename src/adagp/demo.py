@@ -7,8 +7,8 @@ from statistics import mean
 from typing import Any
 
 from adagp.errors import RunError
-from adagp.figures.curves import figures_of
-from adagp.run import RunFolder, TrainConfig
+from adagp.run import TrainConfig
+from adagp.run.record import Epoch, read_whole_run
 from adagp.train.loop import News
 from adagp.train.session import Session
 
@@ -69,7 +69,7 @@ def run_path(out: Path, name: str, config: TrainConfig) -> Path:
 def compare(name: str, summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a contender's row: means over its runs, with the lowest and highest accuracy."""
     accuracies = [summary["test_accuracy"] for summary in summaries]
-    epochs = [row for summary in summaries for row in RunFolder(Path(summary["run"])).rows()]
+    epochs = [epoch for summary in summaries for epoch in read_whole_run(Path(summary["run"]), "compare").epochs]
     return {
         "name": name,
         "epochs": summaries[0]["epochs"],
@@ -83,6 +83,6 @@ def compare(name: str, summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _mean_figure(rows: Sequence[dict[str, Any]], key: str) -> float | None:
-    values = [value for row in rows for value in figures_of(row, key)]
+def _mean_figure(epochs: Sequence[Epoch], name: str) -> float | None:
+    values = [value for epoch in epochs for value in epoch.over_sites(name)]
     return mean(values) if values else None

@@ -24,6 +24,10 @@ class UsageError(AdagpError, RuntimeError):
     """Calls were made in an order that cannot work."""
 
 
+class TaskError(AdagpError, TypeError):
+    """A task does not keep to what it declares."""
+
+
 class DataError(AdagpError, ValueError):
     """A data set is missing, broken, or does not fit the model."""
 

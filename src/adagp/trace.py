@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from adagp.errors import ModelError
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
 from adagp.models.example import build_example
+from adagp.modes import training_mode
 
 aten = torch.ops.aten
 BATCH = 2
@@ -36,7 +37,7 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
     label = name or type(model).__name__
     watcher = _Watcher(model, batch)
     try:
-        with torch.enable_grad(), _training(model), watcher, watcher.named_calls(model):
+        with torch.enable_grad(), training_mode(model), watcher, watcher.named_calls(model):
             torch.func.functional_call(model, watcher.stand_ins, _stand_in_inputs(inputs, batch))
     except ModelError:
         raise
@@ -285,18 +286,6 @@ def _stand_in_inputs(inputs: Inputs, batch: int) -> tuple[Tensor, ...]:
     if inputs and all(isinstance(value, Tensor) for value in inputs):
         return tuple(_like(value) for value in inputs if isinstance(value, Tensor))
     return (torch.empty(batch, *(int(size) for size in inputs if isinstance(size, int)), device="meta"),)
-
-
-@contextmanager
-def _training(model: nn.Module) -> Iterator[None]:
-    """Put all modules into training mode, then each back into its own."""
-    modes = {module: module.training for module in model.modules()}
-    model.train()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def _refusal(label: str, inputs: Inputs, watcher: _Watcher, error: Exception) -> ModelError:

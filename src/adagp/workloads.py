@@ -41,6 +41,12 @@ def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None
     return trace_model(name, classes=info.classes, image=image, width=width)
 
 
+def run_workload(name: str, dataset: str, image_size: int | None, width: float) -> Workload:
+    """Trace a model as a training run has it: its images have the run's size; None is the data set's own."""
+    shape = dataset_info(dataset).shape
+    return model_workload(name, dataset, (shape[0], image_size, image_size) if image_size else shape or None, width)
+
+
 def dataset_info(name: str) -> "DatasetInfo":
     """Return what is known of a data set. The data room needs numpy, so it is imported only when asked."""
     from adagp.data.registry import DATASETS

@@ -73,7 +73,7 @@ def test_a_function_with_an_input_shape(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_run_is_replayed(tmp_path: Path) -> None:
-    config = {"model": "digits_cnn", "dataset": "digits", "batch_size": 32, "width": 0.5}
+    config = {"model": "digits_cnn", "dataset": "digits", "batch_size": 32, "width": 0.5, "method": "adagp"}
     batches = {"warmup": 10, "bp": 20, "gp": 30, "guarded": 0}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"epoch": 0, "batches": batches}) + "\n")
@@ -87,6 +87,36 @@ def test_a_run_is_replayed(tmp_path: Path) -> None:
         report("--from-run", str(tmp_path), "--epochs", "3")
     with pytest.raises(AdagpError, match=r"and --from-run name a run; give one of them\.$"):
         report(str(tmp_path), "--from-run", str(tmp_path))
+
+
+def test_a_replayed_run_has_the_size_of_its_images(write_run: Any) -> None:
+    """Also where the model's usual images are larger: imagenette has 64x64 pixels, VGG 224x224."""
+    for dataset, size, shape in (
+        ("imagenette", None, "3x64x64"),
+        ("imagenette", 40, "3x40x40"),
+        ("cifar10", 48, "3x48x48"),
+    ):
+        run = write_run(shape, model="vgg11", width=0.25, dataset=dataset, image_size=size)
+        macs = report("vgg11", "--dataset", dataset, "--input", shape, "--width", "0.25")["macs_per_sample"]
+        assert report("--from-run", str(run))["macs_per_sample"] == macs
+        assert report("--from-run", str(run), "--input", "3x32x32")["macs_per_sample"] < macs
+
+
+def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path) -> None:
+    run = write_run("one")
+    for file, content, message in (
+        ("config.json", "{}", f"the run in '{run}' does not say its model in config.json."),
+        ("config.json", "{", f"the run in '{run}' is damaged: config.json cannot be read."),
+        ("metrics.jsonl", "", f"the run in '{run}' has no finished epoch yet: there is nothing to replay."),
+    ):
+        before = (run / file).read_text()
+        (run / file).write_text(content)
+        with pytest.raises(AdagpError) as raised:
+            report("--from-run", str(run))
+        assert str(raised.value) == message
+        (run / file).write_text(before)
+    with pytest.raises(AdagpError, match=f"^'{tmp_path}' is not a run folder: it has no config.json.$"):
+        report("--from-run", str(tmp_path))
 
 
 @pytest.mark.parametrize(

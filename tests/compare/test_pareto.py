@@ -4,20 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.compare.pareto import pareto_front, spread
-
-POINTS = st.dictionaries(st.text(max_size=3), st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9)
-
-
-@given(POINTS)
-def test_the_front_is_what_nobody_beats(points: dict[str, tuple[float, float]]) -> None:
-    front = pareto_front(points)
-    for name, (seconds, accuracy) in points.items():
-        beaten = any(
-            other != (seconds, accuracy) and other[0] <= seconds and other[1] >= accuracy for other in points.values()
-        )
-        assert (points[name] in [points[one] for one in front]) == (not beaten)
-    assert [points[one] for one in front] == sorted(points[one] for one in front)
+from adagp.compare.pareto import spread
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12))

@@ -10,11 +10,13 @@ from adagp.compare.comparison import Run
 from adagp.compare.contenders import read_entries
 from adagp.compare.records import aligned_record, gap_record, method_record, run_record, seconds_to
 from adagp.run import RunFolder, TrainConfig
+from adagp.run.metrics import Metric
+from adagp.run.record import read_run
 
-ROWS = [
-    {"test_accuracy": 0.5, "seconds": {"warmup": 2.0, "data": 0.5, "evaluation": 9.0}, "sites": {}},
-    {"test_accuracy": 0.8, "seconds": {"gp": 1.0, "bp": 2.0, "data": 0.5, "evaluation": 9.0}, "sites": {}},
-    {"test_accuracy": 0.7, "seconds": {"gp": 1.0, "bp": 2.0, "data": 0.5, "evaluation": 9.0}, "sites": {}},
+ROWS: list[dict[str, Any]] = [
+    {"epoch": 0, "test_accuracy": 0.5, "seconds": {"warmup": 2.0, "data": 0.5, "evaluation": 9.0}, "sites": {}},
+    {"epoch": 1, "test_accuracy": 0.8, "seconds": {"gp": 1.0, "bp": 2.0, "data": 0.5, "evaluation": 9.0}, "sites": {}},
+    {"epoch": 2, "test_accuracy": 0.7, "seconds": {"gp": 1.0, "bp": 2.0, "data": 0.5, "evaluation": 9.0}, "sites": {}},
 ]
 SUMMARY = {
     "test_accuracy": 0.7,
@@ -25,16 +27,23 @@ SUMMARY = {
 }
 
 
-def test_the_time_to_a_target_has_no_evaluation_in_it() -> None:
-    assert seconds_to(0.5, ROWS) == 2.5
-    assert seconds_to(0.75, ROWS) == 6.0
-    assert seconds_to(0.9, ROWS) is None
-
-
-def test_the_record_of_a_run(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder.create(tmp_path / "run")
+    folder.write_json("config.json", {})
     folder.write_json("summary.json", SUMMARY)
     folder.write_rows(ROWS)
+    return folder
+
+
+def test_the_time_to_a_target_has_no_evaluation_in_it(folder: RunFolder) -> None:
+    run = read_run(folder.path, "run")
+    assert seconds_to(0.5, run) == 2.5
+    assert seconds_to(0.75, run) == 6.0
+    assert seconds_to(0.9, run) is None
+
+
+def test_the_record_of_a_run(folder: RunFolder) -> None:
     entry = read_entries("bp,quick:feedback@1:1")[1]
     run = Run(entry, TrainConfig(method="feedback", batches=15, seed=4), folder)
     assert run.finished
@@ -97,6 +106,18 @@ def test_the_share_of_the_gap() -> None:
     assert gap_record(entries[2], entries, [record(one.name, 0, 0.9) for one in entries]) == nothing
     assert gap_record(entries[2], entries, runs[:2]) == nothing
     assert gap_record(entries[2], (entries[0], entries[2]), runs) == nothing
+
+
+def test_the_gap_of_an_error_that_shall_be_low() -> None:
+    entries, error = read_entries("bp,skip,feedback"), Metric("error", higher_is_better=False)
+    values = {"bp": 0.2, "skip": 0.6, "feedback": 0.3}
+    runs = [record(name, 0, 0.0, error=value) for name, value in values.items()]
+    assert gap_record(entries[2], entries, runs, error)["gap_closed"] == pytest.approx(0.75)
+    runs[0]["error"] = None  # not finite
+    assert gap_record(entries[2], entries, runs, error)["gap_closed"] is None
+    found = method_record(entries[1], runs[1:2], None, None, error)
+    assert found is not None
+    assert (found["error_mean"], found["error_low"]) == (0.6, None)
 
 
 def test_each_schedule_has_its_own_gap() -> None:

@@ -81,6 +81,16 @@ def test_a_target_adds_columns() -> None:
     assert costs.rows[0][-2:] == ("67%", "-")
 
 
+def test_another_metric_has_its_own_column() -> None:
+    metric = {"name": "error", "unit": "m", "higher_is_better": False, "title": "largest error"}
+    ends = {"error_mean": 0.12345, "error_low": 0.11, "error_high": 0.13}
+    found = document(regimes={"epochs": {"methods": {"bp": record(0.7, **ends)}}}, metrics=[metric], target=0.5)
+    results, costs = sheets(found)
+    assert (results.heads[1], results.rows[0][1]) == ("largest error, m", "0.1235 ± 0.01")
+    assert "share of the largest error between skip and bp" in results.note
+    assert costs.heads[-2:] == ("reach 0.5 m", "after s")
+
+
 def test_missing_runs_and_failures_are_told() -> None:
     partly = {"bp": record(0.7), "skip": record(0.6, runs=1)}
     found = document(regimes={"epochs": {"methods": partly}}, failed=[{"name": "skip seed 1", "reason": "no memory"}])

@@ -9,7 +9,7 @@ from tests.transposed import Conv1D
 from torch import Tensor, nn
 
 import adagp
-from adagp.schedules import Ladder, Rung, Schedule, parse_schedule
+from adagp.schedules import Ladder, Rung, Schedule, WarmUp, parse_schedule
 from adagp.sources.constant import ZeroSource
 
 STILL = {"zero", "momentum", "skip"}
@@ -48,7 +48,7 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize("source", sorted(adagp.METHODS[name].source for name in adagp.METHODS if name != "bp"))
 def test_a_bp_and_a_gp_batch(source: str) -> None:
-    trainer = trainer_for(Ladder(1, (Rung(1, 0),), source), sample=batches(1)[0][0])
+    trainer = trainer_for(WarmUp(Ladder((Rung(1, 0),), source), epochs=1), sample=batches(1)[0][0])
     model = trainer.model
     assert [site.name for site in trainer.survey.sites] == ["0", "2", "5", "8", "10"]
     weights = {f"{site.name}.weight" for site in trainer.survey.sites}
@@ -67,7 +67,7 @@ def test_a_bp_and_a_gp_batch(source: str) -> None:
 
 @pytest.mark.parametrize("source", ["predicted", "remapped", "topk", "feedback", "dni", "average"])
 def test_the_memory_format_changes_nothing_but_rounding(source: str) -> None:
-    trainers = [trainer_for(Ladder(1, (Rung(1, 1),), source), last=last) for last in (False, True)]
+    trainers = [trainer_for(WarmUp(Ladder((Rung(1, 1),), source), epochs=1), last=last) for last in (False, True)]
     for inputs, targets in batches(8):
         for trainer in trainers:
             trainer.step(inputs, targets, F.cross_entropy)

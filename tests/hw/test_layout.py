@@ -30,7 +30,7 @@ def test_trained_layers_in_order_each_once() -> None:
     assert layout.layers == (
         Layer("stem", "conv", True, 64 * 16 * 27, ("stem",)),
         Layer("shared", "linear", True, 15 * 256, ("shared",)),
-        Layer("up", "other", True, 64 * 16 * 16, ("up",)),
+        Layer("up", "conv", True, 64 * 16 * 16, ("up",)),
         Layer("head", "linear", True, 640, ("head",)),
     )
 

@@ -1,12 +1,10 @@
-import json
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from adagp.errors import OptionError, RunError
-from adagp.hw import Convolution, Linear, Run, Workload, recorded_run, scheduled_run
+from adagp.errors import OptionError
+from adagp.hw import Convolution, Linear, Run, Workload, replayed_run, scheduled_run
 from adagp.hw.runs import plan_key
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules import Schedule, WarmUp, parse_schedule
@@ -105,31 +103,13 @@ def test_refuses_empty_runs(name: str, values: tuple[int, int, int]) -> None:
         Run(0, ())
 
 
-def recorded(folder: Path, *epochs: dict[str, int]) -> Path:
-    folder.joinpath("config.json").write_text(json.dumps({"model": "m", "dataset": "d", "batch_size": 32}))
-    lines = [json.dumps({"epoch": number, "batches": batches}) + "\n" for number, batches in enumerate(epochs)]
-    folder.joinpath("metrics.jsonl").write_text("".join(lines))
-    return folder
-
-
-def test_a_recorded_run_is_replayed(tmp_path: Path) -> None:
+def test_a_recorded_run_is_replayed() -> None:
     warm = {"warmup": 10, "bp": 10, "gp": 0, "guarded": 0}
     mixed = {"warmup": 0, "bp": 2, "gp": 7, "guarded": 1}
-    found = recorded_run(recorded(tmp_path, warm, mixed, mixed))
-    assert found.run.phases == {Phase.WARMUP: 10, Phase.BP: 4, Phase.GP: 16}
-    assert (found.epochs, found.run.batch, found.run.predictor_learns) == (3, 32, True)
-    assert found.config["model"] == "m"
+    found = replayed_run([warm, mixed, mixed], 32, "predicted")
+    assert found.phases == {Phase.WARMUP: 10, Phase.BP: 4, Phase.GP: 16}
+    assert (found.batch, found.predictor_learns) == (32, True)
 
 
-def test_a_run_of_backprop_teaches_no_predictor(tmp_path: Path) -> None:
-    plain = {"warmup": 0, "bp": 5, "gp": 0, "guarded": 0}
-    assert not recorded_run(recorded(tmp_path, plain)).run.predictor_learns
-
-
-def test_refuses_what_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError) as raised:
-        recorded_run(tmp_path)
-    assert str(raised.value) == f"run {tmp_path} has no config.json; `adagp train` writes it."
-    with pytest.raises(RunError) as raised:
-        recorded_run(recorded(tmp_path))
-    assert str(raised.value) == f"run {tmp_path} has recorded no epoch yet."
+def test_a_run_of_backprop_teaches_no_predictor() -> None:
+    assert not replayed_run([{"warmup": 0, "bp": 5, "gp": 0, "guarded": 0}], 32, "").predictor_learns

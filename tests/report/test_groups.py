@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from adagp.report.collect import collect
-from adagp.report.groups import Chapter, chapters, final_accuracy, training_seconds
+from adagp.report.groups import Chapter, chapters, final_value, training_seconds
+from adagp.run.metrics import ACCURACY, Metric
+from adagp.run.record import collect
 
 
 def only(paths: list[Any]) -> Chapter:
@@ -33,6 +34,14 @@ def test_other_models_are_another_chapter(write_run: Any) -> None:
     assert [len(chapter.groups) for chapter in found] == [2, 1]
 
 
+def test_runs_of_other_metrics_are_another_chapter_and_old_runs_go_by_accuracy(write_run: Any) -> None:
+    error, bleu = Metric("error", higher_is_better=False), Metric("bleu")
+    runs = [write_run("a"), write_run("b", metrics=(error,)), write_run("c", seed=1, metrics=(ACCURACY, bleu))]
+    found = chapters(collect(runs))
+    assert [chapter.metrics for chapter in found] == [(ACCURACY, bleu), (error,)]
+    assert [len(chapter.groups[0].runs) for chapter in found] == [2, 1]
+
+
 def test_runs_without_a_configuration_stand_alone(write_run: Any) -> None:
     runs = [write_run(name) for name in ("a", "b")]
     for run in runs:
@@ -45,12 +54,12 @@ def test_runs_without_a_configuration_stand_alone(write_run: Any) -> None:
 def test_finished_runs_count_and_others_only_where_there_is_none(write_run: Any) -> None:
     runs = [write_run("a", best=0.8), write_run("b", best=0.4, seed=1, finished=False, done=2)]
     (group,) = only(runs).groups
-    accuracy = group.over_runs(final_accuracy)
+    accuracy = group.over_runs(final_value)
     assert accuracy is not None
     assert (accuracy.mean, accuracy.count, group.unfinished) == (0.8, 1, False)
     (group,) = only(runs[1:]).groups
     assert group.unfinished
-    accuracy, seconds = group.over_runs(final_accuracy), group.over_runs(training_seconds)
+    accuracy, seconds = group.over_runs(final_value), group.over_runs(training_seconds)
     assert accuracy is not None
     assert seconds is not None
     assert accuracy.mean == pytest.approx(0.2)

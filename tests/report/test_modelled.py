@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from adagp.hw import Accelerator, recorded_run, simulate
-from adagp.report.collect import collect
+from adagp.hw import Accelerator, replayed_run, simulate
 from adagp.report.groups import Chapter, chapters
 from adagp.report.modelled import accelerate, pattern, pipelines
+from adagp.run.record import collect, read_whole_run
 from adagp.workloads import model_workload
 
 
@@ -17,7 +17,9 @@ def only(*paths: Any) -> Chapter:
 def test_a_run_is_replayed_as_adagp_simulate_does(write_run: Any) -> None:
     path = write_run("one")
     found = accelerate(only(write_run("bp", method="bp"), path))
-    whole = simulate(model_workload("digits_cnn", "digits"), Accelerator(), recorded_run(path).run)
+    record = read_whole_run(path, "replay")
+    replay = replayed_run(record.phases, record.batch_size, "predicted")
+    whole = simulate(model_workload("digits_cnn", "digits"), Accelerator(), replay)
     assert found.remarks == ()
     assert list(found.reports) == ["adagp"]
     report = found.reports["adagp"]

@@ -2,9 +2,10 @@ from typing import Any
 
 import pytest
 
-from adagp.report.collect import collect
 from adagp.report.groups import chapters
-from adagp.report.verdict import accuracy_at, moments, verdict
+from adagp.report.verdict import moments, value_at, verdict
+from adagp.run.metrics import Metric
+from adagp.run.record import collect
 
 
 def told(paths: list[Any]) -> list[str]:
@@ -14,7 +15,7 @@ def told(paths: list[Any]) -> list[str]:
 
 def test_an_accuracy_is_read_off_at_the_last_epoch_that_ended_in_time(write_run: Any) -> None:
     (run,) = collect([write_run("one", method="bp", best=0.8)])  # 1.1 s an epoch
-    at = [accuracy_at(run, seconds) for seconds in (1.0, 1.1, 2.3, 99.0)]
+    at = [value_at(run, seconds) for seconds in (1.0, 1.1, 2.3, 99.0)]
     assert at == [None, pytest.approx(0.2), pytest.approx(0.4), pytest.approx(0.8)]
 
 
@@ -26,6 +27,18 @@ def test_a_clear_winner(write_run: Any) -> None:
         "After 3.65 s of training each, when adagp ends, bp leads with 68.25% (66.39 to 70.11, 3 seeds), before "
         "adagp with 61.00% (58.52 to 63.48, 3 seeds).",
         "bp wins: the difference is 7.25 points (95% interval 4.95 to 9.55).",
+    ]
+
+
+def test_the_lower_error_wins(write_run: Any) -> None:
+    metrics = (Metric("mean_squared_error", higher_is_better=False),)
+    runs = [write_run(f"bp{seed}", method="bp", seed=seed, best=0.3 + 0.01 * seed, metrics=metrics) for seed in (0, 1)]
+    runs += [write_run(f"ada{seed}", seed=seed, best=0.6 + 0.01 * seed, metrics=metrics) for seed in (0, 1)]
+    # bp has three of four epochs when adagp ends: 4/3 of 0.305; Welch's t has one degree of freedom, 12.706
+    assert told(runs) == [
+        "After 3.65 s of training each, when adagp ends, bp leads with mean squared error 0.4067 (0.322 to 0.4914, 2 "
+        "seeds), before adagp with mean squared error 0.605 (0.5415 to 0.6685, 2 seeds).",
+        "bp wins: the difference is 0.1983 (95% interval 0.09245 to 0.3042).",
     ]
 
 
@@ -44,7 +57,7 @@ def test_one_seed_one_method_and_no_epoch(write_run: Any, tmp_path: Any) -> None
     )
     assert told(runs[1:]) == ["Only adagp is here: 70.00% (one seed). A comparison needs a second method."]
     nothing = write_run("none", finished=False, done=0)
-    assert told([nothing]) == ["No run has a finished epoch with an accuracy yet: there is nothing to compare."]
+    assert told([nothing]) == ["No run has a finished epoch with a finite accuracy yet: there is nothing to compare."]
 
 
 def test_the_first_moment_at_which_two_have_an_accuracy_counts(write_run: Any) -> None:

@@ -55,6 +55,7 @@ def result(part: Part) -> dict[str, Any]:
 def write_run(folder: Path) -> None:
     """Write the metrics of a run of two epochs and two sites."""
     folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
     with (folder / "metrics.jsonl").open("w") as file:
         for epoch in range(2):
             figures = {"mape": 2.0 - epoch, "mse": 0.1, "cosine": 0.2, "norm_ratio": 1.0, "cosine_previous": 0.1}

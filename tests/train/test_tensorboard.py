@@ -39,7 +39,7 @@ class Until:
 def train(path: Path, batches: float = float("inf"), *, resume: bool = False) -> None:
     session = Session(CONFIG)
     loop = session.resume(path) if resume else session.start(path, force=True)
-    with TensorBoard(path, loop.trainer.done) as board:
+    with TensorBoard(path, loop.trainer.done, "accuracy") as board:
         observer = Until(board, batches)
         session.run(loop, observer, observer)
 
@@ -61,6 +61,7 @@ def whole(tmp_path: Path) -> dict[str, list[tuple[int, float]]]:
 def test_scalars_of_batches_epochs_and_sites(whole: dict[str, list[tuple[int, float]]]) -> None:
     assert [step for step, _ in whole["running/loss"]] == list(range(EVERY, 2 * PER_EPOCH + 1, EVERY))
     assert [step for step, _ in whole["epoch/test_accuracy"]] == [PER_EPOCH, 2 * PER_EPOCH]
+    assert [step for step, _ in whole["running/accuracy"]] == [step for step, _ in whole["running/loss"]]
     assert [value for _, value in whole["batches/gp"]] == [0, PER_EPOCH / 2]
     assert len(whole["cosine/conv1"]) == 2
     assert {"epoch/train_loss", "epoch/lr", "seconds/gp", "mse/fc"} <= whole.keys()
@@ -70,7 +71,7 @@ def test_a_resumed_run_has_no_step_twice(tmp_path: Path, whole: dict[str, list[t
     path = tmp_path / "parts"
     train(path, 25)
     with TensorBoard(
-        path, 25
+        path, 25, "accuracy"
     ) as lost:  # a process that dies after its last checkpoint leaves batches that do not count
         for batch in range(25, 2 * PER_EPOCH):
             lost.on_batch(News(1, batch, Phase.BP, 99.0, 0.0))

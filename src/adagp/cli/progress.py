@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from adagp.run.metrics import ACCURACY, SHARE, Metric
 from adagp.train.loop import Loop, News, Observer
 from adagp.train.session import Session
 from adagp.train.tensorboard import TensorBoard
@@ -26,14 +27,16 @@ def carry_out(session: Session, loop: Loop, *, tensorboard: bool = False) -> dic
         stop = stack.enter_context(StopFlag())
         observers: list[Observer] = [stack.enter_context(LiveProgress(console, session, loop))]
         if tensorboard and not session.quiet:
-            observers.append(stack.enter_context(TensorBoard(loop.folder.path, loop.trainer.done)))
+            observers.append(
+                stack.enter_context(TensorBoard(loop.folder.path, loop.trainer.done, session.task.metric.name))
+            )
         summary = session.run(loop, Observers(observers), stop)
     if summary is None:
         console.print(f"Stopped. Go on with: adagp train --resume {loop.folder.path}", highlight=False, soft_wrap=True)
         sys.exit(STOPPED)
     if session.quiet:
         return summary
-    console.print(summary_table(summary))
+    console.print(summary_table(summary, session.task.all_metrics))
     console.print(f"Run folder: {loop.folder.path}", highlight=False, soft_wrap=True)
     return summary
 
@@ -80,10 +83,11 @@ class StopFlag:
 
 
 class LiveProgress:
-    """A bar over the batches of the run with epoch, phase, loss and accuracy. Silent when nobody looks."""
+    """A bar over the batches of the run with epoch, phase, loss and metric. Silent when nobody looks."""
 
     def __init__(self, console: Console, session: Session, loop: Loop) -> None:
         self._epochs = session.config.epochs
+        self._metric = session.task.metric
         self._batches = session.config.batches or self._epochs * session.task.batches_per_epoch
         self._done = loop.trainer.done
         self._bar = Progress(
@@ -93,7 +97,7 @@ class LiveProgress:
             MofNCompleteColumn(),
             TextColumn("{task.fields[speed]} batches/s"),
             TimeRemainingColumn(),
-            TextColumn("loss {task.fields[loss]:.4f} accuracy {task.fields[accuracy]:.3f}"),
+            TextColumn("loss {task.fields[loss]:.4f} {task.fields[score]}"),
             console=console,
             disable=session.quiet or not console.is_terminal,
             transient=True,
@@ -102,7 +106,7 @@ class LiveProgress:
     def __enter__(self) -> "LiveProgress":
         self._bar.start()
         total = self._batches
-        start: dict[str, Any] = {"epoch": f"1/{self._epochs}", "phase": "", "speed": "-", "loss": 0.0, "accuracy": 0.0}
+        start: dict[str, Any] = {"epoch": f"1/{self._epochs}", "phase": "", "speed": "-", "loss": 0.0, "score": ""}
         self._task: TaskID = self._bar.add_task("", total=total, completed=self._done, **start)
         return self
 
@@ -121,7 +125,7 @@ class LiveProgress:
             phase=str(news.phase),
             speed="-" if speed is None else f"{speed:.1f}",
             loss=news.loss,
-            accuracy=news.accuracy,
+            score=f"{self._metric.words} {_figure(news.score, self._metric, 3)}",
         )
 
     def on_epoch(self, row: dict[str, Any]) -> None:
@@ -130,13 +134,14 @@ class LiveProgress:
             return
         self._bar.console.print(
             f"epoch {row['epoch'] + 1:>3} {row['label']:<8} train loss {row['train_loss']:.4f}  "
-            f"test loss {row['test_loss']:.4f}  test accuracy {row['test_accuracy']:.4f}",
+            f"test loss {row['test_loss']:.4f}  test {self._metric.words} "
+            f"{_figure(row[f'test_{self._metric.name}'], self._metric)}",
             highlight=False,
         )
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
-    """Return the result of a run for reading."""
+def summary_table(summary: dict[str, Any], metrics: Sequence[Metric]) -> Table:
+    """Return the result of a run in the metrics of its task for reading."""
     table = Table(title=f"{summary['model']} on {summary['dataset']}, method {summary['method']}")
     for name in ("phase", "batches", "seconds", "samples/s"):
         table.add_column(name, justify="left" if name == "phase" else "right")
@@ -148,17 +153,14 @@ def summary_table(summary: dict[str, Any]) -> Table:
             table.add_row(phase, str(count), f"{seconds:.2f}", f"{summary['samples_per_second'].get(phase, 0):.0f}")
     if counts["guarded"]:
         table.add_row("of gp, refused by the guard", str(counts["guarded"]), "", "")
-    table.caption = (
-        f"test accuracy {summary['test_accuracy']:.4f}, test loss {_figure(summary['test_loss'])}, "
-        f"{summary['seconds']:.1f} s with data and evaluation"
-    )
-    if "test_bleu" in summary:
-        table.caption += f", test BLEU {summary['test_bleu']:.2f} ({summary['bleu_signature']})"
-    if "test_map50" in summary:
-        table.caption += f", test mAP at IoU 0.5 {summary['test_map50']:.4f}"
+    first, *others = (f"test {one.words} {_figure(summary.get(f'test_{one.name}'), one)}" for one in metrics)
+    loss, seconds = _figure(summary["test_loss"]), f"{summary['seconds']:.1f} s with data and evaluation"
+    table.caption = ", ".join([first, f"test loss {loss}", seconds, *others])
     return table
 
 
-def _figure(value: float | None) -> str:
-    """Return a number for reading; None stands for one that was not finite."""
-    return "not finite" if value is None else f"{value:.4f}"
+def _figure(value: float | None, metric: Metric = ACCURACY, digits: int = 4) -> str:
+    """Return a loss or a share with `digits` digits, or another metric's value; None stands for one that was not finite."""
+    if value is None:
+        return "not finite"
+    return f"{value:.{digits}f}" if metric.unit == SHARE else metric.text(value)

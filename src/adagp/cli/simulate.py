@@ -157,17 +157,17 @@ class RunOptions:
 
     def epochs_of(self, origin: Origin) -> int:
         """Return the number of epochs."""
-        if origin.recorded is not None:
-            return origin.recorded.epochs
+        if origin.epochs is not None:
+            return origin.epochs
         return 90 if self.epochs is None else self.epochs
 
     def run(self, origin: Origin) -> Run:
         """Return the recorded run, or the scheduled one."""
-        if origin.recorded is not None:
+        if origin.replay is not None:
             given = [name for name in ("batch", "epochs", "samples", "warmup") if getattr(self, name) is not None]
             if given:
                 raise OptionError(f"--{given[0]} is recorded in the run that is replayed; leave it out.")
-            return origin.recorded.run
+            return origin.replay
         epochs = self.epochs_of(origin)
         schedule = self.schedule(epochs)
         samples = origin.samples if self.samples is None else self.samples

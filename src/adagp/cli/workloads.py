@@ -7,18 +7,24 @@ from functools import cache
 from pathlib import Path
 
 from adagp.errors import OptionError
-from adagp.hw import Recorded, Workload, load_workload, recorded_run
-from adagp.workloads import dataset_info, model_workload
+from adagp.hw import Run, Workload, load_workload, replayed_run
+from adagp.methods import find_method
+from adagp.run.record import read_whole_run
+from adagp.workloads import dataset_info, model_workload, run_workload
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a workload comes from; `workload` is called when all options are known to be good."""
+    """Where a workload comes from; `workload` is called when all options are known to be good.
+
+    `replay` and `epochs` are those of a training run that was recorded.
+    """
 
     workload: Callable[[], Workload]
     dataset: str
     samples: int
-    recorded: Recorded | None = None
+    replay: Run | None = None
+    epochs: int | None = None
 
 
 def find_origin(
@@ -28,9 +34,9 @@ def find_origin(
     if model is not None and Path(model).is_dir():
         if from_run is not None:
             raise OptionError(f"both '{model}' and --from-run name a run; give one of them.")
-        return _replay(None, recorded_run(Path(model)), shape)
+        return _replay(None, Path(model), shape)
     if from_run is not None:
-        return _replay(model, recorded_run(from_run), shape)
+        return _replay(model, from_run, shape)
     if model is None:
         raise OptionError("name a model, package.module:function, a saved workload or a run folder.")
     info = dataset_info(dataset)
@@ -40,12 +46,18 @@ def find_origin(
     return Origin(cache(lambda: model_workload(model, dataset, shape, width)), dataset, info.train)
 
 
-def _replay(model: str | None, recorded: Recorded, shape: tuple[int, ...] | None) -> Origin:
+def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None) -> Origin:
     """The run's own model, unless another is named: what would this run's phases have been worth there?"""
-    config = recorded.config
-    dataset, name, width = str(config["dataset"]), model or str(config["model"]), float(config.get("width", 1.0))
-    workload = cache(lambda: model_workload(name, dataset, shape, width))
-    return Origin(workload, dataset, dataset_info(dataset).train, recorded)
+    record = read_whole_run(folder, "replay")
+    name, dataset, width = model or record.model, record.dataset, record.width
+
+    def workload() -> Workload:
+        if shape is None:
+            return run_workload(name, dataset, record.image_size, width)
+        return model_workload(name, dataset, shape, width)
+
+    replay = replayed_run(record.phases, record.batch_size, find_method(record.method).source)
+    return Origin(cache(workload), dataset, dataset_info(dataset).train, replay, len(record.epochs))
 
 
 def parse_shape(text: str | None) -> tuple[int, ...] | None:

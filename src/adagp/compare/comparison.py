@@ -62,7 +62,7 @@ class Comparison:
 
     @property
     def reference(self) -> Entry:
-        """The entry of backprop, by which time and accuracy of the others are measured."""
+        """The entry of backprop, by which time and results of the others are measured."""
         return next(entry for entry in self.entries if entry.method == BACKPROP)
 
     def check_each(self, check: Callable[[Entry], None]) -> None:

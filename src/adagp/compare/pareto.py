@@ -1,4 +1,4 @@
-"""Accuracy against seconds: who is worth its time."""
+"""The metric against seconds: who is worth its time."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.compare.comparison import EPOCHS
 from adagp.figures.style import COLOURS, FAINT, save, style, subplots
+from adagp.run.metrics import Metric, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,14 +22,14 @@ ABOVE = 8.0
 
 def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Draw a picture with a panel for each regime into the folder `out`; return the files written."""
-    regimes = document["regimes"]
+    regimes, metric = document["regimes"], read_metrics(document)[0]
     with style():
         figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.2 * len(regimes), 5.0))
-        names = document["methods"]
+        colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(document["methods"])}
         for axis, (regime, content) in zip(axes, regimes.items(), strict=True):
-            _panel(axis, content["methods"], {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)})
+            _panel(axis, content["methods"], colours, metric)
             title = "equal batches" if regime == EPOCHS else "equal seconds as calibrated"
-            axis.set(title=title, xlabel="seconds of training, measured", ylabel="test accuracy, %")
+            axis.set(title=title, xlabel="seconds of training, measured", ylabel=f"test {metric.heading}")
         counts = {one["runs"] for content in regimes.values() for one in content["methods"].values()}
         figure.suptitle(f"{document['model']} on {document['dataset']}", fontsize=11)
         bars = "bars: 95% interval over seeds; " if max(counts) > 1 else ""
@@ -36,16 +37,16 @@ def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "s
         return [save(figure, out / f"pareto.{ending}") for ending in formats]
 
 
-def _panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[str, str]) -> None:
-    front = pareto_front({name: (one["seconds_mean"], one["accuracy_mean"]) for name, one in methods.items()})
-    path = [(methods[name]["seconds_mean"], 100 * methods[name]["accuracy_mean"]) for name in front]
+def _panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[str, str], metric: Metric) -> None:
+    known = {name: one for name, one in methods.items() if one[f"{metric.name}_mean"] is not None}
+    points = {name: (one["seconds_mean"], metric.scale * one[f"{metric.name}_mean"]) for name, one in known.items()}
+    path = [points[name] for name in metric.front(points)]
     axis.plot(*zip(*path, strict=True), color=FAINT, linewidth=0.9, linestyle=":", zorder=1)
-    for name, one in methods.items():
+    for name, point in points.items():
         axis.errorbar(
-            one["seconds_mean"],
-            100 * one["accuracy_mean"],
-            xerr=_reach(one, "seconds", 1),
-            yerr=_reach(one, "accuracy", 100),
+            *point,
+            xerr=_reach(known[name], "seconds", 1),
+            yerr=_reach(known[name], metric.name, metric.scale),
             fmt=MARKERS[list(colours).index(name) // len(COLOURS) % len(MARKERS)],
             markersize=5,
             color=colours[name],
@@ -53,7 +54,7 @@ def _panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[str, st
             capsize=2,
         )
     axis.margins(x=0.22, y=0.12)
-    _label(axis, methods, colours)
+    _label(axis, points, colours)
 
 
 def _reach(record: Record, name: str, factor: float) -> float | None:
@@ -61,33 +62,19 @@ def _reach(record: Record, name: str, factor: float) -> float | None:
     return None if low is None else factor * (high - low) / 2
 
 
-def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return those that nobody beats in both seconds (less) and accuracy (more), the fastest first."""
-    front: list[str] = []
-    best = float("-inf")
-    for name in sorted(points, key=lambda one: (points[one][0], -points[one][1])):
-        if points[name][1] > best:
-            best = points[name][1]
-            front.append(name)
-    return front
-
-
-def _label(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[str, str]) -> None:
+def _label(axis: "Axes", points: Mapping[str, tuple[float, float]], colours: Mapping[str, str]) -> None:
     """Write each name beside its point; labels that would lie on each other are moved apart, with a line to the point."""
     from matplotlib.patheffects import withStroke
 
     axis.figure.canvas.draw()  # fixes the scales
     scale = 72 / axis.figure.dpi
-    places = {
-        name: axis.transData.transform((one["seconds_mean"], 100 * one["accuracy_mean"])) * scale
-        for name, one in methods.items()
-    }
-    heights = spread([(float(places[name][1]), name) for name in methods], LABEL_HEIGHT)
-    for name, one in methods.items():
+    places = {name: axis.transData.transform(point) * scale for name, point in points.items()}
+    heights = spread([(float(places[name][1]), name) for name in points], LABEL_HEIGHT)
+    for name, point in points.items():
         shift = heights[name] - float(places[name][1]) + ABOVE
         axis.annotate(
             name,
-            (one["seconds_mean"], 100 * one["accuracy_mean"]),
+            point,
             xytext=(5, shift),
             textcoords="offset points",
             fontsize=8,

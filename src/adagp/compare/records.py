@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from statistics import mean
 from typing import Any
 
@@ -10,16 +9,17 @@ from adagp.compare.alignment import FIGURES
 from adagp.compare.comparison import Comparison, Run
 from adagp.compare.contenders import BACKPROP, Entry
 from adagp.plan import Phase
+from adagp.run.metrics import ACCURACY, Metric
+from adagp.run.record import NOT_TRAINING, RunRecord, read_whole_run
 from adagp.statistics import estimate, estimate_fields
 
 Record = dict[str, Any]
-NOT_TRAINING = "evaluation"
-"""The part of a run's seconds that is not training."""
 
 
 def run_record(run: Run, regime: str, target: float | None) -> Record:
     """Return the figures of one finished run. Seconds are measured, training and its data, without evaluation."""
-    summary, rows = run.folder.read_json("summary.json"), run.folder.rows()
+    record = read_whole_run(run.folder.path, "compare")
+    summary, metric = record.summary, record.metric.name
     phases = {kind: one for kind, one in summary["seconds_by_phase"].items() if kind != NOT_TRAINING}
     batches = summary["batches"]
     return {
@@ -27,26 +27,26 @@ def run_record(run: Run, regime: str, target: float | None) -> Record:
         "name": run.entry.name,
         "method": run.config.method,
         "seed": run.config.seed,
-        "accuracy": summary["test_accuracy"],
+        metric: summary[f"test_{metric}"],
         "test_loss": summary["test_loss"],
         "seconds": sum(phases.values()),
         "batches": batches["bp"] + batches["gp"] + batches["guarded"],
         **{f"{kind}_batches": batches[kind] for kind in ("warmup", "bp", "gp", "guarded")},
         **{f"seconds_{kind}": phases.get(kind, 0.0) for kind in (*map(str, Phase), "data")},
         "peak_memory": summary["peak_memory"],
-        "seconds_to_target": None if target is None else seconds_to(target, rows),
+        "seconds_to_target": None if target is None else seconds_to(target, record),
         "run": str(run.folder.path),
     }
 
 
-def seconds_to(target: float, rows: Sequence[Record]) -> float | None:
-    """Return the training seconds up to the end of the first epoch with a test accuracy of `target`; None if there is none."""
-    seconds = (sum(one for kind, one in row["seconds"].items() if kind != NOT_TRAINING) for row in rows)
-    return next((at for row, at in zip(rows, accumulate(seconds), strict=True) if row["test_accuracy"] >= target), None)
+def seconds_to(target: float, run: RunRecord) -> float | None:
+    """Return the training seconds up to the end of the first epoch that reaches `target` in the test; None if none does."""
+    ends = zip(run.epochs, run.clock, strict=True)
+    return next((clock for epoch, clock in ends if run.metric.reaches(epoch.test_value, target)), None)
 
 
 def method_record(
-    entry: Entry, records: Sequence[Record], calibrated: float | None, target: float | None
+    entry: Entry, records: Sequence[Record], calibrated: float | None, target: float | None, metric: Metric = ACCURACY
 ) -> Record | None:
     """Return a method's figures over its runs in one regime; None if none of them is finished."""
     if not records:
@@ -59,7 +59,7 @@ def method_record(
         "ratio": entry.ratio,
         "runs": len(records),
         **_means(records, ("batches", "warmup_batches", "bp_batches", "gp_batches", "guarded_batches")),
-        **estimate_fields("accuracy", [one["accuracy"] for one in records]),
+        **estimate_fields(metric.name, [one[metric.name] for one in records]),
         **estimate_fields("seconds", [one["seconds"] for one in records]),
         "calibrated_seconds": calibrated,
         "seconds_by_phase": _means(records, (*map(str, Phase), "data"), "seconds_"),
@@ -75,8 +75,8 @@ def _means(records: Sequence[Record], names: Sequence[str], prefix: str = "") ->
     return {name: mean(one[f"{prefix}{name}"] for one in records) for name in names}
 
 
-def gap_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record]) -> Record:
-    """Return the share of the accuracy gap between `skip` and backprop that a method closes, and whether there is a gap.
+def gap_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record], metric: Metric = ACCURACY) -> Record:
+    """Return the share of the gap between `skip` and backprop in the metric that a method closes, and whether there is one.
 
     A method is measured by the skip with its own schedule, or by the only one. Over the seeds that all three have. The gap
     is clear if the 95% interval of the difference, seed by seed, is above 0; with one seed nothing is. `gap_closed` is None
@@ -90,7 +90,8 @@ def gap_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record]) -
         return nothing
     by_seed: dict[int, dict[str, float]] = defaultdict(dict)
     for run in runs:
-        by_seed[run["seed"]][run["name"]] = run["accuracy"]
+        if run[metric.name] is not None:
+            by_seed[run["seed"]][run["name"]] = metric.sign * run[metric.name]
     names = (entry.name, alike[0].name, top.name)
     common = [[found[name] for name in names] for found in by_seed.values() if set(names) <= found.keys()]
     gap = estimate([best - worst for _, worst, best in common])
@@ -142,14 +143,15 @@ def regime_record(
     calibrated: Mapping[str, float],
     alignment: Mapping[str, Record],
     target: float | None,
+    metric: Metric = ACCURACY,
 ) -> Record:
     """Return `{"methods": {name: figures}}` of one regime; methods without a finished run are left out."""
     methods: dict[str, Record] = {}
     for entry in comparison.entries:
         own = [one for one in runs if one["name"] == entry.name]
-        record = method_record(entry, own, calibrated.get(entry.name), target)
+        record = method_record(entry, own, calibrated.get(entry.name), target, metric)
         if record is not None:
             methods[entry.name] = record
-            methods[entry.name] |= gap_record(entry, comparison.entries, runs)
+            methods[entry.name] |= gap_record(entry, comparison.entries, runs, metric)
             methods[entry.name] |= alignment.get(entry.name) or aligned_record([])
     return {"methods": methods}

@@ -7,6 +7,7 @@ from typing import Any
 from adagp.compare.alignment import FIGURES
 from adagp.compare.comparison import EPOCHS, SECONDS
 from adagp.plan import Phase
+from adagp.run.metrics import read_metrics
 
 Record = dict[str, Any]
 NONE = "-"
@@ -48,14 +49,15 @@ def _sheet(title: str, columns: Columns, methods: Mapping[str, Record], note: st
 
 
 def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sheet:
+    metric = read_metrics(document)[0]
     columns: Columns = {
-        "accuracy, %": lambda one: _interval(one, "accuracy", 100, 2),
+        metric.heading: lambda one: _interval(one, metric.name, metric.bare),
         "gap closed": lambda one: (
             _percent(one["gap_closed"]) + ("" if one["gap_clear"] or one["gap_closed"] is None else "?")
         ),
         "batches": lambda one: f"{one['batches']:.0f}",
         "GP": lambda one: f"{one['gp_batches'] + one['guarded_batches']:.0f}",
-        "seconds": lambda one: _interval(one, "seconds", 1, 1),
+        "seconds": lambda one: _interval(one, "seconds", "{:.1f}".format),
         "calibrated": lambda one: _number(one["calibrated_seconds"], 1),
     }
     budget = _number(document["budget_seconds"], 1)
@@ -64,9 +66,10 @@ def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sh
         SECONDS: f"equal seconds: {budget} as calibrated",
     }
     note = (
-        f"{_runs(methods)} ± is the 95% interval (Student's t) over seeds. gap closed: share of the accuracy between skip and "
-        "bp; ? where that gap is not clear over the seeds. GP: batches of Phase GP. seconds: measured, training and its data "
-        f"without evaluation, {document['jobs']} runs at a time with one thread each; calibrated: from batches timed alone."
+        f"{_runs(methods)} ± is the 95% interval (Student's t) over seeds. gap closed: share of the {metric.words} between "
+        "skip and bp; ? where that gap is not clear over the seeds. GP: batches of Phase GP. seconds: measured, training and "
+        f"its data without evaluation, {document['jobs']} runs at a time with one thread each; calibrated: from batches timed "
+        "alone."
     )
     if regime == SECONDS:
         note += " The learning rate falls to 0 within each run."
@@ -76,14 +79,15 @@ def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sh
 def _costs(document: Record, regime: str, methods: Mapping[str, Record]) -> Sheet:
     kinds = [*map(str, Phase), "data"]
     columns: Columns = {kind: lambda one, kind=kind: f"{one['seconds_by_phase'][kind]:.2f}" for kind in kinds}  # type: ignore[misc]
-    columns["peak MB"] = lambda one: _interval(_named(one, "peak_memory"), "value", 1e-6, 0)
+    columns["peak MB"] = lambda one: _interval(_named(one, "peak_memory"), "value", _megabytes)
     note = (
         "Seconds by phase, means over seeds: bp is backprop after the warm-up, data the wait for batches. peak MB: highest "
         "resident memory of a run's process, with Python, torch and the data set."
     )
     if (target := document["target"]) is not None:
-        columns[f"reach {100 * target:g}%"] = lambda one: _percent(one["target_share"])
-        columns["after s"] = lambda one: _interval(one, "seconds_to_target", 1, 1)
+        metric = read_metrics(document)[0]
+        columns[f"reach {metric.scale * target:g}{metric.suffix}"] = lambda one: _percent(one["target_share"])
+        columns["after s"] = lambda one: _interval(one, "seconds_to_target", "{:.1f}".format)
         note += " The target is looked for at the end of each epoch; seconds are of the runs that reach it."
     return _sheet(f"costs at equal {'batches' if regime == EPOCHS else 'seconds'}", columns, methods, note)
 
@@ -91,7 +95,7 @@ def _costs(document: Record, regime: str, methods: Mapping[str, Record]) -> Shee
 def _gradients(document: Record, methods: Mapping[str, Record]) -> Sheet:
     heads = ("cosine", "norm", "cosine, large", "norm, large", "ceiling", "ceiling, large")
     columns: Columns = {
-        head: lambda one, figure=figure: _interval(_named(one, figure), "value", 1, 3)  # type: ignore[misc]
+        head: lambda one, figure=figure: _interval(_named(one, figure), "value", "{:.3f}".format)  # type: ignore[misc]
         for head, figure in zip(heads, FIGURES, strict=True)
     }
     alignment = document["alignment"]
@@ -125,13 +129,16 @@ def _percent(share: float | None) -> str:
     return NONE if share is None else f"{share:.0%}"
 
 
-def _interval(record: Mapping[str, Any], name: str, factor: float, digits: int) -> str:
-    """Return `mean ± half the interval`; the mean alone where there is no interval."""
+def _megabytes(memory: float) -> str:
+    return f"{1e-6 * memory:.0f}"
+
+
+def _interval(record: Mapping[str, Any], name: str, form: Callable[[float], str]) -> str:
+    """Return `mean ± half the interval`; the mean alone where there is no interval. `form` writes a number."""
     centre, low, high = (record[f"{name}_{end}"] for end in ("mean", "low", "high"))
     if centre is None:
         return NONE
-    text = f"{factor * centre:.{digits}f}"
-    return text if low is None else f"{text} ± {factor * (high - low) / 2:.{digits}f}"
+    return form(centre) if low is None else f"{form(centre)} ± {form((high - low) / 2)}"
 
 
 def markdown(document: Record) -> str:

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from adagp.compare.records import Record, aligned_record, regime_record, run_rec
 from adagp.compare.tables import markdown, method_rows, site_rows
 from adagp.errors import RunError
 from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
+from adagp.run.metrics import ACCURACY
 from adagp.tasks.base import Task
 from adagp.train.session import Session
 
@@ -227,7 +228,7 @@ def _document(work: Work, regimes: dict[str, list[Run]], target: float | None, c
     }
     alignment = {name: aligned_record(found) for name, found in measured.items()}
     runs = {regime: [run_record(run, regime, target) for run in own if run.finished] for regime, own in regimes.items()}
-    config = comparison.config(comparison.entries[0], 0)
+    config, metric = comparison.config(comparison.entries[0], 0), work.task.metric
     return {
         "command": command,
         "dataset": config.dataset,
@@ -238,6 +239,7 @@ def _document(work: Work, regimes: dict[str, list[Run]], target: float | None, c
         "batches_per_epoch": work.batches_per_epoch,
         "budget_seconds": calibration and calibration["budget_seconds"],
         "target": target,
+        **({} if metric == ACCURACY else {"metrics": [asdict(metric)]}),
         "jobs": work.jobs,
         "alignment": {
             "points": comparison.points,
@@ -252,6 +254,7 @@ def _document(work: Work, regimes: dict[str, list[Run]], target: float | None, c
                 {name: one["seconds"][regime] for name, one in calibration["methods"].items()} if calibration else {},
                 alignment,
                 target,
+                metric,
             )
             for regime in regimes
         },

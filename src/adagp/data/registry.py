@@ -18,16 +18,17 @@ class DatasetInfo:
     whose pictures are resized to `shape` when read from folders and may have another size in an `.npz` file.
     A `streamed` set is read batch by batch, never as a whole. `fetch` downloads the set into a data folder,
     where that is possible. `packaged` is the file of a set that comes with adagp. Text has the shape () and 0 classes.
+    A set whose task makes its data itself needs no more than a name, the task (see `tasks.build`) and a description.
     """
 
     name: str
     task: str
     description: str
-    shape: tuple[int, ...]
-    classes: int
-    train: int
-    test: int
-    files: tuple[str, ...]
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+    train: int = 0
+    test: int = 0
+    files: tuple[str, ...] = ()
     reader: layouts.Reader | None = None
     fetch: Callable[[Path], None] | None = None
     size_varies: bool = False

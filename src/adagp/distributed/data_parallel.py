@@ -58,7 +58,7 @@ class DataLoop(ParallelLoop):
         self.meter.add_seconds("data", start - before)
         self.meter.add(batch.phase, loss.item(), float(right), answers, seconds, batch.guarded)
         self.check_copies(self._copies)
-        observer.on_batch(News(place.epoch, place.batch, batch.phase, self.meter.mean_loss, self.meter.accuracy))
+        observer.on_batch(News(place.epoch, place.batch, batch.phase, self.meter.mean_loss, self.meter.mean_score))
 
     def _passes(self, batch: Batch, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
         """Run forward and backward, and average what the processes have seen before sources look at it."""

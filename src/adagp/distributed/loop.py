@@ -104,18 +104,18 @@ class ParallelLoop(Loop):
     def _reduce_meter(self, loss_scale: float) -> None:
         """Make the sums of the epoch those of all processes; each one's loss counts `loss_scale`."""
         phases = sorted(self.meter.batches)
-        sums = [self.meter.loss * loss_scale, self.meter.right, self.meter.answers]
+        sums = [self.meter.loss * loss_scale, self.meter.score, self.meter.answers]
         sums += [self.meter.answers_by_phase[phase] for phase in phases]
         numbers = torch.tensor(sums, dtype=torch.float64)
         self.group.add_up([numbers], "metrics")
-        self.meter.loss, self.meter.right, answers, *by_phase = numbers.tolist()
+        self.meter.loss, self.meter.score, answers, *by_phase = numbers.tolist()
         self.meter.answers = round(answers)
         for phase, number in zip(phases, by_phase, strict=True):
             self.meter.answers_by_phase[phase] = round(number)
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate in the first process; the others' figures go nowhere."""
-        return super()._evaluate() if self.group.rank == 0 else {"loss": nan, "accuracy": nan}
+        return super()._evaluate() if self.group.rank == 0 else {"loss": nan, self.task.metric.name: nan}
 
     def _extra(self) -> dict[str, Any]:
         """Return the bytes that all processes sent, by phase and kind."""

@@ -114,7 +114,7 @@ class PipelineLoop(ParallelLoop):
         if last:
             for source in self.trainer.sources.values():
                 source.end_epoch()
-        observer.on_batch(News(at.epoch, at.batch, plan.phase, self.meter.mean_loss, self.meter.accuracy))
+        observer.on_batch(News(at.epoch, at.batch, plan.phase, self.meter.mean_loss, self.meter.mean_score))
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         self.group.phase = ""

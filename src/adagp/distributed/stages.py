@@ -1,7 +1,6 @@
 """A model as a chain of modules, and the chain cut into stages."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.errors import ModelError
+from adagp.modes import evaluation_mode
 from adagp.pipe.partition import partition
 from adagp.sites import Site
 
@@ -54,7 +54,7 @@ def chain(model: nn.Module, sample: Tensor) -> list[nn.Module]:
     cannot be cut.
     """
     modules = list(_links(model))
-    with _looking_only(model):
+    with evaluation_mode(model), torch.no_grad():
         try:
             expected, found = model(sample), sample
             for module in modules:
@@ -132,7 +132,7 @@ def _measure(
 
     handles = [site.module.register_forward_hook(partial(note, site)) for site in sites]
     shapes = [sample.shape]
-    with _looking_only(model):
+    with evaluation_mode(model), torch.no_grad():
         for unit in units:
             for module in unit:
                 sample = module(sample)
@@ -143,16 +143,3 @@ def _measure(
         sum(macs[site] for site in sites if any(site.module in set(one.modules()) for one in unit)) for unit in units
     ]
     return shapes, work
-
-
-@contextmanager
-def _looking_only(model: nn.Module) -> Iterator[None]:
-    """Run the model in evaluation mode and without autograd; its state is as before afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor, nn
 
+from adagp.modes import evaluation_mode
 from adagp.schedules.layout import Layer, Layout
 from adagp.sites import Site, Survey
 
@@ -49,15 +50,12 @@ def try_out(model: nn.Module, survey: Survey, sample: Any) -> Trial:
 
     handles = [module.register_forward_pre_hook(note(path)) for path, module in model.named_modules()]
     handles += [site.module.register_forward_hook(look(site)) for site in survey.sites]
-    modes = {module: module.training for module in model.modules()}
     try:
-        model.eval()
-        _ = model(*sample) if isinstance(sample, tuple) else model(sample)
+        with evaluation_mode(model):
+            _ = model(*sample) if isinstance(sample, tuple) else model(sample)
     finally:
         for handle in handles:
             handle.remove()
-        for module, training in modes.items():
-            module.training = training
     return Trial(Layout(_layers(survey, order, macs), measured=True), shapes)
 
 

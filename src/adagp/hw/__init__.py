@@ -8,7 +8,7 @@ from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
 from adagp.hw.predictor import PredictorShape
 from adagp.hw.product import Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
-from adagp.hw.runs import Recorded, Run, recorded_run, replayed_run, scheduled_run
+from adagp.hw.runs import Run, replayed_run, scheduled_run
 from adagp.hw.simulate import Outcome, Simulation, simulate
 from adagp.hw.stages import Stage, stages
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload, load_workload
@@ -33,7 +33,6 @@ __all__ = [
     "Outcome",
     "PredictorShape",
     "Product",
-    "Recorded",
     "Run",
     "Simulation",
     "Stage",
@@ -45,7 +44,6 @@ __all__ = [
     "enlarged",
     "load_workload",
     "parse_array",
-    "recorded_run",
     "replayed_run",
     "row_stationary",
     "scheduled_run",

@@ -1,18 +1,14 @@
 """Whole training runs as counts of batches under plans: from a schedule, or from the phases that a real run recorded."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
-from adagp.errors import OptionError, RunError
+from adagp.errors import OptionError
 from adagp.hw.duties import source_work
 from adagp.hw.layout import workload_layout
 from adagp.hw.workload import Workload
-from adagp.methods import find_method
 from adagp.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
@@ -96,32 +92,10 @@ def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, 
     return tuple(plans.values())
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What a run folder says: the run itself, and the model and data set it trained."""
-
-    run: Run
-    epochs: int
-    config: dict[str, Any]
-
-
-def recorded_run(folder: Path) -> Recorded:
-    """Read the phases that a training run recorded.
-
-    Each line of `metrics.jsonl` has an epoch's `batches`: `warmup`, `bp` (the warm-up among them), `gp` and `guarded`
-    (predicted batches whose prediction was refused). `config.json` has the batch size, the model and the data set.
-    """
-    config = json.loads(_read(folder, "config.json"))
-    epochs = [json.loads(line)["batches"] for line in _read(folder, "metrics.jsonl").splitlines()]
-    if not epochs:
-        raise RunError(f"run {folder} has recorded no epoch yet.")
-    source = find_method(str(config.get("method", "adagp"))).source
-    return Recorded(replayed_run(epochs, config["batch_size"], source), len(epochs), config)
-
-
 def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str) -> Run:
-    """Return the run whose epochs had these batches by kind (see `recorded_run`), of `batch` samples each.
+    """Return the run whose epochs had these batches by kind, of `batch` samples each.
 
+    The kinds are `warmup`, `bp` (the warm-up among them), `gp` and `guarded` (predicted batches whose prediction was refused).
     Its GP batches took their gradients from `source`, none for a run by backprop alone.
     """
     totals: Counter[str] = Counter()
@@ -132,10 +106,3 @@ def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str) -
     counts = ((WARM_UP, totals["warmup"]), (BACKPROP_ALL, totals["bp"] - totals["warmup"]), (plan, predicted))
     learns = source_work(plan.default).predictor and totals["warmup"] + predicted > 0
     return Run(batch, counts, predictor_learns=learns)
-
-
-def _read(folder: Path, name: str) -> str:
-    try:
-        return (folder / name).read_text(encoding="utf-8")
-    except OSError:
-        raise RunError(f"run {folder} has no {name}; `adagp train` writes it.") from None

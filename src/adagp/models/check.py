@@ -4,23 +4,20 @@ import torch
 from torch import nn
 
 from adagp.errors import ModelError
+from adagp.modes import evaluation_mode
 
 
 def check_scores(model: nn.Module, name: str, classes: int, image: tuple[int, int, int]) -> None:
     """Refuse a model that does not turn one image into one score a class; its modes are left as they were."""
-    modes = {module: module.training for module in model.modules()}
     device = next((tensor.device for tensor in model.parameters()), torch.get_default_device())
     size = "x".join(str(length) for length in image)
-    model.eval()  # batch norm cannot train on one image, and must not change its statistics
     try:
-        with torch.no_grad():
+        # Batch norm cannot train on one image, and must not change its statistics.
+        with evaluation_mode(model), torch.no_grad():
             scores = model(torch.zeros(1, *image, device=device))
     except Exception as fault:  # the user's code may fail in any way
         kind = type(fault).__name__
         raise ModelError(f"'{name}' cannot take images of {size}: {kind}: {fault}") from fault
-    finally:
-        for module, training in modes.items():
-            module.training = training
     if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
         given = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
         raise ModelError(f"'{name}' gives {given} for one image of {size}; it must give (1, {classes}).")

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.modes import evaluation_mode
+
 
 @dataclass(frozen=True)
 class ModelSize:
@@ -30,14 +32,10 @@ def measure(model: nn.Module, *inputs: Tensor) -> ModelSize:
 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear)]
     handles = [layer.register_forward_hook(count) for layer in layers]
-    modes = {module: module.training for module in model.modules()}
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             model(*inputs)
     finally:
         for handle in handles:
             handle.remove()
-        for module, training in modes.items():
-            module.training = training
     return ModelSize(sum(parameter.numel() for parameter in model.parameters()), macs)

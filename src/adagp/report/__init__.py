@@ -1,1 +1,1 @@
-"""One self-contained page about runs: read (collect), compare (groups, verdict), draw (charts), write (page)."""
+"""One self-contained page about runs: read (run.record), compare (groups, verdict), draw (charts), write (page)."""

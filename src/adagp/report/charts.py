@@ -10,7 +10,7 @@ from adagp.figures.accelerator import ENERGY_PARTS
 from adagp.figures.gantt import COLOURS as ACTION_COLOURS
 from adagp.figures.style import COLOURS
 from adagp.report.chart_style import TIME_COLOURS, TIME_WORDS, Chart, Spec, axis, finish, keys, palette, short, tip
-from adagp.report.groups import Chapter, Group, seconds_of
+from adagp.report.groups import Chapter, MethodRuns, seconds_of
 from adagp.report.modelled import DEVICES, Accelerated, Pipelined
 
 MOST_COLUMNS, MOST_ROWS = 45, 60
@@ -27,7 +27,7 @@ Designs = Sequence[tuple[str, str, dict[str, Any]]]
 """A name on the page, the design's own, and what was simulated for it."""
 
 
-def sampled(chapter: Chapter) -> list[Group]:
+def sampled(chapter: Chapter) -> list[MethodRuns]:
     """Return the groups with figures by site."""
     return [group for group in chapter.groups if _cells(group, "cosine")]
 
@@ -38,7 +38,7 @@ def heat_maps(chapter: Chapter, select: str) -> list[Chart]:
     return [_heat_map(groups, name, select) for name in MAPS] if groups else []
 
 
-def _heat_map(groups: Sequence[Group], name: str, select: str) -> Chart:
+def _heat_map(groups: Sequence[MethodRuns], name: str, select: str) -> Chart:
     title, remark = MAPS[name]
     rows = [row for group in groups for row in _cells(group, name)]
     caption = f"{title} by site (first layer on top) over epochs, mean over seeds; {remark}."
@@ -97,7 +97,7 @@ def _gradient(name: str) -> Spec:
     return {"title": None, "orient": "top", "format": form, "tickCount": 3, **size}
 
 
-def _cells(group: Group, name: str) -> list[dict[str, Any]]:
+def _cells(group: MethodRuns, name: str) -> list[dict[str, Any]]:
     """Return a row for each site with the figure: means over seeds and over each `stride` epochs; for many sites, some."""
     stride = max(1, ceil(group.length / MOST_COLUMNS))
     sites = list(dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites))
@@ -109,7 +109,7 @@ def _cells(group: Group, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _mean_figure(group: Group, site: str, name: str, begin: int, end: int) -> float | None:
+def _mean_figure(group: MethodRuns, site: str, name: str, begin: int, end: int) -> float | None:
     epochs = (epoch for run in group.runs for epoch in run.epochs[begin:end])
     found = [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
     return short(mean(found), 3) if found else None
@@ -129,7 +129,7 @@ def time_breakdown(chapter: Chapter) -> list[Chart]:
     return [chart] if rows else []
 
 
-def _parts(group: Group) -> list[dict[str, Any]]:
+def _parts(group: MethodRuns) -> list[dict[str, Any]]:
     parts = {name: mean([seconds_of(run, name) for run in group.counted] or [0.0]) for name in TIME_COLOURS}
     whole = sum(parts.values()) or 1.0
     return [

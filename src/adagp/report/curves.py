@@ -1,25 +1,32 @@
-"""Charts over time: accuracy against seconds, loss and accuracy over epochs with the phases shaded, the Pareto plot."""
+"""Charts over time: the metric against seconds, loss and metric over epochs with the phases shaded, the Pareto plot."""
 
+from collections.abc import Callable
+from operator import attrgetter
 from statistics import mean
 from typing import Any
 
 from adagp.figures.style import SHADE
 from adagp.report.chart_style import INK, Chart, Spec, axis, colour, dashes, finish, short, tip
-from adagp.report.groups import Chapter, Group, final_accuracy, training_seconds
-from adagp.report.verdict import Moment
+from adagp.report.groups import Chapter, MethodRuns, final_value, training_seconds
+from adagp.report.verdict import EqualTime
+from adagp.run.metrics import SHARE, Metric
+from adagp.run.record import Epoch
 
+PLAIN = (".3~g", ".4~g")
+"""Vega's formats of plain numbers: rough for an axis, fine under the pointer."""
 BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
-CURVES = {"train_loss": "Training loss", "test_accuracy": "Test accuracy"}
+Read = Callable[[Epoch], float | None]
+"""Takes a figure from an epoch."""
 
 
-def points(chapter: Chapter, figure: str) -> list[dict[str, Any]]:
+def points(chapter: Chapter, read: Read) -> list[dict[str, Any]]:
     """Return a row for each group and epoch that has the figure: mean, interval, training seconds until then."""
-    rows = (_point(group, place, figure) for group in chapter.groups for place in range(group.length))
+    rows = (_point(group, place, read) for group in chapter.groups for place in range(group.length))
     return [row for row in rows if row is not None]
 
 
-def _point(group: Group, place: int, figure: str) -> dict[str, Any] | None:
-    found = group.at_epoch(place, lambda epoch: epoch.figures[figure])
+def _point(group: MethodRuns, place: int, read: Read) -> dict[str, Any] | None:
+    found = group.at_epoch(place, read)
     if found is None:
         return None
     runs = [run for run in group.runs if place < len(run.epochs)]
@@ -28,17 +35,27 @@ def _point(group: Group, place: int, figure: str) -> dict[str, Any] | None:
     return row if found.low is None else {**row, "low": short(found.low), "high": short(found.high)}
 
 
-def accuracy_over_time(chapter: Chapter, moment: Moment | None) -> list[Chart]:
-    """Return accuracy against training seconds, with the moment of comparison marked."""
-    rows = points(chapter, "test_accuracy")
-    caption = f"Test accuracy against seconds of training: data and batches, evaluation left out. {BAND}"
+def metric_over_time(chapter: Chapter, moment: EqualTime | None) -> list[Chart]:
+    """Return the metric against training seconds, with the moment of comparison marked."""
+    rows, metric = points(chapter, attrgetter("test_value")), chapter.metric
+    caption = f"Test {metric.words} against seconds of training: data and batches, evaluation left out. {BAND}"
     x = axis("seconds", "seconds of training", scale={"nice": False})
-    layers = _lines(chapter, rows, x, "test_accuracy")
+    layers = _lines(chapter, rows, x, f"test {metric.words}", formats(metric))
     if moment is not None:
         longest = max((row["seconds"] for row in rows), default=0.0)
         layers += _marked(moment.seconds, to_the_right=moment.seconds < longest / 2)
     spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
-    return [Chart("Accuracy against time", caption, spec, wide=True)] if rows else []
+    return [Chart(f"{capital(metric.words)} against time", caption, spec, wide=True)] if rows else []
+
+
+def formats(metric: Metric) -> tuple[str, str]:
+    """Return Vega's formats of a metric's values: rough for an axis, fine under the pointer."""
+    return (".1%", ".2%") if metric.unit == SHARE else PLAIN
+
+
+def capital(words: str) -> str:
+    """Return the words as a heading begins."""
+    return words[:1].upper() + words[1:]
 
 
 def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
@@ -54,30 +71,32 @@ def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
 
 
 def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
-    """Return training loss and test accuracy over epochs; `select` is the element that chooses whose phases are shaded."""
-    shades = _shades(chapter)
+    """Return training loss and test values over epochs; `select` is the element that chooses whose phases are shaded."""
+    shades, metric = _shades(chapter), chapter.metric
     x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
     charts = []
-    for name, title in CURVES.items():
-        rows = points(chapter, name)
-        caption = f"{title} over epochs. {BAND}"
+    for name, title, forms in (
+        ("train_loss", "training loss", PLAIN),
+        ("test_value", f"test {metric.words}", formats(metric)),
+    ):
+        rows = points(chapter, attrgetter(name))
+        caption = f"{capital(title)} over epochs. {BAND}"
         caption += " Shaded: epochs with GP batches, the darker the larger their share." if shades else ""
-        layers = [*_shading(shades), *_lines(chapter, rows, x, name)]
+        layers = [*_shading(shades), *_lines(chapter, rows, x, title, forms)]
         spec = finish({"data": {"values": rows}, "layer": layers}, caption)
         if shades:
             bind = {"element": select, "event": "change"}
             spec["params"] = [{"name": "phases_of", "value": shades[0]["group"], "bind": bind}]
         if rows:
-            charts.append(Chart(title, caption, spec))
+            charts.append(Chart(capital(title), caption, spec))
     return charts
 
 
-def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, figure: str) -> list[Spec]:
+def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, forms: tuple[str, str]) -> list[Spec]:
     """Return bands, lines and points with their values."""
-    names = [group.label for group in chapter.groups]
-    rough, fine = (".1%", ".2%") if "accuracy" in figure else (".3~g", ".4~g")
+    names, (rough, fine) = [group.label for group in chapter.groups], forms
     tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
-    tips += [tip("value", CURVES[figure].lower(), fine), tip("low", "95% from", fine), tip("high", "to", fine)]
+    tips += [tip("value", title, fine), tip("low", "95% from", fine), tip("high", "to", fine)]
     place, hue = {"x": x, "y": axis("value", None, rough)}, {"color": colour(names)}
     ends = {"x": x, "y": {**place["y"], "field": "low"}, "y2": {"field": "high"}}
     hover = {"name": "at", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
@@ -144,21 +163,23 @@ def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
 
 
 def pareto(chapter: Chapter) -> list[Chart]:
-    """Return final accuracy against training seconds: one point a group with its intervals, and who is not beaten."""
-    rows = [row for group in chapter.groups if (row := _outcome(group))]
+    """Return the final values against training seconds: one point a group with its intervals, and who is not beaten."""
+    metric = chapter.metric
+    rows = [row for group in chapter.groups if (row := _outcome(group, metric))]
+    rough, fine = formats(metric)
     caption = (
-        "Final test accuracy against training seconds of the whole run. Bars are 95% intervals over seeds; on the dashed "
-        "line are the methods that no other beats in both."
+        f"Final test {metric.words} against training seconds of the whole run. Bars are 95% intervals over seeds; on the "
+        "dashed line are the methods that no other beats in both."
     )
-    place = {"x": axis("seconds", "seconds of training"), "y": axis("accuracy", None, ".1%")}
+    place = {"x": axis("seconds", "seconds of training"), "y": axis(metric.name, None, rough)}
     hue = {"color": colour([group.label for group in chapter.groups])}
     tips = [tip("group", "method"), tip("seeds", "seeds", "d")]
-    for name, form in (("accuracy", ".2%"), ("seconds", ",.4~g")):
-        tips += [tip(name, name, form), tip(f"{name}_low", "95% from", form), tip(f"{name}_high", "to", form)]
+    for name, title, form in ((metric.name, metric.words, fine), ("seconds", "seconds", ",.4~g")):
+        tips += [tip(name, title, form), tip(f"{name}_low", "95% from", form), tip(f"{name}_high", "to", form)]
     line = {"type": "line", "color": INK, "opacity": 0.45, "strokeDash": [4, 4], "strokeWidth": 1.2, "aria": False}
     point = {"type": "point", "filled": True, "size": 110, "opacity": 1}
     layers: list[Spec] = [
-        {"data": {"values": _front(rows)}, "mark": line, "encoding": place},
+        {"data": {"values": _front(rows, metric)}, "mark": line, "encoding": place},
         *(_bar({**place, **hue}, channel) for channel in ("x", "y") if any("seconds_low" in row for row in rows)),
         {"mark": point, "encoding": {**place, **hue, "tooltip": tips}},
         *_names(rows, place),
@@ -190,22 +211,20 @@ def _names(rows: list[dict[str, Any]], place: Spec) -> list[Spec]:
     ]
 
 
-def _outcome(group: Group) -> dict[str, Any] | None:
-    accuracy, seconds = group.over_runs(final_accuracy), group.over_runs(training_seconds)
-    if accuracy is None or seconds is None:
+def _outcome(group: MethodRuns, metric: Metric) -> dict[str, Any] | None:
+    final, seconds = group.over_runs(final_value), group.over_runs(training_seconds)
+    if final is None or seconds is None:
         return None
-    row: dict[str, Any] = {"group": group.label, "seeds": accuracy.count}
-    for name, one in (("accuracy", accuracy), ("seconds", seconds)):
+    row: dict[str, Any] = {"group": group.label, "seeds": final.count}
+    for name, one in ((metric.name, final), ("seconds", seconds)):
         row[name] = short(one.mean, 5)
         if one.low is not None:
             row |= {f"{name}_low": short(one.low, 5), f"{name}_high": short(one.high, 5)}
     return row
 
 
-def _front(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the outcomes that none other beats in accuracy and seconds at once."""
-    front: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: (row["seconds"], -row["accuracy"])):
-        if not front or row["accuracy"] > front[-1]["accuracy"]:
-            front.append(row)
-    return front
+def _front(rows: list[dict[str, Any]], metric: Metric) -> list[dict[str, Any]]:
+    """Return the outcomes that none other beats in value and seconds at once."""
+    return [
+        rows[place] for place in metric.front({at: (row["seconds"], row[metric.name]) for at, row in enumerate(rows)})
+    ]

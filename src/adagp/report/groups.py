@@ -5,17 +5,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adagp.report.collect import Epoch, RunRecord
+from adagp.run.metrics import Metric
+from adagp.run.record import Epoch, RunRecord
 from adagp.statistics import Interval, interval
 
-NOT_A_CHOICE = ("seed", "data_dir", "command")
+NOT_A_CHOICE = ("seed", "data_dir", "command", "metrics")
 """What config.json holds that does not tell groups apart."""
 TASK = ("dataset", "model", "width", "image_size", "vocabulary")
 """What decides whether two runs can be compared at all."""
 
 
 @dataclass(frozen=True)
-class Group:
+class MethodRuns:
     """Runs of one way to train, one for each seed."""
 
     label: str
@@ -59,15 +60,21 @@ class Group:
 
 @dataclass(frozen=True)
 class Chapter:
-    """Groups that trained the same model on the same data, in one comparison."""
+    """Groups that trained the same model on the same data, in one comparison by the first of the `metrics`."""
 
     title: str
-    groups: tuple[Group, ...]
+    groups: tuple[MethodRuns, ...]
+    metrics: tuple[Metric, ...]
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that the groups are compared by."""
+        return self.metrics[0]
 
 
-def final_accuracy(run: RunRecord) -> float | None:
-    """Return the test accuracy after the last epoch."""
-    return run.epochs[-1].figures["test_accuracy"] if run.epochs else None
+def final_value(run: RunRecord) -> float | None:
+    """Return the test value of the run's metric after the last epoch."""
+    return run.epochs[-1].test_value if run.epochs else None
 
 
 def training_seconds(run: RunRecord) -> float | None:
@@ -89,17 +96,21 @@ def chapters(records: Sequence[RunRecord]) -> list[Chapter]:
     """Sort runs into chapters and groups, both in the order of their first run; backprop comes first."""
     by_task: dict[str, list[RunRecord]] = {}
     for record in records:
-        by_task.setdefault(_key(record, TASK), []).append(record)
-    return [Chapter(_title(runs[0].config), _groups(runs)) for runs in by_task.values()]
+        by_task.setdefault(f"{record.metric} {_key(record, TASK)}", []).append(record)
+    return [
+        Chapter(_title(runs[0].config), _groups(runs), max((run.metrics for run in runs), key=len))
+        for runs in by_task.values()
+    ]
 
 
-def _groups(records: Iterable[RunRecord]) -> tuple[Group, ...]:
+def _groups(records: Iterable[RunRecord]) -> tuple[MethodRuns, ...]:
     by_choice: dict[str, list[RunRecord]] = {}
     for record in records:
         names = sorted(set(record.config) - set(NOT_A_CHOICE))
         by_choice.setdefault(_key(record, names), []).append(record)
     groups = [
-        Group(label, tuple(runs)) for label, runs in zip(_labels(by_choice.values()), by_choice.values(), strict=True)
+        MethodRuns(label, tuple(runs))
+        for label, runs in zip(_labels(by_choice.values()), by_choice.values(), strict=True)
     ]
     return tuple(sorted(groups, key=lambda group: group.method != "bp"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from adagp.errors import AdagpError, ModelError
 from adagp.figures.gantt import what
-from adagp.hw import Accelerator, Workload, replayed_run, simulate
+from adagp.hw import Accelerator, replayed_run, simulate
 from adagp.hw.report import simulation_report
 from adagp.methods import METHODS
 from adagp.models import MODELS
@@ -15,13 +15,15 @@ from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.actions import UPDATE
 from adagp.plan import Phase
-from adagp.report.groups import Chapter, Group
-from adagp.workloads import dataset_info, model_workload
+from adagp.report.groups import Chapter, MethodRuns
+from adagp.workloads import run_workload
 
 DEVICES = 4
 MICRO_BATCHES = 4
 LONGEST_PATTERN = 8
 """Batches of a pipeline's chart at most."""
+_workload = cache(run_workload)
+"""A model is traced once for all its groups."""
 
 
 @dataclass(frozen=True)
@@ -50,24 +52,13 @@ def accelerate(chapter: Chapter) -> Accelerated:
     return Accelerated(reports, tuple(remarks))
 
 
-def _simulate(group: Group) -> dict[str, Any]:
+def _simulate(group: MethodRuns) -> dict[str, Any]:
     run = group.counted[0]
-    config = run.config
-    if config["model"] not in MODELS:  # a page must not import what some folder names
-        raise ModelError(f"'{config['model']}' is not one of adagp's models; adagp simulate --from-run can.")
-    size = config.get("image_size")
-    workload = _workload(str(config["model"]), str(config["dataset"]), size, float(config.get("width", 1.0)))
-    replay = replayed_run(
-        [epoch.batches for epoch in run.epochs], int(config["batch_size"]), METHODS[group.method].source
-    )
+    if run.model not in MODELS:  # a page must not import what some folder names
+        raise ModelError(f"'{run.model}' is not one of adagp's models; adagp simulate --from-run can.")
+    workload = _workload(run.model, run.dataset, run.image_size, run.width)
+    replay = replayed_run(run.phases, run.batch_size, METHODS[group.method].source)
     return simulation_report(simulate(workload, Accelerator(), replay))
-
-
-@cache
-def _workload(model: str, dataset: str, size: int | None, width: float) -> Workload:
-    """Trace a model once for all its groups; `size` is the pictures' height and width, None the data set's own."""
-    shape = None if size is None else (dataset_info(dataset).shape[0], size, size)
-    return model_workload(model, dataset, shape, width)
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ class Pipelined:
         return self.baseline_steps / self.steps if self.steps else 1.0
 
 
-def pattern(groups: Sequence[Group]) -> str:
+def pattern(groups: Sequence[MethodRuns]) -> str:
     """Return the phases of one round in the last epoch of the first predicting run: GP for each K, BP for each M."""
     for group in groups:
         labels = [epoch.label for run in group.counted[:1] for epoch in run.epochs if epoch.predicted_share]

@@ -9,10 +9,10 @@ from pathlib import Path
 from adagp._version import __version__
 from adagp.errors import OptionError
 from adagp.pipe import parse_phases
-from adagp.report.collect import RunRecord, collect
 from adagp.report.groups import chapters
 from adagp.report.sections import write_chapter
 from adagp.run.folder import write_atomically
+from adagp.run.record import RunRecord, collect
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -4,15 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from adagp.report.collect import RunRecord
-from adagp.report.groups import Chapter, Group, batches, final_accuracy, seconds_of, training_seconds
+from adagp.report.groups import Chapter, MethodRuns, batches, final_value, seconds_of, training_seconds
 from adagp.report.modelled import Accelerated, Pipelined
-from adagp.report.verdict import Moment, seconds_text
+from adagp.report.verdict import EqualTime, seconds_text
+from adagp.run.metrics import Metric
+from adagp.run.record import RunRecord
 from adagp.statistics import Interval, interval
 
 UNKNOWN = "–"
-EXTRAS = {"test_bleu": ("BLEU", "{:.2f}"), "test_map50": ("mAP at IoU 0.5", "{:.4f}")}
-"""Results that some tasks have besides the accuracy."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,16 @@ class Table:
 
 def summary_table(chapter: Chapter) -> Table:
     """Return a row for each group: what it is, and how it ended."""
-    extras = [name for name in EXTRAS if any(name in run.summary for group in chapter.groups for run in group.runs)]
-    columns = ["method", "seeds", "epochs", "BP batches", "GP batches", "final accuracy", "training seconds"]
-    columns += ["GP / BP time of a batch", "cosine", "yardstick", *(EXTRAS[name][0] for name in extras)]
-    rows = [(*_ends(group), *(_extra_cell(group, name) for name in extras)) for group in chapter.groups]
+    more = chapter.metrics[1:]
+    columns = ["method", "seeds", "epochs", "BP batches", "GP batches", f"final {chapter.metric.words}"]
+    columns += ["training seconds", "GP / BP time of a batch", "cosine", "yardstick", *(one.words for one in more)]
+    rows = [
+        (*_ends(group, chapter.metric), *(_result_cell(group, metric) for metric in more)) for group in chapter.groups
+    ]
     return table("Methods, measured; ranges are 95% intervals over seeds", columns, rows)
 
 
-def _ends(group: Group) -> tuple[Cell, ...]:
+def _ends(group: MethodRuns, metric: Metric) -> tuple[Cell, ...]:
     first = group.counted[0] if group.counted else None
     return (
         words(group.label, "not finished" if group.unfinished else ""),
@@ -51,7 +52,7 @@ def _ends(group: Group) -> tuple[Cell, ...]:
         count(group.length),
         count(batches(first, "bp")) if first else Cell(UNKNOWN),
         count(batches(first, "gp", "guarded")) if first else Cell(UNKNOWN),
-        share(group.over_runs(final_accuracy)),
+        value(group.over_runs(final_value), metric),
         figure(group.over_runs(training_seconds), "{:,.4g}"),
         figure(group.over_runs(batch_time_ratio), "{:.2f}", bounds=False),
         figure(_quality(group, "cosine"), "{:.3f}", bounds=False),
@@ -59,43 +60,45 @@ def _ends(group: Group) -> tuple[Cell, ...]:
     )
 
 
-def _extra_cell(group: Group, name: str) -> Cell:
+def _result_cell(group: MethodRuns, metric: Metric) -> Cell:
+    """Return what the runs' summaries say of a metric."""
+
     def of_run(run: RunRecord) -> float | None:
-        value = run.summary.get(name)
-        return float(value) if isinstance(value, int | float) else None
+        found = run.summary.get(f"test_{metric.name}")
+        return float(found) if isinstance(found, int | float) else None
 
-    return figure(group.over_runs(of_run), EXTRAS[name][1])
+    return value(group.over_runs(of_run), metric)
 
 
-def moments_table(moments: Sequence[Moment]) -> Table:
-    """Return each group's accuracy at the moments when some group ends."""
+def moments_table(moments: Sequence[EqualTime]) -> Table:
+    """Return each group's value at the moments when some group ends."""
     columns = ["method", *(f"after {seconds_text(moment.seconds)}" for moment in moments)]
     by_group = [
-        (words(group.label), *(share(interval(dict(_named(moment))[group.label])) for moment in moments))
-        for group, _ in moments[0].accuracies
+        (words(group.label), *(value(interval(dict(_named(moment))[group.label]), moment.metric) for moment in moments))
+        for group, _ in moments[0].values
     ]
-    return table("Test accuracy at equal wall-clock, measured", columns, by_group)
+    return table(f"Test {moments[0].metric.words} at equal wall-clock, measured", columns, by_group)
 
 
-def _named(moment: Moment) -> Iterable[tuple[str, tuple[float, ...]]]:
-    return ((group.label, values) for group, values in moment.accuracies)
+def _named(moment: EqualTime) -> Iterable[tuple[str, tuple[float, ...]]]:
+    return ((group.label, values) for group, values in moment.values)
 
 
 def runs_table(chapter: Chapter) -> Table:
     """Return a row for each run."""
-    columns = ["run", "method", "seed", "epochs", "final accuracy", "training seconds", "state"]
+    columns = ["run", "method", "seed", "epochs", f"final {chapter.metric.words}", "training seconds", "state"]
     rows = [_run(run, group) for group in chapter.groups for run in group.runs]
     return table("Every run, measured", columns, rows)
 
 
-def _run(run: RunRecord, group: Group) -> tuple[Cell, ...]:
-    accuracy, seconds, seed = final_accuracy(run), training_seconds(run), run.config.get("seed")
+def _run(run: RunRecord, group: MethodRuns) -> tuple[Cell, ...]:
+    final, seconds, seed = final_value(run), training_seconds(run), run.config.get("seed")
     return (
         words(run.name),
         words(group.label),
         count(seed) if isinstance(seed, int) else Cell(UNKNOWN),
         count(len(run.epochs)),
-        share(interval([] if accuracy is None else [accuracy])),
+        value(interval([] if final is None else [final]), run.metric),
         figure(interval([] if seconds is None else [seconds]), "{:,.4g}"),
         words("finished" if run.finished else "not finished"),
     )
@@ -154,12 +157,12 @@ def count(number: int) -> Cell:
     return Cell(f"{number:,}", number)
 
 
-def share(one: Interval | None) -> Cell:
-    """Return a cell with an accuracy in per cent, and its interval."""
+def value(one: Interval | None, metric: Metric) -> Cell:
+    """Return a cell with a value of a metric, and its interval."""
     if one is None:
         return Cell(UNKNOWN)
-    bounds = "" if one.low is None or one.high is None else f"{100 * one.low:.2f} to {100 * one.high:.2f}"
-    return Cell(f"{one.mean:.2%}", one.mean, bounds)
+    bounds = "" if one.low is None or one.high is None else f"{metric.bare(one.low)} to {metric.bare(one.high)}"
+    return Cell(metric.text(one.mean), one.mean, bounds)
 
 
 def figure(one: Interval | None, form: str, *, bounds: bool = True) -> Cell:
@@ -177,10 +180,9 @@ def batch_time_ratio(run: RunRecord) -> float | None:
     return seconds_of(run, "gp") / predicted / (seconds / true) if predicted and true and seconds else None
 
 
-def _quality(group: Group, name: str) -> Interval | None:
+def _quality(group: MethodRuns, name: str) -> Interval | None:
     def of_run(run: RunRecord) -> float | None:
-        known = [site.get(name) for epoch in run.epochs for site in epoch.sites.values()]
-        values = [value for value in known if value is not None]
+        values = [value for epoch in run.epochs for value in epoch.over_sites(name)]
         return mean(values) if values else None
 
     return group.over_runs(of_run)

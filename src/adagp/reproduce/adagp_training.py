@@ -11,7 +11,7 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.training import Group, accuracy_bars, all_parts, group, spread
 from adagp.reproduce.verdict import FAIR, Terms, Verdict, compare, judge
-from adagp.run.folder import RunFolder
+from adagp.run.record import read_whole_run
 from adagp.workloads import PAPER_MODELS
 
 if TYPE_CHECKING:
@@ -132,15 +132,15 @@ def conclude_figure_15(budget: str, place: Place) -> Outcome:
     """Look at the predictor's error by layer and epoch in the first seed's run."""
     part = groups(budget)["cifar10", "vgg13", "adagp"].parts[0]
     section, terms = published(FIGURE_15), TERMS[budget]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
-            "epoch": row["epoch"] + 1,
+            "epoch": epoch.number,
             "site": site,
             "mape_percent": None if figures["mape"] is None else 100 * figures["mape"],
             **{name: figures[name] for name in ("mse", "cosine", "norm_ratio", "cosine_previous")},
         }
-        for row in RunFolder(place.run_folder(part)).rows()
-        for site, figures in row["sites"].items()
+        for epoch in read_whole_run(place.run_folder(part), "look at").epochs
+        for site, figures in epoch.sites.items()
     ]
     known = [row for row in rows if row["mape_percent"] is not None]
     sites = list(dict.fromkeys(row["site"] for row in known))

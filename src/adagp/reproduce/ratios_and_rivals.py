@@ -5,7 +5,6 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.curves import figures_of
 from adagp.figures.style import COLOURS, subplots
 from adagp.hw import Accelerator, simulate
 from adagp.reproduce.accelerator import paper_run
@@ -15,7 +14,7 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.training import Group, accuracy_bars, all_parts, group, spread
 from adagp.reproduce.verdict import judge
-from adagp.run.folder import RunFolder
+from adagp.run.record import read_whole_run
 from adagp.workloads import dataset_info, model_workload
 
 if TYPE_CHECKING:
@@ -139,8 +138,8 @@ def conclude_dni(budget: str, place: Place) -> Outcome:
 
 def _cosine(one: Group, place: Place) -> float | None:
     """Return the mean cosine over runs, epochs and sites; None for a method that predicts nothing."""
-    rows = [row for part in one.parts for row in RunFolder(place.run_folder(part)).rows()]
-    values = [value for row in rows for value in figures_of(row, "cosine")]
+    runs = (read_whole_run(place.run_folder(part), "compare") for part in one.parts)
+    values = [value for run in runs for epoch in run.epochs for value in epoch.over_sites("cosine")]
     return mean(values) if values else None
 
 

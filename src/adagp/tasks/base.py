@@ -6,12 +6,32 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from adagp.errors import TaskError
+from adagp.run.metrics import ACCURACY, Metric
+
 
 class Task(ABC):
     """Batches to train on, their loss, and the evaluation on held-out data.
 
     Batches are a pure function of the epoch and the batch's place in it, so that a run can be resumed anywhere.
+    `metrics` (one at least) are what `evaluate` returns besides `loss`; runs are compared by the first of them. What
+    `final_metrics` returns for tables is declared in `metrics_at_end`.
     """
+
+    metrics: tuple[Metric, ...] = (ACCURACY,)
+    metrics_at_end: tuple[Metric, ...] = ()
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that runs are compared by."""
+        if not self.metrics:
+            raise TaskError(f"{type(self).__name__} declares no metrics; it needs one at least.")
+        return self.metrics[0]
+
+    @property
+    def all_metrics(self) -> tuple[Metric, ...]:
+        """The metrics of each epoch, and those at the end of a run."""
+        return (self.metric, *self.metrics[1:], *self.metrics_at_end)
 
     @property
     @abstractmethod
@@ -32,12 +52,30 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, output: Any, targets: Any) -> tuple[Tensor, int]:
-        """Return how many of a batch's answers are right, and how many answers there are."""
+        """Return the sum of the first metric over a batch's answers, and how many answers there are.
+
+        For accuracy that is the number of right answers, for the mean squared error the sum of squared errors.
+        """
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return the figures on held-out data, `loss` and `accuracy` (0 to 1) among them. The model's mode is kept."""
+        """Return the figures on held-out data, `loss` and all `metrics` among them. The model's mode is kept."""
 
     def final_metrics(self, model: nn.Module) -> dict[str, Any]:
-        """Return figures that are too dear for every epoch, by their names in the summary. The model's mode is kept."""
+        """Return figures that cost too much for every epoch, by their names in the summary. The model's mode is kept.
+
+        A metric that `metrics_at_end` declares is called `test_` and its name.
+        """
         return {}
+
+
+def evaluated(task: Task, model: nn.Module) -> dict[str, float]:
+    """Return what the task's `evaluate` says of the model; a declared figure that is missing or no number is refused."""
+    found = task.evaluate(model)
+    for name in ("loss", *(metric.name for metric in task.metrics)):
+        if not isinstance(found.get(name), int | float):
+            raise TaskError(
+                f"{type(task).__name__}.evaluate must return a number for '{name}', which the task declares; it returned: "
+                f"{', '.join(f'{key} ({type(value).__name__})' for key, value in found.items()) or 'nothing'}."
+            )
+    return found

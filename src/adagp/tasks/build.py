@@ -5,18 +5,18 @@ from pathlib import Path
 
 from adagp.data import DATASETS
 from adagp.models.registry import DETECTION, IMAGES, TRANSLATION
+from adagp.registry import Registry
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
 from adagp.tasks.classify import Classification
 from adagp.tasks.detect import Detection
 from adagp.tasks.translate import Translation
 
-TASKS: dict[str, Callable[[TrainConfig, Path | None, bool], Task]] = {
-    IMAGES: Classification,
-    DETECTION: Detection,
-    TRANSLATION: Translation,
-}
+TASKS: Registry[Callable[[TrainConfig, Path | None, bool], Task]] = Registry("task")
 """The task of each kind of data set: made from the configuration, the data folder, and whether to download."""
+TASKS.add(IMAGES, Classification)
+TASKS.add(DETECTION, Detection)
+TASKS.add(TRANSLATION, Translation)
 
 
 def build_task(config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> Task:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.loaders import image_loaders
 from adagp.models.build import build_model
+from adagp.modes import evaluation_mode
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
 
@@ -53,16 +54,14 @@ class Classification(Task):
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return loss and accuracy on the test set."""
-        was_training = model.training
-        model.eval()
         device = next(model.parameters()).device
         loss = right = torch.zeros((), device=device)
         count = 0
-        for images, labels in self.data.test.epoch(0):
-            images, labels = images.to(device), labels.to(device)
-            output = model(images)
-            loss = loss + F.cross_entropy(output, labels, reduction="sum")
-            right = right + (output.argmax(1) == labels).sum()
-            count += len(labels)
-        model.train(was_training)
+        with evaluation_mode(model):
+            for images, labels in self.data.test.epoch(0):
+                images, labels = images.to(device), labels.to(device)
+                output = model(images)
+                loss = loss + F.cross_entropy(output, labels, reduction="sum")
+                right = right + (output.argmax(1) == labels).sum()
+                count += len(labels)
         return {"loss": loss.item() / count, "accuracy": right.item() / count}

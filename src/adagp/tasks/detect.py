@@ -19,7 +19,9 @@ from adagp.detection.precision import average_precisions, require_pycocotools
 from adagp.errors import ModelError, OptionError
 from adagp.models.build import build_model
 from adagp.models.registry import DETECTION
+from adagp.modes import evaluation_mode
 from adagp.run.config import TrainConfig
+from adagp.run.metrics import Metric
 from adagp.tasks.base import Task
 
 STRIDES = (8, 16, 32)
@@ -31,6 +33,8 @@ class Detection(Task):
     Accuracy is the share of objects whose class is named rightly by the slot that answers for them (ADA-GP's class
     accuracy); difficult objects are left out.
     """
+
+    metrics_at_end = (Metric("map50", title="mAP at IoU 0.5"),)
 
     def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
         info = DATASETS[config.dataset]
@@ -73,11 +77,12 @@ class Detection(Task):
         """Return the loss an object, with its three parts, and the class accuracy on the test set."""
         sums = torch.zeros(4, dtype=torch.float64)
         objects = 0
-        for output, targets in self._answers(model):
-            parts = loss_parts(output, *targets)
-            right, count = right_classes(output, *targets)
-            sums += torch.stack([parts.box, parts.objectness, parts.category, right]).double().cpu()
-            objects += count
+        with evaluation_mode(model):
+            for output, targets in self._answers(model):
+                parts = loss_parts(output, *targets)
+                right, count = right_classes(output, *targets)
+                sums += torch.stack([parts.box, parts.objectness, parts.category, right]).double().cpu()
+                objects += count
         box, objectness, category, accuracy = (sums / max(1, objects)).tolist()
         return {
             "loss": box + objectness + category,
@@ -90,19 +95,17 @@ class Detection(Task):
     @torch.no_grad()
     def final_metrics(self, model: nn.Module) -> dict[str, Any]:
         """Return `test_map50`: average precision at IoU 0.5, averaged over the classes that are there, and each class's."""
-        found = [one for output, _ in self._answers(model) for one in detect(output)]
+        with evaluation_mode(model):
+            found = [one for output, _ in self._answers(model) for one in detect(output)]
         precisions = average_precisions(found, self.test.objects, len(CLASSES))
         each = {name: float(value) for name, value in zip(CLASSES, precisions, strict=True) if not np.isnan(value)}
         return {"test_map50": sum(each.values()) / max(1, len(each)), "test_ap50": each}
 
     def _answers(self, model: nn.Module) -> Iterator[tuple[Any, Any]]:
-        """Yield the model's answers to the test batches in evaluation mode, with the targets on its device."""
-        was_training = model.training
-        model.eval()
+        """Yield the model's answers to the test batches, with the targets on its device."""
         device = next(model.parameters()).device
         for images, (boxes, labels) in self.test.epoch(0):
             yield model(images.to(device)), (boxes.to(device), labels.to(device))
-        model.train(was_training)
 
 
 def check_size(size: int) -> int:
@@ -115,15 +118,13 @@ def check_size(size: int) -> int:
 @torch.no_grad()
 def check_outputs(model: nn.Module, size: int, classes: int, name: str) -> None:
     """Refuse a model that cannot take such images or does not answer in YOLO-v3's layout. Its mode is kept."""
-    was_training = model.training
-    model.eval()
     try:
-        output: Any = model(torch.zeros(2, 3, size, size))
+        with evaluation_mode(model):
+            output: Any = model(torch.zeros(2, 3, size, size))
     except RuntimeError as error:
         raise ModelError(
             f"model '{name}' cannot take images of 3x{size}x{size}: {str(error).splitlines()[0]}."
         ) from None
-    model.train(was_training)
     expected = [(2, len(ANCHORS[0]), size // stride, size // stride, 5 + classes) for stride in STRIDES]
     several = isinstance(output, tuple | list)
     given: Any = [tuple(getattr(one, "shape", ())) for one in output] if several else type(output).__name__

@@ -18,7 +18,9 @@ from adagp.models.decode import beam_search, greedy
 from adagp.models.references import import_function
 from adagp.models.registry import MODELS, TRANSLATION
 from adagp.models.tokens import PAD
+from adagp.modes import evaluation_mode
 from adagp.run.config import TrainConfig
+from adagp.run.metrics import Metric
 from adagp.tasks.base import Task
 from adagp.tasks.bleu import corpus_bleu
 
@@ -28,6 +30,8 @@ Decode = Callable[[Any, Tensor], list[list[int]]]
 
 class Translation(Task):
     """Learn to say an English sentence in German. Answers are counted in word pieces, a sentence's end included."""
+
+    metrics_at_end = (Metric("bleu", title="BLEU"),)
 
     def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
         check_model(config.model)
@@ -78,18 +82,17 @@ class Translation(Task):
 
     @torch.no_grad()
     def _evaluate(self, model: nn.Module, part: SentenceBatches) -> dict[str, float]:
-        was_training = model.training
-        model.eval()
         device = next(model.parameters()).device
         loss = right = 0.0
         count = 0
-        for (source, target_in), targets in part.epoch(0):
-            output, targets = model(source.to(device), target_in.to(device)), targets.to(device)
-            loss += F.cross_entropy(output.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum").item()
-            hits, answers = self.score(output, targets)
-            right += hits.item()
-            count += answers
-        model.train(was_training)
+        with evaluation_mode(model):
+            for (source, target_in), targets in part.epoch(0):
+                output, targets = model(source.to(device), target_in.to(device)), targets.to(device)
+                flat = output.flatten(0, 1), targets.flatten()
+                loss += F.cross_entropy(*flat, ignore_index=PAD, reduction="sum").item()
+                hits, answers = self.score(output, targets)
+                right += hits.item()
+                count += answers
         return {"loss": loss / count, "accuracy": right / count}
 
     def final_metrics(self, model: nn.Module) -> dict[str, Any]:
@@ -110,11 +113,9 @@ class Translation(Task):
     @torch.no_grad()
     def translate(self, model: nn.Module, decode: Decode) -> list[str]:
         """Return the model's translations of the test set, in the order of `references`."""
-        was_training = model.training
-        model.eval()
         device = next(model.parameters()).device
-        pieces = [one for (source, _), _ in self.test.epoch(0) for one in decode(model, source.to(device))]
-        model.train(was_training)
+        with evaluation_mode(model):
+            pieces = [one for (source, _), _ in self.test.epoch(0) for one in decode(model, source.to(device))]
         return self.vocabulary.decode(pieces)
 
 

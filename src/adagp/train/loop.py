@@ -23,7 +23,7 @@ from adagp.errors import RunError
 from adagp.plan import Phase
 from adagp.run.folder import RunFolder
 from adagp.sources.support.learner import plain_state
-from adagp.tasks.base import Task
+from adagp.tasks.base import Task, evaluated
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.meter import EpochMeter
 from adagp.train.rates import BatchRate
@@ -34,13 +34,13 @@ RateScheduler = LRScheduler | BatchRate
 
 @dataclass(frozen=True)
 class News:
-    """What an observer is told after each batch: where the run is, and the means of the epoch so far."""
+    """What an observer is told after each batch: where the run is, and the means of loss and score in the epoch so far."""
 
     epoch: int
     batch: int
     phase: Phase
     loss: float
-    accuracy: float
+    score: float
 
 
 class Observer(Protocol):
@@ -159,9 +159,10 @@ class Loop:
         if result.skipped:
             self.meter.add_skipped(result.phase, seconds)
         else:
-            right, answers = self.task.score(result.output, targets)
-            self.meter.add(result.phase, result.loss.item(), float(right), answers, seconds, result.guarded)
-        observer.on_batch(News(place.epoch, place.batch, result.phase, self.meter.mean_loss, self.meter.accuracy))
+            with torch.no_grad():
+                score, answers = self.task.score(result.output, targets)
+            self.meter.add(result.phase, result.loss.item(), float(score), answers, seconds, result.guarded)
+        observer.on_batch(News(place.epoch, place.batch, result.phase, self.meter.mean_loss, self.meter.mean_score))
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         start = self._clock()
@@ -171,7 +172,7 @@ class Loop:
             "epoch": epoch,
             "label": self.trainer.schedule.label(epoch),
             "train_loss": self.meter.mean_loss,
-            "train_accuracy": self.meter.accuracy,
+            f"train_{self.task.metric.name}": self.meter.mean_score,
             **{f"test_{name}": value for name, value in test.items()},
             "lr": self.trainer.optimizer.param_groups[0]["lr"],
             "batches": self.meter.counts(),
@@ -190,7 +191,7 @@ class Loop:
         return row
 
     def _evaluate(self) -> dict[str, float]:
-        return self.task.evaluate(self.trainer.model)
+        return evaluated(self.task, self.trainer.model)
 
     def _extra(self) -> dict[str, Any]:
         """Return further figures of an epoch, for loops that have some."""

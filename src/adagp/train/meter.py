@@ -1,4 +1,4 @@
-"""What happened in an epoch so far: losses, right answers, batches and seconds by phase."""
+"""What happened in an epoch so far: losses, scores, batches and seconds by phase."""
 
 from collections import Counter, defaultdict
 from typing import Any
@@ -11,18 +11,18 @@ class EpochMeter:
 
     def __init__(self) -> None:
         self.loss = 0.0
-        self.right = 0.0
+        self.score = 0.0
         self.answers = 0
         self.losses = 0
         self.batches: Counter[str] = Counter()
         self.answers_by_phase: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
-    def add(self, phase: Phase, loss: float, right: float, answers: int, seconds: float, guarded: bool) -> None:
+    def add(self, phase: Phase, loss: float, score: float, answers: int, seconds: float, guarded: bool) -> None:
         """Add one batch. A guarded batch is counted on its own; its time belongs to its phase."""
         self.loss += loss
         self.losses += 1
-        self.right += right
+        self.score += score
         self.answers += answers
         self.batches["guarded" if guarded else str(phase)] += 1
         self.answers_by_phase[str(phase)] += answers
@@ -43,9 +43,9 @@ class EpochMeter:
         return self.loss / max(1, self.losses)
 
     @property
-    def accuracy(self) -> float:
-        """The share of right answers on training batches, each before its update."""
-        return self.right / max(1, self.answers)
+    def mean_score(self) -> float:
+        """The task's first metric over the answers to training batches, each before its update."""
+        return self.score / max(1, self.answers)
 
     def counts(self) -> dict[str, int]:
         """Return the batches by kind. `bp` has the warm-up in it; `bp` + `gp` + `guarded` are all batches."""
@@ -57,7 +57,7 @@ class EpochMeter:
         return {
             "loss": self.loss,
             "losses": self.losses,
-            "right": self.right,
+            "right": self.score,  # its name in checkpoints since the first one
             "answers": self.answers,
             "batches": dict(self.batches),
             "answers_by_phase": dict(self.answers_by_phase),
@@ -67,7 +67,7 @@ class EpochMeter:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.loss, self.losses = state["loss"], state["losses"]
-        self.right, self.answers = state["right"], state["answers"]
+        self.score, self.answers = state["right"], state["answers"]
         self.batches = Counter(state["batches"])
         self.answers_by_phase = Counter(state["answers_by_phase"])
         self.seconds = defaultdict(float, state["seconds"])

@@ -4,6 +4,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class Session:
     def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
         """Return a new run folder with all that is known before the first batch."""
         folder = RunFolder.create(path, force=force)
-        folder.write_json("config.json", saved_config(self.config, self.data_dir))
+        folder.write_json("config.json", saved_config(self.config, self.data_dir, self.task))
         folder.write_json("versions.json", versions())
         folder.write_rows([])
         return folder
@@ -175,13 +176,13 @@ def check_device(name: str) -> torch.device:
     return device
 
 
-def saved_config(config: TrainConfig, data_dir: Path | None) -> dict[str, Any]:
-    """Return what config.json holds: the options, where the data were, plugins, and the command that repeats the run."""
+def saved_config(config: TrainConfig, data_dir: Path | None, task: Task) -> dict[str, Any]:
+    """Return what config.json holds: the options, where the data were, plugins, the command to repeat it, the metrics."""
     plugins = loaded_plugins()
     words = [config.command(), *(f"--plugin {shlex.quote(name)}" for name in plugins)]
     words += [f"--data-dir {shlex.quote(str(data_dir))}"] if data_dir else []
     beside = {"data_dir": str(data_dir) if data_dir else None, "plugins": plugins, "command": " ".join(words)}
-    return {**config.as_dict(), **beside}
+    return {**config.as_dict(), **beside, "metrics": [asdict(metric) for metric in task.all_metrics]}
 
 
 def read_config(folder: RunFolder) -> tuple[TrainConfig, Path | None]:
@@ -190,7 +191,8 @@ def read_config(folder: RunFolder) -> tuple[TrainConfig, Path | None]:
     if not isinstance(saved, dict):
         raise RunError(f"'{folder.path / 'config.json'}' does not hold a configuration.")
     data_dir, plugins = saved.pop("data_dir", None), saved.pop("plugins", [])
-    saved.pop("command", None)
+    for name in ("command", "metrics"):
+        saved.pop(name, None)
     missing = [name for name in plugins if name not in loaded_plugins()]
     if missing:
         raise RunError(f"the run in '{folder.path}' was made with a plugin; give it again: --plugin {missing[0]}.")
@@ -222,14 +224,14 @@ def total(tables: Iterable[dict[str, float]]) -> dict[str, float]:
 
 def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[str, Any]:
     """Return the result of a finished run."""
-    rows = loop.rows
+    rows, metric = loop.rows, loop.task.metric
     batches, seconds, answers = (total(row[name] for row in rows) for name in ("batches", "seconds", "answers"))
     last = rows[-1]
     sampled = [row["sites"] for row in rows if any(figures["cosine"] is not None for figures in row["sites"].values())]
     speeds = {phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if phase in answers}
     return {
         "run": str(loop.folder.path),
-        "command": saved_config(config, data_dir)["command"],
+        "command": saved_config(config, data_dir, loop.task)["command"],
         "dataset": config.dataset,
         "model": config.model,
         "method": config.method,
@@ -237,7 +239,7 @@ def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[st
         "epochs": len(rows),
         "parameters": sum(parameter.numel() for parameter in loop.trainer.model.parameters()),
         **{name: value for name, value in last.items() if name.startswith(("test_", "train_"))},
-        "best_test_accuracy": max(row["test_accuracy"] for row in rows),
+        f"best_test_{metric.name}": metric.best(row[f"test_{metric.name}"] for row in rows),
         "seconds": sum(seconds.values()),
         "seconds_by_phase": seconds,
         "peak_memory": peak_memory(loop.device),

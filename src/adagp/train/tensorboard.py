@@ -23,14 +23,14 @@ def require_tensorboard() -> None:
 class TensorBoard:
     """An observer that writes scalars into the run folder `run`, of which `done` batches are trained already.
 
-    Events of later batches, left by a process that died after its last checkpoint, are marked as void: those batches
-    are trained again.
+    `metric` is the name of the task's first metric. Events of later batches, left by a process that died after its last
+    checkpoint, are marked as void: those batches are trained again.
     """
 
-    def __init__(self, run: Path, done: int) -> None:
+    def __init__(self, run: Path, done: int, metric: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._step = done
+        self._step, self._metric = done, metric
         self._writer: Any = SummaryWriter(run / EVENTS, purge_step=done + 1 if done else None)
 
     def __enter__(self) -> "TensorBoard":
@@ -44,7 +44,7 @@ class TensorBoard:
         self._step += 1
         if self._step % EVERY == 0:
             self._write("running/loss", news.loss)
-            self._write("running/accuracy", news.accuracy)
+            self._write(f"running/{self._metric}", news.score)
             self._write("running/predicted", float(news.phase is Phase.GP))
 
     def on_epoch(self, row: dict[str, Any]) -> None:

@@ -1,30 +1,43 @@
-"""Run folders as plain data. Nothing here fails on a damaged or half-finished run: what is missing is put into words."""
+"""The one reader of run folders, as plain data. What is missing in a damaged or half-finished run is put into words;
+commands that need a whole run ask for it with `read_whole_run`, which refuses others.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adagp.errors import RunError
+from adagp.run.folder import RunFolder
+from adagp.run.metrics import ACCURACY, Metric, read_metrics
+
+T = TypeVar("T")
 
 SIGNS = ("config.json", "metrics.jsonl", "summary.json", "checkpoint.pt")
 """A folder with one of these files is a run."""
 EXPECTED = ("config.json", "versions.json", "metrics.jsonl", "metrics.csv", "sites.csv")
 """Files that every run writes before its first epoch is over."""
-FIGURES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 NOT_TRAINING = "evaluation"
 """The part of a run's seconds that is no training."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One finished epoch, counted from 1. A figure that is missing or not finite is None; seconds are by what took them."""
+    """One finished epoch, counted from 1. A figure that is missing or not finite is None.
+
+    The values are those of the run's `metric`. `batches` are by kind: `bp` has the warm-up in it; `guarded` are GP batches
+    whose prediction was refused. `seconds` are by what took them.
+    """
 
     number: int
     label: str
-    figures: Mapping[str, float | None]
+    train_loss: float | None
+    train_value: float | None
+    test_loss: float | None
+    test_value: float | None
     batches: Mapping[str, int]
     seconds: Mapping[str, float]
     sites: Mapping[str, Mapping[str, float | None]]
@@ -40,17 +53,74 @@ class Epoch:
         predicted = self.batches.get("gp", 0) + self.batches.get("guarded", 0)
         return predicted / max(1, predicted + self.batches.get("bp", 0))
 
+    def over_sites(self, name: str) -> list[float]:
+        """Return one figure of all sites that have it."""
+        return [value for figures in self.sites.values() if (value := figures.get(name)) is not None]
+
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder holds, as far as it can be read; `problems` says in sentences what is missing."""
+    """What a run folder holds, as far as it can be read; `problems` says in sentences what is missing.
+
+    `damage` has those of the problems that come from files which are there but cannot be read. Runs are compared by the
+    first of the `metrics`.
+    """
 
     name: str
     path: Path
     config: Mapping[str, Any]
+    metrics: tuple[Metric, ...]
     epochs: tuple[Epoch, ...]
     summary: Mapping[str, Any]
     problems: tuple[str, ...]
+    damage: tuple[str, ...]
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that runs are compared by."""
+        return self.metrics[0]
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self._option("model", str)
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name."""
+        return self._option("dataset", str)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch."""
+        return self._option("batch_size", int)
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self._option("method", str)
+
+    @property
+    def width(self) -> float:
+        """The factor on the model's channels."""
+        return _number(self.config.get("width")) or 1.0
+
+    @property
+    def image_size(self) -> int | None:
+        """Height and width of the pictures; None means the data set's own."""
+        size = self.config.get("image_size")
+        return size if isinstance(size, int) else None
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The modules of the user's own that the run was made with."""
+        named = self.config.get("plugins")
+        return tuple(map(str, named)) if isinstance(named, list) else ()
+
+    @property
+    def phases(self) -> list[Mapping[str, int]]:
+        """The batches by kind, epoch by epoch."""
+        return [epoch.batches for epoch in self.epochs]
 
     @property
     def finished(self) -> bool:
@@ -65,6 +135,12 @@ class RunRecord:
             seconds += epoch.training_seconds
             clock.append(seconds)
         return clock
+
+    def _option(self, name: str, kind: type[T]) -> T:
+        value = self.config.get(name)
+        if not isinstance(value, kind):
+            raise RunError(f"the run in '{self.path}' does not say its {name.replace('_', ' ')} in config.json.")
+        return value
 
 
 def collect(paths: Sequence[Path]) -> list[RunRecord]:
@@ -99,25 +175,46 @@ def _is_run(folder: Path) -> bool:
 def read_run(path: Path, name: str) -> RunRecord:
     """Return what can be read of the run in the folder `path`."""
     problems: list[str] = []
+    damage: list[str] = []
     missing = [file for file in EXPECTED if not (path / file).is_file()]
     if missing:
         everything = len(missing) == len(EXPECTED)
         problems.append("The folder holds no files of a run." if everything else f"Missing: {', '.join(missing)}.")
-    config = _object(path / "config.json", problems)
-    summary = _object(path / "summary.json", problems)
-    epochs = tuple(_epochs(path / "metrics.jsonl", problems))
+    config = _object(path / "config.json", damage)
+    summary = _object(path / "summary.json", damage)
+    try:
+        metrics = read_metrics(config)
+    except RunError as error:
+        damage.append(f"config.json: {error}")
+        metrics = (ACCURACY,)
+    epochs = tuple(_epochs(path / "metrics.jsonl", metrics[0].name, damage))
+    problems += damage
     if not summary:
         whole = config.get("epochs")
         done = f"{len(epochs)} of {whole} epochs" if whole else f"{len(epochs)} epochs"
         problems.append(f"Not finished, or no summary.json: {done} are there.")
-    for figure in FIGURES:
-        gaps = [str(epoch.number) for epoch in epochs if epoch.figures[figure] is None]
+    for part, (figure, words) in product(("train", "test"), (("loss", "loss"), ("value", metrics[0].words))):
+        gaps = [str(epoch.number) for epoch in epochs if getattr(epoch, f"{part}_{figure}") is None]
         if gaps:
-            problems.append(f"No finite {figure.replace('_', ' ')} in {_listed('epoch', gaps)}.")
-    return RunRecord(name, path, config, epochs, summary, tuple(problems))
+            problems.append(f"No finite {part} {words} in {_listed('epoch', gaps)}.")
+    return RunRecord(name, path, config, metrics, epochs, summary, tuple(problems), tuple(damage))
 
 
-def _object(path: Path, problems: list[str]) -> dict[str, Any]:
+def read_whole_run(path: Path, purpose: str) -> RunRecord:
+    """Return the run in the folder `path`; one that is damaged or has no finished epoch is refused.
+
+    `purpose` ends the sentence "there is nothing to ...".
+    """
+    RunFolder.open(path)
+    record = read_run(path, path.name)
+    if record.damage:
+        raise RunError(f"the run in '{path}' is damaged: {' '.join(record.damage)}")
+    if not record.epochs:
+        raise RunError(f"the run in '{path}' has no finished epoch yet: there is nothing to {purpose}.")
+    return record
+
+
+def _object(path: Path, damage: list[str]) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one if there is none."""
     if not path.is_file():
         return {}
@@ -127,11 +224,11 @@ def _object(path: Path, problems: list[str]) -> dict[str, Any]:
         content = None
     if isinstance(content, dict):
         return content
-    problems.append(f"{path.name} cannot be read.")
+    damage.append(f"{path.name} cannot be read.")
     return {}
 
 
-def _epochs(path: Path, problems: list[str]) -> Iterator[Epoch]:
+def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
     if not path.is_file():
         return
     damaged = []
@@ -141,26 +238,27 @@ def _epochs(path: Path, problems: list[str]) -> Iterator[Epoch]:
         except ValueError:
             row = None
         if isinstance(row, dict) and isinstance(row.get("epoch"), int):
-            yield _epoch(row)
+            yield _epoch(row, metric)
         else:
             damaged.append(str(number))
     if damaged:
-        problems.append(f"metrics.jsonl cannot be read in {_listed('line', damaged)}: left out.")
+        damage.append(f"metrics.jsonl cannot be read in {_listed('line', damaged)}: left out.")
 
 
-def _epoch(row: dict[str, Any]) -> Epoch:
+def _epoch(row: dict[str, Any], metric: str) -> Epoch:
     batches = {name: int(value) for name, value in _numbers(row.get("batches")) if value is not None}
     seconds = {name: value for name, value in _numbers(row.get("seconds")) if value is not None}
     sites = row.get("sites")
     return Epoch(
         number=row["epoch"] + 1,
         label=str(row.get("label", "")),
-        figures={name: _number(row.get(name)) for name in FIGURES},
+        train_loss=_number(row.get("train_loss")),
+        train_value=_number(row.get(f"train_{metric}")),
+        test_loss=_number(row.get("test_loss")),
+        test_value=_number(row.get(f"test_{metric}")),
         batches=batches,
         seconds=seconds,
-        sites={str(site): dict(_numbers(figures)) for site, figures in sites.items()}
-        if isinstance(sites, dict)
-        else {},
+        sites={str(site): dict(_numbers(found)) for site, found in sites.items()} if isinstance(sites, dict) else {},
     )
 
 

@@ -4,7 +4,10 @@ from typing import Any
 import pytest
 
 from adagp.errors import RunError
-from adagp.report.collect import collect, read_run
+from adagp.run.metrics import Metric
+from adagp.run.record import collect, read_run, read_whole_run
+
+ERROR = Metric("mean_squared_error", higher_is_better=False)
 
 
 def test_a_whole_run_has_no_problems(write_run: Any) -> None:
@@ -85,3 +88,55 @@ def test_figures_that_are_not_finite_are_named(write_run: Any, rewrite: Any) -> 
     )
     assert record.epochs[1].seconds == {}
     assert record.epochs[1].predicted_share == 0
+
+
+def test_values_are_those_of_the_first_metric(write_run: Any, rewrite: Any) -> None:
+    run = write_run("one", metrics=(ERROR, Metric("explained")), best=0.5)
+    rewrite(run, 0, {"test_mean_squared_error": None})
+    record = read_run(run, "one")
+    assert [metric.name for metric in record.metrics] == ["mean_squared_error", "explained"]
+    assert [epoch.test_value for epoch in record.epochs] == [None, 1.0, pytest.approx(2 / 3), 0.5]
+    assert record.problems == ("No finite test mean squared error in epoch 1.",)
+
+
+def test_what_a_run_says_of_itself(write_run: Any) -> None:
+    record = read_run(write_run("one", image_size=16, width=0.5, batch_size=8, method="bp"), "one")
+    assert (record.model, record.dataset, record.method) == ("digits_cnn", "digits", "bp")
+    assert (record.image_size, record.width, record.batch_size, record.plugins) == (16, 0.5, 8, ())
+    assert record.phases == [{"warmup": 0, "bp": 10, "gp": 0, "guarded": 0}] * 4
+
+
+def test_what_a_run_does_not_say_is_the_default_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"width": "wide", "image_size": "large", "plugins": ["a", "b"], "model": 5}')
+    record = read_run(tmp_path, "one")
+    assert (record.width, record.image_size, record.plugins) == (1.0, None, ("a", "b"))
+    for name in ("model", "dataset", "batch_size", "method"):
+        words = name.replace("_", " ")
+        with pytest.raises(RunError, match=f"^the run in '{tmp_path}' does not say its {words} in config.json.$"):
+            getattr(record, name)
+
+
+def test_a_whole_run_is_read_and_any_other_refused(write_run: Any, tmp_path: Path) -> None:
+    run = write_run("one", finished=False, done=2)
+    assert len(read_whole_run(run, "draw").epochs) == 2  # it need not be over
+    (tmp_path / "empty").mkdir()
+    refused = [
+        (tmp_path / "empty", "'{}' is not a run folder: it has no config.json."),
+        (write_run("begun", done=0), "the run in '{}' has no finished epoch yet: there is nothing to draw."),
+    ]
+    for place, (file, content, words) in enumerate(
+        (
+            ("config.json", "{", "config.json cannot be read."),
+            ("config.json", "[]", "config.json cannot be read."),
+            ("config.json", '{"metrics": 5}', "config.json: its metrics cannot be read."),
+            ("summary.json", "{", "summary.json cannot be read."),
+            ("metrics.jsonl", '{"epoch": 0}\nx', "metrics.jsonl cannot be read in line 2: left out."),
+        )
+    ):
+        broken = write_run(f"broken{place}")
+        (broken / file).write_text(content)
+        refused.append((broken, f"the run in '{{}}' is damaged: {words}"))
+    for path, words in refused:
+        with pytest.raises(RunError) as caught:
+            read_whole_run(path, "draw")
+        assert str(caught.value) == words.format(path)

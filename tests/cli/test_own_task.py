@@ -1,0 +1,136 @@
+"""A task of the user's own, judged by an error instead of an accuracy, through all commands."""
+
+import csv
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from adagp.data import DATASETS
+from adagp.demo import Quiet
+from adagp.run import RunFolder
+from adagp.tasks.build import TASKS
+from adagp.train.session import Session, read_config
+
+Program = Callable[..., Any]
+MODULE = "tests.tasks.regression"
+OPTIONS = ("--dataset", "waves", "--model", f"{MODULE}:perceptron", "--batch-size", "32", "--lr", "0.05")
+
+
+@pytest.fixture(autouse=True)
+def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import the user's module, here and in every process that is started from here; forget it after the test."""
+    for registry in (DATASETS, TASKS):
+        monkeypatch.setattr(registry, "_things", dict(registry._things))
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    importlib.import_module(MODULE)
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "sitecustomize.py").write_text(f"import {MODULE}\n")
+    source, root = Path(sys.modules["adagp"].__file__ or "").parents[1], Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (start, source, root))))
+
+
+def without_seconds(folder: str) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in RunFolder(Path(folder)).rows()]
+
+
+def test_it_is_trained_resumed_listed_and_drawn(program: Program) -> None:
+    ended = program("train", *OPTIONS, "--epochs", "4", "--ratio", "1:1", "--warmup", "1", "--out", "whole", "--json")
+    assert ended.code == 0, ended.err
+    summary, rows = json.loads(ended.out), RunFolder(Path("whole")).rows()
+    errors = [row["test_mean_squared_error"] for row in rows]
+    assert summary["best_test_mean_squared_error"] == min(errors) < errors[0]
+    assert summary["train_mean_squared_error"] == rows[-1]["train_mean_squared_error"]
+    assert rows[0]["train_mean_squared_error"] == pytest.approx(rows[0]["train_loss"])  # equal batches: the same mean
+    assert not any("accuracy" in name for name in (*summary, *rows[0]))
+    assert json.loads(Path("whole/config.json").read_text())["metrics"] == [
+        {"name": "mean_squared_error", "unit": "", "higher_is_better": False, "title": ""},
+        {"name": "largest_error", "unit": "m", "higher_is_better": False, "title": ""},
+        {"name": "explained", "unit": "share", "higher_is_better": True, "title": "explained variance"},
+    ]
+    told = " ".join(ended.err.split())
+    assert f"test mean squared error {errors[-1]:.4g}, test loss {errors[-1]:.4f}, " in told
+    assert f"test largest error {summary['test_largest_error']:.4g} m" in told
+    assert f"test explained variance {summary['test_explained']:.4f}" in told
+
+    config, _ = read_config(RunFolder.open(Path("whole")))
+    session = Session(config)
+    loop = session.start(Path("parts"))
+    assert session.run(loop, Quiet(lambda: None), lambda: loop.trainer.done >= 11) is None
+    assert program("train", "--resume", "parts").code == 0
+    assert without_seconds("parts") == without_seconds("whole")
+
+    assert re.search(r"waves +│ yes +│ - +│ +- │ +- │ +- │ \(made by its task\)", program("datasets").out)
+    assert program("plot", "whole", "parts", "--out", "pictures").code == 0
+    assert "<!-- test mean squared error -->" in Path("pictures/curves.svg").read_text()
+
+
+def test_methods_are_compared_by_the_lower_error(program: Program) -> None:
+    given = ("--methods", "bp,skip,replay", "--seeds", "1", "--regimes", "epochs", "--epochs", "12", "--ratio", "4:1")
+    more = ("--warmup-batches", "4", "--large-batch", "0", "--jobs", "2", "--out", "compared", "--target", "0.5")
+    ended = program("compare", *OPTIONS, *given, *more)
+    assert ended.code == 0, ended.err
+    document = json.loads(Path("compared/report.json").read_text())
+    (metric,) = document["metrics"]
+    assert (metric["name"], metric["higher_is_better"]) == ("mean_squared_error", False)
+    methods = document["regimes"]["epochs"]["methods"]
+    errors = {name: one["mean_squared_error_mean"] for name, one in methods.items()}
+    assert errors["bp"] < errors["skip"]  # 96 batches against 23
+    assert methods["bp"]["gap_closed"] == pytest.approx(1)
+    expected = (errors["skip"] - errors["replay"]) / (errors["skip"] - errors["bp"])
+    assert methods["replay"]["gap_closed"] == pytest.approx(expected)
+    for record in document["runs"]:
+        rows = RunFolder(Path(record["run"])).rows()
+        reached = [row for row in rows if row["test_mean_squared_error"] <= 0.5]
+        assert (record["seconds_to_target"] is not None) == bool(reached)
+    assert methods["bp"]["target_share"] == 1
+    with Path("compared/runs.csv").open(encoding="utf-8", newline="") as file:
+        assert (
+            mean(float(row["mean_squared_error"]) for row in csv.DictReader(file) if row["name"] == "bp")
+            == errors["bp"]
+        )
+    text = Path("compared/comparison.md").read_text()
+    assert "| method | mean squared error | gap closed |" in text
+    assert "share of the mean squared error between skip and bp" in text
+    assert "| reach 0.5 | after s |" in text
+    assert "accuracy" not in text
+    assert "<!-- test mean squared error -->" in Path("compared/pareto.svg").read_text()
+
+    assert program("report", "compared/runs", "--out", "page.html").code == 0
+    page = Path("page.html").read_text()
+    for words in (
+        "Mean squared error and time",
+        "Loss and mean squared error",
+        "Test mean squared error at equal wall-clock, measured",
+        ">final mean squared error<",
+        ">explained variance<",
+    ):
+        assert words in page
+    assert "accuracy" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_a_target_is_checked_by_the_metric(program: Program) -> None:
+    ended = program("compare", *OPTIONS, "--target", "nan")
+    assert (ended.code, ended.err) == (2, "error: --target is nan; it must be a finite number.\n")
+
+
+def test_an_evaluation_without_a_declared_metric_ends_the_run_after_one_epoch(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = sys.modules[MODULE].Regression
+    monkeypatch.setattr(task, "evaluate", lambda self, model: {"loss": 1.0, "error": 2})
+    ended = program("train", *OPTIONS, "--epochs", "3", "--method", "bp", "--out", "run")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: Regression.evaluate must return a number for 'mean_squared_error', which the task declares; "
+        "it returned: loss (float), error (int).\n",
+    )
+    assert RunFolder(Path("run")).rows() == []
