@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench.json"))
     parser.add_argument("--quick", action="store_true", help="seven rounds instead of 15, and a shorter whole run")
     parser.add_argument("--rounds", type=int, default=None, help="more rounds, for a ratio that is close to its limit")
-    parser.add_argument("--threads", type=int, default=None, help="processor threads")
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads")
     parser.add_argument(
         "--busy", action="store_true", help="other work on this machine: one thread, the process's own time"
     )

@@ -33,7 +33,7 @@ def draw(path: Path, clock: Clock) -> None:
                 top.plot(values, [1000 * one[line] for one in times], "o-", color=colour, label=line)
             bottom.plot(values, [one for one, _ in memory], "o-", color=COLOURS[0], label="plain bp")
             bottom.plot(values, [one for _, one in memory], "o-", color=COLOURS[3], label="gp")
-            top.set_ylabel("milliseconds a batch")
+            top.set_ylabel("milliseconds per batch")
             bottom.set_ylabel("peak memory, MiB")
             bottom.set_xlabel(label)
             for axis in (top, bottom):

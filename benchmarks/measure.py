@@ -64,7 +64,7 @@ def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float:
 class Clock:
     """How time is taken: `rounds` rounds, by the wall's clock or, on a machine with other work, the process's own.
 
-    The latter (`process`) leaves out waiting for the processor, so it means something with one thread only.
+    The latter (`process`) leaves out waiting for the CPU, so it means something with one thread only.
     """
 
     rounds: int = 15

@@ -1,6 +1,6 @@
 """Steps that a real pipeline of four processes takes, against the dry run: `python -m benchmarks.pipeline_steps`.
 
-The stages sleep instead of computing, one unit forward and two backward, so that four processes on fewer processors do not
+The stages sleep instead of computing, one unit forward and two backward, so that four processes on fewer CPUs do not
 get into each other's way. All else is real: micro-batches, transfers over gloo, predictions, updates.
 """
 

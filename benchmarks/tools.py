@@ -59,13 +59,13 @@ def command_line(rounds: int) -> list[Ratio]:
 
 
 def data_loading(clock: Clock, needed: float, who: str) -> Ratio:
-    """Return the samples a second that the fastest model needs (`needed`) over those that are loaded and augmented."""
+    """Return the samples per second that the fastest model needs (`needed`) over those that are loaded and augmented."""
     images = np.random.default_rng(0).integers(0, 256, (10_000, 32, 32, 3), dtype=np.uint8)
     labels = np.zeros(len(images), dtype=np.int64)
     batches = ImageBatches(images, labels, 128, mean=(120.0,) * 3, std=(60.0,) * 3, augment=True, shuffle=True)
     seconds = _best(clock, lambda: sum(len(targets) for _, targets in batches.epoch(0)))
     supply = len(batches) * 128 / seconds
-    detail = f"{needed:,.0f} of {supply:,.0f} samples a second"
+    detail = f"{needed:,.0f} of {supply:,.0f} samples per second"
     return Ratio(f"samples that {who} needs / samples loaded with crops and flips", needed / supply, 1.0, detail)
 
 

@@ -51,7 +51,7 @@ def table(document: dict[str, Any], names: Iterable[str]) -> str:
     ]
     conditions = (
         f"{document['model']} on {document['dataset']}, {document['seeds']} seeds, {document['batches']} batches (`bp`), "
-        f"one thread a run, {document['jobs']} runs at a time."
+        f"one thread per run, {document['jobs']} runs at a time."
     )
     return "\n".join([conditions, "", HEAD, *rows])
 

@@ -32,7 +32,7 @@ def machine() -> str:
     processor = names[0] if names else platform.processor() or platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
-        f"{os.cpu_count()} processors ({processor}, {torch.backends.cpu.get_cpu_capability()}), {memory:.0f} GiB, "
+        f"{os.cpu_count()} CPUs ({processor}, {torch.backends.cpu.get_cpu_capability()}), {memory:.0f} GiB, "
         f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}."
     )
 

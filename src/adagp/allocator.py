@@ -22,7 +22,7 @@ def freed_memory_is_kept() -> bool:
 def keep_freed_memory() -> bool:
     """Let this process keep memory that it frees, up to tensors of a gigabyte; tell whether it does.
 
-    For programs that train on processors; it holds for the whole process and cannot be undone. Only glibc has it. It is left
+    For programs that train on CPUs; it holds for the whole process and cannot be undone. Only glibc has it. It is left
     alone where its environment variables say how memory is to be handled.
     """
     global _kept

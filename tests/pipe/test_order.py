@@ -28,12 +28,12 @@ def test_a_good_program_is_good() -> None:
         (
             "0F2",
             "0F2 0B2",
-            "0B2 has no place in 2 stages, 2 micro-batches a batch and the phases BP,GP.",
+            "0B2 has no place in 2 stages, 2 micro-batches per batch and the phases BP,GP.",
         ),
         (
             "1F1 1B1",
             "1F1 2F0 1B1",
-            "2F0 has no place in 2 stages, 2 micro-batches a batch and the phases BP,GP.",
+            "2F0 has no place in 2 stages, 2 micro-batches per batch and the phases BP,GP.",
         ),
         (
             "0B1 0U0 0F2",

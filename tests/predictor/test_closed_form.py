@@ -103,7 +103,7 @@ def test_memory_is_kept_and_fits_the_batch() -> None:
 def test_norms_of_wide_results_are_known_without_reading_them(shrink: float) -> None:
     """To 1e-5, in any order of widths, also where the result is a thousandth of what its factors could give."""
     torch.manual_seed(0)
-    network = drawn(300, 2, 1, 0)  # four features and a 1; a result of 80 numbers a row or more is not read
+    network = drawn(300, 2, 1, 0)  # four features and a 1; a result of 80 numbers per row or more is not read
     with torch.no_grad():
         network.readout.bias.mul_(shrink)
         network.readout.weight.mul_(shrink)

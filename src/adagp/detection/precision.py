@@ -27,7 +27,7 @@ class Detections:
 
 
 def require_pycocotools() -> None:
-    """Refuse to go on where the library is missing: at the start of a run, not at its end."""
+    """Refuse to continue where the library is missing: at the start of a run, not at its end."""
     if importlib.util.find_spec("pycocotools") is None:
         raise OptionError("pycocotools is needed for mean average precision: pip install 'adagp[detect]'.")
 

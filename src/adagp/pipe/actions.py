@@ -4,7 +4,7 @@
     2B0     stage 2, backward of micro-batch 0
     2U1     stage 2, update by batch 1: in a GP batch predict and step, in a BP batch train the predictor and step
 
-Micro-batches are numbered through the whole program: with four a batch, batch 1 has the micro-batches 4 to 7. A **program**
+Micro-batches are numbered through the whole program: with four per batch, batch 1 has the micro-batches 4 to 7. A **program**
 has a list of actions for each device. Who waits for whom follows from the actions alone (`adagp.pipe.order`).
 """
 

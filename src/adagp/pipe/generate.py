@@ -19,7 +19,7 @@ from adagp.plan import Phase
 from adagp.registry import Registry
 
 Generator = Callable[[int, int, Sequence[Phase]], Program]
-"""From devices, micro-batches a batch and the batches' phases to a program."""
+"""From devices, micro-batches per batch and the batches' phases to a program."""
 
 PIPELINES: Registry[Generator] = Registry("pipeline")
 

@@ -24,7 +24,7 @@ from adagp.schedules.base import predicted_plan
 
 @dataclass(frozen=True)
 class Link:
-    """What joins two devices: bytes a second, and seconds before the first of them arrives."""
+    """What joins two devices: bytes per second, and seconds before the first of them arrives."""
 
     bandwidth: float = inf
     latency: float = 0.0
@@ -32,7 +32,7 @@ class Link:
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
             raise OptionError(
-                f"a link of {self.bandwidth / 1e9:g} gigabytes a second carries nothing; give more than 0."
+                f"a link of {self.bandwidth / 1e9:g} gigabytes per second carries nothing; give more than 0."
             )
         if not (self.latency >= 0 and isfinite(self.latency)):
             raise OptionError(f"a link's latency is {self.latency * 1e6:g} microseconds; it must be 0 or more.")

@@ -125,7 +125,7 @@ def _expected(program: Program) -> Iterator[Action]:
 
 def _size(program: Program) -> str:
     phases = ",".join(phase.upper() for phase in program.phases)
-    return f"{program.stages} stages, {program.micro_batches} micro-batches a batch and the phases {phases}"
+    return f"{program.stages} stages, {program.micro_batches} micro-batches per batch and the phases {phases}"
 
 
 def _check_local_order(program: Program) -> None:

@@ -229,7 +229,7 @@ def _version(network: PredictorNetwork) -> tuple[int, ...]:
 def _square(layer: _Layer, seen: Tensor, part: Part, result: Tensor) -> Tensor:
     """Return the sum of squares of a part's result, which is read only where that is less work than doing without.
 
-    Other devices than the processor read fast, and not all have double precision.
+    Other devices than the CPU read fast, and not all have double precision.
     """
     read = part.width < 16 * seen.shape[1] or seen.device.type != "cpu"
     return square(result) if read else layer.square(seen, part.width).float()

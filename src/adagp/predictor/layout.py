@@ -1,6 +1,6 @@
 """In which order the numbers of a weight lie in memory, and how to use them there.
 
-The weight of a convolution is `(rows, channels, ...taps)`. In the channels-last format, which is faster on most processors,
+The weight of a convolution is `(rows, channels, ...taps)`. In the channels-last format, which is faster on most CPUs,
 its memory has the channels of a tap side by side: `(rows, ...taps, channels)`. A row of such a weight is the logical row
 transposed. `taps` below is the number of taps of a weight that lies like this, and 1 for every other.
 """
@@ -57,7 +57,7 @@ def exchanged(tensor: Tensor, groups: int) -> Tensor:
 def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each tensor, in single precision.
 
-    On a processor as products with themselves, which read memory at twice the speed of torch's norm, and round less.
+    On a CPU as products with themselves, which read memory at twice the speed of torch's norm, and round less.
     """
     if any(one.device.type != "cpu" for one in gradients):
         return torch.stack(torch._foreach_norm(list(gradients), dtype=torch.float32))
