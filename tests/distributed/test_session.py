@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import socket
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from adagp.distributed.pipeline import assign_stages
 from adagp.distributed.session import ParallelSession
 from adagp.errors import OptionError
+from adagp.pipe import PIPELINES
 from adagp.run import TrainConfig
 
 Weights = dict[str, torch.Tensor]
@@ -59,6 +62,28 @@ def test_several_processes_train_as_one(size: int, parallel: str, start: Any, al
             assert ours["sites"][site]["cosine_previous"] == pytest.approx(figures["cosine_previous"], abs=1e-3)
 
 
+def test_a_pipeline_of_a_plugin_trains_as_one_process_does(
+    start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interleaved 1F1B: two processes with two stages each, which do not lie side by side."""
+    monkeypatch.setattr(PIPELINES, "_things", dict(PIPELINES._things))
+    runpy.run_path(str(Path(__file__).parents[2] / "examples/plugins/interleaved.py"))
+    expected = alone()
+    assert start(2, "run", "pipeline:interleaved") == [0, 0]
+    assert_close(weights("run"), expected)
+
+
+def test_copies_of_a_stage_need_equal_shares() -> None:
+    assert assign_stages("chimera", 4, 2) == (4, [(0, 3), (1, 2), (1, 2), (0, 3)])
+    assert assign_stages("dapple", 3, 5) == (3, [(0,), (1,), (2,)])
+    with pytest.raises(OptionError) as raised:
+        assign_stages("chimera", 4, 3)
+    assert str(raised.value) == (
+        "pipeline 'chimera' cannot be run by 4 processes with 3 micro-batches: processes 0 and 3 hold a stage in common, "
+        "but do not share its micro-batches equally."
+    )
+
+
 @pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (2, "pipeline:gpipe"), (2, "pipeline:chimera")])
 def test_a_rate_that_falls_with_each_batch_and_an_epoch_that_is_not_whole(
     size: int, parallel: str, start: Any, alone: Any
@@ -96,6 +121,10 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (
             {"parallel": "data", "compile": True},
             "--compile is for runs in one process; leave it out with --parallel data.",
+        ),
+        (
+            {"parallel": "data", "ratio": "adaptive"},
+            "an adaptive schedule decides by what one process sees; train with it in one process.",
         ),
         (
             {"parallel": "pipeline:dapple", "batch_size": 10},

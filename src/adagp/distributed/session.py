@@ -8,7 +8,7 @@ import torch
 
 from adagp.distributed.data_parallel import DataLoop
 from adagp.distributed.loop import ParallelLoop, ReadOnlyFolder
-from adagp.distributed.pipeline import PipelineLoop, holding
+from adagp.distributed.pipeline import PipelineLoop, assign_stages
 from adagp.distributed.processes import World
 from adagp.errors import OptionError, RunError
 from adagp.methods import METHODS
@@ -47,21 +47,18 @@ class ParallelSession(Session):
         if self.kind == "pipeline":
             if self.device.type != "cpu":
                 raise OptionError(f"pipelines run on CPUs so far; give --device cpu instead of {config.device}.")
-            holding(self.pipeline, self.world.size, config.micro_batches)
+            assign_stages(self.pipeline, self.world.size, config.micro_batches)
         torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
 
-    def start(self, path: Path, *, force: bool = False) -> Loop:
-        """Return the loop of a new run in the folder `path`, made by the first process."""
-        self.world.first_does(lambda: self.prepare_folder(path, force=force).path)
-        loop = self._loop(self._folder(path))
-        loop.save()
-        return loop
+    def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
+        """Return a new run folder, made by the first process."""
+        prepare = super().prepare_folder
+        self.world.first_does(lambda: prepare(path, force=force).path)
+        return self.open_folder(path)
 
-    def resume(self, path: Path) -> Loop:
-        """Return the loop of the run in `path`, where it was left."""
-        loop = self._loop(self._folder(path))
-        loop.resume()
-        return loop
+    def open_folder(self, path: Path) -> RunFolder:
+        """Return the run folder, in which the first process alone writes."""
+        return RunFolder(path) if self.world.rank == 0 else ReadOnlyFolder(path)
 
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
         """Train to the end; the first process returns the summary, the others an empty one. None if stopped before."""
@@ -84,16 +81,9 @@ class ParallelSession(Session):
         """Write the results in the first process alone."""
         return super().finish(loop) if self.world.rank == 0 else {}
 
-    def _folder(self, path: Path) -> RunFolder:
-        return RunFolder(path) if self.world.rank == 0 else ReadOnlyFolder(path)
-
     def _loop(self, folder: RunFolder) -> ParallelLoop:
         arguments = (self.trainer, self.task, self.rate, folder)
-        options: dict[str, Any] = {
-            "config": self.config,
-            "world": self.world,
-            "checkpoint_seconds": self.checkpoint_seconds,
-        }
+        options = {"config": self.config, "world": self.world, "checkpoint_seconds": self.checkpoint_seconds}
         if self.kind == "data":
             return DataLoop(*arguments, **options)
         assert isinstance(self.task, Classification)

@@ -241,7 +241,7 @@ class Batch:
         sizes: list[Tensor] = []
         for name, sites in self._served.items():
             source = setup.sources[name]
-            given = source.give(sites)
+            given = [(site, one) for site, one in zip(sites, source.produce(sites), strict=True) if one is not None]
             pairs += given
             if given:
                 sizes.append(source.sizes([one for _, one in given]))

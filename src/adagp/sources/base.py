@@ -113,10 +113,6 @@ class Source(ABC):
         or memory that the next batch overwrites; never a tensor whose values are used again. The engine makes no copy.
         """
 
-    def give(self, sites: Sequence[Site]) -> list[tuple[Site, Tensor]]:
-        """Return the sites that were called, each with the gradient that it gets."""
-        return [(site, one) for site, one in zip(sites, self.produce(sites), strict=True) if one is not None]
-
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the norms of the gradients that it has just given.
 

@@ -30,7 +30,7 @@ from adagp.tasks.build import build_task
 from adagp.train.checkpoint import save_weights
 from adagp.train.loop import Loop, Observer, to_device
 from adagp.train.memory import peak_memory
-from adagp.train.rates import CURVES, BatchRate, EpochRate, PlateauRate, Rate
+from adagp.train.rates import CURVES, BatchRate, EpochRate, Rate
 
 
 class Session:
@@ -81,9 +81,13 @@ class Session:
 
     def resume(self, path: Path) -> Loop:
         """Return the loop of the run in `path`, where it was left."""
-        loop = self._loop(RunFolder.open(path))
+        loop = self._loop(self.open_folder(path))
         loop.resume()
         return loop
+
+    def open_folder(self, path: Path) -> RunFolder:
+        """Return the folder of a run that was begun before."""
+        return RunFolder.open(path)
 
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
         """Train to the end and return the summary; None if stopped before."""
@@ -131,7 +135,7 @@ def build_rate(config: TrainConfig, optimizer: torch.optim.Optimizer, batches_pe
     """Return how the model's learning rate changes."""
     if config.lr_scheduler == "plateau":
         factor, patience = config.declaration.plateau
-        return PlateauRate(ReduceLROnPlateau(optimizer, factor=factor, patience=patience))
+        return EpochRate(ReduceLROnPlateau(optimizer, factor=factor, patience=patience), by_loss=True)
     if config.lr_scheduler == "multistep":
         return EpochRate(MultiStepLR(optimizer, list(milestones(config.epochs))))
     if config.lr_scheduler in CURVES:
