@@ -186,6 +186,15 @@ def test_no_cycles_at_import_time_nor_for_type_checkers() -> None:
     assert order.index("adagp.errors") < order.index("adagp.registry")
 
 
+def test_no_class_name_stands_for_two_things() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, path in sources().items():
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
 @pytest.fixture(scope="session")
 def loaded_after(python: Callable[..., Any]) -> Callable[[str], set[str]]:
     """Return a function that tells the heavy packages that a fresh interpreter has loaded after a statement."""

@@ -35,7 +35,7 @@ def test_a_rate_falls_from_the_highest_to_nothing(curve: str) -> None:
 
 
 def test_rates_by_epochs_follow_torchs_schedulers_and_all_have_the_same_calls() -> None:
-    """Each in turn: three batches an epoch, a loss that stops falling; the states restore the rate exactly."""
+    """Each in turn: three batches per epoch, a loss that stops falling; the states restore the rate exactly."""
     losses = [3.0, 2.0, 2.0, 2.0, 2.0]
     kinds: dict[str, Callable[[torch.optim.Optimizer], Rate]] = {
         "constant": lambda one: Rate(),

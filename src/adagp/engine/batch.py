@@ -112,7 +112,7 @@ class Batch:
 
     @property
     def idle(self) -> list[nn.Parameter]:
-        """The parameters for which autograd shall compute nothing."""
+        """The parameters for which autograd computes nothing."""
         replaced = [site.weight for sites in self._served.values() for site in sites]
         return replaced + [one.parameter for one in self._setup.survey.rest if self.plan.holds(one.name)]
 

@@ -97,7 +97,7 @@ class Source(ABC):
         """Prepare for a batch."""
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:  # noqa: B027
-        """See one forward call of `site`. Keep something small: activations are freed as the forward pass goes on.
+        """See one forward call of `site`. Keep something small: activations are freed as the forward pass continues.
 
         A tensor that is returned takes the place of the output; it must have the same values.
         """
@@ -133,7 +133,7 @@ class Source(ABC):
         """Take note that an epoch is over."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to go on exactly, as tensors and plain values."""
+        """Return all that is needed to continue exactly, as tensors and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027

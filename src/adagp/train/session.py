@@ -36,7 +36,7 @@ from adagp.train.rates import CURVES, BatchRate, EpochRate, Rate
 class Session:
     """One run: everything is built and checked on construction, before any file is written; `run` does the work.
 
-    `task` is the run's, if somebody has it already.
+    `task` is the run's, if the caller has it already.
     """
 
     quiet = False
