@@ -73,6 +73,20 @@ def test_a_pipeline_of_a_plugin_trains_as_one_process_does(
     assert_close(weights("run"), expected)
 
 
+def test_an_adaptive_schedule_decides_the_same_in_every_process(start: Any, alone: Any) -> None:
+    """By the loss of the whole batch, not by that of the process's own share."""
+    expected = alone(ratio="adaptive", epochs=4)
+    assert start(2, "run", "data", ratio="adaptive", epochs=4, check_every=1) == [0, 0]
+    assert_close(weights("run"), expected)
+    assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
+    assert sum(row["batches"]["gp"] for row in rows("run")) > 0
+    ours, theirs = (
+        torch.load(Path(folder) / "checkpoint.pt", weights_only=True)["trainer"]["schedule"]
+        for folder in ("run", "alone")
+    )
+    assert ours["recent_loss"] == pytest.approx(theirs["recent_loss"], rel=1e-4)
+
+
 def test_copies_of_a_stage_need_equal_shares() -> None:
     assert assign_stages("chimera", 4, 2) == (4, [(0, 3), (1, 2), (1, 2), (0, 3)])
     assert assign_stages("dapple", 3, 5) == (3, [(0,), (1,), (2,)])
@@ -123,8 +137,8 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "--compile is for runs in one process; leave it out with --parallel data.",
         ),
         (
-            {"parallel": "data", "ratio": "adaptive"},
-            "an adaptive schedule decides by what one process sees; train with it in one process.",
+            {"parallel": "pipeline:gpipe", "ratio": "adaptive"},
+            "a pipeline needs to know the coming batches; an adaptive schedule decides after each.",
         ),
         (
             {"parallel": "pipeline:dapple", "batch_size": 10},

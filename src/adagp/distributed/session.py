@@ -36,8 +36,6 @@ class ParallelSession(Session):
         super().__init__(config, **place)
         if not isinstance(self.task, Classification):
             raise OptionError(f"parallel runs are for image classification; '{config.dataset}' is another task.")
-        if self.trainer.schedule.adapts:
-            raise OptionError("an adaptive schedule decides by what one process sees; train with it in one process.")
         parts = self.world.size if self.kind == "data" else config.micro_batches
         if config.batch_size % parts:
             what = "processes" if self.kind == "data" else "micro-batches"
@@ -45,6 +43,10 @@ class ParallelSession(Session):
                 f"a batch of {config.batch_size} samples does not split into {parts} equal parts ({what})."
             )
         if self.kind == "pipeline":
+            if self.trainer.schedule.adapts:
+                raise OptionError(
+                    "a pipeline needs to know the coming batches; an adaptive schedule decides after each."
+                )
             if self.device.type != "cpu":
                 raise OptionError(f"pipelines run on CPUs so far; give --device cpu instead of {config.device}.")
             assign_stages(self.pipeline, self.world.size, config.micro_batches)
