@@ -81,8 +81,8 @@ def test_every_learner_is_compared_on_its_own() -> None:
     state = both.state_dict()
     found = both.read()
     assert list(found) == [" (exact)", " (opposite)"]
-    assert (found[" (exact)"]["cosine"], found[" (exact)"]["mse"]) == (pytest.approx(1), 0)
-    assert (found[" (opposite)"]["cosine"], found[" (opposite)"]["norm_ratio"]) == (pytest.approx(-1), pytest.approx(2))
+    assert [found[" (exact)"][name] for name in ("cosine", "mse")] == pytest.approx([1, 0])
+    assert [found[" (opposite)"][name] for name in ("cosine", "norm_ratio")] == pytest.approx([-1, 2])
     other = QualityMeter(sites, 1, ["exact", "opposite"])
     other.load_state_dict(state)
     assert other.read() == found
