@@ -144,15 +144,15 @@ def _carry_out(
 ) -> dict[str, Any]:
     from rich.console import Console
 
-    from adagp.cli.compare_progress import CompareProgress
-    from adagp.cli.progress import STOPPED, StopFlag
-    from adagp.compare.execute import Stopped
+    from adagp.cli.job_progress import JobProgress
+    from adagp.cli.progress import STOPPED
     from adagp.compare.workflow import carry_out
+    from adagp.jobs import StopFlag, Stopped
 
     console = Console(stderr=True)
     command = shlex.join(["adagp", *sys.argv[1:]])
     try:
-        with StopFlag() as stop, CompareProgress(console) as progress:
+        with StopFlag() as stop, JobProgress(console) as progress:
             return carry_out(comparison, out, task, progress, command=command, jobs=jobs, target=target, stop=stop)
     except Stopped:
         console.print("Stopped. The same command goes on from here.", highlight=False)
