@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
 
 if TYPE_CHECKING:
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and pictures.")] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 5,
-    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 20,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier demonstration in --out.")] = False,
+    out: Annotated[Path, option("Folder for the runs and pictures.")] = Path("runs/demo"),
+    seeds: Annotated[int, option("Runs of each method.")] = 5,
+    epochs: Annotated[int, option("Epochs of each run.")] = 20,
+    force: Annotated[bool, switch("--force", "Replace an earlier demonstration in --out.")] = False,
 ) -> None:
     """Train on the embedded digits by backprop and by ADA-GP, and compare."""
     if seeds < 1 or epochs < 2:
@@ -70,7 +71,7 @@ def _train(jobs: "list[Job]") -> None:
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("pictures"),
+    out: Annotated[Path, option("Folder for the pictures.")] = Path("pictures"),
 ) -> None:
     """Draw loss and accuracy curves of runs with their phases, and the predictions' quality by site."""
     from adagp.figures.curves import draw

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adagp.cli.options import option
 from adagp.errors import OptionError
 
 if TYPE_CHECKING:
@@ -19,13 +20,11 @@ MOST_JOBS = 8
 
 def reproduce(
     names: Annotated[list[str], typer.Argument(help="Experiments by name, all, or list to see them.")],
-    budget: Annotated[str, typer.Option(help="quick, standard or full.")] = "quick",
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; runs/reproduce-BUDGET by default.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are (standard, full).")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Parts at a time; one for each processor, up to 8, by default.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="Device of training: cpu, cuda, ...")] = "cpu",
+    budget: Annotated[str, option("quick, standard or full.")] = "quick",
+    out: Annotated[Path | None, option("Folder for the results.", unset="runs/reproduce-BUDGET")] = None,
+    data_dir: Annotated[Path | None, option("Where data sets are (standard, full).", unset="data")] = None,
+    jobs: Annotated[int | None, option("Parts at a time.", unset="one per CPU core, at most 8")] = None,
+    device: Annotated[str, option("Device of training: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Repeat the papers' experiments. Finished parts are kept: the same command goes on after a stop."""
     from adagp.reproduce.catalogue import choose
