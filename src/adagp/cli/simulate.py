@@ -49,7 +49,9 @@ def simulate(
     batch: Annotated[int | None, option("Samples a batch.", panel=_RUN, unset="128")] = None,
     epochs: Annotated[int | None, option("Epochs.", panel=_RUN, unset="90")] = None,
     samples: Annotated[int | None, option("Training samples.", panel=_RUN, unset="the data set's")] = None,
-    ratio: Annotated[str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.", panel=_RUN)] = "ladder",
+    ratio: Annotated[
+        str, option("Schedule, in the forms of adagp train, but for adaptive ones.", panel=_RUN)
+    ] = "ladder",
     warmup: Annotated[int | None, option("Epochs of warm-up.", panel=_RUN, unset="the schedule's own")] = None,
     method: Annotated[
         str,
