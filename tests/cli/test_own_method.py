@@ -52,6 +52,7 @@ def users_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     sys.modules.pop("users_source", None)
 
 
+@pytest.mark.slow
 def test_it_is_trained_replayed_and_reported(program: Program, short: tuple[str, ...], python: Any) -> None:
     ended = program("train", *short, "--method", DAMPED, "--damping", "0.25", "--out", "run", "--json")
     assert ended.code == 0, ended.err

@@ -13,6 +13,8 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.verdict import Verdict
 
+pytestmark = pytest.mark.slow
+
 Pretend = Callable[..., Place]
 
 

@@ -19,6 +19,8 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.study import Study, source_digest
 from adagp.reproduce.training import group
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(adagp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 
