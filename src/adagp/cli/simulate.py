@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.workloads import Origin, find_origin, parse_shape
+from adagp.cli.options import given_options
+from adagp.cli.workloads import FILES, Origin, check_classes, find_origin, sample_shape
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_simulation
 from adagp.figures.style import check_picture_path
 from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
 from adagp.hw import simulate as run_simulation
+from adagp.hw.presets import PRESETS, with_preset
 from adagp.hw.report import simulation_report
 from adagp.hw.runs import refuse_adaptive
 from adagp.methods import find_source
@@ -33,10 +35,11 @@ class Optimizer(StrEnum):
 
 
 def simulate(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(
-            help="Model name, package.module:function, a saved workload (.json) or a run folder.",
+            help=f"Model name, package.module:function, a {FILES} or a run folder.",
             rich_help_panel=_MODEL,
         ),
     ] = None,
@@ -46,6 +49,9 @@ def simulate(
     input_: Annotated[
         str | None, typer.Option("--input", help="Input shape, for example 3x64x64.", rich_help_panel=_MODEL)
     ] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of square images.", rich_help_panel=_MODEL)] = None,
+    channels: Annotated[int | None, typer.Option(help="Channels of images.", rich_help_panel=_MODEL)] = None,
+    classes: Annotated[int | None, typer.Option(help="Classes; the data set's.", rich_help_panel=_MODEL)] = None,
     width: Annotated[float, typer.Option(help="Factor on the model's channels.", rich_help_panel=_MODEL)] = 1.0,
     batch: Annotated[int | None, typer.Option(help="Samples a batch; 128.", rich_help_panel=_RUN)] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs; 90.", rich_help_panel=_RUN)] = None,
@@ -67,6 +73,10 @@ def simulate(
         Path | None, typer.Option(help="Replay the phases that a training run recorded.", rich_help_panel=_RUN)
     ] = None,
     design: Annotated[str, typer.Option(help="all, or names separated by commas.", rich_help_panel=_HARDWARE)] = "all",
+    preset: Annotated[
+        str | None,
+        typer.Option(help=f"Known sizes for what is not given: {', '.join(PRESETS)}.", rich_help_panel=_HARDWARE),
+    ] = None,
     dataflow: Annotated[str, typer.Option(help="ws, os, is or rs.", rich_help_panel=_HARDWARE)] = "ws",
     array: Annotated[str, typer.Option(help="PEs, ROWSxCOLUMNS.", rich_help_panel=_HARDWARE)] = "12x15",
     predictor_array: Annotated[
@@ -116,10 +126,13 @@ def simulate(
         zero_insertion=zero_insertion,
         technology=Technology(node, cell, dram),
     )
+    accelerator = with_preset(accelerator, preset, given_options(context))
     designs = parse_designs(design)
     if plot is not None:
         check_picture_path(plot)
-    origin = find_origin(model, from_run, dataset, parse_shape(input_), width)
+    check_classes(classes)
+    shape = sample_shape(model, input_, image_size, channels, dataset)
+    origin = find_origin(model, from_run, dataset, shape, width, classes)
     plan = RunOptions(batch, epochs, samples, ratio, warmup, find_source(method).source)
     run = plan.run(origin)
     simulation = run_simulation(origin.workload(), accelerator, run, designs)

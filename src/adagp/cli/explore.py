@@ -1,0 +1,191 @@
+"""`adagp explore`: a design space of accelerators for one model, and its Pareto front."""
+
+import csv
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adagp.cli.simulate import RunOptions
+from adagp.cli.workloads import check_classes, find_origin, sample_shape
+from adagp.errors import OptionError
+from adagp.figures.style import check_picture_path
+from adagp.hw import Accelerator
+from adagp.hw.axes import AXES, parse_axes
+from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, parse_objectives
+from adagp.hw.explore import explore as explore_space
+from adagp.hw.presets import PRESETS, with_preset
+from adagp.methods import find_source
+from adagp.options import Option
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MODEL, _RUN, _SPACE, _OUTPUT = "Model", "Run", "Design space", "Output"
+SHOWN = 40
+"""Rows of the front that are printed; the files have them all."""
+
+AXIS_OPTIONS = tuple(
+    Option(
+        axis.name,
+        str,
+        axis.default,
+        axis.help,
+        optional=axis.default is None,
+        unset="the accelerator's",
+        panel=_SPACE,
+    )
+    for axis in AXES
+)
+
+
+def explore(
+    *,
+    given: Mapping[str, Any],
+    model: Annotated[str, typer.Argument(help="As for simulate: name, package.module:function, file or run folder.")],
+    dataset: Annotated[str, typer.Option(help="Data set: image shape, classes, samples.", rich_help_panel=_MODEL)] = (
+        "cifar10"
+    ),
+    input_: Annotated[
+        str | None, typer.Option("--input", help="Input shape, for example 3x64x64.", rich_help_panel=_MODEL)
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of square images.", rich_help_panel=_MODEL)] = None,
+    channels: Annotated[int | None, typer.Option(help="Channels of images.", rich_help_panel=_MODEL)] = None,
+    classes: Annotated[int | None, typer.Option(help="Classes; the data set's.", rich_help_panel=_MODEL)] = None,
+    width: Annotated[float, typer.Option(help="Factor on the model's channels.", rich_help_panel=_MODEL)] = 1.0,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; 90.", rich_help_panel=_RUN)] = None,
+    samples: Annotated[int | None, typer.Option(help="Training samples; the data set's.", rich_help_panel=_RUN)] = None,
+    ratio: Annotated[str, typer.Option(help="Schedule, as for simulate.", rich_help_panel=_RUN)] = "ladder",
+    warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.", rich_help_panel=_RUN)] = None,
+    method: Annotated[str, typer.Option(help="Method of GP batches.", rich_help_panel=_RUN)] = "adagp",
+    preset: Annotated[
+        str | None,
+        typer.Option(help=f"What is on no axis: {', '.join(PRESETS)}.", rich_help_panel=_SPACE),
+    ] = None,
+    objective: Annotated[
+        str, typer.Option(help=f"What is to be small: of {', '.join(OBJECTIVES)}.", rich_help_panel=_SPACE)
+    ] = "cycles,energy,area",
+    workers: Annotated[int | None, typer.Option(help="Processes; one a processor.", rich_help_panel=_OUTPUT)] = None,
+    out: Annotated[Path | None, typer.Option(help="All points to FILE.csv.", rich_help_panel=_OUTPUT)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.csv.", rich_help_panel=_OUTPUT)] = False,
+    plot: Annotated[Path | None, typer.Option(help="Picture to FILE.svg or FILE.png.", rich_help_panel=_OUTPUT)] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_OUTPUT)
+    ] = False,
+) -> None:
+    """Simulate every point of a design space and show its Pareto front. Axes: lists, A..B (doubles), A..B:+STEP."""
+    base = with_preset(Accelerator(), preset)
+    values = parse_axes(axis_texts(given, preset))
+    objectives = parse_objectives(objective)
+    _check_output(out, force, plot, objectives, workers)
+    check_classes(classes)
+    machines = accelerators(base, values)  # refuses what cannot be built
+    origin = find_origin(
+        model, None, dataset, sample_shape(model, input_, image_size, channels, dataset), width, classes
+    )
+    recorded = origin.replay is not None and "batch" not in given
+    batches: Sequence[int | None] = (None,) if recorded else values["batch"]
+    source = find_source(method).source
+    runs = tuple(RunOptions(batch, epochs, samples, ratio, warmup, source).run(origin) for batch in batches)
+    space = Space(origin.workload(), machines, runs, tuple(values["design"]))
+    points = _with_progress(space, workers or _processors())
+    front = front_of(points, objectives)
+    if out is not None:
+        write_points(points, front, out)
+    if plot is not None:
+        from adagp.figures.exploration import plot_front
+
+        plot_front(points, front, objectives, f"{space.workload.name}: {len(points):,} designs", plot)
+    best = sorted((point for point, on in zip(points, front, strict=True) if on), key=lambda point: point.cycles)
+    report = {"model": space.workload.name, "points": len(points), "objectives": list(objectives)}
+    if as_json:
+        typer.echo(json.dumps({**report, "front": [asdict(point) for point in best]}, indent=2))
+    else:
+        _print(best, f"{space.workload.name}: {len(best)} of {len(points):,} designs on the Pareto front")
+
+
+def axis_texts(given: Mapping[str, Any], preset: str | None) -> dict[str, str | None]:
+    """Return what each axis is to be: as given, or its default; a preset's own value where it has one."""
+    fixed = PRESETS[preset].settings if preset is not None else {}
+    return {axis.name: given.get(axis.name, None if axis.field in fixed else axis.default) for axis in AXES}
+
+
+def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
+    """Tell of each point whether no other is better in all objectives."""
+    from adagp.hw.pareto import pareto_front
+
+    return pareto_front([[getattr(point, OBJECTIVES[name]) for name in objectives] for point in points])
+
+
+def write_points(points: Sequence[Point], front: Sequence[bool], path: Path) -> None:
+    """Write all points as CSV; the column `pareto` is 1 on the front."""
+    names = [field.name for field in fields(Point)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*names, "pareto"])
+        writer.writerows(
+            [*(getattr(point, name) for name in names), int(on)] for point, on in zip(points, front, strict=True)
+        )
+
+
+def _check_output(
+    out: Path | None, force: bool, plot: Path | None, objectives: Sequence[str], workers: int | None
+) -> None:
+    if workers is not None and not 1 <= workers <= 256:
+        raise OptionError(f"--workers is {workers}; it must be from 1 to 256.")
+    if out is not None and not out.parent.is_dir():
+        raise OptionError(f"cannot write '{out}': there is no folder '{out.parent}'.")
+    if out is not None and out.exists() and not force:
+        raise OptionError(f"'{out}' exists already; give another name, or --force to overwrite it.")
+    if plot is not None:
+        check_picture_path(plot)
+        if len(objectives) < 2:
+            raise OptionError("a picture of the front needs two objectives or more.")
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _with_progress(space: Space, workers: int) -> list[Point]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"{space.points:,} designs", total=space.simulations)
+        return explore_space(space, workers, lambda done: progress.advance(task, done))
+
+
+def _print(best: Sequence[Point], title: str) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(best[:SHOWN], title))
+    if len(best) > SHOWN:
+        console.print(f"{len(best) - SHOWN} more; --out FILE.csv and --json have them all.", highlight=False)
+
+
+def _table(best: Sequence[Point], title: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in ("array", "buffer kB", "dataflow", "batch", "design", "cycles", "seconds", "speed-up", "joules", "mm2"):
+        table.add_column(name, justify="left" if name in ("array", "dataflow", "design") else "right")
+    for point in best:
+        table.add_row(
+            point.array,
+            f"{point.buffer_kilobytes:g}",
+            point.dataflow,
+            str(point.batch),
+            point.design,
+            f"{point.cycles:.4g}",
+            f"{point.seconds:.4g}",
+            f"{point.speedup:.3f}x",
+            f"{point.energy_joules:.4g}",
+            f"{point.area_mm2:.3g}",
+        )
+    return table
