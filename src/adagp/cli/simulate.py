@@ -15,6 +15,7 @@ from adagp.figures.accelerator import plot_simulation
 from adagp.figures.style import check_picture_path
 from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
 from adagp.hw import simulate as run_simulation
+from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.presets import PRESETS, with_preset
 from adagp.hw.report import simulation_report
 from adagp.hw.runs import refuse_adaptive
@@ -112,6 +113,14 @@ def simulate(
     save_workload: Annotated[
         Path | None, typer.Option(help="Write the traced layers as JSON.", rich_help_panel=_OUTPUT)
     ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Write a batch's products as inputs of another model: {', '.join(EXPORTERS)}.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder for --export.", rich_help_panel=_OUTPUT)] = None,
 ) -> None:
     """Cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
     accelerator = Accelerator(
@@ -130,6 +139,7 @@ def simulate(
     designs = parse_designs(design)
     if plot is not None:
         check_picture_path(plot)
+    check_export(export, out)
     check_classes(classes)
     shape = sample_shape(model, input_, image_size, channels, dataset)
     origin = find_origin(model, from_run, dataset, shape, width, classes)
@@ -140,6 +150,9 @@ def simulate(
         simulation.workload.save(save_workload)
     if plot is not None:
         plot_simulation(simulation, plot)
+    if export is not None and out is not None:
+        files = export_workload(export, simulation.workload, accelerator, run.batch, out)
+        typer.echo(f"{len(files)} files for {export} in {out}", err=True)
     report = {"dataset": origin.dataset, "epochs": plan.epochs_of(origin), **simulation_report(simulation, per_layer)}
     if as_json:
         typer.echo(json.dumps(report, indent=2))
