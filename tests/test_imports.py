@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "distributed": {"engine", "modes", "pipe", "predictor", "run", "sites", "sources", "tasks", "train"},
     "weight_uses": set(),
     "trace": {"hw", "models", "modes", "weight_uses"},
+    "importers": {"hw", "trace"},
     "workloads": {"data", "hw", "models", "trace"},
     "model_table": {"models", "predictor", "sites"},
     "figures": {"hw", "pipe", "run"},

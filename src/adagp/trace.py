@@ -7,7 +7,7 @@ elements (see `adagp.weight_uses`); the layer is named after the module that own
 gradient is what autograd says of its input.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -36,7 +36,7 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
     token indices, whose batch is `batch`. Only their shapes and types matter.
     """
     label = name or type(model).__name__
-    watcher = _Watcher(model, batch)
+    watcher = Watcher([*model.named_parameters(), *model.named_buffers()], batch)
     try:
         with torch.enable_grad(), training_mode(model), watcher, watcher.named_calls(model):
             torch.func.functional_call(model, watcher.stand_ins, _stand_in_inputs(inputs, batch))
@@ -56,10 +56,10 @@ def trace_model(
     return trace(example.model, example.inputs, name, batch)
 
 
-class _Watcher(TorchDispatchMode):
-    """Turns each operation into a layer."""
+class Watcher(TorchDispatchMode):
+    """Turns each operation into a layer; `stand_ins` are to be used for the parameters and buffers of a model."""
 
-    def __init__(self, model: nn.Module, batch: int) -> None:
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]], batch: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.batch = batch
         self.layers: list[Layer] = []
@@ -67,7 +67,7 @@ class _Watcher(TorchDispatchMode):
         self.weights = WeightUses()
         self.operation = "the first operation"
         self.calls: list[str] = []
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        for name, tensor in tensors:
             stand_in = _like(tensor).requires_grad_(tensor.requires_grad)
             self.stand_ins[name] = stand_in
             module = (
@@ -132,10 +132,10 @@ class _Watcher(TorchDispatchMode):
         return result
 
 
-Rule = Callable[[_Watcher, Any, tuple[Any, ...], Any], None]
+Rule = Callable[[Watcher, Any, tuple[Any, ...], Any], None]
 
 
-def _convolution(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _convolution(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     source, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
     dimensions = source.dim() - 2
     if dimensions > 2:
@@ -149,11 +149,11 @@ def _convolution(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Te
             name,
             inputs,
             outputs,
-            _pair(weight.shape[2:]),
-            _pair(source.shape[2:]),
-            _pair(result.shape[2:]),
-            _pair(stride),
-            _pair(dilation),
+            pair(weight.shape[2:]),
+            pair(source.shape[2:]),
+            pair(result.shape[2:]),
+            pair(stride),
+            pair(dilation),
             groups,
             bool(transposed),
             trainable,
@@ -163,18 +163,18 @@ def _convolution(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Te
     )
 
 
-def _matrix_product(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _matrix_product(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     """A product of two matrices, or of one and a vector, which is a matrix of one column."""
     left, right = args[1:3] if func.overloadpacket in (aten.addmm, aten.addmv) else args[:2]
     _products(watcher, (left, right), 1, (left.shape[0], left.shape[1], right.numel() // left.shape[1]))
 
 
-def _batched_product(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _batched_product(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     left, right = args[1:3] if func.overloadpacket is aten.baddbmm else args[:2]
     _products(watcher, (left, right), left.shape[0], (left.shape[1], left.shape[2], right.shape[2]))
 
 
-def _products(watcher: _Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
+def _products(watcher: Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
     """`count` products side by side: linear layers if a factor has weights, else attention.
 
     A matrix of weights that is repeated for several of the products serves them all.
@@ -194,7 +194,7 @@ def _products(watcher: _Watcher, factors: tuple[Tensor, Tensor], count: int, siz
     watcher.layers.append(Linear(name, rows, depth, columns, trainable, source.requires_grad, groups, before))
 
 
-def _activations(watcher: _Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
+def _activations(watcher: Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
     """Products of activations; the batch is among the products or, where there is one, among its rows."""
     rows, depth, columns = sizes
     needed = any(factor.requires_grad for factor in factors)
@@ -205,7 +205,7 @@ def _activations(watcher: _Watcher, factors: tuple[Tensor, Tensor], count: int, 
     watcher.layers.append(Attention(watcher.module, count, rows, depth, columns, needed))
 
 
-def _attention(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+def _attention(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
     """Fused attention of (batch, heads, length, width): scores, then their use."""
     query, key, value = args[:3]
     heads = watcher.per_sample(prod(query.shape[:-2]), "the number of heads")
@@ -215,7 +215,7 @@ def _attention(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Any)
     watcher.layers.append(Attention(watcher.module, heads, length, keys, value.shape[-1], needed))
 
 
-def _linear(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _linear(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     """A linear layer that was not taken apart into a matrix product."""
     source, weight = args[:2]
     rows = watcher.per_sample(source.numel() // source.shape[-1], "the number of rows")
@@ -224,7 +224,7 @@ def _linear(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor)
     watcher.layers.append(Linear(name, rows, weight.shape[1], weight.shape[0], trainable, needed, 1, before))
 
 
-def _elementwise(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+def _elementwise(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
     """Anything else reads its activations and writes its result once; work on parameters and buffers alone is left out."""
     activations = [tensor for tensor in _tensors(args) if watcher.weights.find(tensor) is None]
     if not activations:
@@ -307,7 +307,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+def pair(sizes: Sequence[int]) -> tuple[int, int]:
     """Return two sizes; a 1-D convolution is one of height 1."""
     return (1, int(sizes[0])) if len(sizes) == 1 else (int(sizes[0]), int(sizes[1]))
 
@@ -318,7 +318,7 @@ def _stand_in_inputs(inputs: Inputs, batch: int) -> tuple[Tensor, ...]:
     return (torch.empty(batch, *(int(size) for size in inputs if isinstance(size, int)), device="meta"),)
 
 
-def _refusal(label: str, inputs: Inputs, watcher: _Watcher, error: Exception) -> ModelError:
+def _refusal(label: str, inputs: Inputs, watcher: Watcher, error: Exception) -> ModelError:
     place = f"module '{watcher.module}'" if watcher.module else "the model"
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "meta" in reason.lower() or isinstance(error, NotImplementedError):

@@ -40,7 +40,7 @@ def simulate(
     model: Annotated[
         str | None,
         typer.Argument(
-            help=f"Model name, package.module:function, a {FILES} or a run folder.",
+            help=f"Model name, package.module:function, a {FILES}, or a run folder.",
             rich_help_panel=_MODEL,
         ),
     ] = None,

@@ -1,4 +1,4 @@
-"""What `simulate` and `sweep` are asked about: a model by name, a function, a saved workload or a run folder."""
+"""What `simulate`, `sweep` and `explore` are asked about: a model by name, a function, a file or a run folder."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,9 +12,24 @@ from adagp.methods import find_method
 from adagp.run.record import read_whole_run
 from adagp.workloads import dataset_info, model_workload, run_workload
 
-FILES = "saved workload (.json)"
+
+def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.importers.onnx_model import load_onnx
+
+    return load_onnx(path, shape)
+
+
+def _read_exported_program(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.importers.exported_program import load_exported_program
+
+    return load_exported_program(path, shape)
+
+
+FILES = "saved workload (.json), an ONNX model (.onnx), a torch.export program (.pt2)"
 READERS: Mapping[str, Callable[[Path, tuple[int, ...] | None], Workload]] = {
     ".json": lambda path, _: load_workload(path),
+    ".onnx": _read_onnx,
+    ".pt2": _read_exported_program,
 }
 """What reads a file, by the end of its name, for samples of a shape."""
 LARGEST_SIDE = 65_536
@@ -51,7 +66,7 @@ def find_origin(
     if from_run is not None:
         return _replay(model, from_run, shape)
     if model is None:
-        raise OptionError(f"name a model, package.module:function, a {FILES} or a run folder.")
+        raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
     info = dataset_info(dataset)
     if Path(model).suffix in READERS:
         workload = READERS[Path(model).suffix](Path(model), shape)
