@@ -39,6 +39,7 @@ def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
     """
     model = _read(path)
     try:
+        _refuse_unknown(model.graph)
         batch = _set_sizes(model, shape)
         from adagp.importers.onnx_shapes import with_shapes
 
@@ -66,6 +67,17 @@ def _read(path: Path) -> Any:
     if not model.ir_version or not model.graph.node:
         raise DataError(f"{path} is no ONNX model: it has no graph.")
     return model
+
+
+def _refuse_unknown(graph: Any) -> None:
+    for number, node in enumerate(graph.node):
+        if node.op_type in REFUSED or node.domain not in DOMAINS:
+            operation = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            raise DataError(f"node '{_name(node, number)}' is a {operation}, which is not modelled.")
+
+
+def _name(node: Any, number: int) -> str:
+    return str(node.name) or f"{node.op_type}_{number}"
 
 
 def _set_sizes(model: Any, shape: tuple[int, ...] | None) -> int:
@@ -122,7 +134,7 @@ class _Reader:
         """Return the layers of all nodes."""
         with torch.enable_grad(), self.watcher:
             for number, node in enumerate(self.graph.node):
-                name = node.name or f"{node.op_type}_{number}"
+                name = _name(node, number)
                 self.watcher.calls = [name]
                 try:
                     self._read_node(node, name)
@@ -134,9 +146,6 @@ class _Reader:
         return tuple(self.watcher.layers)
 
     def _read_node(self, node: Any, name: str) -> None:
-        if node.op_type in REFUSED or node.domain not in DOMAINS:
-            operation = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-            raise DataError(f"node '{name}' is a {operation}, which is not modelled.")
         given = [self.values[one] for one in node.input]
         tensors = [one for one in given if one is not None]
         if node.op_type == "Constant":
