@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from adagp.hw import Accelerator, Linear, Technology, Workload
-from adagp.hw.area import array_area, design_area, memory_area
+from adagp.hw.area import array_area, design_area, mac_area, memory_area
 from adagp.hw.presets import with_preset
 
 WORKLOAD = Workload("one", (Linear("fc", 1, 100, 10),))
@@ -16,6 +16,11 @@ def area(design: str, accelerator: Accelerator = BASE) -> float:
 
 def test_a_pe_is_a_multiplier_an_adder_and_three_registers() -> None:
     assert array_area(BASE.array, BASE) == pytest.approx(180 * (1640 + 1360 + 3 * 16 * 4.522) * 1e-6)
+
+
+def test_widths_that_are_not_in_the_table() -> None:
+    assert mac_area(12) == mac_area(16) == 3000
+    assert mac_area(64) == 4 * mac_area(32)
 
 
 def test_designs_add_what_they_have() -> None:

@@ -152,7 +152,7 @@ def simulate(
         plot_simulation(simulation, plot)
     if export is not None and out is not None:
         files = export_workload(export, simulation.workload, accelerator, run.batch, out)
-        typer.echo(f"{len(files)} files for {export} in {out}", err=True)
+        typer.echo(f"exported for {export} to {out}; files: {len(files)}", err=True)
     report = {"dataset": origin.dataset, "epochs": plan.epochs_of(origin), **simulation_report(simulation, per_layer)}
     if as_json:
         typer.echo(json.dumps(report, indent=2))

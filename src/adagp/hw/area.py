@@ -24,10 +24,20 @@ MEMORY_BIT = 0.346 / 0.7
 NODE = 45
 
 
+def mac_area(bits: int) -> float:
+    """Return the square micrometres of a multiplier and adder: those of the next width in the table, the square beyond it."""
+    widest = max(MAC_AREA)
+    return (
+        MAC_AREA[min(width for width in MAC_AREA if width >= bits)]
+        if bits <= widest
+        else (MAC_AREA[widest] * (bits / widest) ** 2)
+    )
+
+
 def array_area(array: Array, accelerator: Accelerator) -> float:
     """Return the square millimetres of an array of this accelerator's PEs at its node."""
     words = REGISTERS + (SCRATCHPAD if accelerator.dataflow == "rs" else 0)
-    pe = MAC_AREA[accelerator.word_bits] + words * accelerator.word_bits * FLIP_FLOP
+    pe = mac_area(accelerator.word_bits) + words * accelerator.word_bits * FLIP_FLOP
     return array.pes * pe * _scale(accelerator.technology.node)
 
 

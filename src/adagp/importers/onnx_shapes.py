@@ -97,9 +97,9 @@ def _results(node: Any, numbers: Numbers, shapes: dict[str, Any]) -> "list[np.nd
     if any(attribute.HasField("g") for attribute in node.attribute):
         return None
     try:
-        results: list[np.ndarray[Any, Any]] = ReferenceEvaluator(node).run(
-            None, {name: numbers[name] for name in given}
-        )
+        results = [
+            np.asarray(one) for one in ReferenceEvaluator(node).run(None, {name: numbers[name] for name in given})
+        ]
     except Exception:  # whatever the reference cannot do stays a node of the graph
         return None
-    return results if all(np.size(one) <= MOST for one in results) else None
+    return results if all(one.size <= MOST for one in results) else None
