@@ -24,14 +24,14 @@ def test_table_files_and_picture(program: Program, tmp_path: Path) -> None:
 def test_one_objective_has_the_least(program: Program) -> None:
     found = json.loads(program("explore", "two_layer_cnn", *SMALL, "--objective", "area", "--json").out)
     (best, *others) = found["front"]
-    assert (best["array"], best["buffer_kilobytes"]) == ("8x8", 64)
+    assert (best["array"], best["buffer_kb"]) == ("8x8", 64)
     assert {point["area_mm2"] for point in others} <= {best["area_mm2"]}
 
 
 def test_a_preset_stands_for_the_axes_that_are_not_given(program: Program) -> None:
     found = json.loads(program("explore", "two_layer_cnn", "--preset", "gemmini", "--clock", "500", "--json").out)
     assert found["points"] == 4
-    assert {(one["array"], one["word_bits"], one["clock_mhz"]) for one in found["front"]} == {("16x16", 8, 500)}
+    assert {(one["array"], one["word_bits"], one["mhz"]) for one in found["front"]} == {("16x16", 8, 500)}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,11 @@ def test_every_point_is_a_simulation() -> None:
                 outcome = simulation.outcomes[design]
                 area = design_area(design, outcome.array, accelerator, WORKLOAD)
                 expected.append((outcome.cost.cycles, outcome.energy.joules, area, run.batch, design))
-    found = [(one.cycles, one.energy_joules, one.area_mm2, one.batch, one.design) for one in points]
+    found = [
+        (one.cycles, one.energy_joules, one.area_mm2, one.settings["batch"], one.settings["design"]) for one in points
+    ]
+    assert points[0].row["buffer_kb"] == 8
+    assert points[0].row["gb_per_s"] == 12.8
     assert found == expected
 
 

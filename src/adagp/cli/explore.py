@@ -4,7 +4,6 @@ import csv
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,11 +100,12 @@ def explore(
 
         plot_front(points, front, objectives, f"{space.workload.name}: {len(points):,} designs", plot)
     best = sorted((point for point, on in zip(points, front, strict=True) if on), key=lambda point: point.cycles)
+    varied = [name for name in points[0].settings if len({point.settings[name] for point in points}) > 1]
     report = {"model": space.workload.name, "points": len(points), "objectives": list(objectives)}
     if as_json:
-        typer.echo(json.dumps({**report, "front": [asdict(point) for point in best]}, indent=2))
+        typer.echo(json.dumps({**report, "front": [point.row for point in best]}, indent=2))
     else:
-        _print(best, f"{space.workload.name}: {len(best)} of {len(points):,} designs on the Pareto front")
+        _print(best, varied, f"{space.workload.name}: {len(best)} of {len(points):,} designs on the Pareto front")
 
 
 def axis_texts(given: Mapping[str, Any], preset: str | None) -> dict[str, str | None]:
@@ -123,13 +123,10 @@ def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
 
 def write_points(points: Sequence[Point], front: Sequence[bool], path: Path) -> None:
     """Write all points as CSV; the column `pareto` is 1 on the front."""
-    names = [field.name for field in fields(Point)]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, "pareto"])
-        writer.writerows(
-            [*(getattr(point, name) for name in names), int(on)] for point, on in zip(points, front, strict=True)
-        )
+        writer.writerow([*points[0].row, "pareto"])
+        writer.writerows([*point.row.values(), int(on)] for point, on in zip(points, front, strict=True))
 
 
 def _check_output(
@@ -160,28 +157,26 @@ def _with_progress(space: Space, workers: int) -> list[Point]:
         return explore_space(space, workers, lambda done: progress.advance(task, done))
 
 
-def _print(best: Sequence[Point], title: str) -> None:
+def _print(best: Sequence[Point], varied: Sequence[str], title: str) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(_table(best[:SHOWN], title))
+    console.print(_table(best[:SHOWN], varied, title))
     if len(best) > SHOWN:
         console.print(f"{len(best) - SHOWN} more; --out FILE.csv and --json have them all.", highlight=False)
 
 
-def _table(best: Sequence[Point], title: str) -> "Table":
+def _table(best: Sequence[Point], varied: Sequence[str], title: str) -> "Table":
+    """A row for each point, with those settings that differ within the space."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    for name in ("array", "buffer kB", "dataflow", "batch", "design", "cycles", "seconds", "speed-up", "joules", "mm2"):
-        table.add_column(name, justify="left" if name in ("array", "dataflow", "design") else "right")
+    for name in (*varied, "cycles", "seconds", "speed-up", "joules", "mm2"):
+        table.add_column(name.replace("_", " "), justify="left" if name in ("array", "dataflow", "design") else "right")
     for point in best:
+        settings = (point.settings[name] for name in varied)
         table.add_row(
-            point.array,
-            f"{point.buffer_kilobytes:g}",
-            point.dataflow,
-            str(point.batch),
-            point.design,
+            *(f"{value:g}" if isinstance(value, float) else str(value) for value in settings),
             f"{point.cycles:.4g}",
             f"{point.seconds:.4g}",
             f"{point.speedup:.3f}x",

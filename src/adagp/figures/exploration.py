@@ -12,7 +12,7 @@ LABELS = {
     "seconds": "seconds of the run",
     "energy": "joules of the run",
     "area": "square millimetres",
-    "dram": "off-chip words of the run",
+    "dram": "off-chip bytes of the run",
 }
 
 
@@ -30,7 +30,7 @@ def plot_front(
         for cell in cells[len(pairs) :]:
             cell.set_axis_off()
         best = [point for point, on in zip(points, front, strict=True) if on]
-        dataflows = list(dict.fromkeys(point.dataflow for point in points))
+        dataflows = list(dict.fromkeys(point.settings["dataflow"] for point in points))
         for cell, (across, up) in zip(cells, pairs, strict=False):
             horizontal, vertical = OBJECTIVES[across], OBJECTIVES[up]
             cell.scatter(
@@ -42,7 +42,7 @@ def plot_front(
                 label="dominated",
             )
             for number, dataflow in enumerate(dataflows):
-                chosen = [point for point in best if point.dataflow == dataflow]
+                chosen = [point for point in best if point.settings["dataflow"] == dataflow]
                 cell.scatter(
                     [getattr(point, horizontal) for point in chosen],
                     [getattr(point, vertical) for point in chosen],

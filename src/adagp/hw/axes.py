@@ -22,15 +22,18 @@ MOST_POINTS = 100_000
 class Axis:
     """One direction of the design space.
 
-    `field` is the field of `Accelerator` that it sets; `batch` and `design` are none. `default` None leaves the accelerator
-    as it is. `parse` makes the values of what a user wrote.
+    `field` is the field of `Accelerator` that it sets; `batch` and `design` are none. `column` names it, with its unit, in
+    tables, where values are those of the accelerator divided by `scale`. `parse` makes the values of what a user wrote.
+    `default` None leaves the accelerator as it is.
     """
 
     name: str
     field: str
+    column: str
     help: str
     parse: Callable[[str, str], list[Any]]
     default: str | None = None
+    scale: float = 1.0
 
     @property
     def flag(self) -> str:
@@ -105,14 +108,22 @@ def _designs(flag: str, text: str) -> list[str]:
 
 
 AXES: tuple[Axis, ...] = (
-    Axis("array", "array", "PEs, ROWSxCOLUMNS.", _arrays, "8x8..64x64"),
-    Axis("buffer", "buffer_kilobytes", "Global buffer in kilobytes; 64k, 4M.", _kilobytes, "64k..4M"),
-    Axis("bandwidth", "bandwidth", "Off-chip gigabytes a second.", _numbers(0.001, 1e5, factor=1e9)),
-    Axis("clock", "clock_hz", "Megahertz.", _numbers(1, 1e5, factor=1e6)),
-    Axis("word_bits", "word_bits", "Bits of a word: 8, 16, 32.", _numbers(8, 32, whole=True)),
-    Axis("dataflow", "dataflow", "Dataflows.", _dataflows, "ws,os,is,rs"),
-    Axis("batch", "", "Samples a batch.", _numbers(1, 1 << 20, whole=True), "128"),
-    Axis("design", "", "Designs, or all.", _designs, "all"),
+    Axis("array", "array", "array", "PEs, ROWSxCOLUMNS.", _arrays, "8x8..64x64"),
+    Axis("buffer", "buffer_kilobytes", "buffer_kb", "Global buffer in kilobytes; 64k, 4M.", _kilobytes, "64k..4M"),
+    Axis(
+        "bandwidth",
+        "bandwidth",
+        "gb_per_s",
+        "Off-chip gigabytes a second.",
+        _numbers(0.001, 1e5, factor=1e9),
+        None,
+        1e9,
+    ),
+    Axis("clock", "clock_hz", "mhz", "Megahertz.", _numbers(1, 1e5, factor=1e6), None, 1e6),
+    Axis("word_bits", "word_bits", "word_bits", "Bits of a word: 8, 16, 32.", _numbers(8, 32, whole=True)),
+    Axis("dataflow", "dataflow", "dataflow", "Dataflows.", _dataflows, "ws,os,is,rs"),
+    Axis("batch", "", "batch", "Samples a batch.", _numbers(1, 1 << 20, whole=True), "128"),
+    Axis("design", "", "design", "Designs, or all.", _designs, "all"),
 )
 
 

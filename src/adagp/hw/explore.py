@@ -3,14 +3,14 @@
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.area import design_area
-from adagp.hw.axes import AXES
+from adagp.hw.axes import AXES, Axis
 from adagp.hw.runs import Run
 from adagp.hw.simulate import simulate
 from adagp.hw.workload import Workload
@@ -21,7 +21,7 @@ OBJECTIVES = {
     "seconds": "seconds",
     "energy": "energy_joules",
     "area": "area_mm2",
-    "dram": "dram_words",
+    "dram": "dram_bytes",
 }
 """What can be made small, and the column that has it."""
 CHUNK = 8
@@ -32,22 +32,24 @@ FEW = 48
 
 @dataclass(frozen=True)
 class Point:
-    """One design on one accelerator, for a whole run."""
+    """One design on one accelerator, for a whole run; `settings` are its values on all axes, by their columns."""
 
-    array: str
-    buffer_kilobytes: float
-    bandwidth_gb: float
-    clock_mhz: float
-    word_bits: int
-    dataflow: str
-    batch: int
-    design: str
+    settings: Mapping[str, Any]
     cycles: int
     seconds: float
     speedup: float
     energy_joules: float
     area_mm2: float
-    dram_words: int
+    dram_bytes: int
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """All columns of the point."""
+        return {**self.settings, **{name: getattr(self, name) for name in FIGURES}}
+
+
+FIGURES = tuple(field.name for field in fields(Point) if field.name != "settings")
+"""What is known of a point besides its settings."""
 
 
 @dataclass(frozen=True)
@@ -138,21 +140,20 @@ def _points(space: Space, start: int) -> list[Point]:
 
 def _simulate(space: Space, accelerator: Accelerator, run: Run) -> Iterator[Point]:
     simulation = simulate(space.workload, accelerator, run, space.designs)
+    settings = {axis.column: _setting(accelerator, axis) for axis in AXES}
     for design in space.designs:
         outcome = simulation.outcomes[design]
         yield Point(
-            array=str(outcome.array),
-            buffer_kilobytes=accelerator.buffer_kilobytes,
-            bandwidth_gb=accelerator.bandwidth / 1e9,
-            clock_mhz=accelerator.clock_hz / 1e6,
-            word_bits=accelerator.word_bits,
-            dataflow=accelerator.dataflow,
-            batch=run.batch,
-            design=design,
+            settings={**settings, "array": str(outcome.array), "batch": run.batch, "design": design},
             cycles=outcome.cost.cycles,
             seconds=outcome.seconds,
             speedup=simulation.speedup(design),
             energy_joules=outcome.energy.joules,
             area_mm2=design_area(design, outcome.array, accelerator, space.workload),
-            dram_words=outcome.cost.dram_words,
+            dram_bytes=outcome.cost.dram_words * accelerator.word_bits // 8,
         )
+
+
+def _setting(accelerator: Accelerator, axis: Axis) -> Any:
+    value = getattr(accelerator, axis.field) if axis.field else None
+    return value / axis.scale if axis.scale != 1 else value
