@@ -105,7 +105,12 @@ def explore(
     if as_json:
         typer.echo(json.dumps({**report, "front": [point.row for point in best]}, indent=2))
     else:
-        _print(best, varied, f"{space.workload.name}: {len(best)} of {len(points):,} designs on the Pareto front")
+        _print(
+            best,
+            varied,
+            objectives,
+            f"{space.workload.name}: {len(best)} of {len(points):,} designs on the Pareto front",
+        )
 
 
 def axis_texts(given: Mapping[str, Any], preset: str | None) -> dict[str, str | None]:
@@ -157,30 +162,28 @@ def _with_progress(space: Space, workers: int) -> list[Point]:
         return explore_space(space, workers, lambda done: progress.advance(task, done))
 
 
-def _print(best: Sequence[Point], varied: Sequence[str], title: str) -> None:
+def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(_table(best[:SHOWN], varied, title))
+    console.print(_table(best[:SHOWN], varied, objectives, title))
     if len(best) > SHOWN:
         console.print(f"{len(best) - SHOWN} more; --out FILE.csv and --json have them all.", highlight=False)
 
 
-def _table(best: Sequence[Point], varied: Sequence[str], title: str) -> "Table":
-    """A row for each point, with those settings that differ within the space."""
+def _table(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> "Table":
+    """A row for each point: those settings that differ within the space, the objectives, and the speed-up."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
-    for name in (*varied, "cycles", "seconds", "speed-up", "joules", "mm2"):
+    table = Table(title=title, title_justify="left", box=None)  # a row must fit into 80 characters
+    columns = [OBJECTIVES[name] for name in objectives]
+    for name in (*varied, *columns, "speedup"):
         table.add_column(name.replace("_", " "), justify="left" if name in ("array", "dataflow", "design") else "right")
     for point in best:
         settings = (point.settings[name] for name in varied)
         table.add_row(
             *(f"{value:g}" if isinstance(value, float) else str(value) for value in settings),
-            f"{point.cycles:.4g}",
-            f"{point.seconds:.4g}",
+            *(f"{getattr(point, name):.4g}" for name in columns),
             f"{point.speedup:.3f}x",
-            f"{point.energy_joules:.4g}",
-            f"{point.area_mm2:.3g}",
         )
     return table

@@ -155,5 +155,7 @@ def _simulate(space: Space, accelerator: Accelerator, run: Run) -> Iterator[Poin
 
 
 def _setting(accelerator: Accelerator, axis: Axis) -> Any:
-    value = getattr(accelerator, axis.field) if axis.field else None
+    if not axis.field:
+        return None
+    value = getattr(accelerator, axis.field)
     return value / axis.scale if axis.scale != 1 else value
