@@ -175,10 +175,14 @@ def _table(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[st
     """A row for each point: those settings that differ within the space, the objectives, and the speed-up."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None)  # a row must fit into 80 characters
+    table = Table(
+        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0)
+    )  # a row must fit into 80 characters
     columns = [OBJECTIVES[name] for name in objectives]
     for name in (*varied, *columns, "speedup"):
-        table.add_column(name.replace("_", " "), justify="left" if name in ("array", "dataflow", "design") else "right")
+        table.add_column(
+            name.replace("_", "\n"), justify="left" if name in ("array", "dataflow", "design") else "right"
+        )
     for point in best:
         settings = (point.settings[name] for name in varied)
         table.add_row(
