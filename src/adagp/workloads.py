@@ -26,8 +26,14 @@ PAPER_MODELS = (
 """The thirteen CNNs of ADA-GP, in its order."""
 
 
-def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None, width: float = 1.0) -> Workload:
-    """Trace a model for a data set, or for images of another shape.
+def model_workload(
+    name: str,
+    dataset: str,
+    shape: tuple[int, ...] | None = None,
+    width: float = 1.0,
+    classes: int | None = None,
+) -> Workload:
+    """Trace a model for a data set, or for images of another shape or another number of classes.
 
     Where a set's images vary in size, the model's usual size counts, if it is larger.
     """
@@ -38,7 +44,7 @@ def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None
         image = usual if usual is not None and image is not None and usual[1] > image[1] else image
     from adagp.trace import trace_model
 
-    return trace_model(name, classes=info.classes, image=image, width=width)
+    return trace_model(name, classes=info.classes if classes is None else classes, image=image, width=width)
 
 
 def run_workload(name: str, dataset: str, image_size: int | None, width: float) -> Workload:

@@ -9,7 +9,7 @@ from adagp.models.registry import IMAGES, MODELS, ModelInfo
 if TYPE_CHECKING:
     from torch import nn
 
-Image = tuple[int, int, int]
+Image = tuple[int, ...]
 
 
 def build_model(

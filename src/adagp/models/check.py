@@ -7,7 +7,7 @@ from adagp.errors import ModelError
 from adagp.modes import evaluation_mode
 
 
-def check_scores(model: nn.Module, name: str, classes: int, image: tuple[int, int, int]) -> None:
+def check_scores(model: nn.Module, name: str, classes: int, image: tuple[int, ...]) -> None:
     """Refuse a model that does not turn one image into one score a class; its modes are left as they were."""
     device = next((tensor.device for tensor in model.parameters()), torch.get_default_device())
     size = "x".join(str(length) for length in image)
