@@ -12,7 +12,18 @@ import pytest
 import adagp
 
 ROOT = Path(adagp.__file__).parent
-HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "jinja2", "vl_convert")
+HEAVY = (
+    "torch",
+    "torchvision",
+    "timm",
+    "matplotlib",
+    "tensorboard",
+    "jinja2",
+    "vl_convert",
+    "transformers",
+    "wandb",
+    "mlflow",
+)
 
 FOUNDATION = {"errors", "registry", "plan", "statistics", "options", "references", "methods", "plugins", "_version"}
 """May be imported from everywhere."""

@@ -54,7 +54,7 @@ def datasets(
 ) -> None:
     """List the data sets: what they hold, where they are looked for, and which are there."""
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
-    from adagp.models.registry import TRANSLATION
+    from adagp.models.registry import LANGUAGE, TRANSLATION
 
     rows = describe_datasets(data_dir or DEFAULT_DATA_DIR)
     if as_json:
@@ -75,7 +75,7 @@ def datasets(
             (
                 row.name,
                 "yes" if row.found or not row.looked_for else "download" if row.downloadable else "no",
-                "x".join(map(str, row.shape)) or ("text" if row.task == TRANSLATION else "-"),
+                "x".join(map(str, row.shape)) or ("text" if row.task in (LANGUAGE, TRANSLATION) else "-"),
                 *(f"{count:,}" if count else "-" for count in (row.classes, row.train, row.test)),
                 ", ".join(Path(path).name for path in row.looked_for)
                 or f"({'part of adagp' if row.found else 'made by its task'})",

@@ -36,7 +36,8 @@ def simulate(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="Model name, package.module:function, a saved workload (.json) or a run folder.",
+            help="Model name, timm:NAME, torchvision:NAME, hf:FILE.json, package.module:function, "
+            "a saved workload (.json) or a run folder.",
             rich_help_panel=_MODEL,
         ),
     ] = None,

@@ -72,7 +72,7 @@ class Loop:
         self.folder = folder
         self.epochs = epochs
         self.checkpoint_seconds = checkpoint_seconds
-        self.meter = EpochMeter()
+        self.meter = EpochMeter(task.average)
         self.rows: list[dict[str, Any]] = []
         self.device = next(trainer.model.parameters()).device
 
@@ -185,7 +185,7 @@ class Loop:
             self.scheduler.step(self.meter.mean_loss)  # the training loss: test data decide nothing
         elif isinstance(self.scheduler, LRScheduler):
             self.scheduler.step()
-        self.meter = EpochMeter()
+        self.meter = EpochMeter(self.task.average)
         self.rows.append(row)
         self.folder.write_rows(self.rows)
         return row
