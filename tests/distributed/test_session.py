@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import socket
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from adagp.distributed.pipeline import assign_stages
 from adagp.distributed.session import ParallelSession
 from adagp.errors import OptionError
+from adagp.pipe import PIPELINES
 from adagp.run import TrainConfig
 
 Weights = dict[str, torch.Tensor]
@@ -59,6 +62,42 @@ def test_several_processes_train_as_one(size: int, parallel: str, start: Any, al
             assert ours["sites"][site]["cosine_previous"] == pytest.approx(figures["cosine_previous"], abs=1e-3)
 
 
+def test_a_pipeline_of_a_plugin_trains_as_one_process_does(
+    start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interleaved 1F1B: two processes with two stages each, which do not lie side by side."""
+    monkeypatch.setattr(PIPELINES, "_things", dict(PIPELINES._things))
+    runpy.run_path(str(Path(__file__).parents[2] / "examples/plugins/interleaved.py"))
+    expected = alone()
+    assert start(2, "run", "pipeline:interleaved") == [0, 0]
+    assert_close(weights("run"), expected)
+
+
+def test_an_adaptive_schedule_decides_the_same_in_every_process(start: Any, alone: Any) -> None:
+    """By the loss of the whole batch, not by that of the process's own share."""
+    expected = alone(ratio="adaptive", epochs=4)
+    assert start(2, "run", "data", ratio="adaptive", epochs=4, check_every=1) == [0, 0]
+    assert_close(weights("run"), expected)
+    assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
+    assert sum(row["batches"]["gp"] for row in rows("run")) > 0
+    ours, theirs = (
+        torch.load(Path(folder) / "checkpoint.pt", weights_only=True)["trainer"]["schedule"]
+        for folder in ("run", "alone")
+    )
+    assert ours["recent_loss"] == pytest.approx(theirs["recent_loss"], rel=1e-4)
+
+
+def test_copies_of_a_stage_need_equal_shares() -> None:
+    assert assign_stages("chimera", 4, 2) == (4, [(0, 3), (1, 2), (1, 2), (0, 3)])
+    assert assign_stages("dapple", 3, 5) == (3, [(0,), (1,), (2,)])
+    with pytest.raises(OptionError) as raised:
+        assign_stages("chimera", 4, 3)
+    assert str(raised.value) == (
+        "pipeline 'chimera' cannot be run by 4 processes with 3 micro-batches: processes 0 and 3 hold a stage in common, "
+        "but do not share its micro-batches equally."
+    )
+
+
 @pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (2, "pipeline:gpipe"), (2, "pipeline:chimera")])
 def test_a_rate_that_falls_with_each_batch_and_an_epoch_that_is_not_whole(
     size: int, parallel: str, start: Any, alone: Any
@@ -98,12 +137,16 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "--compile is for runs in one process; leave it out with --parallel data.",
         ),
         (
+            {"parallel": "pipeline:gpipe", "ratio": "adaptive"},
+            "a pipeline needs to know the coming batches; an adaptive schedule decides after each.",
+        ),
+        (
             {"parallel": "pipeline:dapple", "batch_size": 10},
             "a batch of 10 samples does not split into 4 equal parts (micro-batches).",
         ),
         (
             {"parallel": "pipeline:chimera"},
-            "chimera needs even numbers of processes and micro-batches; got 1 and 4.",
+            "chimera pairs its devices, two for each stage; 1 is odd. Give an even number.",
         ),
     ],
 )
@@ -124,7 +167,7 @@ def test_an_error_of_the_first_process_reaches_all(start: Any, capfd: Any) -> No
 def test_a_run_keeps_its_number_of_processes(start: Any, capfd: Any) -> None:
     assert start(2, "run", "data", stop_after=3) == [0, 0]
     assert start(4, "run", "data", resume=True) == [1] * 4
-    assert "has 2 processes; it cannot go on with 4." in capfd.readouterr().err
+    assert "has 2 processes; it cannot continue with 4." in capfd.readouterr().err
 
 
 LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
@@ -182,7 +225,7 @@ def test_bytes_that_are_sent(start: Any) -> None:
     assert start(2, "run", "data", check_every=0) == [0, 0]
     warmup, mixed = (row["sent_bytes"] for row in rows("run"))
     parameters = 6 * 9 + 6 + 8 * 54 + 8 + 8 * 72 + 8 + 12 * 128 + 12 + 10 * 12 + 10
-    summaries = 16 * (6 + 8 + 8 + 12 + 10) + 2  # and two wishes
+    summaries = 16 * (6 + 8 + 8 + 12 + 10) + 2  # and two requests
     assert warmup["warmup"] == {"gradients": 2 * 14 * 4 * parameters, "summaries": 2 * 14 * 4 * summaries}
     batches = rows("run")[1]["batches"]
     assert mixed["gp"] == {"summaries": 2 * batches["gp"] * 4 * summaries}
@@ -196,7 +239,7 @@ def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
         assert row["refused_updates"] == 0
     sent = rows("run")[1]["sent_bytes"]
     assert "input gradients" in sent["bp"]
-    assert set(sent["gp"]) == {"activations", "wishes"}
+    assert set(sent["gp"]) == {"activations", "requests"}
 
 
 def test_the_guard_refuses_for_a_stage(start: Any) -> None:

@@ -105,7 +105,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One training run of a comparison in its folder."""
 
     entry: Entry
@@ -152,13 +152,13 @@ class ComparisonFolder:
                 "Repeat it with the same ones to go on, or give another --out."
             )
 
-    def runs(self, comparison: Comparison, batches: Mapping[str, int]) -> Iterator[Run]:
+    def runs(self, comparison: Comparison, batches: Mapping[str, int]) -> Iterator[ComparedRun]:
         """Yield the runs with the number of batches that each entry has, seed by seed."""
         for seed in range(comparison.seeds):
             for entry in comparison.entries:
                 config = comparison.config(entry, seed, batches[entry.name])
                 name = f"{entry.folder}-{config.batches}-seed{seed}"
-                yield Run(entry, config, RunFolder(self.path / "runs" / name))
+                yield ComparedRun(entry, config, RunFolder(self.path / "runs" / name))
 
     def alignment(self, entry: Entry, seed: int) -> Path:
         """Return where the alignment of an entry's gradients is kept."""

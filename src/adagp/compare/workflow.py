@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from adagp.compare.calibrate import batches_within, calibrate, seconds_of
-from adagp.compare.comparison import EPOCHS, SECONDS, Comparison, ComparisonFolder, Run
+from adagp.compare.comparison import EPOCHS, SECONDS, ComparedRun, Comparison, ComparisonFolder
 from adagp.compare.contenders import Entry
 from adagp.compare.execute import Failure, Job, Watcher, at_once, execute, free_memory, locked, processors
 from adagp.compare.pareto import draw_pareto
@@ -113,7 +113,7 @@ def _measured_jobs(work: Work) -> int:
     config = replace(work.comparison.config(entry, 0), batches=PROBE_BATCHES)
     if config.device != "cpu":
         return 1
-    probe = Run(entry, config, RunFolder(work.folder.path / "probe"))
+    probe = ComparedRun(entry, config, RunFolder(work.folder.path / "probe"))
     work.jobs = 1
     work.execute([_run_job(work, probe)], "memory")
     if not probe.finished:
@@ -127,7 +127,7 @@ def _measured_jobs(work: Work) -> int:
     return found
 
 
-def _run_job(work: Work, run: Run) -> Job:
+def _run_job(work: Work, run: ComparedRun) -> Job:
     """Return the job of an ordinary training run: begun, or gone on with."""
     path = run.folder.path
 
@@ -214,7 +214,7 @@ def _predicted_share(work: Work, name: str) -> float | None:
     return float(predicted / sum(one["batches"] for one in records))
 
 
-def _document(work: Work, regimes: dict[str, list[Run]], target: float | None, command: str) -> Record:
+def _document(work: Work, regimes: dict[str, list[ComparedRun]], target: float | None, command: str) -> Record:
     """Return the report as one JSON document."""
     comparison = work.comparison
     calibration = _calibration(work) if SECONDS in comparison.regimes else None

@@ -14,10 +14,10 @@ from torch import Tensor
 from adagp.errors import OptionError, RunError
 
 TIME_OUT = timedelta(minutes=30)
-"""How long a process waits for another one that is alive but silent. A dead one is noticed at once."""
+"""How long a process waits for another one that is alive but sends nothing. A dead one is noticed at once."""
 
 
-class Group:
+class World:
     """All processes of a run, started by torchrun. `sent` counts bytes by phase and kind; `phase` is the running batch's.
 
     The bytes are what this process puts into an exchange: the size of a tensor that is added up (a ring moves it twice, but
@@ -31,7 +31,7 @@ class Group:
         self.sent: Counter[tuple[str, str]] = Counter()
 
     @classmethod
-    def join(cls, device: str, time_out: timedelta = TIME_OUT) -> "Group":
+    def join(cls, device: str, time_out: timedelta = TIME_OUT) -> "World":
         """Meet the other processes that torchrun started."""
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             raise OptionError(
@@ -41,7 +41,7 @@ class Group:
         return cls()
 
     def leave(self) -> None:
-        """Say goodbye, when nothing uses the group any more."""
+        """Leave the process group, when nothing uses it any more."""
         dist.destroy_process_group()
 
     def count(self, kind: str, amount: int) -> None:
@@ -76,12 +76,6 @@ class Group:
         dist.all_gather_object(things, thing)
         return things
 
-    def from_first(self, thing: Any) -> Any:
-        """Return the first process's `thing`."""
-        box = [thing]
-        dist.broadcast_object_list(box)
-        return box[0]
-
     def first_does(self, work: Any) -> Any:
         """Let the first process call `work` and return its result to all; an error there is raised everywhere."""
         result, problem = None, None
@@ -90,12 +84,13 @@ class Group:
                 result = work()
             except Exception as error:
                 problem = error
-        answer = self.from_first((result, None if problem is None else f"{problem}"))
+        box = [result, None if problem is None else f"{problem}"]
+        dist.broadcast_object_list(box)
         if problem is not None:
             raise problem
-        if answer[1] is not None:
-            raise RunError(answer[1])
-        return answer[0]
+        if box[1] is not None:
+            raise RunError(box[1])
+        return box[0]
 
     def compare(self, copies: dict[str, str], when: str) -> None:
         """Raise on every process if two of them have different digests under the same name."""

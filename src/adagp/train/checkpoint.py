@@ -46,7 +46,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _check_sums(path: Path) -> None:
-    """Refuse a file whose checksums are wrong: `torch.load` does not look at them and would go on with other numbers."""
+    """Refuse a file whose checksums are wrong: `torch.load` does not look at them and would continue with other numbers."""
     with zipfile.ZipFile(path) as archive:
         if damaged := archive.testzip():
             raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
