@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adagp.errors import OptionError, RunError
+from adagp.loggers import require_loggers
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import read_toml
 from adagp.run.folder import to_json, unused_path
@@ -42,11 +43,12 @@ def train(
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Checkpoint at least this often, besides each epoch.", rich_help_panel=_RUN)
     ] = 60.0,
+    log: Annotated[
+        str | None,
+        typer.Option(help="Loggers: some of tensorboard, csv, wandb (offline), mlflow (files).", rich_help_panel=_RUN),
+    ] = None,
     tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard", help="Scalars for TensorBoard in the run folder, as it goes.", rich_help_panel=_RUN
-        ),
+        bool, typer.Option("--tensorboard", help="The same as --log tensorboard.", rich_help_panel=_RUN)
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_RUN)
@@ -61,10 +63,8 @@ def train(
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     if threads is not None and threads < 1:
         raise OptionError(f"--threads is {threads}; it must be 1 or more.")
-    if tensorboard:
-        from adagp.train.tensorboard import require_tensorboard
-
-        require_tensorboard()
+    loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
+    require_loggers(loggers)
     place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
     if resume:
         session, loop = _resume(resume, given, place)
@@ -72,7 +72,7 @@ def train(
         session, loop = _start(given, place, out, force)
     from adagp.cli.progress import carry_out
 
-    summary = carry_out(session, loop, tensorboard=tensorboard)
+    summary = carry_out(session, loop, log=loggers)
     if as_json and summary:
         typer.echo(to_json(summary, indent=2))
 
