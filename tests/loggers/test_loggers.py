@@ -96,13 +96,13 @@ def wandb_records(content: bytes) -> Iterator[bytes]:
 
 def read_wandb(path: Path) -> Rows:
     import wandb
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2
 
     wandb.teardown()  # its own process writes the file, and has done so when it is gone
     found: Rows = []
     for file in sorted((path / "wandb").glob("offline-run-*/*.wandb"), key=lambda one: one.stat().st_mtime):
         for content in wandb_records(file.read_bytes()):
-            record: Any = Record()
+            record: Any = getattr(wandb_internal_pb2, "Record")()  # noqa: B009  # its types do not know it
             record.ParseFromString(content)
             values = {(one.key or "/".join(one.nested_key)): json.loads(one.value_json) for one in record.history.item}
             found += [
