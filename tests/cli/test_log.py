@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_scalars_are_in_the_run_folder(program: Any, short: tuple[str, ...]) -> None:
     assert program("train", *short, "--out", "run", "--tensorboard", "--log", "csv,tensorboard").code == 0

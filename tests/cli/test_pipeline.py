@@ -40,6 +40,7 @@ def test_the_text_shows_every_device(program: Program) -> None:
     assert "20 steps; bubble 20.0%; at most 4 micro-batches kept on a device; 1.600x over 32 steps" in out
 
 
+@pytest.mark.slow
 def test_a_model_on_accelerators(program: Program, tmp_path: Path) -> None:
     picture = tmp_path / "chart.svg"
     options = ("--model", "digits_cnn", "--dataset", "digits", "--schedule", "chimera")
@@ -84,7 +85,7 @@ def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -
         ),
         (
             ("--model", "vgg13", "--bandwidth", "0"),
-            "a link of 0 gigabytes a second carries nothing; give more than 0.",
+            "a link of 0 gigabytes per second carries nothing; give more than 0.",
         ),
         (
             ("--model", "vgg13", "--latency", "-2"),

@@ -19,6 +19,8 @@ from adagp.errors import OptionError
 from adagp.pipe import PIPELINES
 from adagp.run import TrainConfig
 
+pytestmark = pytest.mark.slow
+
 Weights = dict[str, torch.Tensor]
 
 

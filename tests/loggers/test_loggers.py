@@ -22,6 +22,8 @@ from adagp.train.logged import LoggedRun
 from adagp.train.loop import News
 from adagp.train.session import Session
 
+pytestmark = pytest.mark.slow
+
 CONFIG = TrainConfig(width=0.25, batch_size=64, epochs=2, warmup=1, ratio="1:1", metrics_every=2)
 PER_EPOCH = 22
 Rows = list[tuple[int, str, float]]

@@ -8,18 +8,19 @@ from typing import Annotated
 
 import typer
 
+from adagp.cli.options import option, switch
 from adagp.cli.workloads import parse_shape
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+Json = Annotated[bool, switch("--json", "One JSON document on standard output.")]
 
 
 def models(
     names: Annotated[list[str] | None, typer.Argument(help="Models to show; all by default.")] = None,
     image: Annotated[
-        str | None, typer.Option("--input", help="Image as CHANNELSxHEIGHTxWIDTH; the usual one by default.")
+        str | None, option("Image as CHANNELSxHEIGHTxWIDTH.", "--input", unset="each model's usual one")
     ] = None,
-    classes: Annotated[int | None, typer.Option(help="Classes; 1000 for images, 20 for detection.")] = None,
-    width: Annotated[float, typer.Option(help="Factor on the models' channels.")] = 1.0,
+    classes: Annotated[int | None, option("Classes.", unset="1000 for images, 20 for detection")] = None,
+    width: Annotated[float, option("Factor on the models' channels.")] = 1.0,
     as_json: Json = False,
 ) -> None:
     """List the models: parameters, multiply-accumulates of a forward pass, sites, and the predictor they need."""
@@ -50,40 +51,27 @@ def models(
 
 
 def datasets(
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are.")] = None, as_json: Json = False
+    data_dir: Annotated[Path | None, option("Where data sets are.", unset="data")] = None, as_json: Json = False
 ) -> None:
     """List the data sets: what they hold, where they are looked for, and which are there."""
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
     from adagp.models.registry import LANGUAGE, TRANSLATION
 
-    rows = describe_datasets(data_dir or DEFAULT_DATA_DIR)
+    place = data_dir or DEFAULT_DATA_DIR
+    rows = describe_datasets(place)
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))
         return
-    columns = (
-        "data set",
-        "there",
-        "sample",
-        "classes",
-        "train",
-        "test",
-        f"looked for in {data_dir or DEFAULT_DATA_DIR}",
-    )
-    print_table(
-        columns,
-        [
-            (
-                row.name,
-                "yes" if row.found or not row.looked_for else "download" if row.downloadable else "no",
-                "x".join(map(str, row.shape)) or ("text" if row.task in (LANGUAGE, TRANSLATION) else "-"),
-                *(f"{count:,}" if count else "-" for count in (row.classes, row.train, row.test)),
-                ", ".join(Path(path).name for path in row.looked_for)
-                or f"({'part of adagp' if row.found else 'made by its task'})",
-            )
-            for row in rows
-        ],
-        right=columns[3:6],
-    )
+    columns = ("data set", "there", "sample", "classes", "train", "test", f"looked for in {place}")
+    lines = []
+    for row in rows:
+        info, found = row.info, row.found or not row.looked_for
+        there = "yes" if found else "download" if info.fetch else "no"
+        sample = "x".join(map(str, info.shape)) or ("text" if info.task in (LANGUAGE, TRANSLATION) else "-")
+        counts = (f"{count:,}" if count else "-" for count in (info.classes, info.train, info.test))
+        names = ", ".join(info.files) or f"({'part of adagp' if row.found else 'made by its task'})"
+        lines.append((info.name, there, sample, *counts, names))
+    print_table(columns, lines, right=columns[3:6])
 
 
 def _millions(count: int) -> str:

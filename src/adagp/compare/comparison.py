@@ -65,6 +65,11 @@ class Comparison:
         """The entry of backprop, by which time and results of the others are measured."""
         return next(entry for entry in self.entries if entry.method == BACKPROP)
 
+    @property
+    def data_folder(self) -> Path | None:
+        """Where the data sets are, None for the usual place."""
+        return None if self.data_dir is None else Path(self.data_dir)
+
     def check_each(self, check: Callable[[Entry], None]) -> None:
         """Check every entry; what is wrong with backprop is wrong with all, anything else with a method."""
         check(self.reference)
