@@ -168,6 +168,13 @@ def test_only_one_module_names_torchvision_and_timm() -> None:
     assert named <= {"adagp.models.vision"}
 
 
+def test_only_one_module_names_transformers() -> None:
+    named = {
+        name for name in MODULES if "transformers" in {one.split(".")[0] for one in imports(name, everywhere=True)}
+    }
+    assert named <= {"adagp.models.huggingface"}
+
+
 def test_accelerator_model_and_training_never_meet() -> None:
     """Outside the rooms that put others together, no module reaches both, however indirectly."""
 
