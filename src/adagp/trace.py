@@ -48,11 +48,18 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
 
 
 def trace_model(
-    name: str, *, classes: int, image: tuple[int, ...] | None = None, width: float = 1.0, batch: int = BATCH
+    name: str,
+    *,
+    classes: int,
+    image: tuple[int, ...] | None = None,
+    width: float = 1.0,
+    batch: int = BATCH,
+    task: str | None = None,
+    length: int | None = None,
 ) -> Workload:
     """Build a model of any task by its name (see `adagp.models.example`) without allocating weights, and trace it."""
     with torch.device("meta"), _NoValues():  # type: ignore[no-untyped-call]
-        example = build_example(name, classes=classes, image=image, width=width, batch=batch)
+        example = build_example(name, classes=classes, image=image, width=width, batch=batch, task=task, length=length)
     return trace(example.model, example.inputs, name, batch)
 
 

@@ -42,7 +42,8 @@ def simulate(
     model: Annotated[
         str | None,
         typer.Argument(
-            help=f"Model name, package.module:function, a {FILES}, or a run folder.",
+            help="Model name, timm:NAME, torchvision:NAME, hf:FILE.json, package.module:function, "
+            f"a {FILES}, or a run folder.",
             rich_help_panel=_MODEL,
         ),
     ] = None,

@@ -8,6 +8,7 @@ import typer
 
 from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
+from adagp.loggers import require_loggers
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import read_toml
 from adagp.run.folder import to_json, unused_path
@@ -33,10 +34,11 @@ def train(
     checkpoint_seconds: Annotated[
         float, option("Checkpoint at least this often, besides each epoch.", panel=_RUN)
     ] = 60.0,
-    tensorboard: Annotated[
-        bool,
-        switch("--tensorboard", "Scalars for TensorBoard in the run folder, as it goes.", panel=_RUN),
-    ] = False,
+    log: Annotated[
+        str | None,
+        option("Loggers: some of tensorboard, csv, wandb (offline), mlflow (files).", panel=_RUN, unset="none"),
+    ] = None,
+    tensorboard: Annotated[bool, switch("--tensorboard", "The same as --log tensorboard.", panel=_RUN)] = False,
     as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_RUN)] = False,
 ) -> None:
     """Train a model; with predicted gradients, or by plain backprop for comparison."""
@@ -48,10 +50,8 @@ def train(
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     if threads is not None and threads < 1:
         raise OptionError(f"--threads is {threads}; it must be 1 or more.")
-    if tensorboard:
-        from adagp.train.tensorboard import require_tensorboard
-
-        require_tensorboard()
+    loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
+    require_loggers(loggers)
     place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
     if resume:
         session, loop = _resume(resume, given, place)
@@ -59,7 +59,7 @@ def train(
         session, loop = _start(given, place, out, force)
     from adagp.cli.progress import carry_out
 
-    summary = carry_out(session, loop, tensorboard=tensorboard)
+    summary = carry_out(session, loop, log=loggers)
     if as_json and summary:
         typer.echo(to_json(summary, indent=2))
 

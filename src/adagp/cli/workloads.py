@@ -9,6 +9,7 @@ from pathlib import Path
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
 from adagp.methods import find_method
+from adagp.models.zoo import find_in_zoo
 from adagp.run.record import read_whole_run
 from adagp.workloads import dataset_info, model_workload, run_workload
 
@@ -68,10 +69,10 @@ def find_origin(
     if model is None:
         raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
     info = dataset_info(dataset)
-    if Path(model).suffix in READERS:
+    if Path(model).suffix in READERS and find_in_zoo(model) is None:
         workload = READERS[Path(model).suffix](Path(model), shape)
         return Origin(lambda: workload, dataset, info.train)
-    return Origin(cache(lambda: model_workload(model, dataset, shape, width, classes)), dataset, info.train)
+    return Origin(cache(lambda: model_workload(model, dataset, shape, width, classes=classes)), dataset, info.train)
 
 
 def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None) -> Origin:
@@ -81,7 +82,7 @@ def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None) -> O
 
     def workload() -> Workload:
         if shape is None:
-            return run_workload(name, dataset, record.image_size, width)
+            return run_workload(name, dataset, record.image_size, width, record.sequence_length)
         return model_workload(name, dataset, shape, width)
 
     replay = replayed_run(record.phases, record.batch_size, find_method(record.method).source)

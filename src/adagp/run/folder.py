@@ -6,7 +6,7 @@ metrics.jsonl     a JSON object an epoch; metrics.csv the same without the sites
 checkpoint.pt     all that is needed to go on exactly; replaced as the run goes on
 model.pt          the trained weights alone: a plain state_dict
 summary.json      the result, written last
-tensorboard/      scalars as the run goes on, if they are wanted
+scalars.csv       figures during the run, and the folders tensorboard/, wandb/ and mlflow/, for the loggers that are wanted
 """
 
 import csv
@@ -31,8 +31,9 @@ FILES = (
     "model.pt",
     "summary.json",
 )
-EVENTS = "tensorboard"
-"""The folder of TensorBoard's events, if they are wanted."""
+SCALARS = "scalars.csv"
+LOGS = ("mlflow", "tensorboard", "wandb")
+"""The file and the folders of loggers, if they are wanted."""
 
 
 class RunFolder:
@@ -58,9 +59,10 @@ class RunFolder:
                 f"'{path}' holds a run already. Give another --out, --resume {path} to go on with it, "
                 "or --force to delete it and start anew."
             )
-        for name in FILES:
+        for name in (*FILES, SCALARS):
             (path / name).unlink(missing_ok=True)
-        shutil.rmtree(path / EVENTS, ignore_errors=True)
+        for name in LOGS:
+            shutil.rmtree(path / name, ignore_errors=True)
         return cls(path)
 
     @classmethod
