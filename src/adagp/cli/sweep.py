@@ -38,7 +38,7 @@ class SweepRow:
     energy_joules: float
     energy_saving: float
     memory_energy_saving: float
-    dram_words: int
+    dram_bytes: int
     backward_to_forward: float
 
 
@@ -155,7 +155,7 @@ def _row(simulation: Simulation, dataset: str, epochs: int, design: str) -> Swee
         energy_joules=outcome.energy.joules,
         energy_saving=simulation.energy_saving(design),
         memory_energy_saving=simulation.memory_energy_saving(design),
-        dram_words=outcome.cost.dram_words,
+        dram_bytes=outcome.cost.dram_bits // 8,
         backward_to_forward=simulation.backward_to_forward,
     )
 

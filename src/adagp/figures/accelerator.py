@@ -11,7 +11,8 @@ from adagp.hw.simulate import Simulation
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "arithmetic", "leakage")
+ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "network", "registers", "arithmetic", "clock", "leakage")
+"""Levels of energy in the order of their bars."""
 
 
 def plot_simulation(simulation: Simulation, path: Path) -> None:
@@ -87,7 +88,7 @@ def _energy(axes: "Axes", simulation: Simulation) -> None:
     names = list(simulation.outcomes)
     bottom = [0.0] * len(names)
     for part in ENERGY_PARTS:
-        heights = [float(getattr(outcome.energy, part)) for outcome in simulation.outcomes.values()]
+        heights = [outcome.energy.by_level[part] for outcome in simulation.outcomes.values()]
         axes.bar(names, heights, bottom=bottom, label=part.replace("_", " "))
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set(ylabel="joules in the run", title="Energy", ylim=(0, 1.25 * max(bottom)))
@@ -95,14 +96,14 @@ def _energy(axes: "Axes", simulation: Simulation) -> None:
 
 
 def _roofline(axes: "Axes", simulation: Simulation) -> None:
-    """Each layer's forward pass: multiply-accumulates a cycle against those for each off-chip word."""
+    """Each layer's forward pass: multiply-accumulates a cycle against those for each off-chip byte."""
     accelerator = simulation.accelerator
     costs = [accelerator.with_stalls(stage.forward) for stage in simulation.stages]
     reached = [cost.macs / cost.cycles for cost in costs]
     intensity = [operational_intensity(cost) for cost in costs]
     axes.scatter(intensity, reached, s=12, color=COLOURS[0])
     span = [min(*intensity, 1.0), max(intensity)]
-    points = sorted({*span, min(max(accelerator.array.pes / accelerator.words_per_cycle, span[0]), span[1])})
-    roof = [min(accelerator.array.pes, point * accelerator.words_per_cycle) for point in points]
+    points = sorted({*span, min(max(8 * accelerator.array.pes / accelerator.bits_per_cycle, span[0]), span[1])})
+    roof = [min(accelerator.array.pes, point * accelerator.bits_per_cycle / 8) for point in points]
     axes.plot(points, roof, color="black", linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="MACs for each off-chip word", ylabel="MACs a cycle", title="Roofline")
+    axes.set(xscale="log", yscale="log", xlabel="MACs for each off-chip byte", ylabel="MACs a cycle", title="Roofline")

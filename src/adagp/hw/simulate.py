@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from adagp.errors import ModelError
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import Array, enlarged
+from adagp.hw.array import Array, shaped_like
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
 from adagp.hw.duties import Duty, duties
 from adagp.hw.energy import Energy
@@ -31,13 +31,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Every asked-for design's outcome; the baseline is always among them."""
+    """Every asked-for design's outcome; the baseline is always among them.
+
+    `reshaped` is the baseline with its PEs in the shape that suits the model best, where a larger one was asked for.
+    """
 
     workload: Workload
     accelerator: Accelerator
     run: Run
     stages: tuple[Stage, ...]
     outcomes: dict[str, Outcome]
+    reshaped: Outcome | None = None
 
     @property
     def baseline(self) -> Outcome:
@@ -51,9 +55,13 @@ class Simulation:
         forward = sum(costs["forward"].cycles for costs in passes)
         return sum(costs["input_gradient"].cycles + costs["weight_gradient"].cycles for costs in passes) / forward
 
+    def reference(self, design: str) -> Outcome:
+        """Return what a design is compared with: the baseline; a larger baseline with one that may choose its shape too."""
+        return self.reshaped if DESIGNS[design].array_factor != 1.0 and self.reshaped is not None else self.baseline
+
     def speedup(self, design: str) -> float:
-        """Return the baseline's cycles over the design's."""
-        return self.baseline.cost.cycles / self.outcomes[design].cost.cycles
+        """Return the cycles of what the design is compared with over its own."""
+        return self.reference(design).cost.cycles / self.outcomes[design].cost.cycles
 
     def energy_saving(self, design: str) -> float:
         """Return the share of the baseline's joules that the design saves."""
@@ -74,8 +82,14 @@ def simulate(
             f"'{workload.name}' has no convolution, linear layer or product: there is nothing to simulate."
         )
     work = _Work(workload, accelerator, run)
-    outcomes = {name: _best(work, design) for name, design in chosen.items()}
-    return Simulation(workload, accelerator, run, work.stages, outcomes)
+    larger = [design.array_factor for design in chosen.values() if design.array_factor != 1.0]
+    shapes = _shapes(work, max(larger)) if larger else []
+    outcomes = {
+        name: _outcome(work, design) if design.array_factor == 1.0 else _quickest(shapes, work, design)
+        for name, design in chosen.items()
+    }
+    reshaped = _quickest(shapes, work, DESIGNS["baseline"]) if larger else None
+    return Simulation(workload, accelerator, run, work.stages, outcomes, reshaped)
 
 
 class _Work:
@@ -93,20 +107,24 @@ class _Work:
         for plan, count in run.counts:
             key = plan_key(plan)
             if key not in alike:
-                alike[key] = (duties(self.stages, plan, accelerator, run.predictor_learns), Counter())
+                alike[key] = (duties(self.stages, plan, accelerator, run.predictor_learns, run.learner), Counter())
             alike[key][1][plan.phase] += count
         self.scheduled = list(alike.values())
         everything = duties(self.stages, BACKPROP_ALL, accelerator, False)
         self.backprop = [(everything, Counter({Phase.BP: run.batches}))]
 
 
-def _best(work: _Work, design: Design) -> Outcome:
-    """Return the design's outcome, on the quickest of the arrays that it may have."""
-    if design.array_factor == 1.0:
-        return _outcome(work, design)
-    arrays = enlarged(work.accelerator.array, design.array_factor)
+def _shapes(work: "_Work", factor: float) -> list[Outcome]:
+    """Return a baseline's outcome on each array of a shape like the given one's, with up to `factor` times its PEs."""
+    arrays = shaped_like(work.accelerator.array, factor)
     others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in arrays)
-    return min((_outcome(other, design) for other in others), key=lambda outcome: outcome.cost.cycles)
+    return [_outcome(other, DESIGNS["baseline"]) for other in others]
+
+
+def _quickest(shapes: Sequence[Outcome], work: "_Work", design: Design) -> Outcome:
+    """Return the quickest outcome on an array that has no more PEs than the design may have."""
+    budget = round(work.accelerator.array.pes * design.array_factor)
+    return min((one for one in shapes if one.array.pes <= budget), key=lambda outcome: outcome.cost.cycles)
 
 
 def _outcome(work: _Work, design: Design) -> Outcome:
@@ -120,7 +138,8 @@ def _outcome(work: _Work, design: Design) -> Outcome:
     by_phase = {phase: total(layer[phase] for layer in by_layer) for phase in by_layer[0]}
     cost = total(by_phase.values())
     weights = predictor_weights(work.workload, accelerator) if design.predictor_memory else 0
-    energy = accelerator.energy_model(weights).energy(cost)
+    pes = accelerator.array.pes + (accelerator.predictor_array.pes if design.predictor_array else 0)
+    energy = accelerator.energy_model(weights, pes).energy(cost)
     return Outcome(accelerator.array, cost, energy, cost.cycles / accelerator.clock_hz, by_phase, tuple(by_layer))
 
 

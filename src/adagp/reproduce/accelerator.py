@@ -52,7 +52,7 @@ def simulate_model(part: Part, place: Place) -> dict[str, Any]:
         "dataflows": {dataflow: _designs(simulation) for dataflow, simulation in found.items()},
         "layers": _layers(found["ws"]),
         "predictor_words": predictor_weights(workload, found["ws"].accelerator),
-        "word_bits": found["ws"].accelerator.word_bits,
+        "word_bits": found["ws"].accelerator.width("weights"),
     }
 
 
