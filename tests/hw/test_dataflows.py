@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from itertools import product as pairs
 
 import numpy as np
@@ -136,9 +137,10 @@ def test_a_cut_through_time_runs_as_so_many_products(
     sizes = {"rows": rows, "depth": depth, "columns": columns}
     time = next(axis for axis in sizes if axis not in AXES[PLACEMENTS[dataflow].stationary])
     tile = {**sizes, time: min(steps, sizes[time])}
-    whole = Product(**sizes, operation=operation, tile=tuple(tile.values()))
+    product = Product(rows, depth, columns, operation=operation)
+    whole = replace(product, tile=(tile["rows"], tile["depth"], tile["columns"]))
     parts = [min(steps, sizes[time] - start) for start in range(0, sizes[time], steps)]
-    cut = [array_cost(dataflow, Product(**{**sizes, time: part}, operation=operation), array).cycles for part in parts]
+    cut = [array_cost(dataflow, replace(product, **{time: part}), array).cycles for part in parts]  # type: ignore[arg-type]
     assert array_cost(dataflow, whole, array).cycles == sum(cut)
 
 
@@ -157,7 +159,9 @@ def test_an_ordinary_gradient_is_a_forward_product_on_the_array_simulated_pe_by_
     ):
         result, cycles = systolic_product(dataflow, Operation.FORWARD, left, right, array)
         assert (result == left @ right).all()
-        same = array_cost(dataflow, Product(*left.shape, right.shape[1], bits=Bits(16, 16, 16, 16)), array)
+        same = array_cost(
+            dataflow, Product(left.shape[0], left.shape[1], right.shape[1], bits=Bits(16, 16, 16, 16)), array
+        )
         product = Product(rows, depth, columns, bits=Bits(16, 16, 16, 16)).gradient(operation, ordinary=True)
         assert array_cost(dataflow, product, array) == same
         assert same.cycles == cycles

@@ -82,7 +82,7 @@ def synthetic_gradients(layer: ArrayLayer, accelerator: Accelerator, batch: int)
     for place in (accelerator, on_predictor_array(accelerator)):
         costs.append(accelerator.with_stalls(tiled_total(forward, place)))
         costs.append(accelerator.with_stalls(tiled_total([*forward, *backward], place) + update))
-    return Predictions(*costs, own_memory=False)
+    return Predictions(costs[0], costs[1], costs[2], costs[3], own_memory=False)
 
 
 def _synthetic_layers(layer: ArrayLayer) -> tuple[Convolution | Linear, Convolution | Linear]:
