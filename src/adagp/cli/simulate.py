@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +13,22 @@ from adagp.cli.workloads import Origin, find_origin, parse_shape
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_simulation
 from adagp.figures.style import check_picture_path
-from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
+from adagp.hw import (
+    DESIGNS,
+    PAPER_DESIGNS,
+    Accelerator,
+    Run,
+    Simulation,
+    Technology,
+    parse_array,
+    parse_predictor,
+    scheduled_run,
+)
 from adagp.hw import simulate as run_simulation
-from adagp.hw.report import simulation_report
+from adagp.hw.report import layer_rows, simulation_report
 from adagp.hw.runs import refuse_adaptive
 from adagp.methods import find_source
+from adagp.run.folder import flat_csv, write_atomically
 from adagp.schedules import Schedule, parse_schedule
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
@@ -78,6 +90,38 @@ def simulate(
     bandwidth: Annotated[
         float, typer.Option(help="Off-chip gigabytes a second; inf: never stalls.", rich_help_panel=_HARDWARE)
     ] = 12.8,
+    predictor: Annotated[
+        str, typer.Option(help="Predictor, GRIDxCHANNELS: pooled side, feature maps.", rich_help_panel=_HARDWARE)
+    ] = "4x4",
+    backward: Annotated[
+        str,
+        typer.Option(
+            help="in-place: gradients run where the forward pass placed their matrices; same-dataflow: as ordinary products.",
+            rich_help_panel=_HARDWARE,
+        ),
+    ] = "in-place",
+    weight_bits: Annotated[
+        int | None, typer.Option(help="Bits of a weight; those of a word.", rich_help_panel=_HARDWARE)
+    ] = None,
+    activation_bits: Annotated[
+        int | None, typer.Option(help="Bits of an activation; those of a word.", rich_help_panel=_HARDWARE)
+    ] = None,
+    gradient_bits: Annotated[
+        int | None, typer.Option(help="Bits of a gradient; those of a word.", rich_help_panel=_HARDWARE)
+    ] = None,
+    sum_bits: Annotated[
+        int | None, typer.Option(help="Bits of a partial sum; 32, or those of a wider word.", rich_help_panel=_HARDWARE)
+    ] = None,
+    buffer_port: Annotated[
+        float, typer.Option(help="Bits a cycle into and out of the buffer; inf: no limit.", rich_help_panel=_HARDWARE)
+    ] = inf,
+    accumulator: Annotated[
+        float,
+        typer.Option(help="Kilobytes for partial sums; 0: they are in the global buffer.", rich_help_panel=_HARDWARE),
+    ] = 0.0,
+    fusion: Annotated[
+        bool, typer.Option(help="Fuse element-wise work with the layer before it.", rich_help_panel=_HARDWARE)
+    ] = True,
     zero_insertion: Annotated[
         bool,
         typer.Option(
@@ -92,12 +136,18 @@ def simulate(
         str, typer.Option(help="Energy table: SRAM cells, hp or lstp.", rich_help_panel=_HARDWARE)
     ] = "lstp",
     dram: Annotated[str, typer.Option(help="Energy table: ddr3 or ddr4.", rich_help_panel=_HARDWARE)] = "ddr3",
+    energy_table: Annotated[
+        Path | None, typer.Option(help="An energy table of your own (CSV).", rich_help_panel=_HARDWARE)
+    ] = None,
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="A row for each layer.", rich_help_panel=_OUTPUT)
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_OUTPUT)
     ] = False,
+    layers_csv: Annotated[
+        Path | None, typer.Option("--csv", help="A row for each layer to FILE.csv.", rich_help_panel=_OUTPUT)
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Picture to FILE.svg or FILE.png.", rich_help_panel=_OUTPUT)] = None,
     save_workload: Annotated[
         Path | None, typer.Option(help="Write the traced layers as JSON.", rich_help_panel=_OUTPUT)
@@ -114,7 +164,16 @@ def simulate(
         bandwidth=bandwidth * 1e9,
         optimizer_words=OPTIMIZER_WORDS[optimizer],
         zero_insertion=zero_insertion,
-        technology=Technology(node, cell, dram),
+        technology=Technology(node, cell, dram, table=None if energy_table is None else str(energy_table)),
+        predictor=parse_predictor(predictor),
+        backward=backward,
+        weight_bits=weight_bits,
+        activation_bits=activation_bits,
+        gradient_bits=gradient_bits,
+        sum_bits=sum_bits,
+        buffer_port=buffer_port,
+        accumulator_kilobytes=accumulator,
+        fusion=fusion,
     )
     designs = parse_designs(design)
     if plot is not None:
@@ -127,6 +186,8 @@ def simulate(
         simulation.workload.save(save_workload)
     if plot is not None:
         plot_simulation(simulation, plot)
+    if layers_csv is not None:
+        write_atomically(layers_csv, flat_csv(layer_rows(simulation)).encode())
     report = {"dataset": origin.dataset, "epochs": plan.epochs_of(origin), **simulation_report(simulation, per_layer)}
     if as_json:
         typer.echo(json.dumps(report, indent=2))
@@ -209,10 +270,11 @@ def print_tables(simulation: Simulation, report: dict[str, Any]) -> None:
     for signature in report["failure_signatures"]:
         console.print(f"Failure signature, {signature}.", highlight=False)
     if "layers" in report:
-        console.print(_layer_table(report["layers"]))
+        console.print(_cycle_table(report["layers"]))
+        console.print(_traffic_table(report["layers"]))
 
 
-def _layer_table(rows: list[dict[str, Any]]) -> Any:
+def _cycle_table(rows: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
     table = Table(title="One batch, layer by layer (cycles)", title_justify="left")
@@ -223,4 +285,16 @@ def _layer_table(rows: list[dict[str, Any]]) -> Any:
             f"{row[f'{name}_cycles']:,}" for name in ("forward", "input_gradient", "weight_gradient", "predictor")
         )
         table.add_row(row["name"], f"{row['macs']:,}", *cycles, f"{row['utilisation']:.1%}")
+    return table
+
+
+def _traffic_table(rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(title="One batch by backprop, layer by layer (traffic)", title_justify="left")
+    for column in ("layer", "off-chip MB", "buffer MB", "register MB", "stalled cycles", "by", "joules"):
+        table.add_column(column, justify="left" if column in ("layer", "by") else "right")
+    for row in rows:
+        levels = (f"{row[f'{name}_bytes'] / 1e6:,.1f}" for name in ("dram", "buffer", "register"))
+        table.add_row(row["name"], *levels, f"{row['stall_cycles']:,}", row["stall_cause"], f"{row['joules']:.3g}")
     return table

@@ -5,6 +5,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -15,7 +16,7 @@ from adagp.cli.workloads import Origin
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_speedups
 from adagp.figures.style import check_picture_path
-from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array
+from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array, parse_predictor
 from adagp.hw import simulate as run_simulation
 from adagp.models import MODELS
 from adagp.workloads import PAPER_MODELS, dataset_info, model_workload
@@ -68,6 +69,9 @@ def sweep(
     ratio: Annotated[str, typer.Option(help="Schedule: ladder, paper, K:M, rungs, epochs:K:M or bp.")] = "ladder",
     warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.")] = None,
     bandwidth: Annotated[float, typer.Option(help="Off-chip gigabytes a second; inf: never stalls.")] = 12.8,
+    predictor: Annotated[str, typer.Option(help="Predictor, GRIDxCHANNELS.")] = "4x4",
+    backward: Annotated[str, typer.Option(help="Gradients: in-place or same-dataflow.")] = "in-place",
+    buffer_port: Annotated[float, typer.Option(help="Bits a cycle through the buffer's port; inf: no limit.")] = inf,
     zero_insertion: Annotated[
         bool, typer.Option("--zero-insertion", help="Run gradients of strided convolutions over zeros.")
     ] = False,
@@ -79,7 +83,15 @@ def sweep(
         models=_names(models, "models"),
         datasets=_names(datasets, "datasets"),
         accelerators=tuple(
-            Accelerator(array=array, dataflow=dataflow, bandwidth=bandwidth * 1e9, zero_insertion=zero_insertion)
+            Accelerator(
+                array=array,
+                dataflow=dataflow,
+                bandwidth=bandwidth * 1e9,
+                zero_insertion=zero_insertion,
+                predictor=parse_predictor(predictor),
+                backward=backward,
+                buffer_port=buffer_port,
+            )
             for array in _arrays(arrays)
             for dataflow in _names(dataflows, "dataflows")
         ),

@@ -5,7 +5,7 @@ from adagp.hw.array import Array, parse_array, shaped_like
 from adagp.hw.dataflows import DATAFLOWS, Dataflow, Placement, array_cost, systolic
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
 from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
-from adagp.hw.predictor import PredictorShape
+from adagp.hw.predictor import PredictorShape, parse_predictor
 from adagp.hw.product import Bits, Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
 from adagp.hw.runs import Run, replayed_run, scheduled_run
@@ -49,6 +49,7 @@ __all__ = [
     "energy_table",
     "load_workload",
     "parse_array",
+    "parse_predictor",
     "replayed_run",
     "row_stationary",
     "scheduled_run",
