@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from adagp.errors import ModelError
 from adagp.hw.accelerator import Accelerator
@@ -10,7 +11,8 @@ from adagp.hw.array import Array, shaped_like
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
 from adagp.hw.duties import Duty, duties
 from adagp.hw.energy import Energy
-from adagp.hw.product import Cost, total
+from adagp.hw.passes import resident_total, trained_with
+from adagp.hw.product import Cost, Operation, total
 from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import Stage, stages
 from adagp.hw.workload import Workload
@@ -83,7 +85,7 @@ def simulate(
         )
     work = _Work(workload, accelerator, run)
     larger = [design.array_factor for design in chosen.values() if design.array_factor != 1.0]
-    shapes = _shapes(work, max(larger)) if larger else []
+    shapes = _shapes(work, [1.0, *larger]) if larger else []
     outcomes = {
         name: _outcome(work, design) if design.array_factor == 1.0 else _quickest(shapes, work, design)
         for name, design in chosen.items()
@@ -114,11 +116,34 @@ class _Work:
         self.backprop = [(everything, Counter({Phase.BP: run.batches}))]
 
 
-def _shapes(work: "_Work", factor: float) -> list[Outcome]:
-    """Return a baseline's outcome on each array of a shape like the given one's, with up to `factor` times its PEs."""
-    arrays = shaped_like(work.accelerator.array, factor)
-    others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in arrays)
+SHAPES_TRIED = 3
+"""Shapes of an array that are costed in full, of those that its PEs allow: the quickest without off-chip memory."""
+
+
+def _shapes(work: "_Work", factors: Sequence[float]) -> list[Outcome]:
+    """Return a baseline's outcome on arrays of a shape like the given one's, with up to so many times its PEs."""
+    given = work.accelerator.array
+    chosen = {given: None}
+    known = {array: _unlimited(work, array) for array in shaped_like(given, max(factors))}
+    for factor in factors:
+        allowed = [array for array in known if array.pes <= round(given.pes * factor)]
+        chosen |= dict.fromkeys(sorted(allowed, key=lambda array: known[array])[:SHAPES_TRIED])
+    others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in chosen)
     return [_outcome(other, DESIGNS["baseline"]) for other in others]
+
+
+def _unlimited(work: "_Work", array: Array) -> int:
+    """Return the cycles of a batch by backprop on `array`, if all were on chip."""
+    accelerator = replace(work.accelerator, array=array, bandwidth=inf)
+    cycles = 0
+    for shape, times in Counter(replace(layer, name="") for layer in work.workload.array_layers).items():
+        product = shape.product(work.run.batch)
+        operations = [Operation.FORWARD]
+        operations += [Operation.INPUT_GRADIENT] if shape.input_gradient else []
+        operations += [Operation.WEIGHT_GRADIENT] if shape.trainable else []
+        trained = (trained_with(product, operation, accelerator) for operation in operations)
+        cycles += times * sum(accelerator.with_stalls(resident_total([one], accelerator)).cycles for one in trained)
+    return cycles
 
 
 def _quickest(shapes: Sequence[Outcome], work: "_Work", design: Design) -> Outcome:
