@@ -1,10 +1,13 @@
-"""Compare the systolic dataflows' cycles with SCALE-Sim v3, run as an outside program.
+"""Compare the systolic dataflows' cycles and buffer accesses with SCALE-Sim v3, run as an outside program.
 
     python -m venv /somewhere && /somewhere/bin/pip install 'numpy<2.4' scalesim==3.0.0
     python -m benchmarks.check_scale_sim --python /somewhere/bin/python
 
 Draws convolutions, products and arrays of random shape, asks both, and prints every difference; the exit code says
-whether there was one. SCALE-Sim reports the index of the last cycle, so one is added.
+whether there was one. Of each product the two gradients are compared too, as the ordinary products that they are with
+`--backward same-dataflow`. SCALE-Sim reports the index of the last cycle, so one is added; it does not read partial
+sums back, so those reads are left out of ours. Its writes of an output-stationary product are more than the product has
+outputs, which cannot be; there, writes are not compared.
 """
 
 import argparse
@@ -13,10 +16,12 @@ import random
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adagp.hw import Accelerator, Array, Convolution, Product, array_cost
+from adagp.hw import Accelerator, Array, Bits, Convolution, Operation, Product, array_cost
 from adagp.hw.export.scale_sim import CONVOLUTION_HEADER, GEMM_HEADER, configuration, convolution_row
+from adagp.hw.product import AXES, RESULTS
 
 
 def convolution(draw: random.Random, index: int) -> Convolution:
@@ -30,8 +35,17 @@ def convolution(draw: random.Random, index: int) -> Convolution:
     )
 
 
-def scale_sim_cycles(python: str, array: Array, dataflow: str, header: str, rows: list[str], kind: str) -> list[int]:
-    """Return SCALE-Sim's compute cycles of each row."""
+@dataclass(frozen=True)
+class Asked:
+    """What is compared: cycles, and words of factors read and of results written at the array's edge."""
+
+    cycles: int
+    reads: int
+    writes: int
+
+
+def ask_scale_sim(python: str, array: Array, dataflow: str, header: str, rows: list[str], kind: str) -> list[Asked]:
+    """Return SCALE-Sim's figures of each row."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "check.cfg").write_text(configuration(array, dataflow))
@@ -40,12 +54,65 @@ def scale_sim_cycles(python: str, array: Array, dataflow: str, header: str, rows
         options = ["-c", "check.cfg", "-t", "layers.csv", "-l", "layout.csv", "-p", "out", "-i", kind, "-s", "N"]
         command = [python, "-m", "scalesim.scale", *options]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        reports = list(folder.glob("out/**/COMPUTE_REPORT.csv"))
-        if not reports:
-            sys.exit(f"SCALE-Sim failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        lines = list(csv.reader(reports[0].read_text().splitlines()))
-    place = next(index for index, title in enumerate(lines[0]) if title.strip() == "Total Cycles")
-    return [int(float(line[place])) + 1 for line in lines[1:]]
+        found = {path.name: path.read_text() for path in folder.glob("out/**/*_REPORT.csv")}
+        if "COMPUTE_REPORT.csv" not in found:
+            raise RuntimeError(f"SCALE-Sim failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    cycles = _column(found["COMPUTE_REPORT.csv"], "Total Cycles")
+    accesses = found["DETAILED_ACCESS_REPORT.csv"]
+    inputs, filters = (_column(accesses, f"SRAM {name} Reads") for name in ("IFMAP", "Filter"))
+    writes = _column(accesses, "SRAM OFMAP Writes")
+    return [
+        Asked(last + 1, one + two, written)
+        for last, one, two, written in zip(cycles, inputs, filters, writes, strict=True)
+    ]
+
+
+def _column(report: str, title: str) -> list[int]:
+    lines = list(csv.reader(report.splitlines()))
+    place = [cell.strip() for cell in lines[0]].index(title)
+    return [int(float(line[place])) for line in lines[1:]]
+
+
+def ask_adagp(dataflow: str, product: Product, array: Array) -> Asked:
+    """Return our figures; words of one bit, so that bits are words."""
+    cost = array_cost(dataflow, replace(product, bits=Bits(1, 1, 1, 1)), array)
+    sizes = {"rows": product.rows, "depth": product.depth, "columns": product.columns}
+    one, two = AXES[RESULTS[product.operation]]
+    read_back = cost.buffer_writes - product.count * sizes[one] * sizes[two]
+    return Asked(cost.cycles, cost.buffer_reads - read_back, cost.buffer_writes)
+
+
+def as_gemm(product: Product, name: str) -> str:
+    """Return a product, or the ordinary product that makes its gradient, as a line of SCALE-Sim's file: M, N, K."""
+    rows, depth, columns = product.rows, product.depth, product.columns
+    sizes = {
+        Operation.FORWARD: (rows, columns, depth),
+        Operation.INPUT_GRADIENT: (rows, depth, columns),
+        Operation.WEIGHT_GRADIENT: (depth, columns, rows),
+    }[product.operation]
+    return f"{name}, {', '.join(map(str, sizes))},"
+
+
+def compare(python: str, array: Array, layers: list[Convolution], products: list[Product]) -> tuple[int, list[str]]:
+    """Return how many products were compared, and a line for each that differs."""
+    trained = [product.gradient(operation, ordinary=True) for product in products for operation in Operation]
+    gemms = [as_gemm(product, f"gemm{index}") for index, product in enumerate(trained)]
+    compared, wrong = 0, []
+    for dataflow in ("ws", "os", "is"):
+        theirs = ask_scale_sim(python, array, dataflow, GEMM_HEADER, gemms, "gemm")
+        asked = list(trained)
+        if layers:
+            rows = [convolution_row(layer.name, layer) for layer in layers]
+            theirs += ask_scale_sim(python, array, dataflow, CONVOLUTION_HEADER, rows, "conv")
+            asked += [layer.product(1) for layer in layers]
+        for product, found in zip(asked, theirs, strict=True):
+            compared += 1
+            ours = ask_adagp(dataflow, product, array)
+            if dataflow == "os":
+                found = replace(found, writes=ours.writes)
+            if ours != found:
+                wrong.append(f"{dataflow} on {array}: {product} ours {ours}, SCALE-Sim {found}")
+    return compared, wrong
 
 
 def main() -> None:
@@ -65,19 +132,10 @@ def main() -> None:
         products = [
             Product(draw.randint(1, 90), draw.randint(1, 90), draw.randint(1, 90)) for _ in range(options.layers)
         ]
-        gemms = [f"gemm{index}, {p.rows}, {p.columns}, {p.depth}," for index, p in enumerate(products)]
-        for dataflow in ("ws", "os", "is"):
-            rows = [convolution_row(layer.name, layer) for layer in layers]
-            theirs = scale_sim_cycles(options.python, array, dataflow, CONVOLUTION_HEADER, rows, "conv")
-            theirs += scale_sim_cycles(options.python, array, dataflow, GEMM_HEADER, gemms, "gemm")
-            asked = [layer.product(1) for layer in layers] + products
-            for product, cycles in zip(asked, theirs, strict=True):
-                ours = array_cost(dataflow, product, array).cycles
-                compared += 1
-                if ours != cycles:
-                    wrong += 1
-                    print(f"{dataflow} on {array}: {product} ours {ours}, SCALE-Sim {cycles}")
-        print(f"{array}: {3 * 2 * options.layers} compared")
+        count, differences = compare(options.python, array, layers, products)
+        compared += count
+        wrong += len(differences)
+        print("\n".join([*differences, f"{array}: {count} compared"]))
     print(f"{compared} compared, {wrong} different")
     sys.exit(wrong > 0)
 

@@ -10,13 +10,17 @@ from math import inf
 from statistics import mean
 
 from adagp.data.registry import DATASETS
-from adagp.hw import Accelerator, Array, Simulation, Technology, Workload, simulate
-from adagp.reproduce.accelerator import FIGURES, SETS, paper_run
+from adagp.hw import Accelerator, Array, PredictorShape, Simulation, Technology, Workload, scheduled_run, simulate
+from adagp.reproduce.accelerator import FIGURES, paper_run
 from adagp.reproduce.published import published
+from adagp.schedules import parse_schedule
 from adagp.workloads import PAPER_MODELS as MODELS
 from adagp.workloads import model_workload
+from benchmarks import eyeriss
 
 DATAFLOWS = ("ws", "os", "is", "rs")
+SETS = ("cifar10", "imagenet")
+"""CIFAR-100 differs from CIFAR-10 in the last layer only."""
 Workloads = dict[str, dict[str, Workload]]
 
 
@@ -39,7 +43,7 @@ def head(*cells: str) -> None:
     line(*("---" for _ in cells))
 
 
-def averages(workloads: Workloads, zero_insertion: bool) -> None:
+def averages(workloads: Workloads) -> None:
     """Print average and maximum of each dataflow and data set."""
     speedups = {dataflow: published(name).content for name, dataflow in FIGURES.items()}
     head(
@@ -57,7 +61,7 @@ def averages(workloads: Workloads, zero_insertion: bool) -> None:
     )
     for dataflow in DATAFLOWS:
         for dataset in SETS:
-            found = run_all(workloads, dataset, Accelerator(dataflow=dataflow, zero_insertion=zero_insertion))
+            found = run_all(workloads, dataset, Accelerator(dataflow=dataflow))
             best = [simulation.speedup("max") for simulation in found]
             known = speedups.get(dataflow, {})
             average, largest = (known.get(name, {}).get(dataset) for name in ("average", "maximum"))
@@ -93,12 +97,8 @@ def energies(workloads: Workloads) -> None:
     variants = {
         "defaults (45 nm, DDR3 with pins, 512 kB, 16 bit)": Accelerator(),
         "DRAM without pins": Accelerator(technology=Technology(dram_io=False)),
-        "32 nm, DDR4": Accelerator(technology=Technology(32, "lstp", "ddr4")),
         "22 nm, DDR4": Accelerator(technology=Technology(22, "lstp", "ddr4")),
         "fast, leaky SRAM cells": Accelerator(technology=Technology(cell="hp")),
-        "64 kB buffer": Accelerator(buffer_kilobytes=64),
-        "1024 kB buffer": Accelerator(buffer_kilobytes=1024),
-        "32-bit words": Accelerator(word_bits=32),
         "Adam": Accelerator(optimizer_words=2),
         "row stationary": Accelerator(dataflow="rs"),
         "input stationary": Accelerator(dataflow="is"),
@@ -115,43 +115,93 @@ def energies(workloads: Workloads) -> None:
 
 
 def budgets(workloads: Workloads) -> None:
-    """Print what more PEs give the baseline."""
-    head("baseline with", *(f"{dataset} gain (published)" for dataset in SETS), "max over it, imagenet")
-    found = [run_all(workloads, dataset, Accelerator(), "equal-power", "equal-area") for dataset in SETS]
-    for table, design in (("adagp-table4", "equal-power"), ("adagp-table5", "equal-area")):
-        figures = published(table).content[design.replace("-", "_")]
-        gains = (
-            f"{mean(simulation.speedup(design) for simulation in row) - 1:.1%} ({figures[dataset]:.1f}%)"
-            for dataset, row in zip(SETS, found, strict=True)
+    """Print what more PEs give the baseline; both arrays have the shape that suits the model best."""
+    head("baseline with", *(f"{dataset} gain (published)" for dataset in SETS))
+    for port in (inf, 64.0):
+        accelerator = Accelerator(buffer_port=port)
+        found = [run_all(workloads, dataset, accelerator, "equal-power", "equal-area") for dataset in SETS]
+        for table, design in (("adagp-table4", "equal-power"), ("adagp-table5", "equal-area")):
+            figures = published(table).content[design.replace("-", "_")]
+            gains = (
+                f"{mean(simulation.speedup(design) for simulation in row) - 1:.1%} ({figures[dataset]:.1f}%)"
+                for dataset, row in zip(SETS, found, strict=True)
+            )
+            line(design + ("" if port == inf else ", buffer port of 64 bits"), *gains)
+
+
+def sensitivity(workloads: Workloads) -> None:
+    """Print what each choice that papers leave open matters: ImageNet, weight stationary, averages over the CNNs."""
+    variants = {
+        "defaults": Accelerator(),
+        "--predictor 8x5 (320 features)": Accelerator(predictor=PredictorShape(8, 5)),
+        "--predictor 8x8 (512 features)": Accelerator(predictor=PredictorShape(8, 8)),
+        "--backward same-dataflow": Accelerator(backward="same-dataflow"),
+        "--zero-insertion": Accelerator(zero_insertion=True),
+        "--buffer-port 512": Accelerator(buffer_port=512),
+        "--buffer-port 64": Accelerator(buffer_port=64),
+        "--bandwidth 1.6": Accelerator(bandwidth=1.6e9),
+        "--bandwidth 3.2": Accelerator(bandwidth=3.2e9),
+        "--bandwidth inf": Accelerator(bandwidth=inf),
+        "--buffer 128": Accelerator(buffer_kilobytes=128),
+        "--buffer 2048": Accelerator(buffer_kilobytes=2048),
+        "--accumulator 64": Accelerator(accumulator_kilobytes=64),
+        "--no-fusion": Accelerator(fusion=False),
+        "--weight-bits 8": Accelerator(weight_bits=8),
+        "--activation-bits 8": Accelerator(activation_bits=8),
+        "--gradient-bits 8": Accelerator(gradient_bits=8),
+        "--sum-bits 16": Accelerator(sum_bits=16),
+        "--word-bits 32": Accelerator(word_bits=32),
+    }
+    head("option", "max, imagenet", "largest", "BW/FW", "cycles", "off-chip bytes", "joules", "memory energy saved")
+    base = run_all(workloads, "imagenet", variants["defaults"])
+    for name, accelerator in variants.items():
+        found = run_all(workloads, "imagenet", accelerator)
+        speedups = [one.speedup("max") for one in found]
+        pairs = [(one.baseline, other.baseline) for one, other in zip(found, base, strict=True)]
+        line(
+            name,
+            mean(speedups),
+            max(speedups),
+            mean(one.backward_to_forward for one in found),
+            mean(one.cost.cycles / other.cost.cycles for one, other in pairs),
+            mean(one.cost.dram_bits / other.cost.dram_bits for one, other in pairs),
+            mean(one.energy.joules / other.energy.joules for one, other in pairs),
+            mean(one.memory_energy_saving("max") for one in found),
         )
-        line(design, *gains, mean(one.speedup("max") / one.speedup(design) for one in found[-1]))
-    line("the same PEs, best shape", *(f"{best_shape(workloads, dataset):.1%}" for dataset in SETS), "")
 
 
-def best_shape(workloads: Workloads, dataset: str) -> float:
-    """Return what the freedom of shape alone gives the baseline, without one PE more."""
-    run, default = paper_run(DATASETS[dataset].train), Accelerator()
-    shapes = [Array(rows, default.array.pes // rows) for rows in range(9, 18)]
+def sources() -> None:
+    """Print what the sources of gradients cost: VGG13 and ResNet50 on CIFAR-10, the paper's ladder."""
+    names = ("predicted", "feedback", "feedback_replay", "dni", "replay", "average", "momentum", "skip")
+    designs = ("low", "efficient", "max")
+    head("source", *(f"{model} {' / '.join(designs)}" for model in ("vgg13", "resnet50")))
+    for name in names:
+        cells = []
+        for model in ("vgg13", "resnet50"):
+            schedule = parse_schedule("paper", 90, None, name)
+            run = scheduled_run(schedule, 90, DATASETS["cifar10"].train, 128)
+            found = simulate(model_workload(model, "cifar10"), Accelerator(), run)
+            cells.append(" / ".join(f"{found.speedup(design):.3f}" for design in designs))
+        line(name, *cells)
 
-    def cycles(workload: Workload, array: Array) -> int:
-        return simulate(workload, replace(default, array=array), run, ("baseline",)).baseline.cost.cycles
 
-    return mean(
-        cycles(workload, default.array) / min(cycles(workload, array) for array in shapes) - 1
-        for workload in workloads[dataset].values()
+def eyeriss_chip() -> None:
+    """Print AlexNet on the Eyeriss chip: measured, and ours."""
+    rows, energy = eyeriss.modelled()
+    head("layer", "ms, chip", "nn-dataflow", "ours", "ours / chip", "buffer MB, chip", "ours", "DRAM MB, chip", "ours")
+    columns = (
+        eyeriss.chip("milliseconds"),
+        eyeriss.chip("milliseconds", "nn_dataflow"),
+        eyeriss.chip("buffer"),
+        eyeriss.chip("dram"),
     )
-
-
-def bandwidths(workloads: Workloads) -> None:
-    """Print how off-chip bandwidth changes the speed-up."""
-    head("GB/s", *(f"max, {dataset}" for dataset in SETS), "baseline slower by, imagenet")
-    free = run_all(workloads, "imagenet", Accelerator(bandwidth=inf))
-    for rate in (1.6, 3.2, 6.4, 12.8, 25.6, inf):
-        found = [run_all(workloads, dataset, Accelerator(bandwidth=rate * 1e9)) for dataset in SETS]
-        slower = mean(
-            one.baseline.cost.cycles / other.baseline.cost.cycles for one, other in zip(found[-1], free, strict=True)
-        )
-        line(rate, *(mean(simulation.speedup("max") for simulation in row) for row in found), slower)
+    for row, chip, other, buffer, dram in zip(rows, *columns, strict=True):
+        line(row.name, chip, other, row.milliseconds, row.milliseconds / chip, buffer, row.buffer, dram, row.dram)
+    measured = eyeriss.measured_joules()
+    print(f"\non-chip mJ: {1e3 * energy.on_chip:.1f}, measured {1e3 * measured:.1f}, {energy.on_chip / measured:.2f}")
+    shares = {name: joules / energy.on_chip for name, joules in energy.by_level.items() if name != "dram"}
+    print(", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
+    print(f"DRAM MB: {sum(row.dram for row in rows):.1f}")
 
 
 def others() -> None:
@@ -161,7 +211,7 @@ def others() -> None:
     figures = {"transformer": f"{transformer['adagp']}", "yolov3": f"{yolo['efficient']} / {yolo['max']}"}
     for name, dataset, samples, batch in (("transformer", "multi30k", 29_000, 128), ("yolov3", "voc", 16_551, 32)):
         workload = model_workload(name, dataset)
-        for epochs in (90, 30, 20, 18, 16, 15, 14, 13, 12):
+        for epochs in (90, 30, 18, 15, 13):
             found = simulate(workload, Accelerator(), paper_run(samples, epochs, batch))
             line(workload.name, epochs, *map(found.speedup, ("low", "efficient", "max")), figures[workload.name])
 
@@ -179,14 +229,15 @@ def predictor_arrays(workloads: Workloads) -> None:
 def main() -> None:
     """Print all tables."""
     workloads = {dataset: {model: model_workload(model, dataset) for model in MODELS} for dataset in SETS}
-    averages(workloads, zero_insertion=False)
-    averages(workloads, zero_insertion=True)
+    eyeriss_chip()
+    averages(workloads)
+    sensitivity(workloads)
     by_model(workloads)
     energies(workloads)
-    budgets(workloads)
-    bandwidths(workloads)
     predictor_arrays(workloads)
+    sources()
     others()
+    budgets(workloads)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,8 @@ def test_an_option_means_one_thing(own: str) -> None:
     assert method_options()["features"].kind is int
 
 
-def test_what_says_nothing_of_its_cost_is_refused() -> None:
+def test_what_says_nothing_of_its_cost_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS._things, "dni", replace(METHODS["dni"], accelerator=None))
     with pytest.raises(OptionError) as caught:
         accelerator_work("dni")
     assert str(caught.value) == (

@@ -163,7 +163,7 @@ def test_a_shared_weight_is_updated_and_predicted_once() -> None:
     assert uses[0].update == once.update
     assert uses[0].predictions == once.predictions
     for use in uses[1:5]:
-        assert use.update.dram_words == 0
+        assert use.update.dram_bits == 0
         assert use.predictions is None
         assert use.weight_gradient.macs == once.weight_gradient.macs
 
@@ -174,7 +174,7 @@ def test_sharing_costs_less_than_weights_of_its_own() -> None:
     run = scheduled_run(parse_schedule("1:1", 3), 3, 320, 16)
     costs = [simulate(workload, Accelerator(), run).outcomes["efficient"].cost for workload in (shared, own)]
     assert costs[0].cycles < costs[1].cycles
-    assert costs[0].dram_words < costs[1].dram_words
+    assert costs[0].dram_bits < costs[1].dram_bits
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.integers(0, 5), st.integers(1, 6)), max_size=6))

@@ -9,7 +9,8 @@ from adagp.hw import DATAFLOWS, Array, Cost, Product
 @DATAFLOWS.register("perfect")
 def perfect(product: Product, array: Array) -> Cost:
     """Return as many cycles as there are multiply-accumulates per processing element."""
-    inputs, weights = product.rows * product.depth, product.depth * product.columns
-    outputs = product.rows * product.columns
+    bits = product.bits
+    factors = product.rows * product.depth * bits.inputs + product.depth * product.columns * bits.weights
+    outputs = product.rows * product.columns * bits.outputs
     macs = product.rows * product.depth * product.columns
-    return Cost(-(-macs // array.pes), macs, buffer_reads=inputs + weights, buffer_writes=outputs) * product.count
+    return Cost(-(-macs // array.pes), macs, buffer_reads=factors, buffer_writes=outputs) * product.count

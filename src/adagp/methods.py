@@ -29,17 +29,26 @@ class AcceleratorWork:
     In the batches that it serves: `weight_gradient` names the product that gives the weight's gradient (`none`; `top_one`,
     from the positions of the largest output gradients; `feedback`, from the output's error; `exact`), `input_gradients` says
     whether it needs the chain of input gradients down to the site, and `skips` that the batch is not run at all.
-    `predictor` says that the shared predictor runs for each such site, and is trained in batches by backprop.
+    `remembered` are the gradients of earlier batches that it reads. `predictor` says that the shared predictor runs for each
+    such site, and is trained in batches by backprop; `synthetic`, that a small network of the site's own does, from the site's
+    output to the gradient there. The fit of `feedback` is continued in batches by backprop.
     """
 
     weight_gradient: str = "none"
     input_gradients: bool = False
     predictor: bool = False
     skips: bool = False
+    synthetic: bool = False
+    remembered: int = 0
 
     def __post_init__(self) -> None:
         if self.weight_gradient not in WEIGHT_GRADIENTS:
             raise unknown_name("weight gradient", self.weight_gradient, WEIGHT_GRADIENTS)
+
+    @property
+    def learns(self) -> bool:
+        """Tell whether something is trained in batches by backprop."""
+        return self.predictor or self.synthetic or self.weight_gradient == "feedback"
 
 
 @dataclass(frozen=True)
@@ -194,6 +203,7 @@ _PARTS = _option(
 _FEATURES = _option("features", int, 64, "Numbers of the output's error that feedback uses at most.", low=1)
 _SHARED = AcceleratorWork(predictor=True)
 _FREE = AcceleratorWork()
+_SYNTHETIC = AcceleratorWork("exact", synthetic=True)
 _SOURCES = "adagp.sources."
 _SHARED_PREDICTOR: Mapping[str, Any] = {"options": (*_predictor(), _PARTS), "accelerator": _SHARED}
 
@@ -260,12 +270,18 @@ for _method in (
         _SOURCES + "constant:ZeroSource",
         accelerator=_FREE,
     ),
-    Method("replay", "control: the last true gradient", _SOURCES + "remembered:ReplaySource"),
+    Method(
+        "replay",
+        "control: the last true gradient",
+        _SOURCES + "remembered:ReplaySource",
+        accelerator=AcceleratorWork(remembered=1),
+    ),
     Method(
         "average",
         "control: the mean of the last true gradients",
         _SOURCES + "remembered:AverageSource",
         options=(_option("average", int, 4, "True gradients in the mean of average.", low=1, parameter="last"),),
+        accelerator=AcceleratorWork(remembered=4),
     ),
     Method(
         "noise",
@@ -290,12 +306,14 @@ for _method in (
         "synthetic gradients: one small network per layer",
         _SOURCES + "synthetic:SyntheticSource",
         options=_predictor(),
+        accelerator=_SYNTHETIC,
     ),
     Method(
         "dni_labels",
         "synthetic gradients that also see the labels",
         _SOURCES + "synthetic:LabelledSyntheticSource",
         options=_predictor(),
+        accelerator=_SYNTHETIC,
     ),
     Method(
         "feedback",
@@ -309,6 +327,7 @@ for _method in (
         "the mean of feedback and the last true gradient",
         _SOURCES + "mixed:FeedbackReplaySource",
         options=(_FEATURES,),
+        accelerator=AcceleratorWork("feedback", remembered=1),
     ),
 ):
     add_method(_method)

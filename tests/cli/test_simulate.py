@@ -1,5 +1,6 @@
 import csv
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,55 @@ def test_options_reach_the_model() -> None:
     assert zero["max"]["cycles"] < base["max"]["cycles"]
     small = report("two_layer_cnn", "--node", "22", "--dram", "ddr4", "--optimizer", "adam")["designs"]
     assert small["baseline"]["energy_joules"] < base["baseline"]["energy_joules"]
+
+
+def test_what_papers_leave_open_can_be_chosen() -> None:
+    base = report("two_layer_cnn", "--design", "max")["designs"]["baseline"]
+    slower = (
+        ["--backward", "same-dataflow"],
+        ["--buffer-port", "64"],
+        ["--accumulator", "4"],
+        ["--no-fusion", "--bandwidth", "0.1"],
+    )
+    for options in slower:
+        assert report("two_layer_cnn", "--design", "max", *options)["designs"]["baseline"]["cycles"] > base["cycles"]
+    wide = report("two_layer_cnn", "--design", "low", "--predictor", "8x8")["designs"]
+    assert wide["low"]["cycles"] > report("two_layer_cnn", "--design", "low")["designs"]["low"]["cycles"]
+    for width in ("weight", "activation", "gradient", "sum"):
+        found = report("two_layer_cnn", "--design", "max", "--word-bits", "32", f"--{width}-bits", "16")["designs"]
+        assert found["baseline"]["buffer_bytes"] > base["buffer_bytes"]
+
+
+def test_layers_have_traffic_stalls_and_joules(tmp_path: Path) -> None:
+    path = tmp_path / "layers.csv"
+    found = report("two_layer_cnn", "--per-layer", "--buffer-port", "64", "--csv", str(path))
+    first = found["layers"][0]
+    assert first["stall_cause"] == "buffer port"
+    assert first["stall_cycles"] > 0
+    assert first["joules"] == pytest.approx(sum(first["energy"].values()))
+    assert 0 < first["dram_bytes"] < first["buffer_bytes"]
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == [row["name"] for row in found["layers"]]
+    assert float(rows[0]["energy.dram"]) == pytest.approx(first["energy"]["dram"])
+
+
+def test_an_energy_table_of_your_own(tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    text = (files("adagp.hw") / "energy_table.csv").read_text("utf-8").replace(",0.75,,", ",7.5,,")
+    own.write_text(text)
+    joules = [
+        report("two_layer_cnn", *options)["designs"]["baseline"]["energy"]["clock"]
+        for options in ([], ["--energy-table", str(own)])
+    ]
+    assert joules[1] == pytest.approx(10 * joules[0])
+
+
+@pytest.mark.parametrize("method", ["feedback", "feedback_replay", "dni", "dni_labels", "replay", "average"])
+def test_every_source_has_a_cost_in_every_design(method: str) -> None:
+    designs = report("two_layer_cnn", "--method", method)["designs"]
+    assert designs["max"]["cycles"] <= designs["efficient"]["cycles"] <= designs["low"]["cycles"]
+    assert designs["low"]["speedup"] > 0.3
 
 
 def test_a_function_with_an_input_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

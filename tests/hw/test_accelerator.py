@@ -2,22 +2,52 @@ from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Cost
 
 
-def test_defaults_move_32_words_a_cycle() -> None:
-    assert Accelerator().words_per_cycle == 32
+def test_defaults_move_512_bits_a_cycle() -> None:
+    assert Accelerator().bits_per_cycle == 512
     assert Accelerator().array.pes == 180
 
 
 def test_stalls_appear_when_bandwidth_is_short() -> None:
-    cost = Cost(cycles=10, dram_reads=300, dram_writes=41)
+    cost = Cost(cycles=10, dram_reads=300 * 16, dram_writes=41 * 16)
     assert Accelerator().with_stalls(cost).cycles == 11
+    assert Accelerator().stall(cost) == (1, "off-chip")
     assert Accelerator(bandwidth=inf).with_stalls(cost).cycles == 10
-    assert Accelerator(bandwidth=128e9).with_stalls(cost).cycles == 10
-    assert Accelerator().with_stalls(cost).dram_words == 341
+    assert Accelerator(bandwidth=128e9).stall(cost) == (0, "")
+    assert Accelerator().with_stalls(cost).dram_bits == 341 * 16
+
+
+def port_stepped(cycles: int, bits: int, port: int) -> int:
+    """Step an array whose every cycle needs an equal share of `bits`, which come through a port of so many bits a cycle."""
+    clock = done = delivered = 0
+    while done < cycles or delivered < bits:
+        clock += 1
+        delivered = min(bits, delivered + port)
+        if done < cycles and delivered * cycles >= done * bits:
+            done += 1
+    return clock
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 60), st.integers(0, 3000), st.integers(1, 90))
+def test_a_port_limits_as_in_a_model_stepped_by_cycles(cycles: int, bits: int, port: int) -> None:
+    accelerator = Accelerator(buffer_port=port, bandwidth=inf)
+    stalled = accelerator.with_stalls(Cost(cycles=cycles, buffer_reads=bits // 2, buffer_writes=bits - bits // 2))
+    assert 0 <= port_stepped(cycles, bits, port) - stalled.cycles <= 1  # the last step may wait for its share
+    if stalled.cycles > cycles:
+        assert accelerator.stall(Cost(cycles=cycles, buffer_reads=bits)) == (stalled.cycles - cycles, "buffer port")
+
+
+def test_sums_are_at_least_32_bits_wide_unless_given() -> None:
+    assert Accelerator(word_bits=8).width("sums") == 32
+    assert Accelerator(sum_bits=24).width("sums") == 24
+    assert Accelerator(word_bits=8, gradient_bits=16).multiplier_bits == 16
 
 
 @pytest.mark.parametrize(
@@ -26,6 +56,12 @@ def test_stalls_appear_when_bandwidth_is_short() -> None:
         ({"bandwidth": -1e9}, "bandwidth is -1 gigabytes a second; it must be more than 0."),
         ({"clock_hz": 0}, "clock is 0 megahertz; it must be more than 0."),
         ({"buffer_kilobytes": -3}, "buffer is -3 kilobytes; it must be more than 0."),
+        ({"buffer_port": 0}, "buffer port is 0 bits; it must be more than 0."),
+        ({"buffer_kilobytes": inf}, "buffer and clock must be finite."),
+        ({"accumulator_kilobytes": -1}, "accumulators are -1 kilobytes; they must be 0 or more."),
+        ({"sum_bits": 0}, "sums are 0 bits wide; it must be 1 to 64."),
+        ({"weight_bits": 200}, "weights are 200 bits wide; it must be 1 to 64."),
+        ({"backward": "same"}, "unknown backward pass 'same'. Choose from: in-place, same-dataflow."),
         ({"optimizer_words": -1}, "optimizer_words is -1; it must be 0 or more."),
         ({"word_bits": 12}, "word width 12 is not in the energy table; choose from [8, 16, 32] bits."),
         ({"dataflow": "row"}, "unknown dataflow 'row'. Choose from: is, os, rs, ws."),

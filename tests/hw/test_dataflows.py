@@ -1,3 +1,5 @@
+from collections import Counter
+from dataclasses import replace
 from itertools import product as pairs
 
 import numpy as np
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 from tests.hw.brute_force import PLACEMENTS, Matrix, systolic_product
 
 from adagp.errors import OptionError
-from adagp.hw import DATAFLOWS, Array, Cost, Operation, Product, Window, array_cost
+from adagp.hw import DATAFLOWS, Array, Bits, Cost, Operation, Product, Window, array_cost
+from adagp.hw.product import AXES, RESULTS
 
 SYSTOLIC = ("ws", "os", "is")
 small = st.integers(1, 7)
@@ -70,39 +73,44 @@ def test_agrees_with_scale_sim(dataflow: str, product: Product, cycles: int) -> 
     assert array_cost(dataflow, product, Array(12, 15)).cycles == cycles
 
 
-def words_at_the_edge(dataflow: str, product: Product, array: Array) -> tuple[int, int]:
-    """Walk the folds and count every word that enters or leaves the array."""
+def pieces(size: int, tile: int, side: int) -> list[tuple[int, int]]:
+    """Return the beginnings and lengths of what lies along a side of the array at a time: whole tiles, folded."""
+    return [
+        (place, min(side, start + tile - place, size - place))
+        for start in range(0, size, tile)
+        for place in range(start, min(start + tile, size), side)
+    ]
+
+
+def bits_at_the_edge(dataflow: str, product: Product, array: Array) -> tuple[int, int]:
+    """Walk the folds and count every bit that enters or leaves the array; sums are wide until they are whole."""
     sizes = {"rows": product.rows, "depth": product.depth, "columns": product.columns}
-    axes = {"inputs": ("rows", "depth"), "weights": ("depth", "columns"), "outputs": ("rows", "columns")}
-    result = {
-        Operation.FORWARD: "outputs",
-        Operation.INPUT_GRADIENT: "inputs",
-        Operation.WEIGHT_GRADIENT: "weights",
-    }[product.operation]
+    tile = dict(zip(sizes, product.tile or sizes.values(), strict=True))
     stationary = PLACEMENTS[dataflow].stationary
-    time = next(axis for axis in sizes if axis not in axes[stationary])
-    down, across = axes[stationary]
-    reads = writes = 0
-    seen: set[tuple[int, ...]] = set()
-    for top, left in pairs(
-        range(0, sizes[down], sides(dataflow, array)[0]), range(0, sizes[across], sides(dataflow, array)[1])
+    time = next(axis for axis in sizes if axis not in AXES[stationary])
+    down, across = AXES[stationary]
+    result = RESULTS[product.operation]
+    reads = 0
+    visits: Counter[tuple[int, ...]] = Counter()
+    words: dict[tuple[int, ...], int] = {}
+    for top, left, begin in pairs(
+        pieces(sizes[down], tile[down], sides(dataflow, array)[0]),
+        pieces(sizes[across], tile[across], sides(dataflow, array)[1]),
+        pieces(sizes[time], tile[time], tile[time]),
     ):
-        extent = {
-            down: min(sides(dataflow, array)[0], sizes[down] - top),
-            across: min(sides(dataflow, array)[1], sizes[across] - left),
-            time: sizes[time],
-        }
-        start = {down: top, across: left, time: 0}
-        for matrix, (one, two) in axes.items():
-            words = extent[one] * extent[two]
+        start, extent = (
+            dict(zip((down, across, time), one, strict=True)) for one in zip(top, left, begin, strict=True)
+        )
+        for matrix, (one, two) in AXES.items():
+            amount = extent[one] * extent[two]
             if matrix != result:
-                reads += words
+                reads += amount * getattr(product.bits, matrix)
                 continue
-            writes += words
             place = (start[one], start[two])
-            reads += words if place in seen else 0
-            seen.add(place)
-    return reads, writes
+            visits[place] += 1
+            words[place] = amount
+    again = sum((visits[place] - 1) * words[place] for place in visits) * product.bits.sums
+    return reads + again, again + sum(words.values()) * getattr(product.bits, result)
 
 
 def sides(dataflow: str, array: Array) -> tuple[int, int]:
@@ -111,13 +119,52 @@ def sides(dataflow: str, array: Array) -> tuple[int, int]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(small, small, small, arrays, st.sampled_from(SYSTOLIC), st.sampled_from(list(Operation)))
+@given(small, small, small, arrays, st.sampled_from(SYSTOLIC), st.sampled_from(list(Operation)), st.data())
 def test_buffer_accesses_are_those_of_a_walk_over_the_folds(
-    rows: int, depth: int, columns: int, array: Array, dataflow: str, operation: Operation
+    rows: int, depth: int, columns: int, array: Array, dataflow: str, operation: Operation, data: st.DataObject
 ) -> None:
-    product = Product(rows, depth, columns, operation=operation)
+    tile = data.draw(st.one_of(st.none(), st.tuples(*(st.integers(1, size) for size in (rows, depth, columns)))))
+    product = Product(rows, depth, columns, operation=operation, bits=Bits(8, 4, 16, 24), tile=tile)
     cost = array_cost(dataflow, product, array)
-    assert (cost.buffer_reads, cost.buffer_writes) == words_at_the_edge(dataflow, product, array)
+    assert (cost.buffer_reads, cost.buffer_writes) == bits_at_the_edge(dataflow, product, array)
+
+
+@settings(max_examples=40, deadline=None)
+@given(small, small, small, arrays, st.sampled_from(SYSTOLIC), st.sampled_from(list(Operation)), st.integers(1, 7))
+def test_a_cut_through_time_runs_as_so_many_products(
+    rows: int, depth: int, columns: int, array: Array, dataflow: str, operation: Operation, steps: int
+) -> None:
+    sizes = {"rows": rows, "depth": depth, "columns": columns}
+    time = next(axis for axis in sizes if axis not in AXES[PLACEMENTS[dataflow].stationary])
+    tile = {**sizes, time: min(steps, sizes[time])}
+    product = Product(rows, depth, columns, operation=operation)
+    whole = replace(product, tile=(tile["rows"], tile["depth"], tile["columns"]))
+    parts = [min(steps, sizes[time] - start) for start in range(0, sizes[time], steps)]
+    cut = [array_cost(dataflow, replace(product, **{time: part}), array).cycles for part in parts]  # type: ignore[arg-type]
+    assert array_cost(dataflow, whole, array).cycles == sum(cut)
+
+
+@settings(max_examples=40, deadline=None)
+@given(small, small, small, arrays, st.sampled_from(SYSTOLIC), st.integers(0, 99))
+def test_an_ordinary_gradient_is_a_forward_product_on_the_array_simulated_pe_by_pe(
+    rows: int, depth: int, columns: int, array: Array, dataflow: str, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    inputs, weights, outputs = (
+        draw.integers(-9, 9, size) for size in ((rows, depth), (depth, columns), (rows, columns))
+    )
+    for operation, left, right in (
+        (Operation.INPUT_GRADIENT, outputs, weights.T),
+        (Operation.WEIGHT_GRADIENT, inputs.T, outputs),
+    ):
+        result, cycles = systolic_product(dataflow, Operation.FORWARD, left, right, array)
+        assert (result == left @ right).all()
+        same = array_cost(
+            dataflow, Product(left.shape[0], left.shape[1], right.shape[1], bits=Bits(16, 16, 16, 16)), array
+        )
+        product = Product(rows, depth, columns, bits=Bits(16, 16, 16, 16)).gradient(operation, ordinary=True)
+        assert array_cost(dataflow, product, array) == same
+        assert same.cycles == cycles
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,15 +182,12 @@ def test_conservation(rows: int, depth: int, columns: int, count: int, array: Ar
         cost = array_cost(dataflow, product, array)
         assert cost.macs == count * rows * depth * columns
         assert cost.cycles * array.pes >= cost.macs
-        assert (
-            cost.buffer_writes
-            >= count
-            * {
-                Operation.FORWARD: rows * columns,
-                Operation.INPUT_GRADIENT: rows * columns if dataflow == "rs" else rows * depth,
-                Operation.WEIGHT_GRADIENT: rows * columns if dataflow == "rs" else depth * columns,
-            }[operation]
-        )
+        results = {
+            Operation.FORWARD: rows * columns,
+            Operation.INPUT_GRADIENT: rows * depth,
+            Operation.WEIGHT_GRADIENT: depth * columns,
+        }
+        assert cost.buffer_writes >= 16 * count * results[operation]
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,8 +6,8 @@ from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Linear, Stage
 from adagp.hw.designs import in_own_memory, overlapped
 from adagp.hw.duties import Duty
+from adagp.hw.predictions import Predictions
 from adagp.hw.product import Cost, total
-from adagp.hw.stages import Predictions
 
 STEP, ALPHA = 1000, 70
 """The paper's units: a layer's forward pass, and the predictor's."""
@@ -18,7 +18,7 @@ def uniform(phase: str) -> list[Duty]:
     work = Predictions(Cost(ALPHA), Cost(2 * ALPHA), Cost(ALPHA), Cost(2 * ALPHA), Cost(3), Cost(4), Cost(5))
     stage = Stage(Linear("l", 1, 1, 1), Cost(STEP), Cost(STEP), Cost(STEP), predictions=work)
     backward = Cost() if phase == "gp" else Cost(2 * STEP)
-    return [Duty(stage, Cost(STEP), backward, predicts=True, learns=phase == "bp")] * 4
+    return [Duty(stage, Cost(STEP), backward, True, phase == "bp", work)] * 4
 
 
 def cycles(design: str, phase: str) -> int:
@@ -46,13 +46,14 @@ costs = st.integers(0, 1000).map(Cost)
 
 @given(costs, costs, costs)
 def test_max_is_never_slower_than_efficient_and_takes_the_longer_of_the_two(layer: Cost, main: Cost, own: Cost) -> None:
-    both = overlapped(layer, main, own).cycles
+    both = overlapped(layer, main, own, Predictions(main, main)).cycles
     assert both == min(max(layer.cycles, own.cycles), layer.cycles + main.cycles)
 
 
 def test_own_memory_takes_the_buffers_accesses() -> None:
-    cost = Cost(1, 2, 3, 4, 5, 6)
-    assert in_own_memory(cost) == Cost(1, 2, 0, 0, 5, 6, 3, 4)
+    cost = Cost(1, 2, 3, 4, 5, 6, registers=7)
+    assert in_own_memory(cost, Predictions(cost, cost)) == Cost(1, 2, 0, 0, 5, 6, 3, 4, 7)
+    assert in_own_memory(cost, Predictions(cost, cost, own_memory=False)) == cost
 
 
 def test_work_side_by_side_adds_up_but_for_time() -> None:

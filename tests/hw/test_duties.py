@@ -89,9 +89,49 @@ def test_top_one_costs_a_patch_for_each_sample_and_channel(found: tuple[Stage, .
 def test_feedback_needs_no_chain_but_a_projection_and_the_weight_gradient(found: tuple[Stage, ...]) -> None:
     plan = Plan(Phase.GP, default="feedback", hold_rest=True)
     batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
-    projection = 4 * 10 * LAYERS[1].output_words
+    projection = 4 * 2 * 10 * LAYERS[1].output_words  # four samples are fewer than ten features, and ten of their mean
     assert batch[1].backward.macs == projection + found[1].weight_gradient.macs
     assert batch[2].backward.cycles == 0
+
+
+def test_feedback_mixes_large_batches_to_as_many_samples_as_features() -> None:
+    many = stages(Workload("w", LAYERS), ACCELERATOR, 40)
+    batch = duties(many, Plan(Phase.GP, default="feedback", hold_rest=True), ACCELERATOR, False)
+    mixing = (10 + 1) * 40 * LAYERS[1].input_words
+    assert batch[1].backward.macs == mixing + many[1].weight_gradient.macs * (10 + 1) // 40
+    learning = duties(many, BACKPROP_ALL, ACCELERATOR, True, "feedback")
+    assert [duty.learns for duty in learning] == [True, True, False, True]
+    assert not any(duty.predicts for duty in learning)
+    assert learning[1].predictions is not None
+    moments = 20 * 40 * (LAYERS[1].output_words + 20)
+    assert learning[1].predictions.training.macs == moments + batch[1].backward.macs
+
+
+def test_synthetic_gradients_run_a_network_and_the_exact_product(found: tuple[Stage, ...]) -> None:
+    batch = duties(found, Plan(Phase.GP, default="dni", hold_rest=True), ACCELERATOR, False)
+    assert batch[1].backward.cycles == found[1].weight_gradient.cycles
+    assert batch[1].predicts
+    assert batch[1].predictions is not None
+    one = 4 * 64 * 16 * 9 * 32  # a layer of the network, from 16 channels to 32 or back, 3x3
+    assert batch[1].predictions.forward.macs == 2 * one
+    assert batch[1].predictions.training.macs == 5 * one
+    assert not batch[2].predicts
+
+
+@pytest.mark.parametrize(("source", "gradients"), [("replay", 1), ("average", 4)])
+def test_remembered_gradients_are_read_from_memory(found: tuple[Stage, ...], source: str, gradients: int) -> None:
+    remembering, supplied = (
+        duties(found, Plan(Phase.GP, default=name, hold_rest=True), ACCELERATOR, False) for name in (source, "zero")
+    )
+    more = remembering[1].forward.dram_reads - supplied[1].forward.dram_reads
+    assert more == gradients * 16 * LAYERS[1].weights
+    assert remembering[1].backward == Cost()
+
+
+def test_a_gradient_that_was_computed_is_read_back_by_the_update(found: tuple[Stage, ...]) -> None:
+    batch = duties(found, BACKPROP_ALL, ACCELERATOR, False)
+    passes = found[1].input_gradient + found[1].weight_gradient + found[1].update
+    assert batch[1].backward.dram_reads - passes.dram_reads == 2 * 16 * LAYERS[1].weights
 
 
 def test_a_skipped_batch_costs_nothing(found: tuple[Stage, ...]) -> None:

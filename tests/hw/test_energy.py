@@ -1,24 +1,34 @@
+from pathlib import Path
+
 import pytest
 
-from adagp.errors import OptionError
+from adagp.errors import DataError, OptionError
 from adagp.hw import Cost, EnergyModel, Technology, energy_table
 from adagp.hw.energy import sram
 
-MODEL = EnergyModel(Technology(), word_bits=16, clock_hz=200e6, buffer_kilobytes=512, predictor_kilobytes=600)
+MODEL = EnergyModel(Technology(), 16, clock_hz=200e6, buffer_kilobytes=512, predictor_kilobytes=600, pes=180)
 
 
 def test_every_figure_says_where_it_is_from() -> None:
     assert len(energy_table()) > 25
-    assert all(entry.source.startswith(("CACTI", "Horowitz")) for entry in energy_table())
+    assert all(
+        entry.source.startswith(("CACTI", "Horowitz", "Chen, Emer, Sze", "assumed:")) for entry in energy_table()
+    )
 
 
-def test_a_word_of_each_kind_costs_what_the_table_says() -> None:
-    energy = MODEL.energy(Cost(macs=10, buffer_reads=4, dram_writes=4, own_reads=8))
+def test_each_action_costs_what_the_table_says() -> None:
+    energy = MODEL.energy(
+        Cost(macs=10, buffer_reads=64, dram_writes=64, own_reads=128, registers=64, network=32, cycles=100)
+    )
     assert energy.arithmetic == pytest.approx(15e-12)
     assert energy.buffer == pytest.approx(68.3493e-12)
     assert energy.dram == pytest.approx((909.0 + 2932.9) * 1e-12)
     assert energy.predictor_memory == pytest.approx(2 * 93.5192e-12)
-    assert energy.joules == pytest.approx(energy.memory + 15e-12)
+    assert energy.registers == pytest.approx(4 * 1.5e-12)
+    assert energy.network == pytest.approx(2 * 3e-12)
+    assert energy.clock == pytest.approx(100 * 180 * 0.75e-12)
+    assert energy.joules == pytest.approx(sum(energy.by_level.values()))
+    assert energy.on_chip == pytest.approx(energy.joules - energy.dram)
 
 
 def test_leakage_goes_with_time() -> None:
@@ -26,9 +36,52 @@ def test_leakage_goes_with_time() -> None:
 
 
 def test_energy_is_additive() -> None:
-    one, two = Cost(100, 20, 30, 40, 50, 60, 70, 80), Cost(5, 4, 3, 2, 1, 9, 8, 7)
+    one, two = Cost(100, 20, 30, 40, 50, 60, 70, 80, 90, 95), Cost(5, 4, 3, 2, 1, 9, 8, 7, 6, 5)
     assert MODEL.energy(one + two).joules == pytest.approx((MODEL.energy(one) + MODEL.energy(two)).joules)
     assert MODEL.energy(one * 7).joules == pytest.approx(7 * MODEL.energy(one).joules)
+
+
+def test_a_table_of_your_own_takes_the_place_of_the_packages(tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text(
+        "part,name,kilobytes,node_nm,bits,read_pj,write_pj,leakage_mw,source\n"
+        "sram,mine,1024,7,32,10,20,0,me\n"
+        "dram,hbm,,7,64,100,200,,me\n"
+        "mac,float,,7,16,0.5,,,me\n"
+        "register,pe,,7,16,0.1,0.1,,me\n"
+        "network,pe,,7,16,0.2,0.2,,me\n"
+        "clock,pe,,7,16,0.3,,,me\n"
+    )
+    technology = Technology(7, "mine", "hbm", table=str(own))
+    energy = EnergyModel(technology, 16, 1e9, 512, pes=2).energy(Cost(10, 4, buffer_writes=32, dram_reads=64))
+    assert energy.arithmetic == pytest.approx(2e-12)
+    assert energy.buffer == pytest.approx(20e-12)
+    assert energy.dram == pytest.approx(100e-12)  # it has no pins of its own
+    assert energy.clock == pytest.approx(6e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "there is no energy table {path}."),
+        (
+            "part,name\nsram,mine\n",
+            "{path} is no energy table: 'kilobytes'; its columns are part, name, kilobytes, node_nm, bits, read_pj, "
+            "write_pj, leakage_mw and source, as in adagp/hw/energy_table.csv.",
+        ),
+        (
+            "part,name,kilobytes,node_nm,bits,read_pj,write_pj,leakage_mw,source\nsram,lstp,1,45,64,1,1,1,me\n",
+            "the energy table {path} has no row for dram, mac, register, network, clock.",
+        ),
+    ],
+)
+def test_what_is_no_table_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DataError) as raised:
+        Technology(table=str(path))
+    assert str(raised.value) == message.format(path=path)
 
 
 def test_a_memory_takes_the_smallest_entry_that_holds_it_or_banks_of_the_largest() -> None:
@@ -43,7 +96,7 @@ def test_a_memory_takes_the_smallest_entry_that_holds_it_or_banks_of_the_largest
 
 def test_pins_can_be_left_out() -> None:
     inside = EnergyModel(Technology(dram_io=False), 16, 200e6, 512)
-    assert inside.energy(Cost(dram_reads=4)).dram == pytest.approx(898.4e-12)
+    assert inside.energy(Cost(dram_reads=64)).dram == pytest.approx(898.4e-12)
 
 
 def test_refuses_what_the_table_has_not() -> None:

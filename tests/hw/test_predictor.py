@@ -1,7 +1,7 @@
 import pytest
 
 from adagp.errors import OptionError
-from adagp.hw import Convolution, Linear, Operation, PredictorShape
+from adagp.hw import Convolution, Linear, Operation, PredictorShape, parse_predictor
 
 LAYER = Convolution("c", 16, 32, (3, 3), (8, 8), (8, 8))
 
@@ -28,3 +28,16 @@ def test_shape_can_differ() -> None:
     with pytest.raises(OptionError) as raised:
         PredictorShape(grid=0)
     assert str(raised.value) == "a predictor of grid 0 and 4 channels is not allowed: both must be at least 1."
+
+
+def test_a_predictor_is_read_from_text() -> None:
+    assert parse_predictor("8x3") == PredictorShape(8, 3)
+    assert str(PredictorShape(8, 3)) == "8x3"
+    with pytest.raises(OptionError) as raised:
+        parse_predictor("8")
+    assert str(raised.value) == "cannot read the predictor '8'; write GRIDxCHANNELS, for example 4x4."
+    with pytest.raises(OptionError) as raised:
+        parse_predictor("9000x9")
+    assert str(raised.value) == (
+        "a predictor of grid 9000 and 9 channels has 729,000,000 features; at most 1,048,576 are allowed."
+    )

@@ -3,7 +3,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.hw.brute_force import Matrix, row_stationary_convolution
 
-from adagp.hw import Array, Operation, Product, Window, array_cost
+from adagp.hw import Array, Bits, Operation, Product, Window, array_cost
+from adagp.hw.row_stationary import ordinary_convolution
 
 
 def convolve(inputs: Matrix, weights: Matrix, stride: int, groups: int) -> Matrix:
@@ -85,4 +86,61 @@ def test_eyeriss_packs_and_folds() -> None:
 def test_the_three_operations_take_the_same_cycles() -> None:
     product = Product(100, 18, 5, window=Window(1, (3, 3), (10, 10)))
     costs = [array_cost("rs", product.gradient(operation), Array(12, 15)) for operation in Operation]
-    assert len(set(costs)) == 1
+    assert len({cost.cycles for cost in costs}) == 1
+
+
+def walked_accesses(channels: int, filters: int, kernel: int, size: int, array: Array) -> tuple[int, int]:
+    """Walk the groups of channels and of filters that are on the array together, for each way to share it; keep the least.
+
+    Count the words of one image that enter the array, and the partial sums that leave it and come back; no strips, no folds.
+    """
+    found = []
+    in_pe = min(channels, max(1, 12 // kernel))
+    kept = min(filters, 16, 224 // (in_pe * kernel))
+    at_once = (array.rows // kernel) * (array.columns // size)
+    for together in (number for number in range(1, at_once + 1) if at_once % number == 0):
+        reads = writes = 0
+        for first_filter in range(0, filters, kept * (at_once // together)):
+            some = min(filters - first_filter, kept * (at_once // together))
+            for first_channel in range(0, channels, in_pe * together):
+                few = min(channels - first_channel, in_pe * together)
+                reads += few * (size + kernel - 1) ** 2 + some * few * kernel**2
+                reads += some * size**2 if first_channel else 0
+                writes += some * size**2
+        found.append((reads, writes))
+    return min(found, key=sum)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 30),
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.builds(Array, st.integers(3, 9), st.integers(4, 9)),
+)
+def test_buffer_accesses_are_those_of_a_walk_over_channels_and_filters(
+    channels: int, filters: int, kernel: int, size: int, array: Array
+) -> None:
+    window = Window(1, (kernel, kernel), (size, size))
+    product = Product(size**2, channels * kernel**2, filters, window=window, bits=Bits(1, 1, 1, 1))
+    cost = array_cost("rs", product, array)
+    assert (cost.buffer_reads, cost.buffer_writes) == walked_accesses(channels, filters, kernel, size, array)
+
+
+def test_input_rows_of_dilated_windows_are_those_that_are_needed() -> None:
+    near, far = (
+        array_cost("rs", Product(16, 9, 1, window=Window(1, (3, 3), (4, 4), dilation=(step, step))), Array(12, 15))
+        for step in (1, 2)
+    )
+    assert far.buffer_reads - near.buffer_reads == 16 * (8 * 8 - 6 * 6)
+    assert far.cycles == near.cycles
+
+
+def test_ordinary_gradients_are_convolutions_of_their_own() -> None:
+    layer = Product(2 * 100, 4 * 9, 5, window=Window(2, (3, 3), (10, 10), input_size=(10, 10)))
+    back = ordinary_convolution(layer.gradient(Operation.INPUT_GRADIENT, ordinary=True))
+    assert (back.rows, back.depth, back.columns) == (200, 5 * 9, 4)
+    weights = ordinary_convolution(layer.gradient(Operation.WEIGHT_GRADIENT, ordinary=True))
+    assert (weights.rows, weights.depth, weights.columns) == (4 * 9, 200, 5)
+    assert weights.window == Window(4, (10, 10), (3, 3))

@@ -1,8 +1,10 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from adagp.hw import Accelerator, replayed_run, simulate
+from adagp.methods import METHODS
 from adagp.report.groups import Chapter, chapters
 from adagp.report.modelled import accelerate, pattern, pipelines
 from adagp.run.record import collect, read_whole_run
@@ -38,7 +40,10 @@ def test_a_run_is_replayed_as_adagp_simulate_does(write_run: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_modelled_is_said(write_run: Any, options: dict[str, Any], remark: str) -> None:
+def test_what_cannot_be_modelled_is_said(
+    write_run: Any, options: dict[str, Any], remark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS._things, "dni", replace(METHODS["dni"], accelerator=None))
     found = accelerate(only(write_run("one", **options)))
     assert (found.reports, found.remarks) == ({}, (remark,))
 

@@ -27,6 +27,7 @@ def test_every_table_and_figure_is_there() -> None:
     assert list(EXPERIMENTS) == [
         *(f"adagp-table{number}" for number in range(1, 6)),
         *(f"adagp-figure{number}" for number in range(15, 22)),
+        "adagp-hypotheses",
         *(f"remap-table{number}" for number in range(1, 4)),
         "remap-output-size",
         *(f"approximation-table{number}" for number in range(1, 6)),
@@ -141,3 +142,14 @@ def test_hardware_tables_say_what_was_not_done(tmp_path: Path, pretend: Pretend)
     assert verdict(outcome, "sum of the components, max").difference == pytest.approx(-0.119)
     assert verdict(outcome, "watts of efficient over the baseline").verdict == "within"
     assert verdict(outcome, "blocks of the largest predictor's memory").ours == 1  # 16,000 bits
+
+
+def test_hypotheses_are_tried_and_the_set_that_explains_most_is_named(pretend: Pretend) -> None:
+    outcome = EXPERIMENTS["adagp-hypotheses"].conclude("quick", pretend(EXPERIMENTS["adagp-hypotheses"], "quick"))
+    assert len(outcome.rows) == 3 * 2 * 2 * 2
+    first = outcome.verdicts[0]
+    assert first.verdict == "holds"
+    best = "512 features, backward in-place, a port as wide as needed, tasks short, small batches"
+    assert first.reason == f"{best}: 19 of 19; the defaults: 0; within no set: none"
+    assert all(one.verdict == "within" for one in outcome.verdicts[1:])
+    assert {row["within"] for row in outcome.rows} == {0, 18, 19}

@@ -45,7 +45,7 @@ def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
     assert study.left == []
     text = (tmp_path / "verdicts.md").read_text()
     assert text.startswith("Budget quick: offline: training on the embedded digits")
-    assert "All verdicts: 1 within, 1 holds." in text
+    assert "All verdicts: 1 outside, 1 holds." in text
     assert "### adagp-figure16" in text
     assert "holds: 10 of 10 convolutions; ImageNet, 90 epochs" in text
     head, *rows = (tmp_path / "verdicts.csv").read_text().splitlines()

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,16 +14,28 @@ from adagp.cli.workloads import FILES, Origin, check_classes, find_origin, sampl
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_simulation
 from adagp.figures.style import check_picture_path
-from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
+from adagp.hw import (
+    DESIGNS,
+    PAPER_DESIGNS,
+    Accelerator,
+    Run,
+    Simulation,
+    Technology,
+    parse_array,
+    parse_predictor,
+    scheduled_run,
+)
 from adagp.hw import simulate as run_simulation
 from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.presets import PRESETS, with_preset
-from adagp.hw.report import simulation_report
+from adagp.hw.report import layer_rows, simulation_report
 from adagp.hw.runs import refuse_adaptive
 from adagp.methods import find_source
+from adagp.run.folder import flat_csv, write_atomically
 from adagp.schedules import Schedule, parse_schedule
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
+_A_WORD = "those of a word"
 
 BATCH, EPOCHS = 128, 90
 """Samples of a batch, and epochs of a run, where neither is given nor recorded."""
@@ -86,6 +99,27 @@ def simulate(
     word_bits: Annotated[int, option("8, 16 or 32.", panel=_HARDWARE)] = 16,
     buffer: Annotated[float, option("Global buffer in kilobytes.", panel=_HARDWARE)] = 512.0,
     bandwidth: Annotated[float, option("Off-chip gigabytes per second; inf: never stalls.", panel=_HARDWARE)] = 12.8,
+    predictor: Annotated[str, option("Predictor, GRIDxCHANNELS: pooled side, feature maps.", panel=_HARDWARE)] = "4x4",
+    backward: Annotated[
+        str,
+        option(
+            "in-place: gradients run where the forward pass placed their matrices; same-dataflow: as ordinary products.",
+            panel=_HARDWARE,
+        ),
+    ] = "in-place",
+    weight_bits: Annotated[int | None, option("Bits of a weight.", panel=_HARDWARE, unset=_A_WORD)] = None,
+    activation_bits: Annotated[int | None, option("Bits of an activation.", panel=_HARDWARE, unset=_A_WORD)] = None,
+    gradient_bits: Annotated[int | None, option("Bits of a gradient.", panel=_HARDWARE, unset=_A_WORD)] = None,
+    sum_bits: Annotated[
+        int | None, option("Bits of a partial sum.", panel=_HARDWARE, unset="32, or those of a wider word")
+    ] = None,
+    buffer_port: Annotated[
+        float, option("Bits per cycle into and out of the buffer; inf: no limit.", panel=_HARDWARE)
+    ] = inf,
+    accumulator: Annotated[
+        float, option("Kilobytes for partial sums; 0: they are in the global buffer.", panel=_HARDWARE)
+    ] = 0.0,
+    fusion: Annotated[bool, option("Fuse element-wise work with the layer before it.", panel=_HARDWARE)] = True,
     zero_insertion: Annotated[
         bool,
         switch("--zero-insertion", "Run gradients of strided convolutions over zeros.", panel=_HARDWARE),
@@ -94,8 +128,14 @@ def simulate(
     node: Annotated[int, option("Energy table: nanometres.", panel=_HARDWARE)] = 45,
     cell: Annotated[str, option("Energy table: SRAM cells, hp or lstp.", panel=_HARDWARE)] = "lstp",
     dram: Annotated[str, option("Energy table: ddr3 or ddr4.", panel=_HARDWARE)] = "ddr3",
+    energy_table: Annotated[
+        Path | None, option("An energy table of your own (CSV).", panel=_HARDWARE, unset="adagp's")
+    ] = None,
     per_layer: Annotated[bool, switch("--per-layer", "A row for each layer.", panel=_OUTPUT)] = False,
     as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_OUTPUT)] = False,
+    layers_csv: Annotated[
+        Path | None, option("A row for each layer to FILE.csv.", "--csv", panel=_OUTPUT, unset="none")
+    ] = None,
     plot: Annotated[Path | None, option("Picture to FILE.svg or FILE.png.", panel=_OUTPUT, unset="none")] = None,
     save_workload: Annotated[
         Path | None, option("Write the traced layers to this file as JSON.", panel=_OUTPUT, unset="none")
@@ -121,7 +161,16 @@ def simulate(
         bandwidth=bandwidth * 1e9,
         optimizer_words=OPTIMIZER_WORDS[optimizer],
         zero_insertion=zero_insertion,
-        technology=Technology(node, cell, dram),
+        technology=Technology(node, cell, dram, table=None if energy_table is None else str(energy_table)),
+        predictor=parse_predictor(predictor),
+        backward=backward,
+        weight_bits=weight_bits,
+        activation_bits=activation_bits,
+        gradient_bits=gradient_bits,
+        sum_bits=sum_bits,
+        buffer_port=buffer_port,
+        accumulator_kilobytes=accumulator,
+        fusion=fusion,
     )
     accelerator = with_preset(accelerator, preset, given_options(context))
     designs = parse_designs(design)
@@ -138,6 +187,8 @@ def simulate(
         simulation.workload.save(save_workload)
     if plot is not None:
         plot_simulation(simulation, plot)
+    if layers_csv is not None:
+        write_atomically(layers_csv, flat_csv(layer_rows(simulation)).encode())
     if export is not None and out is not None:
         files = export_workload(export, simulation.workload, accelerator, run.batch, out)
         typer.echo(f"exported for {export} to {out}; files: {len(files)}", err=True)
@@ -223,10 +274,11 @@ def print_tables(simulation: Simulation, report: dict[str, Any]) -> None:
     for signature in report["failure_signatures"]:
         console.print(f"Failure signature, {signature}.", highlight=False)
     if "layers" in report:
-        console.print(_layer_table(report["layers"]))
+        console.print(_cycle_table(report["layers"]))
+        console.print(_traffic_table(report["layers"]))
 
 
-def _layer_table(rows: list[dict[str, Any]]) -> Any:
+def _cycle_table(rows: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
     table = Table(title="One batch, layer by layer (cycles)", title_justify="left")
@@ -237,4 +289,16 @@ def _layer_table(rows: list[dict[str, Any]]) -> Any:
             f"{row[f'{name}_cycles']:,}" for name in ("forward", "input_gradient", "weight_gradient", "predictor")
         )
         table.add_row(row["name"], f"{row['macs']:,}", *cycles, f"{row['utilisation']:.1%}")
+    return table
+
+
+def _traffic_table(rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(title="One batch by backprop, layer by layer (traffic)", title_justify="left")
+    for column in ("layer", "off-chip MB", "buffer MB", "register MB", "stalled cycles", "by", "joules"):
+        table.add_column(column, justify="left" if column in ("layer", "by") else "right")
+    for row in rows:
+        levels = (f"{row[f'{name}_bytes'] / 1e6:,.1f}" for name in ("dram", "buffer", "register"))
+        table.add_row(row["name"], *levels, f"{row['stall_cycles']:,}", row["stall_cause"], f"{row['joules']:.3g}")
     return table

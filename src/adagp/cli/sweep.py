@@ -5,6 +5,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -14,7 +15,7 @@ from adagp.cli.workloads import Origin
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_speedups
 from adagp.figures.style import check_picture_path
-from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array
+from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array, parse_predictor
 from adagp.hw import simulate as run_simulation
 from adagp.models import MODELS
 from adagp.workloads import PAPER_MODELS, dataset_info, model_workload
@@ -37,7 +38,7 @@ class SweepRow:
     energy_joules: float
     energy_saving: float
     memory_energy_saving: float
-    dram_words: int
+    dram_bytes: int
     backward_to_forward: float
 
 
@@ -62,11 +63,14 @@ def sweep(
     dataflows: Annotated[str, option("Dataflows.")] = "ws,os,is,rs",
     arrays: Annotated[str, option("Arrays, ROWSxCOLUMNS.")] = "12x15",
     designs: Annotated[str, option("Designs, or all.")] = "all",
-    batch: Annotated[int, option("Samples a batch.")] = BATCH,
+    batch: Annotated[int, option("Samples per batch.")] = BATCH,
     epochs: Annotated[int, option("Epochs of each run.")] = EPOCHS,
     ratio: Annotated[str, option("Schedule, in the forms of adagp train, but for adaptive ones.")] = "ladder",
     warmup: Annotated[int | None, option("Epochs of warm-up.", unset="the schedule's own")] = None,
-    bandwidth: Annotated[float, option("Off-chip gigabytes a second; inf: never stalls.")] = 12.8,
+    bandwidth: Annotated[float, option("Off-chip gigabytes per second; inf: never stalls.")] = 12.8,
+    predictor: Annotated[str, option("Predictor, GRIDxCHANNELS.")] = "4x4",
+    backward: Annotated[str, option("Gradients: in-place or same-dataflow.")] = "in-place",
+    buffer_port: Annotated[float, option("Bits per cycle through the buffer's port; inf: no limit.")] = inf,
     zero_insertion: Annotated[
         bool, switch("--zero-insertion", "Run gradients of strided convolutions over zeros.")
     ] = False,
@@ -81,7 +85,15 @@ def sweep(
         models=_names(models, "models"),
         datasets=_names(datasets, "datasets"),
         accelerators=tuple(
-            Accelerator(array=array, dataflow=dataflow, bandwidth=bandwidth * 1e9, zero_insertion=zero_insertion)
+            Accelerator(
+                array=array,
+                dataflow=dataflow,
+                bandwidth=bandwidth * 1e9,
+                zero_insertion=zero_insertion,
+                predictor=parse_predictor(predictor),
+                backward=backward,
+                buffer_port=buffer_port,
+            )
             for array in _arrays(arrays)
             for dataflow in _names(dataflows, "dataflows")
         ),
@@ -157,7 +169,7 @@ def _row(simulation: Simulation, dataset: str, epochs: int, design: str) -> Swee
         energy_joules=outcome.energy.joules,
         energy_saving=simulation.energy_saving(design),
         memory_energy_saving=simulation.memory_energy_saving(design),
-        dram_words=outcome.cost.dram_words,
+        dram_bytes=outcome.cost.dram_bits // 8,
         backward_to_forward=simulation.backward_to_forward,
     )
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from adagp.distributed.loop import ParallelLoop
 from adagp.distributed.processes import digest
 from adagp.distributed.stages import cut
-from adagp.distributed.worker import Placement, Worker, ordered
+from adagp.distributed.worker import StagePlacement, Worker, ordered
 from adagp.errors import OptionError
 from adagp.pipe.actions import UPDATE
 from adagp.plan import BACKPROP, Phase, Plan, Step
@@ -180,15 +180,15 @@ def assign_stages(pipeline: str, processes: int, micro_batches: int) -> tuple[in
     return program.stages, holders
 
 
-def place(holders: Sequence[tuple[int, ...]], rank: int) -> Placement:
+def place(holders: Sequence[tuple[int, ...]], rank: int) -> StagePlacement:
     """Return the placement of the process `rank`; all processes must call this together, as they form groups."""
-    local, placement = holders[rank], Placement(holders[rank])
+    local, placement = holders[rank], StagePlacement(holders[rank])
     for held in dict.fromkeys(holders):
         ranks = [one for one, stages in enumerate(holders) if stages == held]
         if len(ranks) > 1:
             partners = dist.new_group(ranks)
             if held == local:
-                placement = Placement(local, len(ranks), partners)
+                placement = StagePlacement(local, len(ranks), partners)
     return placement
 
 

@@ -37,7 +37,7 @@ class BatchSums:
 
 
 @dataclass(frozen=True)
-class Placement:
+class StagePlacement:
     """The stages `local` that a process holds, and `partners`: the process group of all that hold the same, if several do."""
 
     local: tuple[int, ...]
@@ -69,7 +69,7 @@ class Worker:
     pipeline: str
     trainer: Trainer
     stages: Sequence[ModelStage]
-    placement: Placement
+    placement: StagePlacement
     micro_batches: int
     task: Task
     rate: Rate

@@ -1,29 +1,34 @@
 """Pictures of a simulation: cycles by layer (the paper's Fig. 16), speed-up (Figs. 17-19), energy (Fig. 21), roofline."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import COLOURS, PHASE_COLOURS, check_picture_path, save, style, subplots
-from adagp.hw.report import operational_intensity
+from adagp.figures.style import COLOURS, FAINT, PHASE_COLOURS, check_picture_path, save, style, subplots
+from adagp.hw.report import layer_rows, operational_intensity
 from adagp.hw.simulate import Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "arithmetic", "leakage")
+ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "network", "registers", "arithmetic", "clock", "leakage")
+"""Levels of energy in the order of their bars."""
+_LEVEL_COLOURS = dict(zip(ENERGY_PARTS, (*COLOURS, FAINT), strict=True))
 
 
 def plot_simulation(simulation: Simulation, path: Path) -> None:
-    """Draw the four pictures of one model into `path`."""
+    """Draw the pictures of one model into `path`."""
     check_picture_path(path)
     accelerator = simulation.accelerator
     with style():
-        figure, axes = subplots(2, 2, (13, 9))
+        figure, axes = subplots(3, 2, (13, 13))
         _by_layer(axes[0][0], simulation)
         _speedups(axes[0][1], {simulation.workload.name: _speedups_of(simulation)})
         _energy(axes[1][0], simulation)
         _roofline(axes[1][1], simulation)
+        rows = layer_rows(simulation)
+        _traffic(axes[2][0], rows)
+        _joules(axes[2][1], rows)
         figure.suptitle(
             f"{simulation.workload.name}, {accelerator.dataflow} on {accelerator.array} PEs, batch {simulation.run.batch}"
         )
@@ -87,22 +92,47 @@ def _energy(axes: "Axes", simulation: Simulation) -> None:
     names = list(simulation.outcomes)
     bottom = [0.0] * len(names)
     for part in ENERGY_PARTS:
-        heights = [float(getattr(outcome.energy, part)) for outcome in simulation.outcomes.values()]
-        axes.bar(names, heights, bottom=bottom, label=part.replace("_", " "))
+        heights = [outcome.energy.by_level[part] for outcome in simulation.outcomes.values()]
+        axes.bar(names, heights, bottom=bottom, color=_LEVEL_COLOURS[part], label=part.replace("_", " "))
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set(ylabel="joules in the run", title="Energy", ylim=(0, 1.25 * max(bottom)))
     axes.legend(ncols=3, loc="upper center")
 
 
 def _roofline(axes: "Axes", simulation: Simulation) -> None:
-    """Each layer's forward pass: multiply-accumulates a cycle against those for each off-chip word."""
+    """Each layer's forward pass: multiply-accumulates a cycle against those for each off-chip byte."""
     accelerator = simulation.accelerator
     costs = [accelerator.with_stalls(stage.forward) for stage in simulation.stages]
     reached = [cost.macs / cost.cycles for cost in costs]
     intensity = [operational_intensity(cost) for cost in costs]
     axes.scatter(intensity, reached, s=12, color=COLOURS[0])
     span = [min(*intensity, 1.0), max(intensity)]
-    points = sorted({*span, min(max(accelerator.array.pes / accelerator.words_per_cycle, span[0]), span[1])})
-    roof = [min(accelerator.array.pes, point * accelerator.words_per_cycle) for point in points]
+    points = sorted({*span, min(max(8 * accelerator.array.pes / accelerator.bits_per_cycle, span[0]), span[1])})
+    roof = [min(accelerator.array.pes, point * accelerator.bits_per_cycle / 8) for point in points]
     axes.plot(points, roof, color="black", linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="MACs for each off-chip word", ylabel="MACs a cycle", title="Roofline")
+    axes.set(xscale="log", yscale="log", xlabel="MACs for each off-chip byte", ylabel="MACs a cycle", title="Roofline")
+
+
+def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
+    """Each layer's bytes in one batch by backprop at each level, and the cycles that memory holds it up."""
+    places = range(len(rows))
+    for level, label in (("buffer", "global buffer"), ("dram", "off-chip")):
+        axes.plot(places, [row[f"{level}_bytes"] / 1e6 for row in rows], marker=".", label=label)
+    stalled = [place for place, row in zip(places, rows, strict=True) if row["stall_cycles"]]
+    if stalled:
+        heights = [rows[place]["dram_bytes"] / 1e6 for place in stalled]
+        axes.plot(stalled, heights, "x", color=COLOURS[1], label="stalled by memory")
+    axes.set(xlabel="layer", ylabel="MB in a batch", yscale="log", title="Traffic by layer, one batch by backprop")
+    axes.legend()
+
+
+def _joules(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
+    """Each layer's joules in one batch by backprop, by level."""
+    bottom = [0.0] * len(rows)
+    for part in ENERGY_PARTS:
+        heights = [row["energy"][part] for row in rows]
+        axes.bar(range(len(rows)), heights, bottom=bottom, color=_LEVEL_COLOURS[part])
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set(
+        xlabel="layer", ylabel="joules in a batch", title="Energy by layer, one batch by backprop; colours as above"
+    )

@@ -1,16 +1,17 @@
 """The training accelerator: cycles, traffic and energy under backprop and under predicted gradients. No torch here."""
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import Array, enlarged, parse_array
-from adagp.hw.dataflows import DATAFLOWS, Dataflow, array_cost, systolic
+from adagp.hw.array import Array, parse_array, shaped_like
+from adagp.hw.dataflows import DATAFLOWS, Dataflow, Placement, array_cost, systolic
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
 from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
-from adagp.hw.predictor import PredictorShape
-from adagp.hw.product import Cost, Operation, Product, Window
+from adagp.hw.predictor import PredictorShape, parse_predictor
+from adagp.hw.product import Bits, Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
 from adagp.hw.runs import Run, replayed_run, scheduled_run
 from adagp.hw.simulate import DesignOutcome, Simulation, simulate
 from adagp.hw.stages import Stage, stages
+from adagp.hw.tiling import Memory, Tiling, best_tiling
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload, load_workload
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Accelerator",
     "Array",
     "Attention",
+    "Bits",
     "Convolution",
     "Cost",
     "Dataflow",
@@ -30,23 +32,28 @@ __all__ = [
     "EnergyModel",
     "Layer",
     "Linear",
+    "Memory",
     "Operation",
+    "Placement",
     "PredictorShape",
     "Product",
     "Run",
     "Simulation",
     "Stage",
     "Technology",
+    "Tiling",
     "Window",
     "Workload",
     "array_cost",
+    "best_tiling",
     "energy_table",
-    "enlarged",
     "load_workload",
     "parse_array",
+    "parse_predictor",
     "replayed_run",
     "row_stationary",
     "scheduled_run",
+    "shaped_like",
     "simulate",
     "stages",
     "systolic",

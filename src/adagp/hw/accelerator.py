@@ -1,14 +1,15 @@
-"""The accelerator: array, predictor array, dataflow, clock, word width, memories. One frozen value, checked at the door."""
+"""The accelerator: arrays, dataflow, clock, word widths, memories. One frozen value, checked at the door."""
 
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 
-from adagp.errors import OptionError
+from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
 from adagp.hw.dataflows import DATAFLOWS
 from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.predictor import PredictorShape
-from adagp.hw.product import Cost
+from adagp.hw.product import Bits, Cost, Operation
+from adagp.hw.tiling import Memory
 
 MAIN_ARRAY = Array(12, 15)
 """The paper's 180 PEs; their arrangement is ours."""
@@ -16,14 +17,25 @@ MAIN_ARRAY = Array(12, 15)
 PREDICTOR_ARRAY = Array(8, 10)
 """The 80 multipliers that ADA-GP-MAX has over the baseline in the paper's Table 4."""
 
+BACKWARD = ("in-place", "same-dataflow")
+"""How gradients run: where the forward pass placed their matrices, or as ordinary products of the same dataflow."""
+
+WIDEST = 64
+"""Bits of a word at most."""
+
 
 @dataclass(frozen=True)
 class Accelerator:
     """All assumptions about the hardware. The defaults are those of `docs/hardware.md`.
 
-    `bandwidth` is off-chip, in bytes a second, infinite if memory is never to stall the array. `predictor_array` is
-    the extra array of ADA-GP-MAX; the 80 multipliers that the paper's Table 4 shows for it. `optimizer_words` are the
-    words of optimizer state for each weight: 1 for SGD with momentum, 2 for Adam. `zero_insertion` makes
+    `bandwidth` is off-chip, in bytes a second, infinite if memory is never to stall the array. `buffer_port` is how many bits
+    enter or leave the global buffer in a cycle, infinite if it has as many banks as the array can use.
+    `accumulator_kilobytes` hold partial sums beside the array; with 0 they are in the global buffer. `word_bits` holds for
+    weights, activations and gradients that have no width of their own; partial sums are at least 32 bits wide by default.
+
+    `predictor_array` is the extra array of ADA-GP-MAX; the 80 multipliers that the paper's Table 4 shows for it.
+    `optimizer_words` are the words of optimizer state for each weight: 1 for SGD with momentum, 2 for Adam. `fusion` lets
+    element-wise work use words that are on chip anyway. `backward` is one of `BACKWARD`. `zero_insertion` makes
     every dataflow run the gradients of strided convolutions over zeros at the input's resolution, as arrays without
     support for backpropagation do (BP-im2col, arXiv 2209.09434), instead of over the output's gradient alone.
     """
@@ -39,6 +51,14 @@ class Accelerator:
     optimizer_words: int = 1
     zero_insertion: bool = False
     technology: Technology = field(default_factory=Technology)
+    weight_bits: int | None = None
+    activation_bits: int | None = None
+    gradient_bits: int | None = None
+    sum_bits: int | None = None
+    buffer_port: float = inf
+    accumulator_kilobytes: float = 0
+    fusion: bool = True
+    backward: str = "in-place"
 
     def __post_init__(self) -> None:
         DATAFLOWS[self.dataflow]
@@ -46,31 +66,85 @@ class Accelerator:
             ("clock", self.clock_hz / 1e6, "megahertz"),
             ("bandwidth", self.bandwidth / 1e9, "gigabytes a second"),
             ("buffer", self.buffer_kilobytes, "kilobytes"),
+            ("buffer port", self.buffer_port, "bits"),
         ):
             if not value > 0:
                 raise OptionError(f"{name} is {value:g} {unit}; it must be more than 0.")
+        if self.buffer_kilobytes == inf or self.clock_hz == inf:
+            raise OptionError("buffer and clock must be finite.")
+        if not 0 <= self.accumulator_kilobytes < inf:
+            raise OptionError(f"accumulators are {self.accumulator_kilobytes:g} kilobytes; they must be 0 or more.")
         if self.optimizer_words < 0:
             raise OptionError(f"optimizer_words is {self.optimizer_words}; it must be 0 or more.")
-        mac(self.word_bits)
+        if self.backward not in BACKWARD:
+            raise unknown_name("backward pass", self.backward, BACKWARD)
+        for name in ("weights", "activations", "gradients", "sums"):
+            if not 1 <= self.width(name) <= WIDEST:
+                raise OptionError(f"{name} are {self.width(name)} bits wide; it must be 1 to {WIDEST}.")
+        mac(self.technology, self.multiplier_bits)
+
+    def width(self, what: str) -> int:
+        """Return the bits of a word of `weights`, `activations`, `gradients` or partial `sums`."""
+        given: dict[str, int | None] = {
+            "weights": self.weight_bits,
+            "activations": self.activation_bits,
+            "gradients": self.gradient_bits,
+            "sums": self.sum_bits,
+        }
+        usual = max(32, self.word_bits) if what == "sums" else self.word_bits
+        found = given[what]
+        return usual if found is None else found
 
     @property
-    def words_per_cycle(self) -> float:
-        """Off-chip words in a cycle of the array."""
-        return self.bandwidth * 8 / self.word_bits / self.clock_hz
+    def multiplier_bits(self) -> int:
+        """The width of the PEs' multipliers: that of the widest factor."""
+        return max(self.width("weights"), self.width("activations"), self.width("gradients"))
+
+    def bits(self, operation: Operation, second_is_activation: bool = False) -> Bits:
+        """Return the widths of a product's matrices; the second factor of attention is an activation."""
+        activations, gradients = self.width("activations"), self.width("gradients")
+        second = activations if second_is_activation else self.width("weights")
+        inputs, weights, outputs = {
+            Operation.FORWARD: (activations, second, activations),
+            Operation.INPUT_GRADIENT: (gradients, second, gradients),
+            Operation.WEIGHT_GRADIENT: (activations, gradients, gradients),
+        }[operation]
+        return Bits(inputs, weights, outputs, self.width("sums"))
 
     @property
-    def buffer_words(self) -> float:
-        """Words that the global buffer holds."""
-        return self.buffer_kilobytes * 8192 / self.word_bits
+    def bits_per_cycle(self) -> float:
+        """Off-chip bits in a cycle of the array."""
+        return self.bandwidth * 8 / self.clock_hz
+
+    @property
+    def memory(self) -> Memory:
+        """What limits the tiling of a product."""
+        return Memory(self.buffer_kilobytes * 8192, self.accumulator_kilobytes * 8192, self.bits_per_cycle)
+
+    def stall(self, cost: Cost) -> tuple[int, str]:
+        """Return by how many cycles memory holds up `cost`, and its cause: `off-chip`, `buffer port` or nothing."""
+        times = {
+            "off-chip": ceil(cost.dram_bits / self.bits_per_cycle),
+            "buffer port": ceil(max(cost.buffer_bits, cost.own_reads + cost.own_writes) / self.buffer_port),
+        }
+        cause = max(times, key=lambda name: times[name])
+        return (times[cause] - cost.cycles, cause) if times[cause] > cost.cycles else (0, "")
 
     def with_stalls(self, cost: Cost) -> Cost:
-        """Return `cost` with the longer of its compute and its transfer cycles, as double buffering gives."""
-        if self.bandwidth == inf:
-            return cost
-        transfer = -int(-cost.dram_words // self.words_per_cycle)
-        return cost if transfer <= cost.cycles else cost.taking(transfer)
+        """Return `cost` with the longest of its compute, transfer and port cycles, as double buffering gives."""
+        stalled, _ = self.stall(cost)
+        return cost.taking(cost.cycles + stalled) if stalled else cost
 
-    def energy_model(self, predictor_weights: int = 0) -> EnergyModel:
-        """Return the energy model; `predictor_weights` in words is what the predictor memory holds, 0 if there is none."""
-        kilobytes = predictor_weights * self.word_bits / 8192
-        return EnergyModel(self.technology, self.word_bits, self.clock_hz, self.buffer_kilobytes, kilobytes)
+    def energy_model(self, predictor_weights: int = 0, pes: int | None = None) -> EnergyModel:
+        """Return the energy model; `predictor_weights` in words is what the predictor memory holds, 0 if there is none.
+
+        `pes` are the PEs that have a clock; those of the main array, unless given.
+        """
+        return EnergyModel(
+            self.technology,
+            self.multiplier_bits,
+            self.clock_hz,
+            self.buffer_kilobytes,
+            predictor_weights * self.width("weights") / 8192,
+            self.array.pes if pes is None else pes,
+        )

@@ -37,7 +37,7 @@ def mac_area(bits: int) -> float:
 def array_area(array: Array, accelerator: Accelerator) -> float:
     """Return the square millimetres of an array of this accelerator's PEs at its node."""
     words = REGISTERS + (SCRATCHPAD if accelerator.dataflow == "rs" else 0)
-    pe = mac_area(accelerator.word_bits) + words * accelerator.word_bits * FLIP_FLOP
+    pe = mac_area(accelerator.multiplier_bits) + words * accelerator.word_bits * FLIP_FLOP
     return array.pes * pe * _scale(accelerator.technology.node)
 
 
@@ -51,8 +51,8 @@ def design_area(name: str, array: Array, accelerator: Accelerator, workload: Wor
     design, node = DESIGNS[name], accelerator.technology.node
     area = array_area(array, accelerator) + memory_area(accelerator.buffer_kilobytes, node)
     if design.predictor_memory:
-        area += memory_area(predictor_weights(workload, accelerator) * accelerator.word_bits / 8192, node)
-    if name == "max":
+        area += memory_area(predictor_weights(workload, accelerator) * accelerator.width("weights") / 8192, node)
+    if design.predictor_array:
         area += array_area(accelerator.predictor_array, accelerator)
     return area
 

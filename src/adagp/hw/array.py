@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from adagp.errors import OptionError
 
+LONGEST_SIDE = 65_536
+"""PEs of a side at most: the largest wafer-scale array has fewer than a thousand."""
+
 
 @dataclass(frozen=True)
 class Array:
@@ -16,6 +19,8 @@ class Array:
     def __post_init__(self) -> None:
         if self.rows < 1 or self.columns < 1:
             raise OptionError(f"array {self} is not allowed: rows and columns must be at least 1, for example 12x15.")
+        if max(self.rows, self.columns) > LONGEST_SIDE:
+            raise OptionError(f"array {self} is not allowed: rows and columns must be at most {LONGEST_SIDE:,}.")
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}"
@@ -34,16 +39,17 @@ def parse_array(text: str) -> Array:
     return Array(int(match[1]), int(match[2]))
 
 
-def enlarged(array: Array, factor: float) -> list[Array]:
-    """Return arrays with up to `factor` times the PEs (rounded), the given one first.
+def shaped_like(array: Array, factor: float) -> list[Array]:
+    """Return the arrays with at most `factor` times the PEs (rounded) and a shape within a factor of two of the given one's.
 
-    They are as large as their rows allow, larger than the given one, and of a shape within a factor of two of its
-    own.
+    For each number of rows there are as many columns as the given PEs allow, and as the larger number allows.
     """
-    budget = round(array.pes * factor)
     shape = array.rows / array.columns
-    choices = [Array(rows, budget // rows) for rows in range(1, budget + 1)]
-    return [
-        array,
-        *(choice for choice in choices if choice.pes > array.pes and 0.5 <= choice.rows / choice.columns / shape <= 2),
-    ]
+    budgets = (array.pes, round(array.pes * factor))
+    choices = {array: None}
+    for rows in range(1, budgets[-1] + 1):
+        for budget in budgets:
+            for columns in range(array.pes // rows, budget // rows + 1):
+                if columns and 0.5 <= rows / columns / shape <= 2:
+                    choices[Array(rows, columns)] = None
+    return list(choices)

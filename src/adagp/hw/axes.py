@@ -114,15 +114,16 @@ AXES: tuple[Axis, ...] = (
         "bandwidth",
         "bandwidth",
         "gb_per_s",
-        "Off-chip gigabytes a second.",
+        "Off-chip gigabytes per second.",
         _numbers(0.001, 1e5, factor=1e9),
         None,
         1e9,
     ),
     Axis("clock", "clock_hz", "mhz", "Megahertz.", _numbers(1, 1e5, factor=1e6), None, 1e6),
     Axis("word_bits", "word_bits", "word_bits", "Bits of a word: 8, 16, 32.", _numbers(8, 32, whole=True)),
+    Axis("buffer_port", "buffer_port", "port_bits", "Bits per cycle of the buffer.", _numbers(1, 1 << 20, whole=True)),
     Axis("dataflow", "dataflow", "dataflow", "Dataflows.", _dataflows, "ws,os,is,rs"),
-    Axis("batch", "", "batch", "Samples a batch.", _numbers(1, 1 << 20, whole=True), "128"),
+    Axis("batch", "", "batch", "Samples per batch.", _numbers(1, 1 << 20, whole=True), "128"),
     Axis("design", "", "design", "Designs, or all.", _designs, "all"),
 )
 

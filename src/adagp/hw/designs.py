@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from adagp.hw.duties import Duty
+from adagp.hw.predictions import Predictions
 from adagp.hw.product import NOTHING, Cost
-from adagp.hw.stages import Predictions
 from adagp.registry import Registry
 
 StepCosts = list[Cost]
@@ -32,6 +32,7 @@ class Design:
     step: Callable[[Sequence[Duty]], StepCosts]
     predicts: bool = True
     predictor_memory: bool = True
+    predictor_array: bool = False
     array_factor: float = 1.0
 
 
@@ -46,7 +47,7 @@ def run_low(duties: Sequence[Duty]) -> StepCosts:
 
 
 def _low_predictor(duty: Duty) -> Cost:
-    work, cost = duty.stage.predictions, NOTHING
+    work, cost = duty.predictions, NOTHING
     if work is not None and duty.predicts:
         cost += work.load + work.forward + work.store
     if work is not None and duty.learns:
@@ -58,11 +59,11 @@ def run_efficient(duties: Sequence[Duty]) -> StepCosts:
     """Layer, then predictor, on one array; the predictor's words are in its own memory."""
     costs = []
     for duty in duties:
-        cost, work = duty.forward + duty.backward, duty.stage.predictions
+        cost, work = duty.forward + duty.backward, duty.predictions
         if work is not None and duty.predicts:
-            cost += in_own_memory(work.forward)
+            cost += in_own_memory(work.forward, work)
         if work is not None and duty.learns:
-            cost += in_own_memory(work.training)
+            cost += in_own_memory(work.training, work)
         costs.append(cost)
     return costs
 
@@ -72,36 +73,38 @@ def run_max(duties: Sequence[Duty]) -> StepCosts:
     costs = []
     waiting: Predictions | None = None
     for duty in duties:
-        work = duty.stage.predictions
+        work = duty.predictions
         forward, backward = duty.forward, duty.backward
         if waiting is not None:
-            forward = overlapped(forward, waiting.forward, waiting.forward_own)
+            forward = overlapped(forward, waiting.forward, waiting.forward_own, waiting)
         if work is not None and duty.learns:
-            backward = overlapped(backward, work.training, work.training_own)
+            backward = overlapped(backward, work.training, work.training_own, work)
         waiting = work if duty.predicts else None
         costs.append(forward + backward)
     if waiting is not None:
-        costs[-1] += overlapped(NOTHING, waiting.forward, waiting.forward_own)
+        costs[-1] += overlapped(NOTHING, waiting.forward, waiting.forward_own, waiting)
     return costs
 
 
-def overlapped(layer: Cost, on_main: Cost, on_own: Cost) -> Cost:
+def overlapped(layer: Cost, on_main: Cost, on_own: Cost, work: Predictions) -> Cost:
     """Return the better of predicting beside `layer` on the predictor's array and after it on the main one."""
     if max(layer.cycles, on_own.cycles) <= layer.cycles + on_main.cycles:
-        return layer.beside(in_own_memory(on_own))
-    return layer + in_own_memory(on_main)
+        return layer.beside(in_own_memory(on_own, work))
+    return layer + in_own_memory(on_main, work)
 
 
-def in_own_memory(cost: Cost) -> Cost:
-    """Return `cost` with its buffer accesses in the predictor's memory."""
-    return Cost(cost.cycles, cost.macs, 0, 0, cost.dram_reads, cost.dram_writes, cost.buffer_reads, cost.buffer_writes)
+def in_own_memory(cost: Cost, work: Predictions) -> Cost:
+    """Return `cost` with its buffer accesses in the predictor's memory, if `work` has its words there."""
+    if not work.own_memory:
+        return cost
+    return replace(cost, buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes)
 
 
 DESIGNS: Registry[Design] = Registry("design")
 DESIGNS.add("baseline", Design(run_baseline, predicts=False, predictor_memory=False))
 DESIGNS.add("low", Design(run_low, predictor_memory=False))
 DESIGNS.add("efficient", Design(run_efficient))
-DESIGNS.add("max", Design(run_max))
+DESIGNS.add("max", Design(run_max, predictor_array=True))
 DESIGNS.add("equal-power", replace(DESIGNS["baseline"], array_factor=1.10))
 DESIGNS.add("equal-area", replace(DESIGNS["baseline"], array_factor=1.11))
 

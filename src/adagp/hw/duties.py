@@ -5,12 +5,13 @@ output; no weight gradient where a source supplies it; no forward pass if the ba
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adagp.hw.accelerator import Accelerator
+from adagp.hw.predictions import Predictions, feedback_gradient, feedback_regression, synthetic_gradients
 from adagp.hw.product import NOTHING, Cost
 from adagp.hw.stages import Stage
-from adagp.hw.workload import Attention
+from adagp.hw.workload import ArrayLayer, Attention
 from adagp.methods import AcceleratorWork, accelerator_work
 from adagp.plan import BACKPROP, Plan
 
@@ -22,23 +23,36 @@ def source_work(source: str) -> AcceleratorWork:
     return _BACKPROP if source == BACKPROP else accelerator_work(source)
 
 
+_SHARED = AcceleratorWork(predictor=True)
+
+
 @dataclass(frozen=True)
 class Duty:
-    """One stage's work in one batch: forward and backward, and whether the predictor predicts and learns for it."""
+    """One stage's work in one batch: forward and backward, and whether its gradient is predicted and that is learned from.
+
+    `predictions` are what that costs.
+    """
 
     stage: Stage
     forward: Cost
     backward: Cost = NOTHING
     predicts: bool = False
     learns: bool = False
+    predictions: Predictions | None = None
 
 
-def duties(stages: Sequence[Stage], plan: Plan, accelerator: Accelerator, predictor_learns: bool) -> list[Duty]:
-    """Return what each stage does under `plan`; `predictor_learns` says whether true gradients train a predictor."""
+def duties(
+    stages: Sequence[Stage], plan: Plan, accelerator: Accelerator, predictor_learns: bool, learner: str | None = None
+) -> list[Duty]:
+    """Return what each stage does under `plan`; `predictor_learns` says whether true gradients train a predictor.
+
+    It is that of the source `learner`, the shared one unless given.
+    """
     if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
-    return [_duty(stage, plan, accelerator, predictor_learns, index - stop) for index, stage in enumerate(stages)]
+    teaches = None if not predictor_learns else _SHARED if learner is None else source_work(learner)
+    return [_duty(stage, plan, accelerator, teaches, index - stop) for index, stage in enumerate(stages)]
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
@@ -54,23 +68,43 @@ def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     return next(true, len(stages))
 
 
-def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, predictor_learns: bool, above_stop: int) -> Duty:
+def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, teaches: AcceleratorWork | None, above_stop: int) -> Duty:
     source = plan.source_of(stage.layer.name) if stage.is_site else None
     work = AcceleratorWork() if source is None else source_work(source)
+    gradient = _weight_gradient(stage, work, accelerator)
     forward = stage.forward + stage.elementwise_forward
-    backward = _chain(stage, above_stop) + _weight_gradient(stage, work)
+    backward = _chain(stage, above_stop) + gradient
+    update = _update(stage, work, accelerator)
     if backward == NOTHING:
-        forward += stage.update  # the weights are there, so they are updated as the forward pass goes on
+        forward += update  # the weights are there, so they are updated as the forward pass goes on
     else:
-        backward += stage.update
-    learns = predictor_learns and source == BACKPROP
+        backward += update if gradient == NOTHING else update + stage.read_back
+    learns = teaches is not None and source == BACKPROP
+    predictor = teaches if learns and teaches is not None else work
+    predicts = predictor.predictor or (predictor.synthetic and not learns)
     return Duty(
         stage,
         accelerator.with_stalls(forward),
         accelerator.with_stalls(backward),
-        predicts=learns or work.predictor,
-        learns=learns,
+        predicts,
+        learns,
+        _predictions(stage, predictor, accelerator) if predicts or learns else None,
     )
+
+
+def _update(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Cost:
+    """The optimizer's traffic, and that of the earlier gradients that a source remembers."""
+    if not work.remembered:
+        return stage.update
+    return stage.update.moving(work.remembered * stage.layer.weights * accelerator.width("gradients"), 0)
+
+
+def _predictions(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Predictions | None:
+    if work.synthetic:
+        return synthetic_gradients(_unnamed(stage), accelerator, stage.batch)
+    if work.weight_gradient == "feedback":
+        return feedback_regression(_unnamed(stage), accelerator, stage.batch, stage.error_words)
+    return stage.predictions
 
 
 def _chain(stage: Stage, above_stop: int) -> Cost:
@@ -84,6 +118,12 @@ def _chain(stage: Stage, above_stop: int) -> Cost:
     return through + stage.weight_gradient if isinstance(stage.layer, Attention) else through
 
 
-def _weight_gradient(stage: Stage, work: AcceleratorWork) -> Cost:
-    costs = {"exact": stage.weight_gradient, "top_one": stage.top_one, "feedback": stage.feedback}
-    return costs.get(work.weight_gradient, NOTHING)
+def _weight_gradient(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Cost:
+    if work.weight_gradient == "feedback":
+        return feedback_gradient(_unnamed(stage), accelerator, stage.batch, stage.error_words)
+    return {"exact": stage.weight_gradient, "top_one": stage.top_one}.get(work.weight_gradient, NOTHING)
+
+
+def _unnamed(stage: Stage) -> ArrayLayer:
+    """Return the layer without its name, by which layers of one shape share what is known of them."""
+    return replace(stage.layer, name="")

@@ -1,16 +1,21 @@
 """Energy: accesses and multiply-accumulates times a table of picojoules, each row with its source.
 
-SRAM and DRAM figures are CACTI 7's, arithmetic is Horowitz's (45 nm only: it is used unscaled at smaller nodes). A
-memory takes the smallest table entry that holds it; beyond the largest it is built of banks of that size, of which an
-access wakes one. Registers inside the PEs and the wires of the array are left out.
+SRAM and DRAM figures are CACTI 7's, arithmetic is Horowitz's (45 nm only: it is used unscaled at smaller nodes). A PE's
+register and a step to the next PE are taken from Eyeriss' ratios to a multiply-accumulate (ISCA 2016); the clock is an
+assumption. A memory takes the smallest table entry that holds it; beyond the largest it is built of banks of that size, of
+which an access wakes one.
+
+Another table of the same columns may take the place of the one that comes with the package (`Technology.table`): a row for each
+action, as CACTI or Accelergy give them.
 """
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
-from adagp.errors import OptionError
+from adagp.errors import DataError, OptionError
 from adagp.hw.product import Cost
 
 
@@ -28,19 +33,27 @@ class EnergyEntry:
     leakage: float
     source: str
 
+    def joules(self, read: int, written: int = 0) -> float:
+        """Return the joules of so many bits read and written."""
+        return (read * self.read + written * self.write) / self.bits * 1e-12
+
 
 @dataclass(frozen=True)
 class Technology:
-    """Which rows of the table to use: process node in nanometres, SRAM cell, DRAM type, with or without the DRAM's pins."""
+    """Which rows of the table to use: process node in nanometres, SRAM cell, DRAM type, with or without the DRAM's pins.
+
+    `table` is the path of a table of your own.
+    """
 
     node: int = 45
     cell: str = "lstp"
     dram: str = "ddr3"
     dram_io: bool = True
+    table: str | None = None
 
     def __post_init__(self) -> None:
         for part, name in (("sram", self.cell), ("dram", self.dram)):
-            rows = [entry for entry in energy_table() if entry.part == part]
+            rows = [entry for entry in energy_table(self.table) if entry.part == part]
             if not any(entry.name == name and entry.node == self.node for entry in rows):
                 known = sorted({f"{entry.name} at {entry.node} nm" for entry in rows})
                 raise OptionError(
@@ -50,12 +63,15 @@ class Technology:
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules by place. They add up."""
+    """Joules by level. They add up."""
 
     arithmetic: float = 0.0
+    registers: float = 0.0
+    network: float = 0.0
     buffer: float = 0.0
     predictor_memory: float = 0.0
     dram: float = 0.0
+    clock: float = 0.0
     leakage: float = 0.0
 
     @property
@@ -66,75 +82,109 @@ class Energy:
     @property
     def joules(self) -> float:
         """All joules."""
-        return self.arithmetic + self.memory + self.leakage
+        return sum(self.by_level.values())
+
+    @property
+    def on_chip(self) -> float:
+        """All joules but those of the off-chip memory."""
+        return self.joules - self.dram
+
+    @property
+    def by_level(self) -> dict[str, float]:
+        """Joules by the name of their level."""
+        return {level.name: getattr(self, level.name) for level in fields(self)}
 
     def __add__(self, other: "Energy") -> "Energy":
-        return Energy(
-            self.arithmetic + other.arithmetic,
-            self.buffer + other.buffer,
-            self.predictor_memory + other.predictor_memory,
-            self.dram + other.dram,
-            self.leakage + other.leakage,
-        )
+        return Energy(**{name: joules + getattr(other, name) for name, joules in self.by_level.items()})
 
 
 @dataclass(frozen=True)
 class EnergyModel:
-    """Picojoules a word for one accelerator; `predictor_kilobytes` is 0 where there is no predictor memory."""
+    """Picojoules of each action for one accelerator; `predictor_kilobytes` is 0 where there is no predictor memory.
+
+    `pes` are the PEs that are clocked as long as the work takes.
+    """
 
     technology: Technology
-    word_bits: int
+    multiplier_bits: int
     clock_hz: float
     buffer_kilobytes: float
     predictor_kilobytes: float = 0.0
+    pes: int = 0
 
     def energy(self, cost: Cost) -> Energy:
         """Return the joules of `cost`."""
         technology, pico = self.technology, 1e-12
         buffer = sram(technology, self.buffer_kilobytes)
         own = sram(technology, self.predictor_kilobytes)
-        dram = find("dram", technology.dram, technology.node)
-        pins = find("dram-io", technology.dram) if technology.dram_io else None
-        share = self.word_bits / 64
-        dram_joules = cost.dram_reads * dram.read + cost.dram_writes * dram.write
+        dram = find(technology, "dram", technology.dram, technology.node)
+        pins = find(technology, "dram-io", technology.dram) if technology.dram_io else None
+        register, hop = (find(technology, part, "pe") for part in ("register", "network"))
+        off_chip = dram.joules(cost.dram_reads, cost.dram_writes)
         if pins is not None:
-            dram_joules += cost.dram_reads * pins.read + cost.dram_writes * pins.write
+            off_chip += pins.joules(cost.dram_reads, cost.dram_writes)
         leakage = buffer.leakage + (own.leakage if self.predictor_kilobytes else 0.0)
         return Energy(
-            arithmetic=cost.macs * mac(self.word_bits).read * pico,
-            buffer=share * pico * (cost.buffer_reads * buffer.read + cost.buffer_writes * buffer.write),
-            predictor_memory=share * pico * (cost.own_reads * own.read + cost.own_writes * own.write),
-            dram=share * pico * dram_joules,
+            arithmetic=cost.macs * mac(technology, self.multiplier_bits).read * pico,
+            registers=register.joules(cost.registers),
+            network=hop.joules(cost.network),
+            buffer=buffer.joules(cost.buffer_reads, cost.buffer_writes),
+            predictor_memory=own.joules(cost.own_reads, cost.own_writes),
+            dram=off_chip,
+            clock=cost.cycles * self.pes * find(technology, "clock", "pe").read * pico,
             leakage=leakage * 1e-3 * cost.cycles / self.clock_hz,
         )
 
 
+PARTS = ("sram", "dram", "mac", "register", "network", "clock")
+"""What a table must have."""
+
+
 @cache
-def energy_table() -> tuple[EnergyEntry, ...]:
-    """Return the table that comes with the package."""
-    text = (files("adagp.hw") / "energy_table.csv").read_text(encoding="utf-8")
-    return tuple(
-        EnergyEntry(
-            row["part"],
-            row["name"],
-            int(row["kilobytes"] or 0),
-            int(row["node_nm"] or 0),
-            int(row["bits"]),
-            float(row["read_pj"]),
-            float(row["write_pj"] or 0),
-            float(row["leakage_mw"] or 0),
-            row["source"],
-        )
-        for row in csv.DictReader(text.splitlines())
+def energy_table(path: str | None = None) -> tuple[EnergyEntry, ...]:
+    """Return the table at `path`, or the one that comes with the package."""
+    if path is None:
+        text = (files("adagp.hw") / "energy_table.csv").read_text(encoding="utf-8")
+    elif not Path(path).is_file():
+        raise DataError(f"there is no energy table {path}.")
+    else:
+        text = Path(path).read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    try:
+        entries = tuple(map(_entry, rows))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path} is no energy table: {error}; its columns are part, name, kilobytes, node_nm, bits, read_pj, write_pj, "
+            "leakage_mw and source, as in adagp/hw/energy_table.csv."
+        ) from None
+    missing = [part for part in PARTS if not any(entry.part == part for entry in entries)]
+    if missing:
+        raise DataError(f"the energy table {path} has no row for {', '.join(missing)}.")
+    return entries
+
+
+def _entry(row: dict[str, str]) -> EnergyEntry:
+    return EnergyEntry(
+        row["part"],
+        row["name"],
+        int(row["kilobytes"] or 0),
+        int(row["node_nm"] or 0),
+        int(row["bits"]),
+        float(row["read_pj"]),
+        float(row["write_pj"] or 0),
+        float(row["leakage_mw"] or 0),
+        row["source"],
     )
 
 
 @cache
-def find(part: str, name: str, node: int | None = None) -> EnergyEntry:
-    """Return the one entry of a part."""
-    return next(
-        entry for entry in energy_table() if entry.part == part and entry.name == name and node in (None, entry.node)
-    )
+def find(technology: Technology, part: str, name: str, node: int | None = None) -> EnergyEntry:
+    """Return the one entry of a part; a table of your own may leave a DRAM's pins out."""
+    rows = (entry for entry in energy_table(technology.table) if entry.part == part and entry.name == name)
+    found = next((entry for entry in rows if node in (None, entry.node)), None)
+    if found is None and part != "dram-io":
+        raise DataError(f"the energy table has no row for {part} '{name}'.")
+    return found or EnergyEntry(part, name, 0, 0, 64, 0.0, 0.0, 0.0, "not in the table")
 
 
 @cache
@@ -142,7 +192,7 @@ def sram(technology: Technology, kilobytes: float) -> EnergyEntry:
     """Return the entry for a memory of `kilobytes`, its leakage scaled to the number of banks."""
     sizes = [
         entry
-        for entry in energy_table()
+        for entry in energy_table(technology.table)
         if (entry.part, entry.name, entry.node) == ("sram", technology.cell, technology.node)
     ]
     fitting = [entry for entry in sizes if entry.kilobytes >= kilobytes]
@@ -150,15 +200,13 @@ def sram(technology: Technology, kilobytes: float) -> EnergyEntry:
         return min(fitting, key=lambda entry: entry.kilobytes)
     largest = max(sizes, key=lambda entry: entry.kilobytes)
     banks = -(-kilobytes // largest.kilobytes)
-    return EnergyEntry(
-        **{**vars(largest), "kilobytes": int(banks * largest.kilobytes), "leakage": banks * largest.leakage}
-    )
+    return replace(largest, kilobytes=int(banks * largest.kilobytes), leakage=banks * largest.leakage)
 
 
 @cache
-def mac(word_bits: int) -> EnergyEntry:
-    """Return the entry of a multiply-accumulate of `word_bits`."""
-    entries = {entry.bits: entry for entry in energy_table() if entry.part == "mac"}
-    if word_bits not in entries:
-        raise OptionError(f"word width {word_bits} is not in the energy table; choose from {sorted(entries)} bits.")
-    return entries[word_bits]
+def mac(technology: Technology, bits: int) -> EnergyEntry:
+    """Return the entry of a multiply-accumulate of `bits`."""
+    entries = {entry.bits: entry for entry in energy_table(technology.table) if entry.part == "mac"}
+    if bits not in entries:
+        raise OptionError(f"word width {bits} is not in the energy table; choose from {sorted(entries)} bits.")
+    return entries[bits]

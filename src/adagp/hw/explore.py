@@ -150,7 +150,7 @@ def _simulate(space: Space, accelerator: Accelerator, run: Run) -> Iterator[Poin
             speedup=simulation.speedup(design),
             energy_joules=outcome.energy.joules,
             area_mm2=design_area(design, outcome.array, accelerator, space.workload),
-            dram_bytes=outcome.cost.dram_words * accelerator.word_bits // 8,
+            dram_bytes=outcome.cost.dram_bits // 8,
         )
 
 

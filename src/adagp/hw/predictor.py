@@ -6,6 +6,7 @@ the channel's weights. The fully connected layer is as wide as the widest layer 
 outputs are not computed.
 """
 
+import re
 from dataclasses import dataclass
 
 from adagp.errors import OptionError
@@ -13,6 +14,7 @@ from adagp.hw.product import Operation, Product, Window
 from adagp.hw.workload import ArrayLayer
 
 KERNEL = 3
+MOST_FEATURES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,14 @@ class PredictorShape:
             raise OptionError(
                 f"a predictor of grid {self.grid} and {self.channels} channels is not allowed: both must be at least 1."
             )
+        if self.features > MOST_FEATURES:
+            raise OptionError(
+                f"a predictor of grid {self.grid} and {self.channels} channels has {self.features:,} features; "
+                f"at most {MOST_FEATURES:,} are allowed."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.grid}x{self.channels}"
 
     @property
     def features(self) -> int:
@@ -51,3 +61,11 @@ class PredictorShape:
             connected.gradient(Operation.WEIGHT_GRADIENT),
             convolution.gradient(Operation.WEIGHT_GRADIENT),
         )
+
+
+def parse_predictor(text: str) -> PredictorShape:
+    """Return the predictor that `text` (`4x4`) describes."""
+    match = re.fullmatch(r"(-?\d+)x(-?\d+)", text.strip())
+    if match is None:
+        raise OptionError(f"cannot read the predictor '{text}'; write GRIDxCHANNELS, for example 4x4.")
+    return PredictorShape(int(match[1]), int(match[2]))

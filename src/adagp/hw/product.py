@@ -13,6 +13,7 @@ the forward's sizes and names the operation.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import gcd
 
 
 class Operation(StrEnum):
@@ -23,32 +24,70 @@ class Operation(StrEnum):
     WEIGHT_GRADIENT = "weight_gradient"
 
 
+AXES = {"inputs": ("rows", "depth"), "weights": ("depth", "columns"), "outputs": ("rows", "columns")}
+"""The two indices of each matrix."""
+
+RESULTS = {
+    Operation.FORWARD: "outputs",
+    Operation.INPUT_GRADIENT: "inputs",
+    Operation.WEIGHT_GRADIENT: "weights",
+}
+"""The matrix that each operation makes: itself, or its gradient, which has its place."""
+
+
+@dataclass(frozen=True)
+class Bits:
+    """The width of a product's words, by the matrix whose place they take; partial sums have a width of their own."""
+
+    inputs: int = 16
+    weights: int = 16
+    outputs: int = 16
+    sums: int = 32
+
+
 @dataclass(frozen=True)
 class Window:
-    """The convolution behind a product, for dataflows that use its geometry; (height, width) sizes."""
+    """The convolution behind a product, for what depends on its geometry; (height, width) sizes.
+
+    `input_size` is that of the images without padding, where it is known.
+    """
 
     images: int
     kernel: tuple[int, int]
     output: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    input_size: tuple[int, int] | None = None
 
     @property
     def spread(self) -> "Window":
         """The window of stride 1 whose output is this one's with zeros between, where a stride left positions out."""
         height, width = ((size - 1) * step + 1 for size, step in zip(self.output, self.stride, strict=True))
-        return Window(self.images, self.kernel, (height, width))
+        return replace(self, output=(height, width), stride=(1, 1))
 
     @property
     def rows(self) -> int:
         """Output positions of all images."""
         return self.images * self.output[0] * self.output[1]
 
+    def touched(self, outputs: int, axis: int) -> int:
+        """Return how many input positions along an axis `outputs` neighbouring outputs need, at most: positions that no window
+        has do not count (but for a few where windows with gaps overlap), nor does padding.
+        """
+        kernel, stride, dilation = self.kernel[axis], self.stride[axis], self.dilation[axis]
+        span = (outputs - 1) * stride + (kernel - 1) * dilation
+        reach = min(outputs * kernel, span // gcd(stride, dilation) + 1)
+        return reach if self.input_size is None else min(reach, self.input_size[axis])
+
 
 @dataclass(frozen=True)
 class Product:
     """`count` equal products of (rows x depth) by (depth x columns), named by the forward's sizes.
 
-    `inserted_rows` are rows of zeros that an array has to run through besides the `rows` (see `gradient`).
+    `inserted_rows` are rows of zeros that an array has to run through besides the `rows` (see `gradient`). An `ordinary`
+    gradient runs like any forward product of its sizes, instead of in the place that the forward pass gave its matrices.
+    `tile` is the (rows, depth, columns) that are on chip at a time; None: all. `output_words` are the distinct words of one
+    product's outputs where positions overlap, as in a transposed convolution.
     """
 
     rows: int
@@ -58,30 +97,39 @@ class Product:
     window: Window | None = None
     operation: Operation = Operation.FORWARD
     inserted_rows: int = 0
+    bits: Bits = Bits()
+    ordinary: bool = False
+    tile: tuple[int, int, int] | None = None
+    output_words: int | None = None
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of all `count` products, the same for each of the three operations."""
         return self.count * self.rows * self.depth * self.columns
 
-    def gradient(self, operation: Operation, zero_insertion: bool = False) -> "Product":
+    @property
+    def taps(self) -> int:
+        """Kernel positions of a channel."""
+        return 1 if self.window is None else self.window.kernel[0] * self.window.kernel[1]
+
+    def gradient(self, operation: Operation, zero_insertion: bool = False, ordinary: bool = False) -> "Product":
         """Return the same layer's product for another operation.
 
         With `zero_insertion`, the gradients of a strided convolution run over the output's gradient as convolutions see
-        it: spread out to the input's resolution, with zeros between.
+        it: spread out to the input's resolution, with zeros between. With `ordinary` they run as ordinary products.
         """
         inserted = 0
         if zero_insertion and operation is not Operation.FORWARD and self.window is not None:
             inserted = self.window.spread.rows - self.rows
-        return replace(self, operation=operation, inserted_rows=inserted)
+        return replace(self, operation=operation, inserted_rows=inserted, ordinary=ordinary)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a piece of work takes. Costs add up; `cycles` add up when the work is done one after the other.
 
-    The buffers count words at the edge of the array; the off-chip memory (`dram`) counts words too. `own` counts
-    accesses to the predictor's own memory, where a design has one.
+    Memories count bits: the global buffer, the off-chip memory (`dram`), and the predictor's own memory (`own`), where a
+    design has one. `registers` are bits read and written in the PEs, `network` bits times PEs that they pass on.
     """
 
     cycles: int = 0
@@ -92,6 +140,8 @@ class Cost:
     dram_writes: int = 0
     own_reads: int = 0
     own_writes: int = 0
+    registers: int = 0
+    network: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
         if other is NOTHING:  # often, and adding is most of a simulation's time
@@ -105,6 +155,8 @@ class Cost:
             self.dram_writes + other.dram_writes,
             self.own_reads + other.own_reads,
             self.own_writes + other.own_writes,
+            self.registers + other.registers,
+            self.network + other.network,
         )
 
     def __mul__(self, times: int) -> "Cost":
@@ -117,6 +169,8 @@ class Cost:
             self.dram_writes * times,
             self.own_reads * times,
             self.own_writes * times,
+            self.registers * times,
+            self.network * times,
         )
 
     def beside(self, other: "Cost") -> "Cost":
@@ -125,25 +179,20 @@ class Cost:
 
     def taking(self, cycles: int) -> "Cost":
         """Return the same work in `cycles`."""
-        return Cost(
-            cycles,
-            self.macs,
-            self.buffer_reads,
-            self.buffer_writes,
-            self.dram_reads,
-            self.dram_writes,
-            self.own_reads,
-            self.own_writes,
-        )
+        return replace(self, cycles=cycles)
+
+    def moving(self, reads: int, writes: int) -> "Cost":
+        """Return the same work with so many bits more to and from off-chip memory, which pass through the buffer."""
+        return self + Cost(buffer_reads=writes, buffer_writes=reads, dram_reads=reads, dram_writes=writes)
 
     @property
-    def dram_words(self) -> int:
-        """Off-chip words, both ways."""
+    def dram_bits(self) -> int:
+        """Off-chip bits, both ways."""
         return self.dram_reads + self.dram_writes
 
     @property
-    def buffer_words(self) -> int:
-        """Buffer accesses, both ways."""
+    def buffer_bits(self) -> int:
+        """Bits through the buffer's port, both ways."""
         return self.buffer_reads + self.buffer_writes
 
 

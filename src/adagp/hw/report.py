@@ -3,9 +3,11 @@
 from typing import Any
 
 from adagp.hw.designs import DESIGNS
+from adagp.hw.duties import duties
 from adagp.hw.product import Cost
 from adagp.hw.simulate import DesignOutcome, Simulation, predictor_weights
 from adagp.hw.stages import Stage
+from adagp.plan import BACKPROP_ALL
 
 
 def simulation_report(simulation: Simulation, per_layer: bool = False) -> dict[str, Any]:
@@ -30,26 +32,22 @@ def simulation_report(simulation: Simulation, per_layer: bool = False) -> dict[s
 
 
 def _design(simulation: Simulation, name: str, outcome: DesignOutcome) -> dict[str, Any]:
-    energy = outcome.energy
+    energy, cost = outcome.energy, outcome.cost
     return {
-        "cycles": outcome.cost.cycles,
+        "cycles": cost.cycles,
         "seconds": outcome.seconds,
         "speedup": simulation.speedup(name),
         "energy_joules": energy.joules,
         "energy_saving": simulation.energy_saving(name),
         "memory_energy_joules": energy.memory,
         "memory_energy_saving": simulation.memory_energy_saving(name),
-        "energy": {
-            "arithmetic": energy.arithmetic,
-            "buffer": energy.buffer,
-            "predictor_memory": energy.predictor_memory,
-            "dram": energy.dram,
-            "leakage": energy.leakage,
-        },
+        "energy": energy.by_level,
         "array": str(outcome.array),
-        "dram_words": outcome.cost.dram_words,
-        "cycles_by_phase": {str(phase): cost.cycles for phase, cost in outcome.by_phase.items()},
-        "dram_words_by_phase": {str(phase): cost.dram_words for phase, cost in outcome.by_phase.items()},
+        "compared_with": str(simulation.reference(name).array),
+        "dram_bytes": cost.dram_bits // 8,
+        "buffer_bytes": cost.buffer_bits // 8,
+        "cycles_by_phase": {str(phase): one.cycles for phase, one in outcome.by_phase.items()},
+        "dram_bytes_by_phase": {str(phase): one.dram_bits // 8 for phase, one in outcome.by_phase.items()},
     }
 
 
@@ -62,7 +60,7 @@ def failure_signatures(simulation: Simulation) -> list[str]:
         for name in predicting
         if simulation.speedup(name) <= 1
     ]
-    kilobytes = predictor_weights(simulation.workload, accelerator) * accelerator.word_bits / 8192
+    kilobytes = predictor_weights(simulation.workload, accelerator) * accelerator.width("weights") / 8192
     if predicting and kilobytes > accelerator.buffer_kilobytes:
         found.append(
             f"resources: the predictor's weights take {kilobytes:,.0f} kB, "
@@ -72,26 +70,43 @@ def failure_signatures(simulation: Simulation) -> list[str]:
 
 
 def layer_rows(simulation: Simulation) -> list[dict[str, Any]]:
-    """Return each layer of the array in one batch: passes with their stalls, the predictor on the main array."""
+    """Return each layer of the array in one batch by backprop: passes with their stalls, traffic by level, joules.
+
+    The predictor's cycles are those on the main array. Element-wise work and the update are part of the traffic and the joules,
+    each beside the pass it goes with.
+    """
     return [_layer(simulation, stage) for stage in simulation.stages]
 
 
 def _layer(simulation: Simulation, stage: Stage) -> dict[str, Any]:
     accelerator = simulation.accelerator
     passes = stage.needed_passes
-    cycles = {name: accelerator.with_stalls(cost).cycles for name, cost in passes.items()}
+    stalls = {name: accelerator.stall(cost) for name, cost in passes.items()}
+    cycles = {name: cost.cycles + stalls[name][0] for name, cost in passes.items()}
+    (duty,) = duties([stage], BACKPROP_ALL, accelerator, False)
+    batch = duty.forward + duty.backward
+    energy = accelerator.energy_model().energy(batch)
     work = stage.predictions
     busy = accelerator.array.pes * sum(cycles.values())
+    causes = list(dict.fromkeys(cause for _, cause in stalls.values() if cause))
     return {
         "name": stage.layer.name,
         "kind": stage.layer.kind,
         "macs": stage.forward.macs,
         **{f"{name}_cycles": count for name, count in cycles.items()},
+        "stall_cycles": sum(count for count, _ in stalls.values()),
+        "stall_cause": " and ".join(causes),
         "predictor_cycles": work.forward.cycles + work.training.cycles if work else 0,
         "utilisation": sum(cost.macs for cost in passes.values()) / busy if busy else 0.0,
+        "dram_bytes": batch.dram_bits // 8,
+        "buffer_bytes": batch.buffer_bits // 8,
+        "register_bytes": batch.registers // 8,
+        "network_bytes": batch.network // 8,
+        "joules": energy.joules,
+        "energy": energy.by_level,
     }
 
 
 def operational_intensity(cost: Cost) -> float:
-    """Return multiply-accumulates for each off-chip word."""
-    return cost.macs / max(1, cost.dram_words)
+    """Return multiply-accumulates for each off-chip byte."""
+    return 8 * cost.macs / max(1, cost.dram_bits)

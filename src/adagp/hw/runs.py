@@ -20,12 +20,14 @@ PlanKey = tuple[str, bool, frozenset[str], tuple[tuple[str, str], ...]]
 class Run:
     """`batch` samples a batch, and how many batches there are under each plan.
 
-    `predictor_learns` says whether backprop batches also train a predictor.
+    `predictor_learns` says whether backprop batches also train a predictor, that of the source `learner` or, if None, the
+    shared one.
     """
 
     batch: int
     counts: tuple[tuple[Plan, int], ...]
     predictor_learns: bool = True
+    learner: str | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -57,7 +59,8 @@ def scheduled_run(schedule: Schedule, epochs: int, samples: int, batch: int, wor
     if workload is not None:
         schedule = schedule.resolve(workload_layout(workload))
     counts = _counts(schedule, epochs, -(-samples // batch))
-    return Run(batch, counts, predictor_learns=any(source_work(name).predictor for name in schedule.sources))
+    learners = [name for name in schedule.sources if source_work(name).learns]
+    return Run(batch, counts, bool(learners), learners[0] if learners else None)
 
 
 def refuse_adaptive(schedule: Schedule) -> None:
@@ -104,5 +107,5 @@ def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str) -
     predicted = totals["gp"] + totals["guarded"]
     plan = predicted_plan(source or BACKPROP)
     counts = ((WARM_UP, totals["warmup"]), (BACKPROP_ALL, totals["bp"] - totals["warmup"]), (plan, predicted))
-    learns = source_work(plan.default).predictor and totals["warmup"] + predicted > 0
-    return Run(batch, counts, predictor_learns=learns)
+    learns = source_work(plan.default).learns and totals["warmup"] + predicted > 0
+    return Run(batch, counts, learns, plan.default if learns else None)

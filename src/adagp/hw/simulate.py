@@ -3,14 +3,16 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from adagp.errors import ModelError
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import Array, enlarged
+from adagp.hw.array import Array, shaped_like
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
 from adagp.hw.duties import Duty, duties
 from adagp.hw.energy import Energy
-from adagp.hw.product import Cost, total
+from adagp.hw.passes import resident_total, trained_with
+from adagp.hw.product import Cost, Operation, total
 from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import Stage, stages
 from adagp.hw.workload import Workload
@@ -31,13 +33,17 @@ class DesignOutcome:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Every asked-for design's outcome; the baseline is always among them."""
+    """Every asked-for design's outcome; the baseline is always among them.
+
+    `reshaped` is the baseline with its PEs in the shape that suits the model best, where a larger one was asked for.
+    """
 
     workload: Workload
     accelerator: Accelerator
     run: Run
     stages: tuple[Stage, ...]
     outcomes: dict[str, DesignOutcome]
+    reshaped: DesignOutcome | None = None
 
     @property
     def baseline(self) -> DesignOutcome:
@@ -51,9 +57,13 @@ class Simulation:
         forward = sum(costs["forward"].cycles for costs in passes)
         return sum(costs["input_gradient"].cycles + costs["weight_gradient"].cycles for costs in passes) / forward
 
+    def reference(self, design: str) -> DesignOutcome:
+        """Return what a design is compared with: the baseline; a larger baseline with one that may choose its shape too."""
+        return self.reshaped if DESIGNS[design].array_factor != 1.0 and self.reshaped is not None else self.baseline
+
     def speedup(self, design: str) -> float:
-        """Return the baseline's cycles over the design's."""
-        return self.baseline.cost.cycles / self.outcomes[design].cost.cycles
+        """Return the cycles of what the design is compared with over its own."""
+        return self.reference(design).cost.cycles / self.outcomes[design].cost.cycles
 
     def energy_saving(self, design: str) -> float:
         """Return the share of the baseline's joules that the design saves."""
@@ -74,8 +84,14 @@ def simulate(
             f"'{workload.name}' has no convolution, linear layer or product: there is nothing to simulate."
         )
     work = _Work(workload, accelerator, run)
-    outcomes = {name: _best(work, design) for name, design in chosen.items()}
-    return Simulation(workload, accelerator, run, work.stages, outcomes)
+    larger = [design.array_factor for design in chosen.values() if design.array_factor != 1.0]
+    shapes = _shapes(work, [1.0, *larger]) if larger else []
+    outcomes = {
+        name: _outcome(work, design) if design.array_factor == 1.0 else _quickest(shapes, work, design)
+        for name, design in chosen.items()
+    }
+    reshaped = _quickest(shapes, work, DESIGNS["baseline"]) if larger else None
+    return Simulation(workload, accelerator, run, work.stages, outcomes, reshaped)
 
 
 class _Work:
@@ -93,20 +109,47 @@ class _Work:
         for plan, count in run.counts:
             key = plan_key(plan)
             if key not in alike:
-                alike[key] = (duties(self.stages, plan, accelerator, run.predictor_learns), Counter())
+                alike[key] = (duties(self.stages, plan, accelerator, run.predictor_learns, run.learner), Counter())
             alike[key][1][plan.phase] += count
         self.scheduled = list(alike.values())
         everything = duties(self.stages, BACKPROP_ALL, accelerator, False)
         self.backprop = [(everything, Counter({Phase.BP: run.batches}))]
 
 
-def _best(work: _Work, design: Design) -> DesignOutcome:
-    """Return the design's outcome, on the quickest of the arrays that it may have."""
-    if design.array_factor == 1.0:
-        return _outcome(work, design)
-    arrays = enlarged(work.accelerator.array, design.array_factor)
-    others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in arrays)
-    return min((_outcome(other, design) for other in others), key=lambda outcome: outcome.cost.cycles)
+SHAPES_TRIED = 3
+"""Shapes of an array that are costed in full, of those that its PEs allow: the quickest without off-chip memory."""
+
+
+def _shapes(work: "_Work", factors: Sequence[float]) -> list[DesignOutcome]:
+    """Return a baseline's outcome on arrays of a shape like the given one's, with up to so many times its PEs."""
+    given = work.accelerator.array
+    chosen = {given: None}
+    known = {array: _unlimited(work, array) for array in shaped_like(given, max(factors))}
+    for factor in factors:
+        allowed = [array for array in known if array.pes <= round(given.pes * factor)]
+        chosen |= dict.fromkeys(sorted(allowed, key=lambda array: known[array])[:SHAPES_TRIED])
+    others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in chosen)
+    return [_outcome(other, DESIGNS["baseline"]) for other in others]
+
+
+def _unlimited(work: "_Work", array: Array) -> int:
+    """Return the cycles of a batch by backprop on `array`, if all were on chip."""
+    accelerator = replace(work.accelerator, array=array, bandwidth=inf)
+    cycles = 0
+    for shape, times in Counter(replace(layer, name="") for layer in work.workload.array_layers).items():
+        product = shape.product(work.run.batch)
+        operations = [Operation.FORWARD]
+        operations += [Operation.INPUT_GRADIENT] if shape.input_gradient else []
+        operations += [Operation.WEIGHT_GRADIENT] if shape.trainable else []
+        trained = (trained_with(product, operation, accelerator) for operation in operations)
+        cycles += times * sum(accelerator.with_stalls(resident_total([one], accelerator)).cycles for one in trained)
+    return cycles
+
+
+def _quickest(shapes: Sequence[DesignOutcome], work: "_Work", design: Design) -> DesignOutcome:
+    """Return the quickest outcome on an array that has no more PEs than the design may have."""
+    budget = round(work.accelerator.array.pes * design.array_factor)
+    return min((one for one in shapes if one.array.pes <= budget), key=lambda outcome: outcome.cost.cycles)
 
 
 def _outcome(work: _Work, design: Design) -> DesignOutcome:
@@ -120,7 +163,8 @@ def _outcome(work: _Work, design: Design) -> DesignOutcome:
     by_phase = {phase: total(layer[phase] for layer in by_layer) for phase in by_layer[0]}
     cost = total(by_phase.values())
     weights = predictor_weights(work.workload, accelerator) if design.predictor_memory else 0
-    energy = accelerator.energy_model(weights).energy(cost)
+    pes = accelerator.array.pes + (accelerator.predictor_array.pes if design.predictor_array else 0)
+    energy = accelerator.energy_model(weights, pes).energy(cost)
     return DesignOutcome(accelerator.array, cost, energy, cost.cycles / accelerator.clock_hz, by_phase, tuple(by_layer))
 
 

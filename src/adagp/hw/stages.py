@@ -1,41 +1,26 @@
 """A workload on an accelerator, batch by batch: what each stage's passes compute and move.
 
-A **stage** is a layer on the array with the element-wise work that follows it. Here compute cycles and off-chip words
+A **stage** is a layer on the array with the element-wise work that follows it. Here compute cycles and memory accesses
 stand side by side; `Accelerator.with_stalls` brings them together.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import Array
-from adagp.hw.dataflows import array_cost
-from adagp.hw.product import NOTHING, Cost, Operation, Product, total
+from adagp.hw.fusion import Moved, moved_words
+from adagp.hw.passes import tiled_cost, trained_with
+from adagp.hw.predictions import Predictions, shared_predictor
+from adagp.hw.product import NOTHING, Cost, Operation
 from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Workload
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What one site's predictor costs in a batch, on the main array and on an array of its own.
-
-    The rest is what a design without predictor memory moves: `load` the predictor's weights in, `store` the predicted
-    gradient, `write_back` the predictor's weights after training.
-    """
-
-    forward: Cost
-    training: Cost
-    forward_own: Cost = NOTHING
-    training_own: Cost = NOTHING
-    load: Cost = NOTHING
-    store: Cost = NOTHING
-    write_back: Cost = NOTHING
 
 
 @dataclass(frozen=True)
 class Stage:
     """A layer of the array, the element-wise work after it, and the costs of their passes for one batch, without stalls.
 
-    `update` is the optimizer's traffic. `top_one` and `feedback` are the weight gradients of approximated sources.
+    `update` is the optimizer's traffic while the weights are on chip; `read_back` brings weights and gradient there again after
+    a backward pass. `top_one` is the weight gradient of the largest output gradients. `batch` samples, and the `error_words`
+    of one sample at the network's output, are what further sources need.
     """
 
     layer: ArrayLayer
@@ -45,9 +30,11 @@ class Stage:
     elementwise_forward: Cost = NOTHING
     elementwise_backward: Cost = NOTHING
     update: Cost = NOTHING
+    read_back: Cost = NOTHING
     top_one: Cost = NOTHING
-    feedback: Cost = NOTHING
     predictions: Predictions | None = None
+    batch: int = 1
+    error_words: int = 0
 
     @property
     def is_site(self) -> bool:
@@ -71,31 +58,35 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
     Element-wise work before the first layer joins the first stage.
     """
     found: list[Stage] = []
-    reads = writes = 0
+    waiting = Moved()
     error_words = error_width(workload)
     known: dict[ArrayLayer, Stage] = {}  # models repeat shapes
     for layer in workload.layers:
         if isinstance(layer, Elementwise):
-            reads += batch * layer.input_words
-            writes += batch * layer.output_words
+            waiting += moved_words(layer, accelerator.fusion)
             continue
         if found:
-            found[-1] = _with_elementwise(found[-1], reads, writes)
-            reads = writes = 0
+            found[-1] = _with_elementwise(found[-1], waiting, accelerator)
+            waiting = Moved()
         shape = replace(layer, name="")
         if shape not in known:
             known[shape] = _stage(layer, accelerator, batch, error_words)
         found.append(replace(known[shape], layer=layer))
     if found:
-        found[-1] = _with_elementwise(found[-1], reads, writes)
+        found[-1] = _with_elementwise(found[-1], waiting, accelerator)
     return tuple(found)
 
 
-def _with_elementwise(stage: Stage, reads: int, writes: int) -> Stage:
-    """Add work that reads its inputs and writes its outputs, and on the way back reads both and writes once more."""
-    forward = Cost(dram_reads=reads, dram_writes=writes)
-    backward = Cost(dram_reads=reads + writes, dram_writes=reads)
-    return replace(stage, elementwise_forward=forward, elementwise_backward=backward)
+def _with_elementwise(stage: Stage, moved: Moved, accelerator: Accelerator) -> Stage:
+    """Add what element-wise work moves; on the way back half of what it reads are activations, the rest gradients."""
+    forward, backward = (stage.batch * accelerator.width(what) for what in ("activations", "gradients"))
+    return replace(
+        stage,
+        elementwise_forward=NOTHING.moving(forward * moved.reads, forward * moved.writes),
+        elementwise_backward=NOTHING.moving(
+            (forward + backward) * moved.backward_reads // 2, backward * moved.backward_writes
+        ),
+    )
 
 
 def error_width(workload: Workload) -> int:
@@ -105,79 +96,34 @@ def error_width(workload: Workload) -> int:
 
 
 def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Stage:
-    product = layer.product(batch)
+    product, attention = layer.product(batch), isinstance(layer, Attention)
     forward, input_gradient, weight_gradient = (
-        _pass(layer, product.gradient(operation, accelerator.zero_insertion), accelerator, batch)
-        for operation in Operation
+        tiled_cost(trained_with(product, operation, accelerator, attention), accelerator) for operation in Operation
     )
-    weight_gradient += Cost(dram_reads=layer.shared_weights)  # to add to the gradient of the weights' other uses
-    stage = Stage(layer, forward, input_gradient, weight_gradient)
+    shared = layer.shared_weights * accelerator.width("gradients")
+    weight_gradient = weight_gradient.moving(shared, 0)  # to add to the gradient of the weights' other uses
+    stage = Stage(layer, forward, input_gradient, weight_gradient, batch=batch, error_words=error_words)
     if not layer.trainable:
         return stage
     own_weights = layer.weights - layer.shared_weights  # each weight is updated and predicted once, with its first use
-    state = accelerator.optimizer_words * own_weights
-    feedback = Product(batch, error_words, layer.output_words)
+    weights = own_weights * accelerator.width("weights")
+    state = accelerator.optimizer_words * weights
     return replace(
         stage,
-        update=Cost(dram_reads=state, dram_writes=state + own_weights),
+        update=NOTHING.moving(state, state + weights),
+        read_back=NOTHING.moving(weights + own_weights * accelerator.width("gradients"), 0),
         top_one=_top_one(layer, accelerator, batch),
-        feedback=_work((feedback,), accelerator.array, accelerator.dataflow) + stage.weight_gradient,
-        predictions=_predictions(layer, accelerator) if own_weights else None,
+        predictions=shared_predictor(layer, accelerator) if own_weights else None,
     )
-
-
-def _pass(layer: ArrayLayer, product: Product, accelerator: Accelerator, batch: int) -> Cost:
-    reads, writes = traffic(layer, product.operation, accelerator.buffer_words, batch)
-    compute = array_cost(accelerator.dataflow, product, accelerator.array)
-    return compute + Cost(dram_reads=reads, dram_writes=writes)
-
-
-def traffic(layer: ArrayLayer, operation: Operation, buffer_words: float, batch: int) -> tuple[int, int]:
-    """Return the off-chip words read and written by one pass.
-
-    Half the buffer holds the working set while the other half is filled. If the weights (or their gradient) of a
-    group fit, each matrix moves once; if not, they are cut into parts and the cheaper of the other matrices moves
-    again for each part, or the weights move again for each part of the activations.
-    """
-    inputs, outputs = batch * layer.input_words, batch * layer.output_words
-    weights = layer.weights * (batch if isinstance(layer, Attention) else 1)
-    copies = layer.count * batch if isinstance(layer, Attention) else layer.groups
-    half = max(1.0, buffer_words / 2)
-    parts = max(1, -int(-weights // (copies * half)))
-    if operation is Operation.WEIGHT_GRADIENT:
-        return min(inputs * parts + outputs, inputs + outputs * parts), weights
-    moving, result = (inputs, outputs) if operation is Operation.FORWARD else (outputs, inputs)
-    activation_parts = max(1, -int(-moving // (copies * half)))
-    return min(moving * parts + weights, moving + weights * activation_parts), result
 
 
 def _top_one(layer: ArrayLayer, accelerator: Accelerator, batch: int) -> Cost:
     """One input patch for each sample and output channel, found by reading the output's gradient once."""
     macs = batch * layer.weights
-    outputs = batch * layer.output_words
-    return Cost(-(-macs // accelerator.array.pes), macs, buffer_reads=outputs + macs, dram_reads=outputs + macs)
-
-
-def _work(products: Iterable[Product], array: Array, dataflow: str) -> Cost:
-    return total(array_cost(dataflow, product, array) for product in products)
-
-
-def _predictions(layer: ArrayLayer, accelerator: Accelerator) -> Predictions:
-    """Cost the predictor by the same dataflow. Adam's two moments live off-chip and stream by during its training."""
-    shape, dataflow = accelerator.predictor, accelerator.dataflow
-    arrays = (accelerator.array, accelerator.predictor_array)
-    weights = shape.weights(layer)
-    moments = Cost(dram_reads=2 * weights, dram_writes=2 * weights)
-    forward, forward_own = (_work(shape.products(layer), array, dataflow) for array in arrays)
-    training, training_own = (
-        accelerator.with_stalls(_work(shape.training(layer), array, dataflow) + moments) for array in arrays
+    gradients, patches = (
+        batch * layer.output_words * accelerator.width("gradients"),
+        macs * accelerator.width("activations"),
     )
-    return Predictions(
-        forward,
-        training,
-        forward_own,
-        training_own,
-        load=accelerator.with_stalls(Cost(dram_reads=weights)),
-        store=accelerator.with_stalls(Cost(dram_writes=layer.weights)),
-        write_back=accelerator.with_stalls(Cost(dram_writes=weights)),
-    )
+    result = layer.weights * accelerator.width("gradients")
+    compute = Cost(-(-macs // accelerator.array.pes), macs, buffer_reads=gradients + patches)
+    return compute.moving(gradients + patches, result)

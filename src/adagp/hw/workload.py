@@ -66,9 +66,10 @@ class Convolution:
         if self.transposed:
             rows, depth = prod(self.input_size), self.in_channels // self.groups
             columns = self.out_channels // self.groups * prod(self.kernel)
-            return Product(batch * rows, depth, columns, count=self.groups)
+            distinct = batch * self.output_words // self.groups
+            return Product(batch * rows, depth, columns, count=self.groups, output_words=distinct)
         depth = self.in_channels // self.groups * prod(self.kernel)
-        window = Window(batch, self.kernel, self.output_size, self.stride)
+        window = Window(batch, self.kernel, self.output_size, self.stride, self.dilation, self.input_size)
         columns = self.out_channels // self.groups
         return Product(batch * prod(self.output_size), depth, columns, count=self.groups, window=window)
 

@@ -66,7 +66,7 @@ def modelled_costs(
 def _stage(layers: Sequence[Stage], outputs: int, accelerator: Accelerator, samples: int, design: str) -> StageCosts:
     passes = [_passes(layer, accelerator) for layer in layers]
     sites = [layer.layer for layer in layers if layer.is_site]
-    word = accelerator.word_bits / 8
+    word, gradient = (accelerator.width(what) / 8 for what in ("activations", "gradients"))
     return StageCosts(
         forward=sum(forward for forward, _ in passes),
         backward=sum(backward for _, backward in passes),
@@ -74,7 +74,7 @@ def _stage(layers: Sequence[Stage], outputs: int, accelerator: Accelerator, samp
         update_gp=_beyond_passes(layers, predicted_plan("predicted"), accelerator, design),
         output_bytes=samples * word * outputs,
         kept_bytes=samples * word * sum(layer.layer.input_words for layer in layers),
-        gradient_bytes=word * sum(site.weights - site.shared_weights for site in sites),
+        gradient_bytes=gradient * sum(site.weights - site.shared_weights for site in sites),
         summary_bytes=word * accelerator.predictor.grid**2 * sum(site.samples for site in sites),
     )
 
@@ -92,7 +92,7 @@ def output_words(workload: Workload) -> list[int]:
 
 def _passes(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
     """Return the cycles of a layer's forward and backward of a micro-batch, which updates nothing."""
-    (duty,) = duties([replace(stage, update=NOTHING)], BACKPROP_ALL, accelerator, False)
+    (duty,) = duties([replace(stage, update=NOTHING, read_back=NOTHING)], BACKPROP_ALL, accelerator, False)
     return duty.forward.cycles, duty.backward.cycles
 
 
@@ -100,5 +100,5 @@ def _beyond_passes(layers: Sequence[Stage], plan: Plan, accelerator: Accelerator
     """Return the cycles by which a micro-batch under `plan` exceeds its passes: update and predictor."""
     shape = DESIGNS[design]
     whole = total(shape.step(duties(layers, plan, accelerator, shape.predicts)))
-    plain = [replace(stage, update=NOTHING) for stage in layers]
+    plain = [replace(stage, update=NOTHING, read_back=NOTHING) for stage in layers]
     return whole.cycles - total(run_baseline(duties(plain, plan, accelerator, False))).cycles

@@ -116,7 +116,7 @@ def conclude(task: TaskStudy, budget: str, place: Place) -> Conclusion:
         number = section.number("cycles", name)
         verdicts.append(compare(f"cycles, {design}", number, modelled[design]["cycles"], "modelled", terms))
         if design != "baseline":
-            terms = Terms(reduced=f"{UNSTATED}; only a run of 13 to 16 epochs would give it (docs/hardware.md)")
+            terms = Terms(reduced=f"{UNSTATED}; what would give it: adagp-hypotheses")
             number = section.number("speedup", name)
             verdicts.append(compare(f"speed-up, {design}", number, modelled[design]["speedup"], "modelled", terms))
     rows: list[dict[str, Any]] = [

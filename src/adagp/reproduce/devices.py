@@ -23,8 +23,7 @@ BLOCK_BITS = 36 * 1024
 """Of one RAMB36."""
 NO_SYNTHESIS = Terms(reduced="adagp has no FPGA or ASIC synthesis")
 SHAPES = Terms(
-    reduced="the arrangement of the additional PEs is not stated; ours takes the best shape for each model, "
-    "and the shape alone is worth 6 %"
+    reduced="the arrangement of the PEs is not stated; here both arrays take the shape that suits each model best"
 )
 
 
@@ -89,7 +88,7 @@ def conclude_fpga(budget: str, place: Place) -> Conclusion:
             verdicts.append(compare(f"sum of the components, {design}", number, sum(parts), "computed", terms))
     results = [place.result(part) for part in simulations().values()]
     bits = max(result["predictor_words"] * result["word_bits"] for result in results)
-    terms = Terms(reduced="the paper's predictor is not specified; ours is 64 features wide, 16 bits a word")
+    terms = Terms(reduced="the paper's predictor is not specified; ours has 64 features of 16 bits, 512 would fit")
     number = section.number("predictor_memory", "extra")
     verdicts.append(
         compare("blocks of the largest predictor's memory", number, -(-bits // BLOCK_BITS), "modelled", terms)

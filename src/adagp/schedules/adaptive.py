@@ -25,7 +25,7 @@ SWITCHING = "no speed-up: phases switch too often"
 
 
 @dataclass
-class Memory:
+class AdaptiveState:
     """What an adaptive schedule has learned. Averages are None until something was measured."""
 
     length: int
@@ -60,7 +60,7 @@ class Adaptive(Schedule):
     bad: float = 0.02
     loudest: float = 5.0
     slack: float = 0.05
-    memory: Memory = field(init=False, compare=False, repr=False)
+    memory: AdaptiveState = field(init=False, compare=False, repr=False)
 
     adapts = True
 
@@ -74,7 +74,7 @@ class Adaptive(Schedule):
             raise OptionError(
                 f"agreement is bad below {self.bad} and good from {self.good} on; it must be the other way."
             )
-        self.memory = Memory(self.shortest, self.shortest)
+        self.memory = AdaptiveState(self.shortest, self.shortest)
 
     @property
     def log(self) -> list[str]:
@@ -128,7 +128,7 @@ class Adaptive(Schedule):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.memory = Memory(**{**state, "log": list(state["log"])})
+        self.memory = AdaptiveState(**{**state, "log": list(state["log"])})
 
     def _count(self, report: Report) -> None:
         """Count GP batches by epochs, and say so when there are too few of them to be worth it."""

@@ -1,0 +1,49 @@
+"""The accelerator model as the Eyeriss chip, running AlexNet's convolutions: forward only, batch 4, 16 bits throughout."""
+
+from dataclasses import dataclass
+from math import inf
+
+from adagp.hw import Accelerator, Array, Convolution, Energy, Workload, stages
+from adagp.hw.product import total
+from adagp.reproduce.published import published
+
+LAYERS = (
+    Convolution("CONV1", 3, 96, (11, 11), (227, 227), (55, 55), (4, 4)),
+    Convolution("CONV2", 96, 256, (5, 5), (27, 27), (27, 27), groups=2),
+    Convolution("CONV3", 256, 384, (3, 3), (13, 13), (13, 13)),
+    Convolution("CONV4", 384, 384, (3, 3), (13, 13), (13, 13), groups=2),
+    Convolution("CONV5", 384, 256, (3, 3), (13, 13), (13, 13), groups=2),
+)
+CHIP = Accelerator(Array(12, 14), "rs", buffer_kilobytes=108, sum_bits=16, bandwidth=inf)
+BATCH = 4
+
+
+@dataclass(frozen=True)
+class LayerFigures:
+    """One layer: ours, in milliseconds and megabytes."""
+
+    name: str
+    milliseconds: float
+    buffer: float
+    dram: float
+
+
+def modelled() -> tuple[list[LayerFigures], Energy]:
+    """Return our figures by layer, and the joules of all of them."""
+    passes = {stage.layer.name: stage.forward for stage in stages(Workload("alexnet", LAYERS), CHIP, BATCH)}
+    rows = [
+        LayerFigures(name, 1e3 * cost.cycles / CHIP.clock_hz, cost.buffer_bits / 8e6, cost.dram_bits / 8e6)
+        for name, cost in passes.items()
+    ]
+    return rows, CHIP.energy_model().energy(total(passes.values()))
+
+
+def chip(figure: str, whose: str = "chip") -> list[float]:
+    """Return published figures by layer."""
+    return [float(value) for value in published("eyeriss-alexnet").content[figure][whose]]
+
+
+def measured_joules() -> float:
+    """Return what the chip took for the four images."""
+    content = published("eyeriss-alexnet").content
+    return float(content["power"]["chip"]) * float(content["latency"]["chip"]) * 1e-6

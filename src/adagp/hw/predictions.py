@@ -1,0 +1,159 @@
+"""What it costs to predict a site's gradient and to learn to: the shared predictor, and sources that are no such network."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from adagp.hw.accelerator import Accelerator
+from adagp.hw.passes import resident_total, tiled_cost, tiled_total, trained_with
+from adagp.hw.product import NOTHING, Cost, Operation, Product
+from adagp.hw.workload import ArrayLayer, Convolution, Linear
+
+SYNTHETIC_HIDDEN = 32
+"""Channels, or features, between the two layers of a synthetic-gradient network."""
+FEEDBACK_FEATURES = 64
+"""Numbers of the output's error that feedback uses at most; it has as many again, of their mean."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one site's predictions cost in a batch, on the main array and on an array of its own.
+
+    `own_memory` says that a design with a predictor memory has its words there. The rest is what a design without one moves:
+    `load` the predictor's weights in, `store` the predicted gradient, `write_back` the predictor's weights after training.
+    """
+
+    forward: Cost
+    training: Cost
+    forward_own: Cost = NOTHING
+    training_own: Cost = NOTHING
+    load: Cost = NOTHING
+    store: Cost = NOTHING
+    write_back: Cost = NOTHING
+    own_memory: bool = True
+
+
+def on_predictor_array(accelerator: Accelerator) -> Accelerator:
+    """Return the accelerator with the predictor's array in place of the main one."""
+    return replace(accelerator, array=accelerator.predictor_array)
+
+
+def shared_predictor(layer: ArrayLayer, accelerator: Accelerator) -> Predictions:
+    """Cost ADA-GP's predictor by the same dataflow. Adam's two moments live off-chip and stream by during its training."""
+    shape = accelerator.predictor
+    weights = shape.weights(layer)
+    bits = weights * accelerator.width("weights")
+    moments = NOTHING.moving(2 * bits, 2 * bits)
+    forward, training = (
+        [trained_with(product, product.operation, accelerator) for product in products]
+        for products in (shape.products(layer), shape.training(layer))
+    )
+    costs = []
+    for place in (accelerator, on_predictor_array(accelerator)):
+        costs.append(accelerator.with_stalls(resident_total(forward, place)))
+        costs.append(accelerator.with_stalls(resident_total(training, place) + moments))
+    return Predictions(
+        costs[0],
+        costs[1],
+        costs[2],
+        costs[3],
+        load=accelerator.with_stalls(NOTHING.moving(bits, 0)),
+        store=accelerator.with_stalls(NOTHING.moving(0, layer.weights * accelerator.width("gradients"))),
+        write_back=accelerator.with_stalls(NOTHING.moving(0, bits)),
+    )
+
+
+@lru_cache(maxsize=4096)
+def synthetic_gradients(layer: ArrayLayer, accelerator: Accelerator, batch: int) -> Predictions:
+    """Cost a network of two layers of the site's own kind, from its output to the gradient there; Adam trains it."""
+    first, second = _synthetic_layers(layer)
+    forward = [trained_with(one.product(batch), Operation.FORWARD, accelerator) for one in (first, second)]
+    backward = [
+        trained_with(one.product(batch), operation, accelerator)
+        for one, operation in (
+            (second, Operation.INPUT_GRADIENT),
+            (second, Operation.WEIGHT_GRADIENT),
+            (first, Operation.WEIGHT_GRADIENT),
+        )
+    ]
+    bits = (first.weights + second.weights) * accelerator.width("weights")
+    # The optimizer reads the gradient, the weights and two moments, and writes all but the gradient.
+    update = NOTHING.moving(4 * bits, 3 * bits)
+    costs = []
+    for place in (accelerator, on_predictor_array(accelerator)):
+        costs.append(accelerator.with_stalls(tiled_total(forward, place)))
+        costs.append(accelerator.with_stalls(tiled_total([*forward, *backward], place) + update))
+    return Predictions(costs[0], costs[1], costs[2], costs[3], own_memory=False)
+
+
+def _synthetic_layers(layer: ArrayLayer) -> tuple[Convolution | Linear, Convolution | Linear]:
+    channels, hidden = layer.samples, SYNTHETIC_HIDDEN
+    if isinstance(layer, Convolution):
+        size = layer.output_size
+        first = Convolution("", channels, hidden, (3, 3), size, size, input_gradient=False)
+        return first, Convolution("", hidden, channels, (3, 3), size, size)
+    rows = layer.output_words // channels
+    return Linear("", rows, channels, hidden, input_gradient=False), Linear("", rows, hidden, channels)
+
+
+@dataclass(frozen=True)
+class FeedbackRows:
+    """A layer as feedback sees it: so many rows in a batch, of so many inputs and outputs each, and so many features."""
+
+    rows: int
+    inputs: int
+    outputs: int
+    features: int
+
+
+def feedback_rows(layer: ArrayLayer, batch: int, error_words: int) -> FeedbackRows:
+    """Return a sample's whole map as a row, or each position of a linear layer."""
+    positions = layer.rows if isinstance(layer, Linear) else 1
+    features = max(1, min(error_words, FEEDBACK_FEATURES))
+    return FeedbackRows(batch * positions, layer.input_words // positions, layer.output_words // positions, features)
+
+
+@lru_cache(maxsize=4096)
+def feedback_gradient(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Cost:
+    """Cost the weight gradient from the output's error, without stalls.
+
+    The inputs of a batch are mixed to as many samples as there are features, and one of their mean; the weight gradient is
+    taken of those. A batch of fewer rows than features gets its output gradients predicted, and the exact product.
+    """
+    found = feedback_rows(layer, batch, error_words)
+    if found.rows <= found.features:
+        project = Product(found.rows, 2 * found.features, found.outputs)
+        return tiled_cost(trained_with(project, Operation.FORWARD, accelerator), accelerator) + tiled_cost(
+            trained_with(layer.product(batch), Operation.WEIGHT_GRADIENT, accelerator), accelerator
+        )
+    mixed = found.features + 1
+    mix = Product(mixed, found.rows, found.inputs)
+    few = layer.product(mixed) if isinstance(layer, Convolution) else Product(mixed, found.inputs, found.outputs)
+    return tiled_total(
+        (
+            trained_with(mix, Operation.FORWARD, accelerator),
+            trained_with(few, Operation.WEIGHT_GRADIENT, accelerator),
+        ),
+        accelerator,
+    )
+
+
+@lru_cache(maxsize=4096)
+def feedback_regression(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Predictions:
+    """Cost what a batch by backprop adds to feedback's fit: both moments, and a prediction to see what it lacks."""
+    found = feedback_rows(layer, batch, error_words)
+    features = 2 * found.features
+    products = [
+        trained_with(Product(features, found.rows, outputs), Operation.FORWARD, accelerator)
+        for outputs in (found.outputs, features)
+    ]
+    # The running moments are read before the batch's are added to them, the running mean of what is lacking likewise.
+    kept = features * (found.outputs + features) * accelerator.width("sums")
+    lacking = layer.weights * accelerator.width("gradients")
+    before = NOTHING.moving(kept + lacking, lacking)
+    costs = [
+        accelerator.with_stalls(
+            tiled_total(products, place) + before + feedback_gradient(layer, place, batch, error_words)
+        )
+        for place in (accelerator, on_predictor_array(accelerator))
+    ]
+    return Predictions(NOTHING, costs[0], NOTHING, costs[1], own_memory=False)
