@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.hw import Array, Bits, Memory, Operation, Product, Window, array_cost, best_tiling
+from adagp.hw import Array, Bits, Memory, Operation, Product, Window, array_cost
 from adagp.hw.product import AXES, RESULTS
-from adagp.hw.tiling import SLACK, part_sizes
+from adagp.hw.tiling import SLACK, best_tiling, part_sizes
 
 BITS = Bits(8, 4, 16, 24)
 ARRAY = Array(2, 3)

@@ -5,13 +5,13 @@ from adagp.hw.array import Array, parse_array, shaped_like
 from adagp.hw.dataflows import DATAFLOWS, Dataflow, Placement, array_cost, systolic
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
 from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
+from adagp.hw.memory import Memory, Tiling
 from adagp.hw.predictor import PredictorShape, parse_predictor
 from adagp.hw.product import Bits, Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
 from adagp.hw.runs import Run, replayed_run, scheduled_run
 from adagp.hw.simulate import DesignOutcome, Simulation, simulate
 from adagp.hw.stages import Stage, stages
-from adagp.hw.tiling import Memory, Tiling, best_tiling
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload, load_workload
 
 __all__ = [
@@ -45,7 +45,6 @@ __all__ = [
     "Window",
     "Workload",
     "array_cost",
-    "best_tiling",
     "energy_table",
     "load_workload",
     "parse_array",

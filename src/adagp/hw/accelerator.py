@@ -7,9 +7,9 @@ from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
 from adagp.hw.dataflows import DATAFLOWS
 from adagp.hw.energy import EnergyModel, Technology, mac
+from adagp.hw.memory import Memory
 from adagp.hw.predictor import PredictorShape
 from adagp.hw.product import Bits, Cost, Operation
-from adagp.hw.tiling import Memory
 
 MAIN_ARRAY = Array(12, 15)
 """The paper's 180 PEs; their arrangement is ours."""

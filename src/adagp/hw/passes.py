@@ -6,11 +6,12 @@ from dataclasses import replace
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.dataflows import array_cost
 from adagp.hw.product import Cost, Operation, Product, total
-from adagp.hw.tiling import best_tiling
 
 
 def tiled_cost(product: Product, accelerator: Accelerator) -> Cost:
     """Return the cost of a product whose matrices come from off-chip memory and go there, without stalls."""
+    from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
+
     array, dataflow = accelerator.array, accelerator.dataflow
     tiling = best_tiling(product, array, dataflow, accelerator.memory)
     return array_cost(dataflow, replace(product, tile=tiling.tile), array).moving(tiling.reads, tiling.writes)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from adagp.errors import OptionError
 from adagp.hw.array import Array
 from adagp.hw.dataflows import placement_of
+from adagp.hw.memory import Memory, Tiling
 from adagp.hw.product import RESULTS, Product
 
 SLACK = 0.02
@@ -35,27 +36,6 @@ MISSING = {"inputs": 2, "weights": 0, "outputs": 1}
 """The loop whose index a matrix does not have."""
 
 Numbers = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What limits a tiling: bits of the global buffer and of accumulators beside it (0: sums are in the buffer), and
-    off-chip bits a cycle.
-    """
-
-    buffer_bits: float
-    accumulator_bits: float = 0
-    bits_per_cycle: float = inf
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """The (rows, depth, columns) of a tile, the loops from the outermost, and the off-chip bits of all `count` products."""
-
-    tile: tuple[int, int, int]
-    order: tuple[str, str, str]
-    reads: int
-    writes: int
 
 
 @dataclass(frozen=True)
