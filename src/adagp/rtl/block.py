@@ -1,0 +1,53 @@
+"""Blocks: Amaranth components of which a machine has many alike.
+
+In Amaranth's own simulator each block is a part of its parent. For Verilog, every **kind** of block becomes one module that
+is instantiated as often as it is there; so it is written, compiled and synthesised once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from amaranth.back import rtlil
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Block", "Netlist", "In", "Out", "place", "to_rtlil"]
+
+
+class Block(wiring.Component):
+    """A component whose ports are plain signals. Blocks of one `kind` must be equal but for what comes in by ports."""
+
+    kind: str = "block"
+
+
+@dataclass
+class Netlist:
+    """Given to Amaranth as the platform: blocks become instances, and are collected here by their kind."""
+
+    kinds: dict[str, Block] = field(default_factory=dict)
+
+
+def place(module: Module, platform: Any, name: str, block: Block) -> None:
+    """Make `block` a part of `module`."""
+    if not isinstance(platform, Netlist):
+        module.submodules[name] = block
+        return
+    platform.kinds.setdefault(block.kind, block)
+    block._MustUse__used = True  # by the first of its kind, which alone is elaborated; without it Amaranth warns
+    ports: dict[str, Any] = {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
+    for member, description in block.signature.members.items():
+        ports[("i_" if description.flow is In else "o_") + member] = getattr(block, member)
+    module.submodules[name] = Instance(block.kind, **ports)
+
+
+def to_rtlil(top: Block) -> str:
+    """Return `top` and every kind of block inside it in Yosys's language, one module each."""
+    texts: dict[str, str] = {}
+    waiting = {top.kind: top}
+    while waiting:
+        kind, block = waiting.popitem()
+        hierarchy = Netlist()
+        texts[kind] = rtlil.convert(block, name=kind, platform=hierarchy, emit_src=False)
+        waiting |= {name: one for name, one in hierarchy.kinds.items() if name not in texts}
+    return "\n".join(texts[kind] for kind in sorted(texts))
