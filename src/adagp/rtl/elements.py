@@ -159,7 +159,8 @@ class ElementUnit(Block):
         addend, total, shown = (Signal(number.sum_bits) for _ in range(3))
         m.d.comb += [
             addend.eq(start),
-            total.eq(gates.multiply_add(m, number, job.factor, self.second_value, addend)),
+            # Times zero is a plain copy, of infinities and signed zeros too.
+            total.eq(Mux(job.factor.any(), gates.multiply_add(m, number, job.factor, self.second_value, addend), addend)),
         ]
         hidden = job.gate & ~gates.positive(number, self.second_value)
         m.d.comb += shown.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, total), total)))
