@@ -153,7 +153,7 @@ class Floats(NumberFormat):
             return values
         if self.exponent_bits == 8:
             return _bits(_reals(values << 16))
-        return _bits(values.astype(np.uint16).view(np.float16).astype(np.float32))
+        return _bits(np.array(values, np.uint16, order="C").view(np.float16).astype(np.float32))
 
     def convert(self, sums: Words) -> Words:
         if self.mantissa_bits == 23:
@@ -163,7 +163,7 @@ class Floats(NumberFormat):
             rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16
             return np.where(np.isnan(_reals(sums)), 0x7FC0, rounded)
         with np.errstate(over="ignore"):
-            half = _reals(sums).astype(np.float16)
+            half = np.array(_reals(sums), np.float16, order="C")
         return np.where(np.isnan(half), 0x7E00, half.view(np.uint16).astype(np.int64))
 
     def positive(self, values: Words) -> NDArray[np.bool_]:
@@ -174,11 +174,11 @@ class Floats(NumberFormat):
 
 
 def _reals(words: Words) -> NDArray[np.float32]:
-    return np.ascontiguousarray(words).astype(np.uint32).view(np.float32)
+    return np.array(words, np.uint32, order="C").view(np.float32)
 
 
 def _bits(reals: NDArray[np.float32]) -> Words:
-    words = np.ascontiguousarray(reals).view(np.uint32).astype(np.int64)
+    words = np.array(reals, np.float32, order="C").view(np.uint32).astype(np.int64)
     return np.where(np.isnan(reals), 0x7FC00000, words)
 
 
