@@ -41,13 +41,17 @@ def place(module: Module, platform: Any, name: str, block: Block) -> None:
     module.submodules[name] = Instance(block.kind, **ports)
 
 
-def to_rtlil(top: Block) -> str:
-    """Return `top` and every kind of block inside it in Yosys's language, one module each."""
+def to_rtlil(top: Block) -> dict[str, str]:
+    """Return `top` and every kind of block inside it in Yosys's language, by kind; `top` is the last."""
     texts: dict[str, str] = {}
-    waiting = {top.kind: top}
-    while waiting:
-        kind, block = waiting.popitem()
-        hierarchy = Netlist()
-        texts[kind] = rtlil.convert(block, name=kind, platform=hierarchy, emit_src=False)
-        waiting |= {name: one for name, one in hierarchy.kinds.items() if name not in texts}
-    return "\n".join(texts[kind] for kind in sorted(texts))
+
+    def visit(block: Block) -> None:
+        netlist = Netlist()
+        text = rtlil.convert(block, name=block.kind, platform=netlist, emit_src=False)
+        for kind, one in netlist.kinds.items():
+            if kind not in texts:
+                visit(one)
+        texts[block.kind] = text
+
+    visit(top)
+    return texts

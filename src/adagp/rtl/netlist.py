@@ -9,6 +9,11 @@ from adagp.rtl.tools import digest, kept, yosys
 
 def chip_rtlil(blueprint: Blueprint, *, simulated: bool = False) -> str:
     """Return the chip in Yosys's language."""
+    return "\n".join(chip_modules(blueprint, simulated=simulated).values())
+
+
+def chip_modules(blueprint: Blueprint, *, simulated: bool = False) -> dict[str, str]:
+    """Return every kind of block of the chip in Yosys's language; those inside a block come before it."""
     return to_rtlil(Chip(blueprint, simulated=simulated))
 
 

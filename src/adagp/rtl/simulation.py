@@ -2,7 +2,8 @@
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,12 +14,13 @@ import numpy as np
 
 from adagp.errors import ToolError
 from adagp.rtl.chip import Blueprint, Chip
-from adagp.rtl.core import SLICE
+from adagp.rtl.core import COUNTERS, SLICE
 from adagp.rtl.formats import Words
 from adagp.rtl.instructions import Store
 from adagp.rtl.netlist import chip_rtlil, to_verilog
 from adagp.rtl.tools import digest, kept, run, verilator
 
+Job = Callable[[Any], Awaitable[None]]
 LIMIT = 50_000_000
 """Cycles after which a program that has not halted never will."""
 
@@ -165,27 +167,97 @@ class InterpretedChip(SimulatedChip):
         from amaranth.sim import Simulator
 
         self.chip = Chip(blueprint, simulated=True)
-        self._todo: list[Any] = []
+        self._jobs: list[Job] = []
         self._simulator = Simulator(self.chip)
         self._simulator.add_clock(1e-8)
         self._simulator.add_testbench(self._work)
-        self._waves = self._simulator.write_vcd(str(vcd)) if vcd is not None else None
-        self._result: Any = None
-        self._open = False
+        self._waves = ExitStack()
+        if vcd is not None:
+            self._waves.enter_context(self._simulator.write_vcd(str(vcd)))
 
     async def _work(self, context: Any) -> None:
-        self._simulator.reset if False else None
-        for job in self._todo:
-            await job(context)
+        """Do the jobs that are waiting; let the clock run while there is none."""
+        while True:
+            if self._jobs:
+                await self._jobs[0](context)
+                self._jobs.pop()
+            else:
+                await context.tick()
+
+    def _do(self, job: Job) -> None:
+        self._jobs.append(job)
+        while self._jobs:
+            self._simulator.advance()
+
+    def _point(self, context: Any, core: int, memory: Store, lane: int) -> None:
+        context.set(self.chip.host_core, core)
+        context.set(self.chip.host_memory, int(memory))
+        context.set(self.chip.host_lane, lane)
 
     def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
-        raise NotImplementedError
+        async def job(context: Any) -> None:
+            self._point(context, core, memory, lane)
+            context.set(self.chip.host_write, 1)
+            for place, word in enumerate(words):
+                context.set(self.chip.host_address, address + place)
+                context.set(self.chip.host_in, int(word))
+                await context.tick()
+            context.set(self.chip.host_write, 0)
+
+        self._do(job)
 
     def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
-        raise NotImplementedError
+        found: list[int] = []
+
+        async def job(context: Any) -> None:
+            self._point(context, core, memory, lane)
+            context.set(self.chip.host_read, 1)
+            for place in range(count):
+                context.set(self.chip.host_address, address + place)
+                await context.tick()
+                found.append(context.get(self.chip.host_out))
+            context.set(self.chip.host_read, 0)
+
+        self._do(job)
+        return np.array(found, np.int64)
 
     def run(self, limit: int = LIMIT) -> Counts:
-        raise NotImplementedError
+        entered: list[int] = []
+        left: list[int] = []
+
+        async def job(context: Any) -> None:
+            chip = self.chip
+            context.set(chip.start, 1)
+            await context.tick()
+            context.set(chip.start, 0)
+            for cycle in range(limit):
+                await context.tick()
+                if context.get(chip.array_step) and not entered:
+                    entered.append(cycle)
+                if context.get(chip.array_leaves):
+                    left[:] = [cycle]
+                if context.get(chip.halted):
+                    break
+            self._counts = [context.get(getattr(chip, name)) for name in (*COUNTERS, "predictor_cycles")]
+
+        self._do(job)
+        return Counts(*self._counts, span=left[0] - entered[0] if left else 0)
 
     def _program(self, core: int, address: int, place: int, word: int) -> None:
-        raise NotImplementedError
+        async def job(context: Any) -> None:
+            chip = self.chip
+            for signal, value in (
+                (chip.host_core, core),
+                (chip.program_address, address),
+                (chip.program_slice, place),
+                (chip.program_in, word),
+                (chip.program_write, 1),
+            ):
+                context.set(signal, value)
+            await context.tick()
+            context.set(chip.program_write, 0)
+
+        self._do(job)
+
+    def close(self) -> None:
+        self._waves.close()
