@@ -12,7 +12,7 @@ import pytest
 import adagp
 
 ROOT = Path(adagp.__file__).parent
-HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "jinja2", "vl_convert")
+HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "jinja2", "vl_convert", "amaranth")
 
 FOUNDATION = {"errors", "registry", "plan", "statistics", "options", "references", "methods", "plugins", "_version"}
 """May be imported from everywhere."""
@@ -47,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "workloads": {"data", "hw", "models", "trace"},
     "model_table": {"models", "predictor", "sites"},
     "figures": {"hw", "pipe", "run"},
+    "rtl": {"hw"},
     "report": {"figures", "hw", "models", "pipe", "run", "workloads"},
 }
 """The rooms that each room may import, besides itself and the foundation."""
@@ -54,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
 FREE = {"compare", "reproduce", "demo", "cli", "__main__"}
 """Rooms that put others together: they may import every room but the command line."""
 
-TORCH_FREE = (*sorted(FOUNDATION), "schedules", "run", "hw", "pipe")
+TORCH_FREE = (*sorted(FOUNDATION), "schedules", "run", "hw", "pipe", "rtl")
 """Rooms none of whose files imports torch, not even inside a function."""
 
 

@@ -12,13 +12,22 @@ from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Block", "Netlist", "In", "Out", "place", "to_rtlil"]
+__all__ = ["Block", "In", "Netlist", "Out", "place", "port_bits", "to_rtlil"]
 
 
 class Block(wiring.Component):
     """A component whose ports are plain signals. Blocks of one `kind` must be equal but for what comes in by ports."""
 
     kind: str = "block"
+
+
+def port_bits(block: Block) -> dict[str, tuple[str, int]]:
+    """Return the ports of a block that nothing else is done with: direction and width."""
+    block._MustUse__used = True
+    return {
+        name: ("in" if member.flow is In else "out", len(getattr(block, name)))
+        for name, member in block.signature.members.items()
+    }
 
 
 @dataclass

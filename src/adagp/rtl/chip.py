@@ -1,9 +1,9 @@
 """The four designs as chips: which cores there are, and what joins them to each other and to the outside.
 
-    baseline     one core
-    low          one core, and a port to off-chip memory: the predictor's weights come and go through it
-    efficient    one core whose columns have a further bank each, for the predictor's weights
-    max          a core for the layers and a smaller one for the predictor, which meet to exchange means and gradients
+baseline     one core
+low          one core, and a port to off-chip memory: the predictor's weights come and go through it
+efficient    one core whose columns have a further bank each, for the predictor's weights
+max          a core for the layers and a smaller one for the predictor, which meet to exchange means and gradients
 """
 
 from dataclasses import dataclass
@@ -31,12 +31,18 @@ class Blueprint:
         """All cores, the layers' first."""
         return (self.core,) if self.predictor is None else (self.core, self.predictor)
 
+    @property
+    def memory_bits(self) -> int:
+        """Bits of all banks and programs."""
+        return sum(one.memory_bits for one in self.cores)
+
 
 class Chip(Block):
     """A whole chip. `start` starts the programs of all cores, `halted` says that they have stopped.
 
-    The host reaches core `host_core`, whose memories are read and written while it is halted: a request in one cycle, the word in the
-    next. Where a chip is `simulated` it has counters, and off-chip memory is a part of it, which the host sees as core 1.
+    The host reaches core `host_core`, whose memories are read and written while it is halted: a request in one cycle, the
+    word in the next. Where a chip is `simulated` it has counters, and off-chip memory is a part of it, which the host sees
+    as core 1.
     """
 
     kind = "chip"

@@ -95,7 +95,9 @@ class Code:
             self.used[bank] = here + needed
         return Matrix(memory, start + here, lines, extent, lanes)
 
-    def array(self, mode: Mode, down: int, across: int, stream: int, row: Matrix, column: Matrix, stays: Matrix) -> None:
+    def array(
+        self, mode: Mode, down: int, across: int, stream: int, row: Matrix, column: Matrix, stays: Matrix
+    ) -> None:
         """Run a product, weight stationary: the operation that has this mode."""
         operation = {
             Mode.ACROSS: Operation.FORWARD,

@@ -12,8 +12,8 @@ from adagp.rtl.element import Element
 from adagp.rtl.elements import ElementUnit, is_here, is_remote, request
 from adagp.rtl.instructions import Opcode, Store
 from adagp.rtl.lane import Lane
-from adagp.rtl.sizes import CoreSizes
 from adagp.rtl.sequencer import Sequencer
+from adagp.rtl.sizes import CoreSizes
 
 SLICE = 32
 """Bits of an instruction that are written at a time."""
@@ -164,9 +164,7 @@ class Core(Block):
         sizes = self.sizes
         word, counter = Signal(self.slices * SLICE), Signal(range(sizes.program_words))
         for slice_ in range(self.slices):
-            m.submodules[f"program_{slice_}"] = bank = Memory(
-                shape=unsigned(SLICE), depth=sizes.program_words, init=[]
-            )
+            m.submodules[f"program_{slice_}"] = bank = Memory(shape=unsigned(SLICE), depth=sizes.program_words, init=[])
             reader, writer = bank.read_port(), bank.write_port()
             m.d.comb += [
                 reader.addr.eq(counter),

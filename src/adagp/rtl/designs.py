@@ -24,8 +24,9 @@ def make_blueprint(
 ) -> Blueprint:
     """Return the blueprint of a design.
 
-    The default banks are for 12 x 15 PEs of 16 bits: about the 512 kilobytes of adagp.hw's global buffer, and the predictor's weights
-    for a layer of 4,608 inputs (3 x 3 of 512 channels), over the 15 columns. `max` has them in its own core's banks.
+    The default banks are for 12 x 15 PEs of 16 bits: about the 512 kilobytes of adagp.hw's global buffer, and the
+    predictor's weights for a layer of 4,608 inputs (3 x 3 of 512 channels), over the 15 columns. `max` has these in its
+    own core's banks.
     """
     if design not in DESIGNS:
         raise unknown_name("design in hardware", design, DESIGNS)

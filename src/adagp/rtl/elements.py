@@ -112,7 +112,9 @@ class ElementUnit(Block):
     def _walk(self, m: Module, name: str, job: Any, level: Any, running: Any) -> Position:
         """Return the place of an operand, which moves with the loops; where each loop began is remembered."""
         here, inner, middle = (
-            Position(Signal(self.lane_bits, name=f"{name}_lane{n}"), Signal(self.sizes.address_bits, name=f"{name}_at{n}"))
+            Position(
+                Signal(self.lane_bits, name=f"{name}_lane{n}"), Signal(self.sizes.address_bits, name=f"{name}_at{n}")
+            )
             for n in range(3)
         )
         lane = Mux(level == 2, here.lane, Mux(level == 1, inner.lane, middle.lane))
@@ -153,14 +155,14 @@ class ElementUnit(Block):
         m.d.sync += [began.eq(begins), ended.eq(ends), kept.eq(written)]
         holds_sums = job.first_memory[0]
         first = Mux(holds_sums, self.first_sum, gates.promote(m, number, self.first_value))
-        start = Mux(
-            job.start == int(Start.FIRST), first, Mux((job.start == int(Start.RUNNING)) & ~began, sums, 0)
-        )
+        start = Mux(job.start == int(Start.FIRST), first, Mux((job.start == int(Start.RUNNING)) & ~began, sums, 0))
         addend, total, shown = (Signal(number.sum_bits) for _ in range(3))
         m.d.comb += [
             addend.eq(start),
             # Times zero is a plain copy, of infinities and signed zeros too.
-            total.eq(Mux(job.factor.any(), gates.multiply_add(m, number, job.factor, self.second_value, addend), addend)),
+            total.eq(
+                Mux(job.factor.any(), gates.multiply_add(m, number, job.factor, self.second_value, addend), addend)
+            ),
         ]
         hidden = job.gate & ~gates.positive(number, self.second_value)
         m.d.comb += shown.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, total), total)))

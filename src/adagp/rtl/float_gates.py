@@ -1,4 +1,4 @@
-"""IEEE 754 multiplication, addition and rounding in gates: to nearest, ties to even, with subnormals, infinities and one NaN."""
+"""IEEE 754 multiplication, addition and rounding in gates: ties to even, with subnormals, infinities and one NaN."""
 
 from dataclasses import dataclass
 from typing import Any

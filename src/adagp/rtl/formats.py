@@ -84,26 +84,32 @@ class Integers(NumberFormat):
 
     @property
     def longest_sum(self) -> int:
+        """Products that a sum takes for certain."""
         return 1 << GUARD_BITS
 
     def encode(self, reals: Any) -> Words:
+        """Return the nearest values."""
         limit = 1 << (self.value_bits - 1)
         scaled = np.floor(np.asarray(reals, np.float64) * (1 << self.fraction) + 0.5)
         return _unsigned(np.clip(scaled, -limit, limit - 1).astype(np.int64), self.value_bits)
 
     def decode(self, values: Words) -> Reals:
+        """Return what values stand for."""
         result: Reals = _signed(values, self.value_bits) / (1 << self.fraction)
         return result
 
     def decode_sums(self, sums: Words) -> Reals:
+        """Return what sums stand for."""
         result: Reals = _signed(sums, self.sum_bits) / (1 << 2 * self.fraction)
         return result
 
     def multiply_add(self, left: Words, right: Words, sums: Words) -> Words:
+        """Return the sums plus the products."""
         product = _signed(left, self.value_bits) * _signed(right, self.value_bits)
         return _unsigned(_signed(sums, self.sum_bits) + product, self.sum_bits)
 
     def promote(self, values: Words) -> Words:
+        """Return values as sums."""
         return _unsigned(_signed(values, self.value_bits) << self.fraction, self.sum_bits)
 
     def convert(self, sums: Words) -> Words:
@@ -114,9 +120,11 @@ class Integers(NumberFormat):
         return _unsigned(np.clip(rounded, -limit, limit - 1), self.value_bits)
 
     def positive(self, values: Words) -> NDArray[np.bool_]:
+        """Tell which values are above zero."""
         return _signed(values, self.value_bits) > 0
 
     def relu(self, sums: Words) -> Words:
+        """Return sums with zero for what is below it."""
         return np.where(_signed(sums, self.sum_bits) < 0, 0, sums)
 
 
@@ -132,23 +140,30 @@ class Floats(NumberFormat):
 
     @property
     def longest_sum(self) -> None:
+        """Products that a sum takes for certain."""
         return None
 
     def encode(self, reals: Any) -> Words:
+        """Return the nearest values."""
         with np.errstate(over="ignore"):
             return self.convert(_bits(np.asarray(reals, np.float64).astype(np.float32)))
 
     def decode(self, values: Words) -> Reals:
+        """Return what values stand for."""
         return self.decode_sums(self.promote(values))
 
     def decode_sums(self, sums: Words) -> Reals:
-        return _reals(sums).astype(np.float64)
+        """Return what sums stand for."""
+        with np.errstate(invalid="ignore"):  # of NaNs that signal
+            return _reals(sums).astype(np.float64)
 
     def multiply_add(self, left: Words, right: Words, sums: Words) -> Words:
+        """Return the sums plus the products."""
         with np.errstate(all="ignore"):
             return _bits(_reals(sums) + _reals(self.promote(left)) * _reals(self.promote(right)))
 
     def promote(self, values: Words) -> Words:
+        """Return values as sums."""
         if self.mantissa_bits == 23:
             return values
         if self.exponent_bits == 8:
@@ -156,6 +171,7 @@ class Floats(NumberFormat):
         return _bits(np.array(values, np.uint16, order="C").view(np.float16).astype(np.float32))
 
     def convert(self, sums: Words) -> Words:
+        """Return the nearest values."""
         if self.mantissa_bits == 23:
             return sums
         if self.exponent_bits == 8:
@@ -167,9 +183,11 @@ class Floats(NumberFormat):
         return np.where(np.isnan(half), 0x7E00, half.view(np.uint16).astype(np.int64))
 
     def positive(self, values: Words) -> NDArray[np.bool_]:
+        """Tell which values are above zero."""
         return _reals(self.promote(values)) > 0
 
     def relu(self, sums: Words) -> Words:
+        """Return sums with zero for what is below it."""
         return np.where(_reals(sums) > 0, sums, 0)
 
 

@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Mux, Signal, signed
 
 from adagp.rtl import float_gates
 from adagp.rtl.float_gates import SINGLE, FloatKind
-from adagp.rtl.formats import Floats, NumberFormat, Integers
+from adagp.rtl.formats import Floats, Integers, NumberFormat
 
 Gates = Any
 

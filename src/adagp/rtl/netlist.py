@@ -23,7 +23,9 @@ def to_verilog(text: str) -> str:
     def make(work: Path) -> None:
         (work / "chip.il").write_text(text, encoding="utf-8")
         write = "write_verilog -noattr -norename chip.v"
-        yosys(["read_rtlil chip.il", "proc -nomux -norom", "memory_collect", write], work)
+        # Banks are written before they are read: what they begin with, a line a word, can be left out.
+        blank = "delete t:$meminit t:$meminit_v2"
+        yosys(["read_rtlil chip.il", "proc -nomux -norom", blank, "memory_collect", write], work)
         (work / "chip.il").unlink()
 
     return (kept(f"verilog-{digest(text)}", make) / "chip.v").read_text(encoding="utf-8")

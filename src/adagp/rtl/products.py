@@ -98,9 +98,7 @@ def _value_words(mapping: Mapping, column_words: int, stationary_words: int) -> 
     return column_words, 0
 
 
-def run_product(
-    chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words]
-) -> tuple[Words, Counts]:
+def run_product(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words]) -> tuple[Words, Counts]:
     """Write the factors into the chip, run the product and return the sums with what it took.
 
     `matrices` are in the layout of the forward product: x is rows x depth, w depth x columns, y rows x columns.
@@ -150,7 +148,9 @@ def _store(chip: SimulatedChip, memory: Store, base: int, matrix: Words) -> None
 def fetch(chip: SimulatedChip, memory: Store, base: int, shape: tuple[int, int], core: int = 0) -> Words:
     """Return a matrix from its banks, the index of its lane first."""
     lanes = _lane_count(chip, memory, core)
-    lines = [chip.read(core, memory, line % lanes, base + line // lanes * shape[1], shape[1]) for line in range(shape[0])]
+    lines = [
+        chip.read(core, memory, line % lanes, base + line // lanes * shape[1], shape[1]) for line in range(shape[0])
+    ]
     return np.array(lines, np.int64).reshape(shape)
 
 

@@ -133,7 +133,9 @@ class Sequencer(Block):
         self._delay(m, early_column, self.column_write, rows + 1)
         return m
 
-    def _stream(self, m: Module, job: Any, row: Any, column: Any, first_down: Any, first_across: Any, last: Any) -> None:
+    def _stream(
+        self, m: Module, job: Any, row: Any, column: Any, first_down: Any, first_across: Any, last: Any
+    ) -> None:
         down, across = job.mode == int(Mode.DOWN), job.mode == int(Mode.ACROSS)
         m.d.comb += [
             self.busy.eq(1),

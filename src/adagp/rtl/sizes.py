@@ -50,3 +50,11 @@ class CoreSizes:
     def encoding(self) -> Encoding:
         """How instructions are packed."""
         return Encoding(self.address_bits, self.lane_bits, self.number.value_bits)
+
+    @property
+    def memory_bits(self) -> int:
+        """Bits of all banks, and of the program."""
+        lanes, number = self.array.rows + self.array.columns, self.number
+        values = lanes * self.value_words + self.array.columns * self.predictor_words
+        sums = lanes * self.sum_words
+        return values * number.value_bits + sums * number.sum_bits + self.program_words * self.encoding.bits

@@ -1,7 +1,7 @@
 """Synthesis by Yosys: each kind of block once, counted as often as it is there; kept by a digest of its netlist.
 
-Targets are Xilinx's 7 series (`xc7`: LUTs, registers, DSPs, block RAMs) and any Liberty file (cells and their area; memories stay
-bits there, since such libraries have no SRAM).
+Targets are Xilinx's 7 series (`xc7`: LUTs, registers, DSPs, block RAMs) and any Liberty file (cells and their area; memories
+are counted in bits there, since such libraries have no SRAM).
 """
 
 import json
@@ -19,9 +19,18 @@ from adagp.rtl.tools import digest, kept, yosys
 
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
 """Where Debian's package qflow-tech-osu018 has its cells, of 180 nm."""
-_LUT_CELLS = {"RAM32X1D": 2, "RAM64X1D": 2, "RAM128X1D": 4, "RAM32M": 4, "RAM64M": 4, "SRL16E": 1, "SRLC32E": 1, "INV": 1}
+_LUT_CELLS = {
+    "RAM32X1D": 2,
+    "RAM64X1D": 2,
+    "RAM128X1D": 4,
+    "RAM32M": 4,
+    "RAM64M": 4,
+    "SRL16E": 1,
+    "SRLC32E": 1,
+    "INV": 1,
+}
 """Look-up tables of what is made of them besides LUT1 to LUT6."""
-RESOURCES = ("lut", "ff", "dsp", "ramb36", "ramb18")
+FPGA_RESOURCES, CELL_RESOURCES = ("lut", "ff", "dsp", "ramb36", "ramb18"), ("cells", "area")
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,10 @@ def synthesize_kind(texts: Mapping[str, str], kind: str, target: Target) -> Kind
 def _script(kind: str, target: Target) -> list[str]:
     if target.liberty is None:
         without = "" if target.dsp else " -nodsp"
-        return [f"synth_xilinx -family xc7 -top {kind} -flatten -noiopad -noclkbuf{without}", "tee -o stat.json stat -json"]
+        return [
+            f"synth_xilinx -family xc7 -top {kind} -flatten -noiopad -noclkbuf{without}",
+            "tee -o stat.json stat -json",
+        ]
     return [
         f"hierarchy -top {kind}",
         "proc",
@@ -149,9 +161,7 @@ def _report(found: Mapping[str, Any], others: list[str], target: Target) -> Kind
     if target.liberty is not None:
         logic = {name: value for name, value in cells.items() if not name.startswith("$")}
         area = float(found.get("area", 0.0))
-        return KindReport(
-            {"cells": sum(logic.values()), "area": area, "memory_bits": float(found["num_memory_bits"])}, inside
-        )
+        return KindReport({"cells": sum(logic.values()), "area": area}, inside)
     luts = sum(value * _LUT_CELLS.get(name, name.startswith("LUT")) for name, value in cells.items())
     return KindReport(
         {

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from adagp.hw.dataflows import array_cost
-from adagp.rtl.chip import Blueprint
 from adagp.rtl.formats import Words
 from adagp.rtl.golden import golden_batch
 from adagp.rtl.instructions import Store
@@ -28,7 +27,8 @@ class BatchResult:
     @property
     def differences(self) -> dict[str, int]:
         """Words that differ, by matrix."""
-        pairs = {f"layer {place + 1}": pair for place, pair in enumerate(zip(self.state.weights, self.golden.weights, strict=True))}
+        weights = zip(self.state.weights, self.golden.weights, strict=True)
+        pairs = {f"layer {place + 1}": pair for place, pair in enumerate(weights)}
         pairs |= {name: (getattr(self.state, name), getattr(self.golden, name)) for name in ("kernel", "readout")}
         return {name: int(np.count_nonzero(ours != golden)) for name, (ours, golden) in pairs.items()}
 
@@ -61,9 +61,7 @@ def run_batch(chip: SimulatedChip, network: SmallNetwork, state: State, phase: s
 
 def _read(chip: SimulatedChip, job: Job, state: State) -> State:
     """Return what is on the chip after a batch."""
-    weights = tuple(
-        fetch(chip, place.memory, place.base, (place.lines, place.extent)).T for place in job.weights
-    )
+    weights = tuple(fetch(chip, place.memory, place.base, (place.lines, place.extent)).T for place in job.weights)
     kernel, readout = state.kernel, state.readout
     if job.kernel is not None and job.readout is not None:
         if chip.blueprint.design == "low":
@@ -79,12 +77,3 @@ def _read(chip: SimulatedChip, job: Job, state: State) -> State:
 
 def _cut(text: Words, kernel: Words, readout: Words) -> tuple[Words, Words]:
     return text[: kernel.size].reshape(kernel.T.shape).T, text[kernel.size :].reshape(readout.T.shape).T
-
-
-def blueprint_words(blueprint: Blueprint) -> int:
-    """Return the words of all banks of a chip."""
-    total = 0
-    for sizes in blueprint.cores:
-        lanes = sizes.array.rows + sizes.array.columns
-        total += lanes * (sizes.value_words + sizes.sum_words) + sizes.array.columns * sizes.predictor_words
-    return total
