@@ -1,6 +1,7 @@
 """Simulated chips that tests share: one for each number format, each of another shape."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ ARRAYS = {"int8": Array(4, 4), "int16": Array(2, 5), "bf16": Array(3, 2), "fp16"
 
 
 def small_blueprint(name: str) -> Blueprint:
-    words = {"value_words": 1024, "sum_words": 16384, "program_words": 4}
+    words: dict[str, Any] = {"value_words": 1024, "sum_words": 16384, "program_words": 4}
     return make_blueprint("baseline", ARRAYS[name], FORMATS[name], **words)
 
 

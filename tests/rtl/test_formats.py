@@ -128,7 +128,7 @@ def test_unknown_format() -> None:
 
 
 def encoded(number: NumberFormat, reals: list[float]) -> list[float]:
-    return number.decode(number.encode(reals)).tolist()
+    return [float(one) for one in number.decode(number.encode(reals))]
 
 
 def test_encoding_takes_the_nearest() -> None:

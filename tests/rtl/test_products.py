@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def test_cycles_are_scale_sims(dataflow: str, folds: tuple[int, int], cycles: st
 
 
 def test_amaranths_own_simulator_agrees() -> None:
-    words = {"value_words": 64, "sum_words": 64, "program_words": 4}
+    words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
     chip = InterpretedChip(make_blueprint("baseline", Array(2, 3), FORMATS["int8"], **words))
     for place, (dataflow, operation) in enumerate((one, other) for one in PLACEMENTS for other in OPERATIONS):
         check(chip, dataflow, operation, (3, 4, 5), place)
@@ -84,7 +85,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_a_fault_in_the_pe_is_found(fault: str) -> None:
     """One cell of the PE exchanged for another: some product is no longer right."""
-    words = {"value_words": 64, "sum_words": 64, "program_words": 4}
+    words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
     blueprint = make_blueprint("baseline", Array(2, 3), FORMATS["int8"], **words)
     texts = chip_modules(blueprint, simulated=True)
     was, becomes = (f"cell {kind} " for kind in FAULTS[fault])
@@ -97,7 +98,7 @@ def test_a_fault_in_the_pe_is_found(fault: str) -> None:
 
 
 def test_waves_are_written(tmp_path: Path) -> None:
-    words = {"value_words": 64, "sum_words": 64, "program_words": 4}
+    words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
     blueprint = make_blueprint("baseline", Array(2, 2), FORMATS["int8"], **words)
     report = check_product(blueprint, "ws", "forward", (3, 2, 2), vcd=tmp_path / "wave.vcd")
     assert report["equal"]

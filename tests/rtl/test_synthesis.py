@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.synthesis import OSU018, parse_target, synthesize
 
-WORDS = {"value_words": 1024, "sum_words": 1024, "predictor_words": 1024, "program_words": 64}
+WORDS: dict[str, Any] = {"value_words": 1024, "sum_words": 1024, "predictor_words": 1024, "program_words": 64}
 
 
 def test_fpga_resources() -> None:

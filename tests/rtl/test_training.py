@@ -92,9 +92,9 @@ def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
         predictor.convolution.weight.copy_(torch.tensor(kernel))
         predictor.convolution.bias.zero_()
         predictor.readout.weight.copy_(torch.tensor(number.decode(state.readout).T))
-    inputs = torch.tensor(number.decode(state.inputs), dtype=torch.float32)
+    samples = torch.tensor(number.decode(state.inputs), dtype=torch.float32)
     targets = torch.tensor(number.decode(state.targets), dtype=torch.float32)
-    trainer.step(inputs, targets, lambda output, wanted: ((output - wanted) ** 2).sum() / 2)
+    trainer.step(samples, targets, lambda output, wanted: ((output - wanted) ** 2).sum() / 2)
     return [site.weight.detach() for site in sites]
 
 

@@ -72,7 +72,7 @@ def _synthesised_increases(section: Section, name: str, parts: Mapping[str, Part
     found = {design: place.result(part).get("totals") for design, part in parts.items()}
     verdicts = []
     for design in PREDICTING:
-        number = Number(_percent_more(section, name, design), 2.0, "% more", section.number(name, design).source)
+        number = Number(_percent_more(section, name, design), "% more", section.number(name, design).source, 2.0)
         ours, base = found[design], found["baseline"]
         more = None if ours is None or base is None else 100 * (ours[OURS[name]] / base[OURS[name]] - 1)
         reason = "the published chip is larger around its PEs, so that the same additions are a smaller share"
