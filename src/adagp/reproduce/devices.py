@@ -24,7 +24,7 @@ BLOCK_BITS = 36 * 1024
 """Of one RAMB36."""
 NO_POWER = Terms(reduced="power was not measured")
 OTHER_CHIP = Terms(
-    unlike="another chip: the paper states neither the number format nor the buffers, and its counts hold more than the array"
+    unlike="another chip: the paper states neither the number format, nor the buffers, nor what else is counted"
 )
 OURS = {"lut": "lut", "registers": "ff", "ramb36": "ramb36", "ramb18": "ramb18", "dsp48": "dsp", "area": "area"}
 """Published resources by the names of ours."""
@@ -75,7 +75,7 @@ def _synthesised_increases(section: Section, name: str, parts: Mapping[str, Part
         number = Number(_percent_more(section, name, design), "% more", section.number(name, design).source, 2.0)
         ours, base = found[design], found["baseline"]
         more = None if ours is None or base is None else 100 * (ours[OURS[name]] / base[OURS[name]] - 1)
-        reason = "the published chip is larger around its PEs, so that the same additions are a smaller share"
+        reason = "most of our chip is PEs; what the published one has around them is not stated"
         terms = Terms(reduced="synthesis tools are missing" if more is None else reason)
         verdicts.append(compare(f"{name} of our {design} over our baseline", number, more, "measured", terms))
     return verdicts
