@@ -14,7 +14,9 @@ from benchmarks.measure import Ratio
 def cycles_against_model(products: int = 200) -> Ratio:
     """Return the share of products, over three dataflows and three operations, whose cycles or accesses are not the model's."""
     rng = np.random.default_rng(0)
-    blueprint = make_blueprint("baseline", Array(4, 5), FORMATS["int16"], value_words=1024, sum_words=1024, program_words=4)
+    blueprint = make_blueprint(
+        "baseline", Array(4, 5), FORMATS["int16"], value_words=1024, sum_words=1024, program_words=4
+    )
     wrong = cycles = 0
     with simulate_chip(blueprint) as chip:
         for place in range(products):

@@ -255,7 +255,7 @@ class InterpretedChip(SimulatedChip):
             self._counts = [context.get(getattr(chip, name)) for name in (*COUNTERS, "predictor_cycles")]
 
         self._do(job)
-        return Counts(*self._counts, left[0] - entered[0] if left else 0)
+        return Counts(*self._counts, *[left[0] - entered[0] if left else 0])
 
     def _program(self, core: int, address: int, place: int, word: int) -> None:
         async def job(context: Any) -> None:
