@@ -18,6 +18,7 @@ from benchmarks import engine, tools
 from benchmarks.allocator import kept_memory
 from benchmarks.measure import Clock, Ratio
 from benchmarks.memory import gp_memory
+from benchmarks.rtl import cycles_against_model
 from benchmarks.subjects import Subject
 
 SUBJECTS = {
@@ -80,6 +81,7 @@ def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[
     yield "feedback", lambda: engine.feedback(clock)
     yield "compiled", lambda: engine.compiled(clock)
     yield "accelerator", lambda: tools.accelerator(clock)
+    yield "rtl", lambda: [cycles_against_model()]
     yield "pipeline", lambda: tools.pipeline(clock)
     yield "command line", lambda: tools.command_line(clock.rounds)
     yield "data", lambda: [_data_loading(clock)]

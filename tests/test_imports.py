@@ -23,6 +23,7 @@ HEAVY = (
     "transformers",
     "wandb",
     "mlflow",
+    "amaranth",
 )
 
 FOUNDATION = {"errors", "registry", "plan", "statistics", "options", "references", "methods", "plugins", "_version"}
@@ -62,6 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "workloads": {"data", "hw", "models", "trace"},
     "model_table": {"models", "predictor", "sites"},
     "figures": {"hw", "pipe", "run"},
+    "rtl": {"hw"},
     "report": {"figures", "hw", "models", "pipe", "run", "workloads"},
 }
 """The rooms that each room may import, besides itself and the foundation."""
@@ -69,7 +71,7 @@ ALLOWED: dict[str, set[str]] = {
 FREE = {"compare", "reproduce", "demo", "cli", "__main__"}
 """Rooms that put others together: they may import every room but the command line."""
 
-TORCH_FREE = (*sorted(FOUNDATION), "schedules", "run", "hw", "pipe")
+TORCH_FREE = (*sorted(FOUNDATION), "schedules", "run", "hw", "pipe", "rtl")
 """Rooms none of whose files imports torch, not even inside a function."""
 
 

@@ -36,6 +36,10 @@ class RunError(AdagpError, RuntimeError):
     """A run folder or checkpoint cannot be read, written or continued."""
 
 
+class ToolError(AdagpError, RuntimeError):
+    """A program that is needed is not installed, or could not do its work."""
+
+
 def unknown_name(kind: str, given: str, options: Iterable[str]) -> OptionError:
     """Return the error for a name that is not among `options`, with the nearest match if there is one."""
     names = sorted(options)

@@ -138,7 +138,13 @@ def test_a_fixed_ratio_that_is_better_refutes_the_ladder(pretend: Pretend) -> No
 def test_hardware_tables_say_what_was_not_done(tmp_path: Path, pretend: Pretend) -> None:
     experiment = EXPERIMENTS["adagp-table4"]
     outcome = experiment.conclude("quick", pretend(experiment, "quick"))
-    assert verdict(outcome, "lut, max").reason == "adagp has no FPGA or ASIC synthesis"
+    assert verdict(outcome, "lut, max").ours == 1030
+    assert verdict(outcome, "lut, max").verdict == "not comparable"
+    assert verdict(outcome, "lut of our efficient over our baseline").ours == pytest.approx(2)
+    assert verdict(outcome, "lut of our efficient over our baseline").verdict == "outside"  # of 4.5 % within 2
+    # 100 LUTs outside the PEs; 166 of the 180 PEs have a DSP.
+    assert verdict(outcome, "LUTs with int16 PEs and at most 166 DSPs in them").ours == 100 + 166 * 10 + 14 * 30
+    assert verdict(outcome, "watts, max").reason == "power was not measured"
     assert verdict(outcome, "sum of the components, max").difference == pytest.approx(-0.119)
     assert verdict(outcome, "watts of efficient over the baseline").verdict == "within"
     assert verdict(outcome, "blocks of the largest predictor's memory").ours == 1  # 16,000 bits

@@ -15,6 +15,7 @@ from adagp.cli.options import with_options
 from adagp.cli.pipeline import pipeline
 from adagp.cli.report import report
 from adagp.cli.reproduce import reproduce
+from adagp.cli.rtl import rtl
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
@@ -43,6 +44,7 @@ def make_app() -> typer.Typer:
     options: dict[object, Iterable[Option]] = {train: known, compare: compared, explore: AXIS_OPTIONS}
     for command in COMMANDS:
         app.command(epilog=EPILOG)(with_options(command, options[command]) if command in options else command)
+    app.add_typer(rtl)
     app.callback()(root)
     return app
 

@@ -1,0 +1,79 @@
+"""Our own chips, synthesised: the parts behind Tables 4 and 5."""
+
+from typing import Any
+
+from adagp.errors import ToolError
+from adagp.reproduce.parts import Part, Place
+
+DESIGNS = ("baseline", "low", "efficient", "max")
+FORMATS = ("int16", "bf16", "fp32")
+ARRAY, PREDICTOR_ARRAY = "12x15", "8x10"
+ELEMENTS = 180
+
+
+def synthesize_design(part: Part, place: Place) -> dict[str, Any]:
+    """Synthesise one design; where a tool is missing, the result says which."""
+    from adagp.errors import OptionError
+    from adagp.hw.array import parse_array
+    from adagp.rtl.tools import need_amaranth
+
+    options = part.options
+    try:
+        need_amaranth()
+        from adagp.rtl.designs import make_blueprint
+        from adagp.rtl.formats import find_format
+        from adagp.rtl.synthesis import parse_target, synthesize
+
+        beside = parse_array(PREDICTOR_ARRAY)
+        array, number = parse_array(ARRAY), find_format(options["format"])
+        blueprint = make_blueprint(options["design"], array, number, predictor_array=beside)
+        found = synthesize(blueprint, parse_target(options["target"]))
+    except (ToolError, OptionError) as error:
+        return {"missing": str(error)}
+    return {"totals": found.totals, "memory_bits": blueprint.memory_bits, "element": dict(found.modules["element"])}
+
+
+def synthesize_element(part: Part, place: Place) -> dict[str, Any]:
+    """Synthesise one PE of a number format, with or without DSPs."""
+    from adagp.hw.array import parse_array
+    from adagp.rtl.tools import need_amaranth
+
+    options = part.options
+    try:
+        need_amaranth()
+        from adagp.rtl.designs import make_blueprint
+        from adagp.rtl.formats import find_format
+        from adagp.rtl.netlist import chip_modules
+        from adagp.rtl.synthesis import Target, synthesize_kind
+
+        blueprint = make_blueprint("baseline", parse_array(ARRAY), find_format(options["format"]))
+        found = synthesize_kind(chip_modules(blueprint), "element", Target(dsp=options["dsp"]))
+    except ToolError as error:
+        return {"missing": str(error)}
+    return {"element": dict(found.resources)}
+
+
+def design_parts(target: str) -> dict[str, Part]:
+    """Return the part of each design for a target."""
+    return {
+        design: Part(
+            synthesize_design, f"{target}-{design}", {"target": target, "design": design, "format": "int16"}, 60
+        )
+        for design in DESIGNS
+    }
+
+
+def element_parts() -> dict[tuple[str, bool], Part]:
+    """Return the part of each format's PE, with and without DSPs."""
+    return {
+        (name, dsp): Part(synthesize_element, f"{name}-{'dsp' if dsp else 'lut'}", {"format": name, "dsp": dsp}, 20)
+        for name in FORMATS
+        for dsp in (True, False)
+    }
+
+
+def limited_luts(rest: float, with_dsp: dict[str, float], without: dict[str, float], dsps: int) -> float:
+    """Return the LUTs of a chip with `rest` outside its PEs, if only so many DSPs may be used for the PEs."""
+    each = with_dsp["dsp"]
+    lucky = min(ELEMENTS, int(dsps // each)) if each else 0
+    return rest + lucky * with_dsp["lut"] + (ELEMENTS - lucky) * without["lut"]

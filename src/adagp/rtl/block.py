@@ -1,0 +1,66 @@
+"""Blocks: Amaranth components of which a machine has many alike.
+
+In Amaranth's own simulator each block is a part of its parent. For Verilog, every **kind** of block becomes one module that
+is instantiated as often as it is there; so it is written, compiled and synthesised once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from amaranth.back import rtlil
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Block", "In", "Netlist", "Out", "place", "port_bits", "to_rtlil"]
+
+
+class Block(wiring.Component):
+    """A component whose ports are plain signals. Blocks of one `kind` must be equal but for what comes in by ports."""
+
+    kind: str = "block"
+
+
+def port_bits(block: Block) -> dict[str, tuple[str, int]]:
+    """Return the ports of a block that nothing else is done with: direction and width."""
+    block._MustUse__used = True
+    return {
+        name: ("in" if member.flow is In else "out", len(getattr(block, name)))
+        for name, member in block.signature.members.items()
+    }
+
+
+@dataclass
+class Netlist:
+    """Given to Amaranth as the platform: blocks become instances, and are collected here by their kind."""
+
+    kinds: dict[str, Block] = field(default_factory=dict)
+
+
+def place(module: Module, platform: Any, name: str, block: Block) -> None:
+    """Make `block` a part of `module`."""
+    if not isinstance(platform, Netlist):
+        module.submodules[name] = block
+        return
+    platform.kinds.setdefault(block.kind, block)
+    block._MustUse__used = True  # by the first of its kind, which alone is elaborated; without it Amaranth warns
+    ports: dict[str, Any] = {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
+    for member, description in block.signature.members.items():
+        ports[("i_" if description.flow is In else "o_") + member] = getattr(block, member)
+    module.submodules[name] = Instance(block.kind, **ports)
+
+
+def to_rtlil(top: Block) -> dict[str, str]:
+    """Return `top` and every kind of block inside it in Yosys's language, by kind; `top` is the last."""
+    texts: dict[str, str] = {}
+
+    def visit(block: Block) -> None:
+        netlist = Netlist()
+        text = rtlil.convert(block, name=block.kind, platform=netlist, emit_src=False)
+        for kind, one in netlist.kinds.items():
+            if kind not in texts:
+                visit(one)
+        texts[block.kind] = text
+
+    visit(top)
+    return texts

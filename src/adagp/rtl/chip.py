@@ -1,0 +1,179 @@
+"""The four designs as chips: which cores there are, and what joins them to each other and to the outside.
+
+baseline     one core
+low          one core, and a port to off-chip memory: the predictor's weights come and go through it
+efficient    one core whose columns have a further bank each, for the predictor's weights
+max          a core for the layers and a smaller one for the predictor, which meet to exchange means and gradients
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from adagp.rtl.block import Block, place
+from adagp.rtl.core import COUNTERS, SLICE, Core
+from adagp.rtl.sizes import CoreSizes
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a chip is made of: the sizes of its core and, in design `max`, of the predictor's."""
+
+    design: str
+    core: CoreSizes
+    predictor: CoreSizes | None = None
+
+    @property
+    def cores(self) -> tuple[CoreSizes, ...]:
+        """All cores, the layers' first."""
+        return (self.core,) if self.predictor is None else (self.core, self.predictor)
+
+    @property
+    def memory_bits(self) -> int:
+        """Bits of all banks and programs."""
+        return sum(one.memory_bits for one in self.cores)
+
+
+class Chip(Block):
+    """A whole chip. `start` starts the programs of all cores, `halted` says that they have stopped.
+
+    The host reaches core `host_core`, whose memories are read and written while it is halted: a request in one cycle, the
+    word in the next. Where a chip is `simulated` it has counters, and off-chip memory is a part of it, which the host sees
+    as core 1.
+    """
+
+    kind = "chip"
+
+    def __init__(self, blueprint: Blueprint, *, simulated: bool = False) -> None:
+        self.blueprint, self.simulated = blueprint, simulated
+        sizes = blueprint.core
+        address = max(one.address_bits for one in blueprint.cores)
+        lane = max(one.lane_bits for one in blueprint.cores)
+        number = sizes.number
+        counters = {name: Out(48) for name in COUNTERS} | {"predictor_cycles": Out(48)} if simulated else {}
+        off_chip = {
+            "off_chip_read": Out(1),
+            "off_chip_read_address": Out(address),
+            "off_chip_in": In(number.value_bits),
+            "off_chip_write": Out(1),
+            "off_chip_write_address": Out(address),
+            "off_chip_out": Out(number.value_bits),
+        }
+        super().__init__(
+            {
+                "start": In(1),
+                "halted": Out(1),
+                "host_core": In(1),
+                "host_read": In(1),
+                "host_write": In(1),
+                "host_memory": In(2),
+                "host_lane": In(lane),
+                "host_address": In(address),
+                "host_in": In(number.value_bits),
+                "host_out": Out(number.sum_bits),
+                "program_write": In(1),
+                "program_slice": In(6),
+                "program_address": In(max(one.program_words - 1 for one in blueprint.cores).bit_length()),
+                "program_in": In(SLICE),
+                **({"array_step": Out(1), "array_leaves": Out(1)} if simulated else {}),
+                **counters,
+                **(off_chip if sizes.off_chip_words and not simulated else {}),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        """Place the cores and join them."""
+        m = Module()
+        blueprint = self.blueprint
+        other = blueprint.predictor
+        lanes = (1, 1) if other is None else (other.array.rows, other.array.columns)
+        main = Core(blueprint.core, lanes, counts=self.simulated)
+        place(m, platform, "core", main)
+        self._host(m, main, ~self.host_core if other or blueprint.core.off_chip_words else 1)
+        m.d.comb += [self.halted.eq(main.halted), main.go.eq(main.meets), self.host_out.eq(main.host_out)]
+        if self.simulated:
+            m.d.comb += [getattr(self, name).eq(getattr(main, name)) for name in COUNTERS]
+            m.d.comb += [self.array_step.eq(main.array_step), self.array_leaves.eq(main.array_leaves)]
+        if other is not None:
+            predictor = Core(other, counts=self.simulated)
+            place(m, platform, "predictor_core", predictor)
+            self._join(m, main, predictor)
+        elif blueprint.core.off_chip_words:
+            self._off_chip(m, main)
+        return m
+
+    def _host(self, m: Module, core: Core, mine: Any) -> None:
+        for name in ("read", "write"):
+            port = getattr(core, f"host_{name}")
+            m.d.comb += [
+                port.valid.eq(getattr(self, f"host_{name}") & mine),
+                port.memory.eq(self.host_memory),
+                port.lane.eq(self.host_lane),
+                port.address.eq(self.host_address),
+            ]
+        m.d.comb += [
+            core.start.eq(self.start),
+            core.host_in.eq(self.host_in),
+            core.program_write.eq(self.program_write & mine),
+            core.program_slice.eq(self.program_slice),
+            core.program_address.eq(self.program_address),
+            core.program_in.eq(self.program_in),
+        ]
+
+    def _join(self, m: Module, main: Core, predictor: Core) -> None:
+        """Let the cores meet, and give the predictor's memories to the other core's element unit while it waits."""
+        self._host(m, predictor, self.host_core)
+        late = Signal()
+        m.d.sync += late.eq(self.host_core)
+        both = main.meets & predictor.meets
+        m.d.comb += [
+            main.go.eq(both),
+            predictor.go.eq(both),
+            self.halted.eq(main.halted & predictor.halted),
+            self.host_out.eq(Mux(late, predictor.host_out, main.host_out)),
+            main.remote_in.eq(predictor.host_out),
+        ]
+        for name in ("read", "write"):
+            asked, port = getattr(main, f"remote_{name}"), getattr(predictor, f"host_{name}")
+            with m.If(asked.valid):
+                m.d.comb += [
+                    port.valid.eq(1),
+                    port.memory.eq(asked.memory[:2]),
+                    port.lane.eq(asked.lane),
+                    port.address.eq(asked.address),
+                ]
+        with m.If(main.remote_write.valid):
+            m.d.comb += predictor.host_in.eq(main.remote_out)
+        if self.simulated:
+            m.d.comb += self.predictor_cycles.eq(predictor.cycles)
+
+    def _off_chip(self, m: Module, main: Core) -> None:
+        if not self.simulated:
+            m.d.comb += [
+                self.off_chip_read.eq(main.remote_read.valid),
+                self.off_chip_read_address.eq(main.remote_read.address),
+                main.remote_in.eq(self.off_chip_in),
+                self.off_chip_write.eq(main.remote_write.valid),
+                self.off_chip_write_address.eq(main.remote_write.address),
+                self.off_chip_out.eq(main.remote_out),
+            ]
+            return
+        sizes, late = self.blueprint.core, Signal()
+        m.submodules.off_chip = bank = Memory(
+            shape=unsigned(sizes.number.value_bits), depth=sizes.off_chip_words, init=[]
+        )
+        reader, writer = bank.read_port(), bank.write_port()
+        by_core, by_host = main.remote_write, self.host_write & self.host_core
+        m.d.sync += late.eq(self.host_core)
+        m.d.comb += [
+            reader.en.eq(main.remote_read.valid | (self.host_read & self.host_core)),
+            reader.addr.eq(Mux(main.remote_read.valid, main.remote_read.address, self.host_address)),
+            main.remote_in.eq(reader.data),
+            self.host_out.eq(Mux(late, reader.data, main.host_out)),
+            writer.en.eq(by_core.valid | by_host),
+            writer.addr.eq(Mux(by_core.valid, by_core.address, self.host_address)),
+            writer.data.eq(Mux(by_core.valid, main.remote_out, self.host_in)),
+        ]

@@ -1,0 +1,221 @@
+"""A core: array, lanes, sequencer, element unit, and the program that drives them."""
+
+from typing import Any
+
+from amaranth.hdl import Array as Choice
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from adagp.rtl.block import Block, place
+from adagp.rtl.element import Element
+from adagp.rtl.elements import ElementUnit, is_here, is_remote, request
+from adagp.rtl.instructions import Opcode, Store
+from adagp.rtl.lane import Lane
+from adagp.rtl.sequencer import Sequencer
+from adagp.rtl.sizes import CoreSizes
+
+SLICE = 32
+"""Bits of an instruction that are written at a time."""
+COUNTERS = ("cycles", "elapsed", "element_cycles", "reads", "writes")
+
+
+class Core(Block):
+    """One array with everything around it. `host_*` reaches its memories while it does not compute.
+
+    With `counts` it has counters: `cycles` of the array (adagp.hw's), `elapsed` from start to halt, `element_cycles`, and the
+    `reads` and `writes` of words by the array. They are for simulations only.
+    """
+
+    def __init__(self, sizes: CoreSizes, remote_lanes: tuple[int, int] = (1, 1), *, counts: bool = False) -> None:
+        self.sizes, self.remote_lanes, self.counts = sizes, remote_lanes, counts
+        self.kind = f"{sizes.prefix}core"
+        number = sizes.number
+        asked = request(sizes, sizes.encoding.lane_bits)
+        self.slices = -(-sizes.encoding.bits // SLICE)
+        counters = {name: Out(48) for name in COUNTERS} if counts else {}
+        super().__init__(
+            {
+                "start": In(1),
+                "halted": Out(1),
+                "meets": Out(1),
+                "go": In(1),
+                "program_write": In(1),
+                "program_slice": In(range(self.slices)),
+                "program_address": In(range(sizes.program_words)),
+                "program_in": In(SLICE),
+                "host_read": In(asked),
+                "host_write": In(asked),
+                "host_in": In(number.value_bits),
+                "host_out": Out(number.sum_bits),
+                "remote_read": Out(asked),
+                "remote_write": Out(asked),
+                "remote_in": In(number.sum_bits),
+                "remote_out": Out(number.value_bits),
+                "array_step": Out(1),
+                "array_leaves": Out(1),
+                **counters,
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        """Build and connect."""
+        m = Module()
+        self.unit = ElementUnit(self.sizes, self.remote_lanes)
+        self.sequencer = Sequencer(self.sizes)
+        place(m, platform, "element_unit", self.unit)
+        place(m, platform, "sequencer", self.sequencer)
+        self._lanes(m, platform)
+        self._grid(m, platform)
+        self._ports(m)
+        self._control(m)
+        if self.counts:
+            self._count(m)
+        return m
+
+    def _lanes(self, m: Module, platform: Any) -> None:
+        array, sequencer = self.sizes.array, self.sequencer
+        own = self.sizes.predictor_words
+        self.rows = [Lane(self.sizes) for _ in range(array.rows)]
+        self.columns = [Lane(self.sizes, predictor_words=own) for _ in range(array.columns)]
+        for side, lanes in (("row", self.rows), ("column", self.columns)):
+            read, write = getattr(sequencer, f"{side}_read"), getattr(sequencer, f"{side}_write")
+            for index, lane in enumerate(lanes):
+                place(m, platform, f"{side}_lane_{index}", lane)
+                m.d.comb += [lane.index.eq(index), lane.read.eq(read), lane.write.eq(write)]
+                read, write = lane.read_out, lane.write_out
+
+    def _grid(self, m: Module, platform: Any) -> None:
+        """Place the elements; what leaves at the edges goes to the lanes."""
+        above: list[tuple[Any, Any]] = [(lane.tag, lane.data) for lane in self.columns]
+        for row, lane in enumerate(self.rows):
+            beside: tuple[Any, Any, Any] = (lane.step, lane.last, lane.data)
+            for column in range(self.sizes.array.columns):
+                one = Element(self.sizes.number)
+                place(m, platform, f"element_{row}_{column}", one)
+                m.d.comb += [
+                    one.mode.eq(self.sequencer.mode),
+                    one.clear.eq(self.sequencer.clear),
+                    Cat(one.step, one.last, one.beside).eq(Cat(*beside)),
+                    Cat(one.tag, one.above).eq(Cat(*above[column])),
+                ]
+                beside = (one.step_out, one.last_out, one.beside_out)
+                above[column] = (one.tag_out, one.above_out)
+            m.d.comb += lane.result.eq(beside[2])
+        m.d.comb += [lane.result.eq(above[column][1]) for column, lane in enumerate(self.columns)]
+        m.d.comb += [self.array_step.eq(self.rows[0].step | self.columns[0].tag), self.array_leaves.eq(beside[0])]
+
+    def _ports(self, m: Module) -> None:
+        """Give the memories to the element unit, or to the host while that is not running."""
+        unit, number = self.unit, self.sizes.number
+        first, result = Signal(self.host_read.shape()), Signal(self.host_write.shape())
+        written = Signal(number.value_bits)
+        m.d.comb += [
+            first.eq(Mux(unit.busy, unit.first.as_value(), self.host_read.as_value())),
+            result.eq(Mux(unit.busy, unit.result.as_value(), self.host_write.as_value())),
+            written.eq(Mux(unit.busy, unit.result_value, self.host_in)),
+        ]
+        second = unit.second
+        for side, lanes in (("ROW", self.rows), ("COLUMN", self.columns)):
+            values, sums = Store[f"{side}_VALUES"], Store[f"{side}_SUMS"]
+            by_first = first.valid & is_here(first.memory, values)
+            by_second = second.valid & is_here(second.memory, values)
+            for index, lane in enumerate(lanes):
+                mine = by_first & (first.lane == index)
+                m.d.comb += [
+                    lane.value_read.eq(mine | (by_second & (second.lane == index))),
+                    lane.value_address.eq(Mux(by_first, first.address, second.address)),
+                    lane.sum_read.eq(first.valid & is_here(first.memory, sums) & (first.lane == index)),
+                    lane.sum_address.eq(first.address),
+                    lane.value_write.eq(result.valid & is_here(result.memory, values) & (result.lane == index)),
+                    lane.value_write_address.eq(result.address),
+                    lane.value_in.eq(written),
+                ]
+        late = [Signal(first.shape(), name=f"late_{name}") for name in ("first", "second")]
+        m.d.sync += [late[0].eq(first), late[1].eq(second)]
+        values, sums = self._chosen(m, late[0])
+        remote = is_remote(late[0].memory)
+        m.d.comb += [
+            unit.first_value.eq(Mux(remote, self.remote_in, values)),
+            unit.first_sum.eq(Mux(remote, self.remote_in, sums)),
+            unit.second_value.eq(Mux(is_remote(late[1].memory), self.remote_in, self._chosen(m, late[1])[0])),
+            self.host_out.eq(Mux(late[0].memory[0], sums, values)),
+            self.remote_read.eq(Mux(is_remote(unit.first.memory), unit.first.as_value(), unit.second.as_value())),
+            self.remote_read.valid.eq(
+                unit.first.valid & (is_remote(unit.first.memory) | is_remote(unit.second.memory))
+            ),
+            self.remote_write.eq(unit.result),
+            self.remote_write.valid.eq(unit.result.valid & is_remote(unit.result.memory)),
+            self.remote_out.eq(unit.result_value),
+        ]
+
+    def _chosen(self, m: Module, late: Any) -> tuple[Any, Any]:
+        """Return the value and the sum that a request of the last cycle was for."""
+        chosen = []
+        for name in ("value", "total"):
+            sides = (Choice([getattr(lane, name) for lane in lanes])[late.lane] for lanes in (self.columns, self.rows))
+            word = Signal(len(getattr(self.rows[0], name)))
+            m.d.comb += word.eq(Mux(late.memory[1], *sides))
+            chosen.append(word)
+        return chosen[0], chosen[1]
+
+    def _control(self, m: Module) -> None:
+        """Fetch, decode, run: one instruction after the other."""
+        sizes = self.sizes
+        word, counter = Signal(self.slices * SLICE), Signal(range(sizes.program_words))
+        for slice_ in range(self.slices):
+            m.submodules[f"program_{slice_}"] = bank = Memory(shape=unsigned(SLICE), depth=sizes.program_words, init=[])
+            reader, writer = bank.read_port(), bank.write_port()
+            m.d.comb += [
+                reader.addr.eq(counter),
+                reader.en.eq(Const(1)),
+                word[slice_ * SLICE : (slice_ + 1) * SLICE].eq(reader.data),
+                writer.addr.eq(self.program_address),
+                writer.data.eq(self.program_in),
+                writer.en.eq(self.program_write & (self.program_slice == slice_)),
+            ]
+        m.d.comb += [
+            self.sequencer.instruction.as_value().eq(word),
+            self.unit.instruction.as_value().eq(word),
+        ]
+        with m.FSM():
+            with m.State("HALTED"):
+                m.d.comb += self.halted.eq(1)
+                m.d.sync += counter.eq(0)
+                with m.If(self.start):
+                    m.next = "FETCH"
+            with m.State("FETCH"):
+                m.next = "DECODE"
+            with m.State("DECODE"), m.Switch(word[:2]):
+                with m.Case(int(Opcode.HALT)):
+                    m.next = "HALTED"
+                with m.Case(int(Opcode.ARRAY)):
+                    m.d.comb += self.sequencer.start.eq(1)
+                    m.next = "RUN"
+                with m.Case(int(Opcode.ELEMENTS)):
+                    m.d.comb += self.unit.start.eq(1)
+                    m.next = "RUN"
+                with m.Case(int(Opcode.MEET)):
+                    m.d.comb += self.meets.eq(1)
+                    with m.If(self.go):
+                        m.d.sync += counter.eq(counter + 1)
+                        m.next = "FETCH"
+            with m.State("RUN"), m.If(self.sequencer.done | self.unit.done):
+                m.d.sync += counter.eq(counter + 1)
+                m.next = "FETCH"
+
+    def _count(self, m: Module) -> None:
+        lanes = self.rows + self.columns
+
+        def active(command: Any, lane: Lane) -> Any:
+            return command.valid & (lane.index < command.count)
+
+        m.d.sync += [
+            self.cycles.eq(self.cycles + self.sequencer.busy),
+            self.elapsed.eq(self.elapsed + ~self.halted),
+            self.element_cycles.eq(self.element_cycles + self.unit.busy),
+            self.reads.eq(self.reads + sum(active(lane.read, lane) for lane in lanes)),
+            self.writes.eq(self.writes + sum(active(lane.write, lane) for lane in lanes)),
+        ]
+        with m.If(self.start):
+            m.d.sync += [getattr(self, name).eq(0) for name in COUNTERS]

@@ -1,0 +1,184 @@
+"""The element unit: three nested loops over elements of memories, one multiply-add an element and a cycle.
+
+It does what is not a matrix product: activations and their derivatives, batch means, errors, weight updates, and moving words
+from lane to lane. Per element: start + factor * second, then perhaps zero what is negative, or where `second` is not positive;
+rounded to a value, written to the result.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.lib import data
+from amaranth.lib.wiring import In, Out
+
+from adagp.rtl import gates
+from adagp.rtl.block import Block
+from adagp.rtl.instructions import LOOPS, REMOTE, SIZE_BITS, Start, Store
+from adagp.rtl.sizes import CoreSizes
+
+OPERANDS = ("first", "second", "result")
+
+
+def request(sizes: CoreSizes, lane_bits: int) -> data.StructLayout:
+    """Return the layout of an access: a memory, a lane of it, an address."""
+    return data.StructLayout(
+        {
+            "valid": unsigned(1),
+            "memory": unsigned(3),
+            "lane": unsigned(lane_bits),
+            "address": unsigned(sizes.address_bits),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a loop stands in a memory."""
+
+    lane: Signal
+    address: Signal
+
+
+class ElementUnit(Block):
+    """Runs one instruction. Data of a request come a cycle later; a result is written in the same cycle.
+
+    `remote_lanes` is the number of lanes behind the remote port, rows and columns; a lane number wraps there.
+    """
+
+    def __init__(self, sizes: CoreSizes, remote_lanes: tuple[int, int] = (1, 1)) -> None:
+        self.sizes, self.remote_lanes = sizes, remote_lanes
+        self.kind = f"{sizes.prefix}element_unit"
+        self.lane_bits = sizes.encoding.lane_bits
+        asked = request(sizes, self.lane_bits)
+        super().__init__(
+            {
+                "start": In(1),
+                "instruction": In(sizes.encoding.layout(sizes.encoding.elements)),
+                "done": Out(1),
+                "busy": Out(1),
+                **{name: Out(asked) for name in OPERANDS},
+                "first_value": In(sizes.number.value_bits),
+                "first_sum": In(sizes.number.sum_bits),
+                "second_value": In(sizes.number.value_bits),
+                "result_value": Out(sizes.number.value_bits),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        """Build loops and arithmetic."""
+        m = Module()
+        job = Signal(self.instruction.shape())
+        counters = [Signal(SIZE_BITS, name=f"loop{loop}") for loop in range(LOOPS)]
+        ends = [counter == job[f"count{loop}"] - 1 for loop, counter in enumerate(counters)]
+        running = Signal()
+        level = Signal(range(LOOPS))
+        m.d.comb += level.eq(Mux(~ends[2], 2, Mux(~ends[1], 1, 0)))
+        finished = Signal()
+        m.d.comb += finished.eq(ends[0] & ends[1] & ends[2])
+
+        places = {name: self._walk(m, name, job, level, running) for name in OPERANDS}
+        late = Signal()
+        m.d.sync += late.eq(running)
+        m.d.comb += self.busy.eq(running | late)
+        with m.If(self.start):
+            m.d.sync += [job.eq(self.instruction), running.eq(1)]
+            m.d.sync += [counter.eq(0) for counter in counters]
+        with m.Elif(running):
+            with m.If(ends[2]):
+                m.d.sync += counters[2].eq(0)
+                with m.If(ends[1]):
+                    m.d.sync += [counters[1].eq(0), counters[0].eq(counters[0] + 1)]
+                with m.Else():
+                    m.d.sync += counters[1].eq(counters[1] + 1)
+            with m.Else():
+                m.d.sync += counters[2].eq(counters[2] + 1)
+            with m.If(finished):
+                m.d.sync += running.eq(0)
+        m.d.comb += self.done.eq(late & ~running)
+        for name in ("first", "second"):
+            self._ask(m, getattr(self, name), places[name], job[f"{name}_memory"], running)
+        self._compute(m, job, places["result"], running, counters[2] == 0, ends[2], late)
+        return m
+
+    def _ask(self, m: Module, asked: Any, place: Position, memory: Any, valid: Any) -> None:
+        m.d.comb += [
+            asked.valid.eq(valid),
+            asked.memory.eq(memory),
+            asked.lane.eq(place.lane),
+            asked.address.eq(place.address),
+        ]
+
+    def _walk(self, m: Module, name: str, job: Any, level: Any, running: Any) -> Position:
+        """Return the place of an operand, which moves with the loops; where each loop began is remembered."""
+        here, inner, middle = (
+            Position(
+                Signal(self.lane_bits, name=f"{name}_lane{n}"), Signal(self.sizes.address_bits, name=f"{name}_at{n}")
+            )
+            for n in range(3)
+        )
+        lane = Mux(level == 2, here.lane, Mux(level == 1, inner.lane, middle.lane))
+        address = Mux(level == 2, here.address, Mux(level == 1, inner.address, middle.address))
+        strides = [job[f"{name}_stride{loop}"] for loop in range(LOOPS)]
+        stride = Mux(level == 2, strides[2], Mux(level == 1, strides[1], strides[0]))
+        next_lane, next_address = Signal(self.lane_bits), Signal(self.sizes.address_bits)
+        walks, wraps = Signal(), Signal()
+        m.d.comb += [
+            walks.eq(job[f"{name}_walk"] == level),
+            wraps.eq(walks & (lane == self._lanes(job[f"{name}_memory"]) - 1)),
+            next_lane.eq(Mux(wraps, 0, lane + walks)),
+            next_address.eq(address + stride + Mux(wraps, job[f"{name}_wrap"], 0)),
+        ]
+        with m.If(self.start):
+            begin = self.instruction
+            for place in (here, inner, middle):
+                m.d.sync += [place.lane.eq(begin[f"{name}_lane"]), place.address.eq(begin[f"{name}_address"])]
+        with m.Elif(running):
+            m.d.sync += [here.lane.eq(next_lane), here.address.eq(next_address)]
+            with m.If(level < 2):
+                m.d.sync += [inner.lane.eq(next_lane), inner.address.eq(next_address)]
+            with m.If(level < 1):
+                m.d.sync += [middle.lane.eq(next_lane), middle.address.eq(next_address)]
+        return here
+
+    def _lanes(self, memory: Any) -> Any:
+        array = self.sizes.array
+        own = Mux(memory[1], array.columns, array.rows)
+        return Mux(memory[2], Mux(memory[1], self.remote_lanes[1], self.remote_lanes[0]), own)
+
+    def _compute(self, m: Module, job: Any, place: Position, running: Any, begins: Any, ends: Any, late: Any) -> None:
+        number = self.sizes.number
+        began, ended, sums = Signal(), Signal(), Signal(number.sum_bits)
+        written = Signal(self.result.shape())
+        self._ask(m, written, place, job.result_memory, running)
+        kept = Signal(self.result.shape())
+        m.d.sync += [began.eq(begins), ended.eq(ends), kept.eq(written)]
+        holds_sums = job.first_memory[0]
+        first = Mux(holds_sums, self.first_sum, gates.promote(m, number, self.first_value))
+        start = Mux(job.start == int(Start.FIRST), first, Mux((job.start == int(Start.RUNNING)) & ~began, sums, 0))
+        addend, total, shown = (Signal(number.sum_bits) for _ in range(3))
+        m.d.comb += [
+            addend.eq(start),
+            # Times zero is a plain copy, of infinities and signed zeros too.
+            total.eq(
+                Mux(job.factor.any(), gates.multiply_add(m, number, job.factor, self.second_value, addend), addend)
+            ),
+        ]
+        hidden = job.gate & ~gates.positive(number, self.second_value)
+        m.d.comb += shown.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, total), total)))
+        m.d.sync += sums.eq(total)
+        m.d.comb += [
+            self.result.eq(kept),
+            self.result.valid.eq(late & ((job.start != int(Start.RUNNING)) | ended)),
+            self.result_value.eq(gates.convert(m, number, shown)),
+        ]
+
+
+def is_remote(memory: Any) -> Any:
+    """Tell whether a request is for the remote port."""
+    return memory[REMOTE.bit_length() - 1]
+
+
+def is_here(memory: Any, which: Store) -> Any:
+    """Tell whether a request is for that memory of this core."""
+    return memory == int(which)

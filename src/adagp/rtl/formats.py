@@ -1,0 +1,216 @@
+"""Number formats of the array: narrow values, wide sums, and one multiply-add, as a numpy model that is exact to the bit.
+
+Words are bit patterns in int64 arrays. A **value** is what memories hold and multipliers take; a **sum** is what adders give.
+The same operations in gates are in `gates.py` and `float_gates.py`; the tests hold the two against each other.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagp.errors import unknown_name
+
+Words = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+GUARD_BITS = 16
+"""Bits of an integer sum above a product's: so many doublings before it can overflow."""
+
+
+@dataclass(frozen=True)
+class NumberFormat(ABC):
+    """A kind of numbers. `value_bits` and `sum_bits` are widths of words."""
+
+    name: str
+    value_bits: int
+    sum_bits: int
+
+    @property
+    @abstractmethod
+    def longest_sum(self) -> int | None:
+        """Products that a sum takes for certain without overflow; None: any number."""
+
+    @abstractmethod
+    def encode(self, reals: Any) -> Words:
+        """Return the values nearest to `reals`."""
+
+    @abstractmethod
+    def decode(self, values: Words) -> Reals:
+        """Return what values stand for."""
+
+    @abstractmethod
+    def decode_sums(self, sums: Words) -> Reals:
+        """Return what sums stand for."""
+
+    @abstractmethod
+    def multiply_add(self, left: Words, right: Words, sums: Words) -> Words:
+        """Return the sums plus the products of values `left` and `right`."""
+
+    @abstractmethod
+    def promote(self, values: Words) -> Words:
+        """Return values as sums, exactly."""
+
+    @abstractmethod
+    def convert(self, sums: Words) -> Words:
+        """Return sums rounded to values."""
+
+    @abstractmethod
+    def positive(self, values: Words) -> NDArray[np.bool_]:
+        """Tell which values are above zero."""
+
+    @abstractmethod
+    def relu(self, sums: Words) -> Words:
+        """Return sums with zero for what is below it."""
+
+
+def _unsigned(words: Words, bits: int) -> Words:
+    return words & ((1 << bits) - 1)
+
+
+def _signed(words: Words, bits: int) -> Words:
+    half = 1 << (bits - 1)
+    result: Words = ((words & ((1 << bits) - 1)) ^ half) - half
+    return result
+
+
+@dataclass(frozen=True)
+class Integers(NumberFormat):
+    """Fixed point: two's complement with `fraction` bits behind the point; a sum has twice as many."""
+
+    fraction: int = 0
+
+    @property
+    def longest_sum(self) -> int:
+        """Products that a sum takes for certain."""
+        return 1 << GUARD_BITS
+
+    def encode(self, reals: Any) -> Words:
+        """Return the nearest values."""
+        limit = 1 << (self.value_bits - 1)
+        scaled = np.floor(np.asarray(reals, np.float64) * (1 << self.fraction) + 0.5)
+        return _unsigned(np.clip(scaled, -limit, limit - 1).astype(np.int64), self.value_bits)
+
+    def decode(self, values: Words) -> Reals:
+        """Return what values stand for."""
+        result: Reals = _signed(values, self.value_bits) / (1 << self.fraction)
+        return result
+
+    def decode_sums(self, sums: Words) -> Reals:
+        """Return what sums stand for."""
+        result: Reals = _signed(sums, self.sum_bits) / (1 << 2 * self.fraction)
+        return result
+
+    def multiply_add(self, left: Words, right: Words, sums: Words) -> Words:
+        """Return the sums plus the products."""
+        product = _signed(left, self.value_bits) * _signed(right, self.value_bits)
+        return _unsigned(_signed(sums, self.sum_bits) + product, self.sum_bits)
+
+    def promote(self, values: Words) -> Words:
+        """Return values as sums."""
+        return _unsigned(_signed(values, self.value_bits) << self.fraction, self.sum_bits)
+
+    def convert(self, sums: Words) -> Words:
+        """Round half up, and saturate."""
+        limit = 1 << (self.value_bits - 1)
+        half = (1 << self.fraction) >> 1
+        rounded = (_signed(sums, self.sum_bits) + half) >> self.fraction
+        return _unsigned(np.clip(rounded, -limit, limit - 1), self.value_bits)
+
+    def positive(self, values: Words) -> NDArray[np.bool_]:
+        """Tell which values are above zero."""
+        return _signed(values, self.value_bits) > 0
+
+    def relu(self, sums: Words) -> Words:
+        """Return sums with zero for what is below it."""
+        return np.where(_signed(sums, self.sum_bits) < 0, 0, sums)
+
+
+@dataclass(frozen=True)
+class Floats(NumberFormat):
+    """IEEE 754 binary values, with infinities and subnormals; sums, and products before they are added, are rounded to fp32.
+
+    All rounding is to nearest, ties to even. There is one NaN.
+    """
+
+    exponent_bits: int = 8
+    mantissa_bits: int = 23
+
+    @property
+    def longest_sum(self) -> None:
+        """Products that a sum takes for certain."""
+        return None
+
+    def encode(self, reals: Any) -> Words:
+        """Return the nearest values."""
+        with np.errstate(over="ignore"):
+            return self.convert(_bits(np.asarray(reals, np.float64).astype(np.float32)))
+
+    def decode(self, values: Words) -> Reals:
+        """Return what values stand for."""
+        return self.decode_sums(self.promote(values))
+
+    def decode_sums(self, sums: Words) -> Reals:
+        """Return what sums stand for."""
+        with np.errstate(invalid="ignore"):  # of NaNs that signal
+            return _reals(sums).astype(np.float64)
+
+    def multiply_add(self, left: Words, right: Words, sums: Words) -> Words:
+        """Return the sums plus the products."""
+        with np.errstate(all="ignore"):
+            return _bits(_reals(sums) + _reals(self.promote(left)) * _reals(self.promote(right)))
+
+    def promote(self, values: Words) -> Words:
+        """Return values as sums."""
+        if self.mantissa_bits == 23:
+            return values
+        if self.exponent_bits == 8:
+            return _bits(_reals(values << 16))
+        return _bits(np.array(values, np.uint16, order="C").view(np.float16).astype(np.float32))
+
+    def convert(self, sums: Words) -> Words:
+        """Return the nearest values."""
+        if self.mantissa_bits == 23:
+            return sums
+        if self.exponent_bits == 8:
+            words = _bits(_reals(sums))
+            rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16
+            return np.where(np.isnan(_reals(sums)), 0x7FC0, rounded)
+        with np.errstate(over="ignore"):
+            half = np.array(_reals(sums), np.float16, order="C")
+        return np.where(np.isnan(half), 0x7E00, half.view(np.uint16).astype(np.int64))
+
+    def positive(self, values: Words) -> NDArray[np.bool_]:
+        """Tell which values are above zero."""
+        return _reals(self.promote(values)) > 0
+
+    def relu(self, sums: Words) -> Words:
+        """Return sums with zero for what is below it."""
+        return np.where(_reals(sums) > 0, sums, 0)
+
+
+def _reals(words: Words) -> NDArray[np.float32]:
+    return np.array(words, np.uint32, order="C").view(np.float32)
+
+
+def _bits(reals: NDArray[np.float32]) -> Words:
+    words = np.array(reals, np.float32, order="C").view(np.uint32).astype(np.int64)
+    return np.where(np.isnan(reals), 0x7FC00000, words)
+
+
+FORMATS: dict[str, NumberFormat] = {
+    "int8": Integers("int8", 8, 16 + GUARD_BITS, fraction=4),
+    "int16": Integers("int16", 16, 32 + GUARD_BITS, fraction=8),
+    "bf16": Floats("bf16", 16, 32, exponent_bits=8, mantissa_bits=7),
+    "fp16": Floats("fp16", 16, 32, exponent_bits=5, mantissa_bits=10),
+    "fp32": Floats("fp32", 32, 32),
+}
+
+
+def find_format(name: str) -> NumberFormat:
+    """Return the format of that name."""
+    if name not in FORMATS:
+        raise unknown_name("number format", name, FORMATS)
+    return FORMATS[name]

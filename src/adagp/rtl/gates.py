@@ -1,0 +1,72 @@
+"""The operations of a number format in gates: what `formats.py` says in numpy, for Amaranth's modules."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, signed
+
+from adagp.rtl import float_gates
+from adagp.rtl.float_gates import SINGLE, FloatKind
+from adagp.rtl.formats import Floats, Integers, NumberFormat
+
+Gates = Any
+
+
+def multiply_add(module: Module, number: NumberFormat, left: Gates, right: Gates, sums: Gates) -> Gates:
+    """Return `sums` plus the product of the values `left` and `right`."""
+    result = Signal(number.sum_bits)
+    if isinstance(number, Integers):
+        product = Signal(signed(2 * number.value_bits))
+        module.d.comb += product.eq(left.as_signed() * right.as_signed())
+        module.d.comb += result.eq(sums.as_signed() + product)
+        return result
+    product = float_gates.multiply(module, left, right, _kind(number))
+    module.d.comb += result.eq(float_gates.add(module, sums, product))
+    return result
+
+
+def promote(module: Module, number: NumberFormat, value: Gates) -> Gates:
+    """Return a value as a sum."""
+    result = Signal(number.sum_bits)
+    if isinstance(number, Integers):
+        module.d.comb += result.eq(value.as_signed() << number.fraction)
+        return result
+    if number.value_bits == SINGLE.bits:
+        return value
+    module.d.comb += result.eq(float_gates.widen(module, value, _kind(number)))
+    return result
+
+
+def convert(module: Module, number: NumberFormat, word: Gates) -> Gates:
+    """Return a sum rounded to a value."""
+    result = Signal(number.value_bits)
+    if isinstance(number, Integers):
+        rounded = Signal(signed(number.sum_bits + 1))
+        module.d.comb += rounded.eq((word.as_signed() + ((1 << number.fraction) >> 1)) >> number.fraction)
+        limit = 1 << (number.value_bits - 1)
+        module.d.comb += result.eq(Mux(rounded >= limit, limit - 1, Mux(rounded < -limit, -limit, rounded)))
+        return result
+    if number.value_bits == SINGLE.bits:
+        return word
+    module.d.comb += result.eq(float_gates.narrow(module, word, _kind(number)))
+    return result
+
+
+def positive(number: NumberFormat, value: Gates) -> Gates:
+    """Tell whether a value is above zero."""
+    if isinstance(number, Integers):
+        return ~value[-1] & value.any()
+    fields = float_gates.unpack(value, _kind(number))
+    return ~fields.sign & ~fields.is_zero & ~fields.is_nan
+
+
+def relu(number: NumberFormat, word: Gates) -> Gates:
+    """Return a sum, or zero for what is below it."""
+    if isinstance(number, Integers):
+        return Mux(word[-1], 0, word)
+    fields = float_gates.unpack(word, SINGLE)
+    return Mux(fields.sign | fields.is_nan, 0, word)
+
+
+def _kind(number: NumberFormat) -> FloatKind:
+    assert isinstance(number, Floats)
+    return FloatKind(number.exponent_bits, number.mantissa_bits)

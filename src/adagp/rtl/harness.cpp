@@ -1,0 +1,115 @@
+// Drives a chip that Verilator has compiled: called from Python. One call does many cycles.
+#include <cstdint>
+#include <memory>
+#include "Vchip.h"
+#include "verilated.h"
+#ifdef ADAGP_TRACE
+#include "verilated_vcd_c.h"
+#endif
+
+struct Bench {
+    VerilatedContext context;
+    Vchip chip{&context, "chip"};
+    uint64_t now = 0, first = 0, last = 0;
+    bool stepped = false;
+#ifdef ADAGP_TRACE
+    VerilatedVcdC trace;
+#endif
+    void tick() {
+        for (int clock = 0; clock < 2; ++clock) {
+            chip.clk = clock;
+            chip.eval();
+#ifdef ADAGP_TRACE
+            if (trace.isOpen()) trace.dump(10 * now + 5 * clock);
+#endif
+        }
+        ++now;
+    }
+};
+
+extern "C" {
+Bench* bench_open(const char* path) {
+    auto* bench = new Bench;
+#ifdef ADAGP_TRACE
+    if (path) {
+        bench->context.traceEverOn(true);
+        bench->chip.trace(&bench->trace, 99);
+        bench->trace.open(path);
+    }
+#endif
+    bench->chip.rst = 1;
+    bench->tick();
+    bench->chip.rst = 0;
+    return bench;
+}
+
+void bench_close(Bench* bench) {
+#ifdef ADAGP_TRACE
+    bench->trace.close();
+#endif
+    delete bench;
+}
+
+void bench_program(Bench* bench, int core, int address, int slice, uint32_t word) {
+    auto& chip = bench->chip;
+    chip.host_core = core;
+    chip.program_address = address;
+    chip.program_slice = slice;
+    chip.program_in = word;
+    chip.program_write = 1;
+    bench->tick();
+    chip.program_write = 0;
+}
+
+void bench_write(Bench* bench, int core, int memory, int lane, int address, int count, const int64_t* words) {
+    auto& chip = bench->chip;
+    chip.host_core = core;
+    chip.host_memory = memory;
+    chip.host_lane = lane;
+    chip.host_write = 1;
+    for (int place = 0; place < count; ++place) {
+        chip.host_address = address + place;
+        chip.host_in = words[place];
+        bench->tick();
+    }
+    chip.host_write = 0;
+}
+
+void bench_read(Bench* bench, int core, int memory, int lane, int address, int count, int64_t* words) {
+    auto& chip = bench->chip;
+    chip.host_core = core;
+    chip.host_memory = memory;
+    chip.host_lane = lane;
+    chip.host_read = 1;
+    for (int place = 0; place < count; ++place) {
+        chip.host_address = address + place;
+        bench->tick();
+        words[place] = chip.host_out;
+    }
+    chip.host_read = 0;
+}
+
+// Runs until the chip has halted; returns 0, or 1 if it has not after so many cycles.
+int bench_run(Bench* bench, uint64_t limit, uint64_t* counters) {
+    auto& chip = bench->chip;
+    bench->stepped = false;
+    chip.start = 1;
+    bench->tick();
+    chip.start = 0;
+    for (uint64_t cycle = 0; cycle < limit; ++cycle) {
+        bench->tick();
+        if (chip.array_step && !bench->stepped) {
+            bench->stepped = true;
+            bench->first = bench->now;
+        }
+        if (chip.array_leaves) bench->last = bench->now;
+        if (chip.halted) {
+            const uint64_t found[] = {chip.cycles, chip.elapsed, chip.element_cycles, chip.reads, chip.writes,
+                                      chip.predictor_cycles, bench->stepped ? bench->last - bench->first : 0};
+            for (int place = 0; place < 7; ++place) counters[place] = found[place];
+            return 0;
+        }
+    }
+    return 1;
+}
+}

@@ -1,0 +1,202 @@
+"""The sequencer: folds of a product onto the array, as commands for lane 0; addresses by additions alone."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib.wiring import In, Out
+
+from adagp.rtl.block import Block
+from adagp.rtl.instructions import SIZE_BITS, Mode
+from adagp.rtl.lane import read_command, write_command
+from adagp.rtl.sizes import CoreSizes
+
+
+class Sequencer(Block):
+    """Runs one product: for each fold it loads (R cycles, where something is loaded), streams, and waits R + C - 2 cycles.
+
+    `busy` is high during these, the cycles of the array; the last results reach their banks a few cycles later, when `done` is
+    given. A sum that is complete in parts only is read again with the next fold that adds to it.
+    """
+
+    def __init__(self, sizes: CoreSizes) -> None:
+        self.sizes = sizes
+        self.kind = f"{sizes.prefix}sequencer"
+        layout = sizes.encoding.layout(sizes.encoding.array)
+        super().__init__(
+            {
+                "start": In(1),
+                "instruction": In(layout),
+                "mode": Out(2),
+                "clear": Out(1),
+                "busy": Out(1),
+                "done": Out(1),
+                "row_read": Out(read_command(sizes)),
+                "column_read": Out(read_command(sizes)),
+                "row_write": Out(write_command(sizes)),
+                "column_write": Out(write_command(sizes)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        """Build the state machine."""
+        m = Module()
+        rows, columns = self.sizes.array.rows, self.sizes.array.columns
+        address = self.sizes.address_bits
+        job = Signal(self.instruction.shape())
+        count = Signal(SIZE_BITS)
+        rows_left, columns_left = Signal(SIZE_BITS), Signal(SIZE_BITS)
+        row, column, stationary, stationary_start = (Signal(address) for _ in range(4))
+        first_down, first_across = Signal(), Signal()
+        loads = Signal()
+        m.d.comb += [self.mode.eq(job.mode), loads.eq(job.mode != int(Mode.STATIONARY))]
+        row_count, column_count = Signal(self.sizes.lane_bits), Signal(self.sizes.lane_bits)
+        m.d.comb += [
+            row_count.eq(Mux(rows_left < rows, rows_left, rows)),
+            column_count.eq(Mux(columns_left < columns, columns_left, columns)),
+        ]
+        last = Signal()
+        m.d.comb += last.eq(count == job.stream - 1)
+        m.d.comb += [self.row_read.count.eq(row_count), self.column_read.count.eq(column_count)]
+        early_row, early_column = (Signal(write_command(self.sizes)) for _ in range(2))
+
+        with m.FSM():
+            with m.State("IDLE"), m.If(self.start):
+                m.d.sync += job.eq(self.instruction)
+                m.next = "BEGIN"
+            with m.State("BEGIN"):
+                m.d.comb += self.clear.eq(1)
+                m.d.sync += [
+                    rows_left.eq(job.down),
+                    columns_left.eq(job.across),
+                    row.eq(job.row),
+                    column.eq(job.column),
+                    stationary.eq(job.stationary),
+                    stationary_start.eq(job.stationary),
+                    first_down.eq(1),
+                    first_across.eq(1),
+                    count.eq(0),
+                ]
+                with m.If(loads):
+                    m.next = "LOAD"
+                with m.Else():
+                    m.next = "STREAM"
+            with m.State("LOAD"):
+                m.d.comb += [
+                    self.busy.eq(1),
+                    self.column_read.tag.eq(1),
+                    self.column_read.valid.eq(count < rows_left),
+                    self.column_read.address.eq(stationary + count),
+                ]
+                m.d.sync += count.eq(count + 1)
+                with m.If(count == rows - 1):
+                    m.d.sync += count.eq(0)
+                    m.next = "STREAM"
+            with m.State("STREAM"):
+                self._stream(m, job, row + count, column + count, first_down, first_across, last)
+                m.d.comb += [
+                    early_row.valid.eq(job.mode == int(Mode.DOWN)),
+                    early_row.address.eq(row + count),
+                    early_row.count.eq(row_count),
+                ]
+                m.d.sync += count.eq(count + 1)
+                with m.If(last):
+                    m.d.sync += count.eq(0)
+                    m.next = "WAIT"
+            with m.State("WAIT"):
+                m.d.comb += self.busy.eq(1)
+                m.d.sync += count.eq(count + 1)
+                with m.If(count == rows + columns - 3):
+                    m.d.sync += count.eq(0)
+                    self._next_fold(
+                        m,
+                        job,
+                        (rows_left, columns_left),
+                        (row, column, stationary, stationary_start),
+                        (first_down, first_across),
+                        loads,
+                    )
+            with m.State("FLUSH"):
+                m.d.sync += count.eq(count + 1)
+                with m.If(count == 2 * rows + 2 * columns + 4):
+                    m.d.comb += self.done.eq(1)
+                    m.next = "IDLE"
+
+        drain = self._drain(m, last & self.row_read.step & ~loads, stationary, rows_left, column_count)
+        streaming = Signal()
+        m.d.comb += streaming.eq(self.row_read.step & (job.mode == int(Mode.ACROSS)))
+        m.d.comb += [
+            early_column.valid.eq(streaming | drain.valid),
+            early_column.address.eq(Mux(streaming, column + count, drain.address)),
+            early_column.count.eq(Mux(streaming, column_count, drain.count)),
+        ]
+        self._delay(m, early_row, self.row_write, columns + 1)
+        self._delay(m, early_column, self.column_write, rows + 1)
+        return m
+
+    def _stream(
+        self, m: Module, job: Any, row: Any, column: Any, first_down: Any, first_across: Any, last: Any
+    ) -> None:
+        down, across = job.mode == int(Mode.DOWN), job.mode == int(Mode.ACROSS)
+        m.d.comb += [
+            self.busy.eq(1),
+            self.row_read.step.eq(1),
+            self.row_read.last.eq(last),
+            self.row_read.sums.eq(down),
+            self.row_read.valid.eq(~down | ~first_across),
+            self.row_read.address.eq(row),
+            self.column_read.sums.eq(across),
+            self.column_read.valid.eq(~across | ~first_down),
+            self.column_read.address.eq(column),
+        ]
+
+    def _next_fold(self, m: Module, job: Any, left: Any, places: Any, first: Any, loads: Any) -> None:
+        rows, columns = self.sizes.array.rows, self.sizes.array.columns
+        rows_left, columns_left = left
+        row, column, stationary, stationary_start = places
+        first_down, first_across = first
+        begin = Signal()
+        with m.If(rows_left > rows):
+            m.d.comb += begin.eq(1)
+            m.d.sync += [
+                rows_left.eq(rows_left - rows),
+                row.eq(row + job.stream),
+                stationary.eq(stationary + rows),
+                first_down.eq(0),
+            ]
+        with m.Elif(columns_left > columns):
+            m.d.comb += begin.eq(1)
+            m.d.sync += [
+                columns_left.eq(columns_left - columns),
+                rows_left.eq(job.down),
+                row.eq(job.row),
+                column.eq(column + job.stream),
+                stationary.eq(stationary_start + job.down),
+                stationary_start.eq(stationary_start + job.down),
+                first_down.eq(1),
+                first_across.eq(0),
+            ]
+        with m.If(~begin):
+            m.next = "FLUSH"
+        with m.Elif(loads):
+            m.next = "LOAD"
+        with m.Else():
+            m.next = "STREAM"
+
+    def _drain(self, m: Module, begin: Any, place: Any, rows_left: Any, column_count: Any) -> Any:
+        """Return the write commands for the sums that leave down the columns after a fold, row after row."""
+        rows = self.sizes.array.rows
+        command = Signal(write_command(self.sizes))
+        address, count = Signal(self.sizes.address_bits), Signal(self.sizes.lane_bits)
+        left = Signal(range(rows + 1))
+        with m.If(begin):
+            m.d.sync += [address.eq(place), count.eq(column_count), left.eq(Mux(rows_left < rows, rows_left, rows))]
+        with m.Elif(left > 0):
+            m.d.sync += [address.eq(address + 1), left.eq(left - 1)]
+        m.d.comb += [command.valid.eq(left > 0), command.address.eq(address), command.count.eq(count)]
+        return command
+
+    def _delay(self, m: Module, early: Any, late: Any, cycles: int) -> None:
+        """Give `early` as `late` after so many cycles."""
+        words = Signal(len(early.as_value()) * cycles)
+        m.d.sync += words.eq(Cat(early.as_value(), words))
+        m.d.comb += late.as_value().eq(words[-len(early.as_value()) :])

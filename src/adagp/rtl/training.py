@@ -1,0 +1,79 @@
+"""A batch of a small network on a simulated chip, against the golden model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from adagp.hw.dataflows import array_cost
+from adagp.rtl.formats import Words
+from adagp.rtl.golden import golden_batch
+from adagp.rtl.instructions import Store
+from adagp.rtl.network import SmallNetwork, State
+from adagp.rtl.products import fetch
+from adagp.rtl.program import Compiler, Job
+from adagp.rtl.simulation import Counts, SimulatedChip
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What a batch left on the chip and in the golden model, what it took, and the cycles that adagp.hw gives its products."""
+
+    state: State
+    golden: State
+    counts: Counts
+    model_cycles: int
+    model_predictor_cycles: int
+
+    @property
+    def differences(self) -> dict[str, int]:
+        """Words that differ, by matrix."""
+        weights = zip(self.state.weights, self.golden.weights, strict=True)
+        pairs = {f"layer {place + 1}": pair for place, pair in enumerate(weights)}
+        pairs |= {name: (getattr(self.state, name), getattr(self.golden, name)) for name in ("kernel", "readout")}
+        return {name: int(np.count_nonzero(ours != golden)) for name, (ours, golden) in pairs.items()}
+
+    @property
+    def equal(self) -> bool:
+        """Tell whether all words and cycles are equal."""
+        cycles = (self.counts.cycles, self.counts.predictor_cycles)
+        return not any(self.differences.values()) and cycles == (self.model_cycles, self.model_predictor_cycles)
+
+
+def run_batch(chip: SimulatedChip, network: SmallNetwork, state: State, phase: str) -> BatchResult:
+    """Run one batch on the chip."""
+    blueprint = chip.blueprint
+    job = Compiler(blueprint, network, phase).compile(state)
+    for core, matrix, content in job.contents:
+        for line, words in enumerate(content):
+            lane, address = matrix.at(line)
+            chip.write(core, matrix.memory, lane, address, words)
+    chip.load(job.programs)
+    counts = chip.run()
+    number = blueprint.core.number
+    golden = golden_batch(network, number, state, phase)
+    if blueprint.design == "baseline":  # which has no predictor to change
+        golden = State(golden.weights, state.kernel, state.readout, state.inputs, state.targets)
+    cycles = [
+        sum(array_cost("ws", product, code.sizes.array).cycles for product in code.products) for code in job.codes
+    ]
+    return BatchResult(_read(chip, job, state), golden, counts, cycles[0], sum(cycles[1:]))
+
+
+def _read(chip: SimulatedChip, job: Job, state: State) -> State:
+    """Return what is on the chip after a batch."""
+    weights = tuple(fetch(chip, place.memory, place.base, (place.lines, place.extent)).T for place in job.weights)
+    kernel, readout = state.kernel, state.readout
+    if job.kernel is not None and job.readout is not None:
+        if chip.blueprint.design == "low":
+            text = chip.read(1, Store.ROW_VALUES, 0, 0, kernel.size + readout.size)
+            kernel, readout = _cut(text, kernel, readout)
+        else:
+            kernel, readout = (
+                fetch(chip, place.memory, place.base, (place.lines, place.extent), job.predictor_core).T
+                for place in (job.kernel, job.readout)
+            )
+    return State(weights, kernel, readout, state.inputs, state.targets)
+
+
+def _cut(text: Words, kernel: Words, readout: Words) -> tuple[Words, Words]:
+    return text[: kernel.size].reshape(kernel.T.shape).T, text[kernel.size :].reshape(readout.T.shape).T

@@ -1,0 +1,95 @@
+"""`adagp rtl`: what it prints and writes, and what it refuses."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Program = Callable[..., Any]
+SMALL = ("--array", "2x2", "--format", "int8", "--value-words", "64", "--sum-words", "64")
+
+
+def test_simulate(program: Program) -> None:
+    ended = program("rtl", "simulate", *SMALL, "--size", "5x4x3", "--dataflow", "os", "--operation", "dw", "--json")
+    assert ended.code == 0
+    report = json.loads(ended.out)
+    assert report["equal"]
+    assert report["cycles"] == report["model_cycles"] == 3 * 2 * (2 + 4 + 2 + 2 - 2)
+    assert report["wrong_values"] == 0
+
+
+def test_generate(program: Program) -> None:
+    ended = program("rtl", "generate", *SMALL, "--design", "max", "--predictor-words", "16", "--out", "made")
+    assert ended.code == 0
+    assert sorted(path.name for path in Path("made").iterdir()) == ["README.md", "chip.v", "manifest.json"]
+    verilog = Path("made/chip.v").read_text()
+    for kind in ("chip", "core", "element", "lane", "predictor_core", "predictor_wide_lane"):
+        assert verilog.count(f"module {kind}(") == 1
+    about = json.loads(Path("made/manifest.json").read_text())
+    assert about["design"] == "max"
+    assert about["ports"]["host_in"] == {"direction": "in", "bits": 8}
+    again = program("rtl", "generate", *SMALL, "--out", "made")
+    assert (again.code, again.err) == (
+        2,
+        "error: 'made' is there already and is not empty; nothing was written. Give another --out.\n",
+    )
+
+
+def test_run(program: Program) -> None:
+    ended = program("rtl", "run", "--network", "4-3", "--array", "2x2", "--design", "low", "--format", "int8", "--json")
+    assert ended.code == 0
+    report = json.loads(ended.out)
+    assert report["equal"]
+    assert [row["phase"] for row in report["batches"]] == ["bp", "gp"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("simulate", "--array", "1x4"),
+            "array 1x4 is not allowed in hardware: rows and columns must be at least 2.",
+        ),
+        (
+            ("simulate", "--size", "3x4"),
+            "cannot read the product '3x4'; write ROWSxDEPTHxCOLUMNS, for example 20x30x40.",
+        ),
+        (
+            ("simulate", "--format", "int7"),
+            "unknown number format 'int7'. Did you mean 'int8'? Choose from: bf16, fp16, fp32, int16, int8.",
+        ),
+        (
+            ("simulate", "--value-words", "20"),
+            "the product needs 300 words in each bank of values; there are 20. Give larger banks or a smaller product.",
+        ),
+        (
+            ("generate", "--out", "x", "--design", "huge"),
+            "unknown design in hardware 'huge'. Choose from: baseline, efficient, low, max.",
+        ),
+        (
+            ("synthesize", "--target", "ice40"),
+            "unknown target 'ice40'. Choose from: xc7, liberty, liberty:FILE.",
+        ),
+        (
+            ("run", "--design", "baseline"),
+            "the baseline has no predictor, so it has no Phase GP; choose low, efficient or max.",
+        ),
+    ],
+)
+def test_refusals(program: Program, words: tuple[str, ...], message: str) -> None:
+    ended = program("rtl", *words)
+    assert (ended.code, ended.out, ended.err) == (2, "", f"error: {message}\n")
+    assert list(Path().iterdir()) == []
+
+
+def test_without_amaranth(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "amaranth", None)
+    monkeypatch.setattr("adagp.rtl.tools.find_spec", lambda name: None)
+    ended = program("rtl", "simulate")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: the hardware is written in Amaranth, which is not installed. Install it with: pip install 'adagp[rtl]'.\n",
+    )

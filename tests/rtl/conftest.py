@@ -1,0 +1,34 @@
+"""Simulated chips that tests share: one for each number format, each of another shape."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from adagp.hw.array import Array
+from adagp.rtl.chip import Blueprint
+from adagp.rtl.designs import make_blueprint
+from adagp.rtl.formats import FORMATS
+from adagp.rtl.simulation import SimulatedChip, simulate_chip
+
+ARRAYS = {"int8": Array(4, 4), "int16": Array(2, 5), "bf16": Array(3, 2), "fp16": Array(2, 2), "fp32": Array(2, 3)}
+
+
+def small_blueprint(name: str) -> Blueprint:
+    words: dict[str, Any] = {"value_words": 1024, "sum_words": 16384, "program_words": 4}
+    return make_blueprint("baseline", ARRAYS[name], FORMATS[name], **words)
+
+
+@pytest.fixture(scope="session")
+def chip_of() -> Iterator[Callable[[str], SimulatedChip]]:
+    """Return a function from a format's name to its chip, which is built once."""
+    chips: dict[str, SimulatedChip] = {}
+
+    def find(name: str) -> SimulatedChip:
+        if name not in chips:
+            chips[name] = simulate_chip(small_blueprint(name))
+        return chips[name]
+
+    yield find
+    for chip in chips.values():
+        chip.close()

@@ -1,0 +1,122 @@
+"""Products on simulated arrays: values against numpy, cycles and accesses against adagp.hw and SCALE-Sim's closed forms."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adagp.errors import OptionError
+from adagp.hw.array import Array
+from adagp.rtl.check import check_product, draw_matrices
+from adagp.rtl.designs import make_blueprint
+from adagp.rtl.formats import FORMATS, Integers
+from adagp.rtl.netlist import chip_modules
+from adagp.rtl.products import OPERATIONS, PLACEMENTS, check_fits, expected, find_mapping, model_cost, run_product
+from adagp.rtl.simulation import InterpretedChip, SimulatedChip, VerilatedChip
+from adagp.rtl.tools import verilator
+
+ChipOf = Callable[[str], SimulatedChip]
+SIZES = st.integers(1, 17)
+
+
+def check(chip: SimulatedChip, dataflow: str, operation: str, sizes: tuple[int, int, int], seed: int) -> None:
+    number = chip.blueprint.core.number
+    mapping = find_mapping(dataflow, operation, *sizes)
+    matrices = draw_matrices(number, sizes, seed)
+    del matrices[mapping.result]
+    found, counts = run_product(chip, mapping, matrices)
+    assert np.array_equal(found, expected(number, operation, matrices))
+    if isinstance(number, Integers):
+        x, w, y = (number.decode(matrices[one]) if one in matrices else None for one in "xwy")
+        product = {"forward": lambda: x @ w, "dx": lambda: y @ w.T, "dw": lambda: x.T @ y}[operation]()  # type: ignore[operator,union-attr]
+        assert np.array_equal(number.decode_sums(found), product)
+    cost = model_cost(chip.blueprint.core, dataflow, operation, *sizes)
+    assert counts.cycles == counts.span == cost.cycles
+    assert (counts.reads, counts.writes) == (cost.buffer_reads, cost.buffer_writes)
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+@pytest.mark.parametrize("dataflow", sorted(PLACEMENTS))
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_products(name: str, dataflow: str, operation: str, chip_of: ChipOf) -> None:
+    chip = chip_of(name)
+
+    @settings(max_examples=8)
+    @given(SIZES, SIZES, SIZES, st.integers(0, 1000))
+    def products(rows: int, depth: int, columns: int, seed: int) -> None:
+        check(chip, dataflow, operation, (rows, depth, columns), seed)
+
+    products()
+
+
+@pytest.mark.parametrize(("dataflow", "folds", "cycles"), [("ws", (5, 7), "2R+C+T-2"), ("os", (5, 9), "R+C+T-2")])
+def test_cycles_are_scale_sims(dataflow: str, folds: tuple[int, int], cycles: str, chip_of: ChipOf) -> None:
+    """20 x 17 x 33 on 4 x 4: SCALE-Sim's compute cycles, written out."""
+    chip = chip_of("int8")
+    mapping = find_mapping(dataflow, "forward", 20, 17, 33)
+    matrices = draw_matrices(FORMATS["int8"], (20, 17, 33), 0)
+    del matrices["y"]
+    _, counts = run_product(chip, mapping, matrices)
+    each = 2 * 4 + 4 + 20 - 2 if dataflow == "ws" else 4 + 4 + 17 - 2
+    number = 5 * 9  # ceil(17 / 4) x ceil(33 / 4); ceil(20 / 4) x ceil(33 / 4)
+    assert counts.span == number * each
+
+
+def test_amaranths_own_simulator_agrees() -> None:
+    words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
+    chip = InterpretedChip(make_blueprint("baseline", Array(2, 3), FORMATS["int8"], **words))
+    for place, (dataflow, operation) in enumerate((one, other) for one in PLACEMENTS for other in OPERATIONS):
+        check(chip, dataflow, operation, (3, 4, 5), place)
+
+
+FAULTS = {
+    "an adder": ("$add", "$sub"),
+    "a gate": ("$and", "$or"),
+    "an inverter": ("$not", "$pos"),
+    "a comparator": ("$eq", "$ne"),
+}
+
+
+@pytest.mark.skipif(verilator() is None, reason="needs Verilator")
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_a_fault_in_the_pe_is_found(fault: str) -> None:
+    """One cell of the PE exchanged for another: some product is no longer right."""
+    words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
+    blueprint = make_blueprint("baseline", Array(2, 3), FORMATS["int8"], **words)
+    texts = chip_modules(blueprint, simulated=True)
+    was, becomes = (f"cell {kind} " for kind in FAULTS[fault])
+    assert was in texts["element"]
+    texts["element"] = texts["element"].replace(was, becomes, 1)
+    chip = VerilatedChip(blueprint, rtlil="\n".join(texts.values()))
+    with pytest.raises(AssertionError):
+        for place, (dataflow, operation) in enumerate((one, other) for one in PLACEMENTS for other in OPERATIONS):
+            check(chip, dataflow, operation, (5, 4, 5), place)
+
+
+def test_waves_are_written(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
+    blueprint = make_blueprint("baseline", Array(2, 2), FORMATS["int8"], **words)
+    report = check_product(blueprint, "ws", "forward", (3, 2, 2), vcd=tmp_path / "wave.vcd")
+    assert report["equal"]
+    text = (tmp_path / "wave.vcd").read_text()
+    assert "$enddefinitions" in text
+    assert "step" in text
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    core = make_blueprint("baseline", Array(2, 2), FORMATS["int8"], value_words=16, sum_words=64).core
+    with pytest.raises(OptionError) as error:
+        check_fits(core, find_mapping("ws", "forward", 10, 4, 4))
+    assert str(error.value) == (
+        "the product needs 20 words in each bank of values; there are 16. Give larger banks or a smaller product."
+    )
+    with pytest.raises(OptionError, match=r"^depth of a product is 0; it must be 1 to 65535.$"):
+        find_mapping("ws", "forward", 1, 0, 1)
+    with pytest.raises(OptionError, match=r"^unknown dataflow in hardware 'rs'. Choose from: is, os, ws.$"):
+        find_mapping("rs", "forward", 1, 1, 1)
+    with pytest.raises(OptionError, match=r"^unknown operation 'dz'. "):
+        find_mapping("ws", "dz", 1, 1, 1)
