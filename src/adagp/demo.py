@@ -1,33 +1,20 @@
 """The demonstration: backprop and ADA-GP on the embedded digits, over a few seeds, side by side."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from statistics import mean
 from typing import Any
 
 from adagp.errors import RunError
-from adagp.run import TrainConfig
+from adagp.jobs import Job
+from adagp.run import RunFolder, TrainConfig
 from adagp.run.record import Epoch, read_whole_run
-from adagp.train.loop import News
-from adagp.train.session import Session
+from adagp.train.job import TrainingJob
 
 BATCHES = 44
 """Batches in an epoch of the digits at the default batch size of 32."""
-
-
-class Quiet:
-    """Tells each finished epoch to somebody."""
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
-
-    def on_batch(self, news: News) -> None:
-        """Say nothing."""
-
-    def on_epoch(self, row: dict[str, Any]) -> None:
-        """Pass it on."""
-        self._tell()
 
 
 def plan(seeds: int, epochs: int) -> dict[str, list[TrainConfig]]:
@@ -47,23 +34,34 @@ def plan(seeds: int, epochs: int) -> dict[str, list[TrainConfig]]:
     return {name: [replace(one, seed=seed) for seed in range(seeds)] for name, one in contenders.items()}
 
 
-def refuse_existing(out: Path, *, force: bool) -> None:
-    """Refuse a folder that holds a demonstration already, unless `force`."""
-    if any(out.glob("*/config.json")) and not force:
+def prepare_folder(out: Path, *, force: bool) -> None:
+    """Refuse a folder that holds a demonstration already, unless `force`: then its runs are deleted."""
+    runs = [path.parent for path in out.glob("*/config.json")]
+    if runs and not force:
         raise RunError(f"'{out}' holds a demonstration already. Give another --out, or --force to make it anew.")
-
-
-def carry_out(config: TrainConfig, path: Path, tell: Callable[[], None]) -> dict[str, Any]:
-    """Train one run into the folder `path` and return its summary. One thread: such a small net is slower with two."""
-    session = Session(config, threads=1)
-    summary = session.run(session.start(path, force=True), Quiet(tell))
-    assert summary is not None  # nobody stops it
-    return summary
+    for run in runs:
+        rmtree(run)
 
 
 def run_path(out: Path, name: str, config: TrainConfig) -> Path:
     """Return the folder of one run of a contender."""
     return out / f"{name.replace(' ', '-')}-seed{config.seed}"
+
+
+def training_jobs(contenders: Mapping[str, Sequence[TrainConfig]], out: Path) -> list[Job]:
+    """Return the runs of all contenders as jobs."""
+    jobs = []
+    for name, configs in contenders.items():
+        for config in configs:
+            path = run_path(out, name, config)
+            work, log = TrainingJob(config, path), out / "logs" / f"{path.name}.log"
+            jobs.append(Job(f"{name} seed {config.seed}", work, path / "summary.json", log))
+    return jobs
+
+
+def read_summaries(out: Path, name: str, configs: Sequence[TrainConfig]) -> list[dict[str, Any]]:
+    """Return the summaries of a contender's runs, which are finished."""
+    return [RunFolder(run_path(out, name, config)).read_json("summary.json") for config in configs]
 
 
 def compare(name: str, summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -2,10 +2,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from adagp.cli import app
+from adagp.cli import COMMANDS, app
 from adagp.run import TrainConfig
+
+PROGRAM: Any = typer.main.get_command(app)
 
 
 def test_help_loads_nothing_heavy(python: Callable[..., Any]) -> None:
@@ -31,3 +34,32 @@ def test_every_option_of_a_run_can_be_given() -> None:
     output = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", "--help"]).output
     for name in TrainConfig().as_dict():
         assert f"--{name.replace('_', '-')} " in output
+
+
+def test_every_command_is_there() -> None:
+    assert sorted(PROGRAM.commands) == sorted(command.__name__ for command in COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAM.commands))
+def test_every_option_has_a_line_of_help_and_shows_its_default(name: str) -> None:
+    command = PROGRAM.commands[name]
+    context = typer.Context(command, info_name=name)
+    assert command.help
+    for parameter in command.params:
+        if parameter.name == "help":
+            continue
+        _, text = parameter.get_help_record(context) or ("", "")
+        assert text.partition("  [")[0].strip().endswith("."), f"{name} {parameter.name} says nothing of itself"
+        if parameter.param_type_name == "option":
+            assert "[default: " in text, f"{name} {parameter.name} does not show its default"
+
+
+def test_train_and_compare_share_the_options_of_runs() -> None:
+    train, compare = (
+        {parameter.name: parameter for parameter in PROGRAM.commands[name].params} for name in ("train", "compare")
+    )
+    shared = [name for name, parameter in TrainConfig.__dataclass_fields__.items() if name in compare and name in train]
+    assert {"dataset", "model", "lr", "batch_size", "optimizer", "ratio"} <= set(shared)
+    for name in shared:
+        assert train[name].help == compare[name].help
+        assert train[name].opts == compare[name].opts

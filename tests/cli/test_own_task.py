@@ -1,41 +1,38 @@
 """A task of the user's own, judged by an error instead of an accuracy, through all commands."""
 
 import csv
-import importlib
 import json
-import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
 
+from adagp import plugins
 from adagp.data import DATASETS
-from adagp.demo import Quiet
+from adagp.plugins import load_plugin
 from adagp.run import RunFolder
 from adagp.tasks.build import TASKS
+from adagp.train.job import Silent
 from adagp.train.session import Session, read_config
 
 Program = Callable[..., Any]
-MODULE = "tests.tasks.regression"
-OPTIONS = ("--dataset", "waves", "--model", f"{MODULE}:perceptron", "--batch-size", "32", "--lr", "0.05")
+MODULE = "examples.plugins.sine_regression"
+OPTIONS = ("--plugin", MODULE, "--dataset", "sine")
 
 
 @pytest.fixture(autouse=True)
-def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import the user's module, here and in every process that is started from here; forget it after the test."""
+def own_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget after the test what the plugin has registered."""
     for registry in (DATASETS, TASKS):
         monkeypatch.setattr(registry, "_things", dict(registry._things))
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    importlib.import_module(MODULE)
-    start = tmp_path / "start"
-    start.mkdir()
-    (start / "sitecustomize.py").write_text(f"import {MODULE}\n")
-    source, root = Path(sys.modules["adagp"].__file__ or "").parents[1], Path(__file__).parents[2]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (start, source, root))))
+    monkeypatch.setattr(plugins, "_loaded", [])
+    sys.modules.pop(MODULE, None)
+    yield
+    sys.modules.pop(MODULE, None)
 
 
 def without_seconds(folder: str) -> list[dict[str, Any]]:
@@ -64,11 +61,11 @@ def test_it_is_trained_resumed_listed_and_drawn(program: Program) -> None:
     config, _ = read_config(RunFolder.open(Path("whole")))
     session = Session(config)
     loop = session.start(Path("parts"))
-    assert session.run(loop, Quiet(lambda: None), lambda: loop.trainer.done >= 11) is None
-    assert program("train", "--resume", "parts").code == 0
+    assert session.run(loop, Silent(), lambda: loop.trainer.done >= 11) is None
+    assert program("train", "--plugin", MODULE, "--resume", "parts").code == 0
     assert without_seconds("parts") == without_seconds("whole")
 
-    assert re.search(r"waves +│ yes +│ - +│ +- │ +- │ +- │ \(made by its task\)", program("datasets").out)
+    assert re.search(r"sine +│ yes +│ - +│ +- │ +- │ +- │ \(made by its task\)", program("datasets").out)
     assert program("plot", "whole", "parts", "--out", "pictures").code == 0
     assert "<!-- test mean squared error -->" in Path("pictures/curves.svg").read_text()
 
@@ -122,9 +119,10 @@ def test_a_target_is_checked_by_the_metric(program: Program) -> None:
     assert (ended.code, ended.err) == (2, "error: --target is nan; it must be a finite number.\n")
 
 
-def test_an_evaluation_without_a_declared_metric_ends_the_run_after_one_epoch(
+def test_an_evaluation_without_a_declared_metric_is_refused_before_training(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    load_plugin(MODULE)
     task = sys.modules[MODULE].Regression
     monkeypatch.setattr(task, "evaluate", lambda self, model: {"loss": 1.0, "error": 2})
     ended = program("train", *OPTIONS, "--epochs", "3", "--method", "bp", "--out", "run")
@@ -133,4 +131,4 @@ def test_an_evaluation_without_a_declared_metric_ends_the_run_after_one_epoch(
         "error: Regression.evaluate must return a number for 'mean_squared_error', which the task declares; "
         "it returned: loss (float), error (int).\n",
     )
-    assert RunFolder(Path("run")).rows() == []
+    assert not Path("run").exists()

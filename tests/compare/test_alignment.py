@@ -12,18 +12,20 @@ from torch import Tensor
 from adagp.compare.alignment import (
     FIGURES,
     AlignedLoop,
+    AlignmentJob,
     align,
     choose_points,
     compare,
     gradients_of,
     true_gradients,
 )
-from adagp.compare.alignment import main as measure
 from adagp.engine.attach import attach
+from adagp.jobs import Stopped
 from adagp.run import RunFolder, TrainConfig
 from adagp.sites import Site
 from adagp.sources.base import Moment, Source
-from adagp.train.loop import Loop, News
+from adagp.train.job import Silent
+from adagp.train.loop import Loop
 from adagp.train.session import Session
 
 NET = """
@@ -56,14 +58,6 @@ def config(method: str, model: str = "lively", **options: Any) -> TrainConfig:
     }
     schedule = {} if method == "bp" else {"warmup_batches": 4, "ratio": "1:1"}
     return TrainConfig.from_dict({**common, **schedule, "method": method, **options}, "test")
-
-
-class Nobody:
-    def on_batch(self, news: News) -> None:
-        pass
-
-    def on_epoch(self, row: dict[str, Any]) -> None:
-        pass
 
 
 class Truth(Source):
@@ -128,10 +122,10 @@ def test_measuring_changes_nothing_and_every_source_is_measured(method: str, tmp
         RunFolder.create(tmp_path / "run"),
         epochs=ordinary.config.epochs,
     )
-    loop.run(Nobody())
+    loop.run(Silent())
     measured = Session(config(method))
     aligned = AlignedLoop(measured, 600, choose_points(measured, 3))
-    aligned.run(Nobody())
+    aligned.run(Silent())
     one, other = loop.state_dict(), aligned.state_dict()
     for name, tensor in one["model"].items():
         assert torch.equal(tensor, other["model"][name]), name
@@ -197,10 +191,12 @@ def test_points_are_spread_over_the_predicted_batches() -> None:
     assert found[0]["done"] == 4  # the first after the warm-up
 
 
-def test_the_program_reads_a_job_and_leaves_its_figures(tmp_path: Path) -> None:
-    job = {"config": config("replay").as_dict(), "data_dir": None, "large_batch": 400, "points": 2}
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    measure(tmp_path / "job.json", tmp_path / "result.json")
-    found = json.loads((tmp_path / "result.json").read_text())
+def test_a_job_leaves_its_figures_or_nothing_if_it_is_stopped(tmp_path: Path) -> None:
+    measure = AlignmentJob(config("replay"), 400, 2, tmp_path / "new" / "result.json")
+    with pytest.raises(Stopped):
+        measure(lambda: True)
+    assert not measure.result.exists()
+    measure()
+    found = json.loads(measure.result.read_text())
     assert found == align(Session(config("replay")), 400, 2)
     assert (found["method"], found["batches"], found["minibatches_in_large_batch"]) == ("replay", 16, 2)

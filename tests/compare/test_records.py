@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adagp.compare.alignment import FIGURES
-from adagp.compare.comparison import Run
+from adagp.compare.comparison import ComparedRun
 from adagp.compare.contenders import read_entries
 from adagp.compare.records import aligned_record, gap_record, method_record, run_record, seconds_to
 from adagp.run import RunFolder, TrainConfig
@@ -45,7 +45,7 @@ def test_the_time_to_a_target_has_no_evaluation_in_it(folder: RunFolder) -> None
 
 def test_the_record_of_a_run(folder: RunFolder) -> None:
     entry = read_entries("bp,quick:feedback@1:1")[1]
-    run = Run(entry, TrainConfig(method="feedback", batches=15, seed=4), folder)
+    run = ComparedRun(entry, TrainConfig(method="feedback", batches=15, seed=4), folder)
     assert run.finished
     assert run_record(run, "epochs", 0.75) == {
         "regime": "epochs",

@@ -1,18 +1,16 @@
 """A whole comparison, its processes replaced by calls in this one; real processes are tested with the command line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from adagp.cli import app
-from adagp.compare import alignment, workflow
+from adagp.compare import workflow
 from adagp.compare.comparison import Comparison
 from adagp.compare.contenders import read_entries
-from adagp.compare.execute import Failure, Job, Stopped, Watcher
 from adagp.errors import OptionError
+from adagp.jobs import Job, JobFailure, JobObserver, Stop, Stopped, never
 from adagp.tasks.build import build_task
 
 
@@ -35,30 +33,25 @@ class Notes:
     def on_start(self, job: Job) -> None:
         self.started.append(job.name)
 
-    def on_end(self, job: Job, failure: Failure | None) -> None:
+    def on_end(self, job: Job, failure: JobFailure | None) -> None:
         pass
 
 
-def execute_here(
-    jobs: Sequence[Job], at_once: int, watcher: Watcher, stop: Callable[[], bool], lock: int | None
-) -> list[Failure]:
+def run_here(jobs: Sequence[Job], at_once: int, observer: JobObserver, stop: Stop, *, fresh: bool) -> list[JobFailure]:
+    assert fresh, "the peak of memory is that of one run"
     for job in jobs:
         if stop():
             raise Stopped
         if not job.done:
-            watcher.on_start(job)
-            program, *words = job.words()
-            if program == "adagp":
-                CliRunner().invoke(app, words, catch_exceptions=False)
-            else:
-                alignment.main(*map(Path, words))
+            observer.on_start(job)
+            job.work(never)
     return []
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "execute", execute_here)
-    monkeypatch.setattr(workflow, "processors", lambda: 3)
+    monkeypatch.setattr(workflow, "run_jobs", run_here)
+    monkeypatch.setattr(workflow, "usable_cores", lambda: 3)
 
 
 def comparison(methods: str, **more: Any) -> Comparison:

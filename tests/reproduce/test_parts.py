@@ -1,12 +1,13 @@
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adagp.errors import RunError
-from adagp.reproduce.parts import Part, Place, carry_out
-from adagp.reproduce.runner import run_parts
+from adagp.jobs import never
+from adagp.reproduce.parts import Part, Place, carry_out, part_job
 from adagp.reproduce.training import group, train_run
 
 CALLS: list[str] = []
@@ -19,10 +20,6 @@ def work(part: Part, place: Place) -> dict[str, Any] | None:
 
 def stopped(part: Part, place: Place) -> dict[str, Any] | None:
     return None
-
-
-def failing(part: Part, place: Place) -> dict[str, Any] | None:
-    raise RunError("it went wrong")
 
 
 @pytest.fixture(autouse=True)
@@ -62,28 +59,13 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
         place.result(part)
 
 
-def test_the_heaviest_part_comes_first_and_each_is_told(tmp_path: Path) -> None:
-    parts = [Part(work, str(weight), {"number": weight}, weight) for weight in (1, 3, 2)]
-    told: list[str] = []
-    assert run_parts(parts, Place(tmp_path), jobs=1, tell=lambda part: told.append(part.label))
-    assert told == CALLS == ["3", "2", "1"]
-    assert run_parts(parts, Place(tmp_path), jobs=1, tell=lambda part: told.append(part.label))
-    assert len(told) == 3
-
-
-def test_finished_parts_are_kept_when_one_fails(tmp_path: Path) -> None:
-    good, bad, place = Part(work, "a", {"number": 1}, 2.0), Part(failing, "b", {}), Place(tmp_path)
-    with pytest.raises(RunError, match="^it went wrong$"):
-        run_parts([bad, good], place, jobs=1, tell=lambda part: None)
-    assert place.finished(good)
-    assert not place.finished(bad)
-
-
-def test_a_request_to_stop_ends_before_the_next_part(tmp_path: Path) -> None:
-    parts = [Part(work, str(number), {"number": number}) for number in range(3)]
-    place = Place(tmp_path, stop=lambda: len(CALLS) == 2)
-    assert not run_parts(parts, place, jobs=1, tell=lambda part: None)
-    assert len(CALLS) == 2
+def test_a_part_as_a_job(tmp_path: Path) -> None:
+    part, place = Part(work, "a", {"number": 4}), Place(tmp_path, stop=lambda: True)
+    job = pickle.loads(pickle.dumps(part_job(part, place)))
+    assert (job.name, job.result, job.done) == (part.key, place.marker(part), False)
+    assert job.work(never)
+    assert job.done
+    assert place.result(part) == {"twice": 8}
 
 
 def test_a_training_part_stops_with_a_checkpoint_and_goes_on(tmp_path: Path) -> None:

@@ -1,20 +1,45 @@
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+import adagp
 from adagp.errors import DataError, RunError
+from adagp.jobs import Job, JobFailure, Stopped
 from adagp.reproduce.catalogue import choose
 from adagp.reproduce.document import BEGIN, END, put_verdicts
-from adagp.reproduce.parts import Place
+from adagp.reproduce.kernels import time_kernels
+from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.study import Study, source_digest
+from adagp.reproduce.training import group
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(adagp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+class Notes:
+    """Keeps the names of the jobs that ended well, and the reasons of the others."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def on_start(self, job: Job) -> None:
+        pass
+
+    def on_end(self, job: Job, failure: JobFailure | None) -> None:
+        self.ended.append(failure.reason if failure else job.name)
 
 
 def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
     study = Study(choose(["adagp-figure16"]), "quick", Place(tmp_path))
-    told: list[str] = []
-    assert study.run(1, lambda part: told.append(part.key))
-    assert len(told) == 1
+    notes = Notes()
+    study.run(1, notes)
+    assert notes.ended == [study.parts[0].key]
     assert study.left == []
     text = (tmp_path / "verdicts.md").read_text()
     assert text.startswith("Budget quick: offline: training on the embedded digits")
@@ -27,8 +52,8 @@ def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
     )
     assert len(rows) == 2
     before = (tmp_path / "adagp-figure16" / "figure.svg").read_bytes()
-    assert Study(choose(["adagp-figure16"]), "quick", Place(tmp_path)).run(1, lambda part: told.append(part.key))
-    assert len(told) == 1
+    Study(choose(["adagp-figure16"]), "quick", Place(tmp_path)).run(1, notes)
+    assert len(notes.ended) == 1
     assert (tmp_path / "adagp-figure16" / "figure.svg").read_bytes() == before
     assert not study.is_stale
     marker = tmp_path / "reproduce.json"
@@ -56,6 +81,54 @@ def test_missing_data_are_told_before_any_work(tmp_path: Path) -> None:
     )
     assert re.sub(r"\s+", " ", str(caught.value)) == expected
     assert not out.exists()
+
+
+def test_a_failed_part_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
+    (missing,) = group(1, weight=9, dataset="cifar10", model="resnet14", epochs=1, method="bp").parts
+    kernel = Part(time_kernels, "2", {"channels": 2, "size": 4, "samples": 2, "rounds": 1})
+    study, notes = Study(choose(["adagp-figure16"]), "quick", Place(tmp_path / "out", tmp_path)), Notes()
+    study.parts = [kernel, missing]
+    with pytest.raises(RunError) as caught:
+        study.run(1, notes)
+    assert str(caught.value).startswith(f"1 of 2 parts failed; {missing.key}: data set 'cifar10' is not in {tmp_path}.")
+    assert str(caught.value).endswith(" Finished parts are kept: the same command goes on from there.")
+    assert [one.partition(" is not in ")[0] for one in notes.ended] == ["data set 'cifar10'", kernel.key]
+    assert set(study.place.result(kernel)) == {"exact", "approximated"}
+
+
+def test_a_request_to_stop_reaches_a_training_run(tmp_path: Path) -> None:
+    (part,) = group(1, dataset="digits", epochs=2000, method="bp").parts
+    begun = Place(tmp_path).run_folder(part) / "checkpoint.pt"
+    study = Study(choose(["adagp-figure16"]), "quick", Place(tmp_path, stop=begun.is_file))
+    study.parts = [part]
+    with pytest.raises(Stopped):
+        study.run(2, Notes())
+    assert begun.is_file()
+    assert study.left == [part]
+
+
+def test_killed_and_begun_again_it_does_not_repeat_finished_parts(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "adagp", "reproduce", "approximation-table1", "--jobs", "2", "--out", str(out)]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(out.glob("parts/*.json")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = list(out.glob("parts/*.json"))
+    assert 1 <= len(kept) < 8
+    assert not (out / "verdicts.md").exists()
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept}
+    again = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert f"Parts: 8, finished before: {len(kept)}, at a time: 2." in again.stderr
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept} == before
+    assert len(list(out.glob("parts/*.json"))) == 8
+    verdicts = json.loads((out / "approximation-table1" / "verdict.json").read_text())
+    assert [row["verdict"] for row in verdicts[:8]] == ["not comparable"] * 8
+    for name in ("table.csv", "figure.svg", "figure.png", "verdict.csv"):
+        assert (out / "approximation-table1" / name).stat().st_size > 0
 
 
 def test_verdicts_take_their_place_in_a_document() -> None:

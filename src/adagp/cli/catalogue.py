@@ -8,18 +8,19 @@ from typing import Annotated
 
 import typer
 
+from adagp.cli.options import option, switch
 from adagp.cli.workloads import parse_shape
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+Json = Annotated[bool, switch("--json", "One JSON document on standard output.")]
 
 
 def models(
     names: Annotated[list[str] | None, typer.Argument(help="Models to show; all by default.")] = None,
     image: Annotated[
-        str | None, typer.Option("--input", help="Image as CHANNELSxHEIGHTxWIDTH; the usual one by default.")
+        str | None, option("Image as CHANNELSxHEIGHTxWIDTH.", "--input", unset="each model's usual one")
     ] = None,
-    classes: Annotated[int | None, typer.Option(help="Classes; 1000 for images, 20 for detection.")] = None,
-    width: Annotated[float, typer.Option(help="Factor on the models' channels.")] = 1.0,
+    classes: Annotated[int | None, option("Classes.", unset="1000 for images, 20 for detection")] = None,
+    width: Annotated[float, option("Factor on the models' channels.")] = 1.0,
     as_json: Json = False,
 ) -> None:
     """List the models: parameters, multiply-accumulates of a forward pass, sites, and the predictor they need."""
@@ -50,7 +51,7 @@ def models(
 
 
 def datasets(
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are.")] = None, as_json: Json = False
+    data_dir: Annotated[Path | None, option("Where data sets are.", unset="data")] = None, as_json: Json = False
 ) -> None:
     """List the data sets: what they hold, where they are looked for, and which are there."""
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets

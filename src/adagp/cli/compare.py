@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adagp.cli.options import option, switch
 from adagp.compare.contenders import COMPARED_EPOCHS
 from adagp.errors import OptionError
 from adagp.run.config import TrainConfig, read_toml
@@ -25,58 +26,47 @@ def compare(
     given: dict[str, Any],
     methods: Annotated[
         str,
-        typer.Option(
-            help="Methods, separated by commas; METHOD@SCHEDULE gives one its own schedule, NAME:METHOD another name.",
-            rich_help_panel=_WHAT,
+        option(
+            "Methods, separated by commas; METHOD@SCHEDULE gives one its own schedule, NAME:METHOD another name.",
+            panel=_WHAT,
         ),
     ] = "bp,adagp,skip",
-    seeds: Annotated[int, typer.Option(help="Runs of each method.", rich_help_panel=_WHAT)] = 3,
+    seeds: Annotated[int, option("Runs of each method.", panel=_WHAT)] = 3,
     regimes: Annotated[
-        str, typer.Option(help="epochs (equal batches), seconds (equal time), or both.", rich_help_panel=_WHAT)
+        str, option("epochs (equal batches), seconds (equal time), or both.", panel=_WHAT)
     ] = "epochs,seconds",
-    seconds: Annotated[
-        float | None, typer.Option(help="The equal time; what bp takes by default.", rich_help_panel=_WHAT)
-    ] = None,
+    seconds: Annotated[float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "An option for one method only, method.option=value; or option=value for all. Repeatable.",
             "--set",
-            help="An option for one method only, method.option=value; or option=value for all. Repeatable.",
-            rich_help_panel=_WHAT,
+            panel=_WHAT,
+            unset="none",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="Options of adagp train from a TOML file; the command line wins.", rich_help_panel=_WHAT),
+        option("Options of adagp train from a TOML file; the command line wins.", panel=_WHAT, unset="none"),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(help="Report the time to this test value (accuracy: 0 to 1).", rich_help_panel=_MEASURED),
+        option("Report the time to this test value (accuracy: 0 to 1).", panel=_MEASURED, unset="none"),
     ] = None,
     large_batch: Annotated[
         int,
-        typer.Option(help="Samples of the gradient that others are held against; 0: none.", rich_help_panel=_MEASURED),
+        option("Samples of the gradient that others are held against; 0: none.", panel=_MEASURED),
     ] = 4096,
-    points: Annotated[
-        int, typer.Option(help="Batches of a run at which gradients are compared.", rich_help_panel=_MEASURED)
-    ] = 5,
-    aligned_seeds: Annotated[
-        int, typer.Option(help="Seeds for which they are; each is a run of its own.", rich_help_panel=_MEASURED)
-    ] = 1,
-    rounds: Annotated[int, typer.Option(help="How often each kind of batch is timed.", rich_help_panel=_MEASURED)] = 30,
-    out: Annotated[
-        Path, typer.Option(help="Folder; one that holds this comparison is gone on with.", rich_help_panel=_PLACE)
-    ] = Path("runs/compare"),
-    jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time; as processors and memory allow.", rich_help_panel=_PLACE)
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are.", rich_help_panel=_PLACE)] = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch a missing data set.", rich_help_panel=_PLACE)
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_PLACE)
-    ] = False,
+    points: Annotated[int, option("Batches of a run at which gradients are compared.", panel=_MEASURED)] = 5,
+    aligned_seeds: Annotated[int, option("Seeds for which they are; each is a run of its own.", panel=_MEASURED)] = 1,
+    rounds: Annotated[int, option("How often each kind of batch is timed.", panel=_MEASURED)] = 30,
+    out: Annotated[Path, option("Folder; a comparison that it holds is continued.", panel=_PLACE)] = Path(
+        "runs/compare"
+    ),
+    jobs: Annotated[int | None, option("Runs at a time.", panel=_PLACE, unset="as CPU cores and memory allow")] = None,
+    data_dir: Annotated[Path | None, option("Where data sets are.", panel=_PLACE, unset="data")] = None,
+    download: Annotated[bool, switch("--download", "Fetch a missing data set.", panel=_PLACE)] = False,
+    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_PLACE)] = False,
 ) -> None:
     """Train several methods over several seeds, at equal batches and at equal seconds, and tell what each is worth."""
     if jobs is not None and jobs < 1:
@@ -144,15 +134,15 @@ def _carry_out(
 ) -> dict[str, Any]:
     from rich.console import Console
 
-    from adagp.cli.compare_progress import CompareProgress
-    from adagp.cli.progress import STOPPED, StopFlag
-    from adagp.compare.execute import Stopped
+    from adagp.cli.job_progress import JobProgress
+    from adagp.cli.progress import STOPPED
     from adagp.compare.workflow import carry_out
+    from adagp.jobs import StopFlag, Stopped
 
     console = Console(stderr=True)
     command = shlex.join(["adagp", *sys.argv[1:]])
     try:
-        with StopFlag() as stop, CompareProgress(console) as progress:
+        with StopFlag() as stop, JobProgress(console) as progress:
             return carry_out(comparison, out, task, progress, command=command, jobs=jobs, target=target, stop=stop)
     except Stopped:
         console.print("Stopped. The same command goes on from here.", highlight=False)

@@ -1,59 +1,77 @@
 """`adagp demo` and `adagp plot`: the first look at adagp, and pictures of any run."""
 
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.errors import OptionError
+from adagp.cli.options import option, switch
+from adagp.errors import OptionError, RunError
+
+if TYPE_CHECKING:
+    from adagp.jobs import Job
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and pictures.")] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 5,
-    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 20,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier demonstration in --out.")] = False,
+    out: Annotated[Path, option("Folder for the runs and pictures.")] = Path("runs/demo"),
+    seeds: Annotated[int, option("Runs of each method.")] = 5,
+    epochs: Annotated[int, option("Epochs of each run.")] = 20,
+    force: Annotated[bool, switch("--force", "Replace an earlier demonstration in --out.")] = False,
 ) -> None:
     """Train on the embedded digits by backprop and by ADA-GP, and compare."""
     if seeds < 1 or epochs < 2:
         raise OptionError(f"the demonstration needs 1 seed and 2 epochs at least; got {seeds} and {epochs}.")
     from rich.console import Console
-    from rich.progress import Progress
 
-    from adagp import demo as lab
+    from adagp import demo as demonstration
     from adagp.figures.curves import draw
     from adagp.figures.style import require_matplotlib
     from adagp.report.page import require_library, write_report
 
     page = out / "report.html"
-    lab.refuse_existing(out, force=force)
     require_matplotlib()
     require_library()
+    demonstration.prepare_folder(out, force=force)
     console = Console()
-    contenders = lab.plan(seeds, epochs)
+    contenders = demonstration.plan(seeds, epochs)
     console.print("The schedule of ADA-GP in this run:", highlight=False)
-    console.print(contenders["adagp"][0].schedule().table(epochs, lab.BATCHES), highlight=False)
-    rows = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        total = sum(config.epochs for configs in contenders.values() for config in configs)
-        bar = progress.add_task("training on the digits", total=total)
-        for name, configs in contenders.items():
-            summaries = [
-                lab.carry_out(config, lab.run_path(out, name, config), lambda: progress.advance(bar))
-                for config in configs
-            ]
-            rows.append(lab.compare(name, summaries))
+    console.print(contenders["adagp"][0].schedule().table(epochs, demonstration.BATCHES), highlight=False)
+    _train(demonstration.training_jobs(contenders, out))
+    rows = [
+        demonstration.compare(name, demonstration.read_summaries(out, name, configs))
+        for name, configs in contenders.items()
+    ]
     console.print(_table(rows, seeds))
     console.print(f"Runs are in {out}; pictures of the first seed:", highlight=False, soft_wrap=True)
-    for path in draw([lab.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")], out / "pictures"):
+    drawn = [demonstration.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")]
+    for path in draw(drawn, out / "pictures"):
         console.print(f"  {path}", highlight=False, soft_wrap=True)
     write_report([out], page)
     console.print(f"The report on all of it, to be opened in a browser:\n  {page}", highlight=False, soft_wrap=True)
 
 
+def _train(jobs: "list[Job]") -> None:
+    """Train the runs, as many at a time as there are CPU cores; Ctrl-C ends the demonstration."""
+    from rich.console import Console
+
+    from adagp.cli.job_progress import JobProgress
+    from adagp.cli.progress import STOPPED
+    from adagp.jobs import StopFlag, Stopped, run_jobs, usable_cores
+
+    try:
+        with StopFlag() as stop, JobProgress(Console(stderr=True)) as progress:
+            progress.begin("training on the digits", len(jobs))
+            failures = run_jobs(jobs, usable_cores(), progress, stop)
+    except Stopped:
+        sys.exit(STOPPED)
+    if failures:
+        raise RunError(f"{failures[0].name} failed: {failures[0].reason}")
+
+
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("pictures"),
+    out: Annotated[Path, option("Folder for the pictures.")] = Path("pictures"),
 ) -> None:
     """Draw loss and accuracy curves of runs with their phases, and the predictions' quality by site."""
     from adagp.figures.curves import draw

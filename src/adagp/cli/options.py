@@ -1,4 +1,4 @@
-"""Options of runs on the command line, made of their declarations: `train` and `compare` have the same ones."""
+"""Options on the command line. Those of runs are made of their declarations: `train` and `compare` have the same ones."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -9,6 +9,16 @@ import typer
 
 from adagp.options import Option
 from adagp.run.config import help_text
+
+
+def option(text: str, *flags: str, panel: str | None = None, unset: str = "") -> Any:
+    """Return an option of a command with its line of help; `unset` says what it is to leave out one whose default is None."""
+    return typer.Option(*flags, help=text, rich_help_panel=panel, show_default=unset or True)
+
+
+def switch(flag: str, text: str, *, panel: str | None = None) -> Any:
+    """Return an option that is off unless it is given."""
+    return typer.Option(flag, help=text, rich_help_panel=panel, show_default="off")
 
 
 def with_options(command: Callable[..., None], options: Iterable[Option]) -> Callable[..., None]:

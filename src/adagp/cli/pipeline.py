@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adagp.cli.options import option, switch
 from adagp.cli.workloads import parse_shape
 from adagp.errors import OptionError
 from adagp.figures.gantt import plot_gantt, text_gantt
@@ -26,51 +27,32 @@ _PIPELINE, _MODEL, _OUTPUT = "Pipeline", "Model on accelerators", "Output"
 def pipeline(
     schedule: Annotated[
         str,
-        typer.Option(
-            help="gpipe, dapple, chimera, a pipeline of a plugin, or a file of actions (.txt).",
-            rich_help_panel=_PIPELINE,
-        ),
+        option("gpipe, dapple, chimera, a pipeline of a plugin, or a file of actions (.txt).", panel=_PIPELINE),
     ] = "gpipe",
-    devices: Annotated[int, typer.Option(help="Devices, and stages of the model.", rich_help_panel=_PIPELINE)] = 4,
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches a batch.", rich_help_panel=_PIPELINE)] = 4,
-    phases: Annotated[str, typer.Option(help="Phase of each batch.", rich_help_panel=_PIPELINE)] = "GP,BP",
-    forward: Annotated[
-        float | None, typer.Option(help="Steps of a micro-batch's forward; 1.", rich_help_panel=_PIPELINE)
-    ] = None,
-    backward: Annotated[
-        float | None, typer.Option(help="Steps of a micro-batch's backward; 2.", rich_help_panel=_PIPELINE)
-    ] = None,
+    devices: Annotated[int, option("Devices, and stages of the model.", panel=_PIPELINE)] = 4,
+    micro_batches: Annotated[int, option("Micro-batches a batch.", panel=_PIPELINE)] = 4,
+    phases: Annotated[str, option("Phase of each batch.", panel=_PIPELINE)] = "GP,BP",
+    forward: Annotated[float | None, option("Steps of a micro-batch's forward.", panel=_PIPELINE, unset="1")] = None,
+    backward: Annotated[float | None, option("Steps of a micro-batch's backward.", panel=_PIPELINE, unset="2")] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
-            help="Predictor's forward for a batch, in forwards of a micro-batch; 0.", rich_help_panel=_PIPELINE
-        ),
+        option("Predictor's forward for a batch, in forwards of a micro-batch.", panel=_PIPELINE, unset="0"),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Cost this model instead of constants.", rich_help_panel=_MODEL)
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Data set: image shape and classes; imagenet.", rich_help_panel=_MODEL)
-    ] = None,
+    model: Annotated[str | None, option("Cost this model instead of constants.", panel=_MODEL, unset="none")] = None,
+    dataset: Annotated[str | None, option("Data set: image shape and classes.", panel=_MODEL, unset="imagenet")] = None,
     input_: Annotated[
-        str | None, typer.Option("--input", help="Input shape, for example 3x64x64.", rich_help_panel=_MODEL)
+        str | None, option("Input shape, for example 3x64x64.", "--input", panel=_MODEL, unset="the data set's")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Samples a batch; 128.", rich_help_panel=_MODEL)] = None,
-    design: Annotated[str | None, typer.Option(help="Design of each accelerator; max.", rich_help_panel=_MODEL)] = None,
-    dataflow: Annotated[str | None, typer.Option(help="ws, os, is or rs; ws.", rich_help_panel=_MODEL)] = None,
-    bandwidth: Annotated[
-        float | None, typer.Option(help="Gigabytes a second between devices; inf.", rich_help_panel=_MODEL)
-    ] = None,
-    latency: Annotated[
-        float | None, typer.Option(help="Microseconds of a transfer besides; 0.", rich_help_panel=_MODEL)
-    ] = None,
+    batch: Annotated[int | None, option("Samples a batch.", panel=_MODEL, unset="128")] = None,
+    design: Annotated[str | None, option("Design of each accelerator.", panel=_MODEL, unset="max")] = None,
+    dataflow: Annotated[str | None, option("ws, os, is, rs, or a plugin's.", panel=_MODEL, unset="ws")] = None,
+    bandwidth: Annotated[float | None, option("Gigabytes a second between devices.", panel=_MODEL, unset="inf")] = None,
+    latency: Annotated[float | None, option("Microseconds of a transfer besides.", panel=_MODEL, unset="0")] = None,
     actions: Annotated[
-        bool, typer.Option("--actions", help="Print the actions of each device, and no more.", rich_help_panel=_OUTPUT)
+        bool, switch("--actions", "Print the actions of each device, and no more.", panel=_OUTPUT)
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_OUTPUT)
-    ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Picture to FILE.svg or FILE.png.", rich_help_panel=_OUTPUT)] = None,
+    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_OUTPUT)] = False,
+    plot: Annotated[Path | None, option("Picture to FILE.svg or FILE.png.", panel=_OUTPUT, unset="none")] = None,
 ) -> None:
     """Steps, bubbles and kept activations of a pipeline of devices under ADA-GP; nothing is run."""
     if plot is not None:

@@ -1,16 +1,15 @@
 """Carrying out a run in a terminal: live progress, Ctrl-C, the table at the end. All of it on standard error."""
 
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from adagp.jobs import StopFlag
 from adagp.run.metrics import ACCURACY, SHARE, Metric
 from adagp.train.loop import Loop, News, Observer
 from adagp.train.session import Session
@@ -56,30 +55,6 @@ class Observers:
         """Tell all of them."""
         for observer in self._observers:
             observer.on_epoch(row)
-
-
-class StopFlag:
-    """Turns the first Ctrl-C (or termination request) into an answer to `stop()`, and the second into an interrupt."""
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def __call__(self) -> bool:
-        """Tell whether somebody asked to stop."""
-        return self._set
-
-    def __enter__(self) -> "StopFlag":
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._set:
-            raise KeyboardInterrupt
-        self._set = True
 
 
 class LiveProgress:

@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
+from adagp.cli.options import option
+
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
-    out: Annotated[Path, typer.Option(help="The page, FILE.html.")] = Path("report.html"),
+    out: Annotated[Path, option("The page, FILE.html.")] = Path("report.html"),
     phases: Annotated[
-        str | None, typer.Option(help="Batches of the pipelines' charts, such as GP,BP; the runs' own if left out.")
+        str | None, option("Batches of the pipelines' charts, such as GP,BP.", unset="the runs' own")
     ] = None,
 ) -> None:
     """Write one self-contained page about runs: who wins, curves, quality by site, time, accelerator, pipelines."""

@@ -1,12 +1,12 @@
 """`adagp reproduce`: the papers' tables and figures, made again, with a verdict on every published number."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adagp.cli.options import option
 from adagp.errors import OptionError
 
 if TYPE_CHECKING:
@@ -20,13 +20,11 @@ MOST_JOBS = 8
 
 def reproduce(
     names: Annotated[list[str], typer.Argument(help="Experiments by name, all, or list to see them.")],
-    budget: Annotated[str, typer.Option(help="quick, standard or full.")] = "quick",
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; runs/reproduce-BUDGET by default.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are (standard, full).")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Parts at a time; one for each processor, up to 8, by default.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="Device of training: cpu, cuda, ...")] = "cpu",
+    budget: Annotated[str, option("quick, standard or full.")] = "quick",
+    out: Annotated[Path | None, option("Folder for the results.", unset="runs/reproduce-BUDGET")] = None,
+    data_dir: Annotated[Path | None, option("Where data sets are (standard, full).", unset="data")] = None,
+    jobs: Annotated[int | None, option("Parts at a time.", unset="one per CPU core, at most 8")] = None,
+    device: Annotated[str, option("Device of training: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Repeat the papers' experiments. Finished parts are kept: the same command goes on after a stop."""
     from adagp.reproduce.catalogue import choose
@@ -42,60 +40,42 @@ def reproduce(
         raise OptionError(f"--jobs is {jobs}; it must be 1 or more.")
     from rich.console import Console
 
-    from adagp.cli.progress import STOPPED, StopFlag
+    from adagp.cli.progress import STOPPED
+    from adagp.jobs import StopFlag, Stopped
     from adagp.reproduce.study import Study
 
     folder, console = out or Path("runs") / f"reproduce-{budget}", Console(stderr=True)
-    with StopFlag() as stop:
-        study = Study(experiments, budget, Place(folder, data_dir, device, stop))
-        ended = _run(study, jobs or _usual_jobs(device), console)
-    if not ended:
+    try:
+        with StopFlag() as stop:
+            study = Study(experiments, budget, Place(folder, data_dir, device, stop))
+            _run(study, jobs or _usual_jobs(device), console)
+    except Stopped:
         console.print("Stopped. The same command goes on from here.", highlight=False)
         sys.exit(STOPPED)
     _report(study, folder)
 
 
 def _usual_jobs(device: str) -> int:
-    """Return one part for each processor that we may use, up to MOST_JOBS; one only where they would share a device."""
-    if device != "cpu":
-        return 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, MOST_JOBS)
+    """Return one part for each CPU core that we may use, up to MOST_JOBS; one only where they would share a device."""
+    from adagp.jobs import usable_cores
+
+    return min(usable_cores(), MOST_JOBS) if device == "cpu" else 1
 
 
-def _run(study: "Study", jobs: int, console: "Console") -> bool:
+def _run(study: "Study", jobs: int, console: "Console") -> None:
     """Do the parts under a bar; where nobody looks at a terminal, a line for each."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from adagp.cli.job_progress import JobProgress
 
     total, left = len(study.parts), len(study.left)
-    console.print(f"Parts: {total}, finished before: {total - left}, at a time: {jobs}.", highlight=False)
-    if study.is_stale:
-        console.print(
-            "Finished parts in this folder were made by another state of the program. They are kept; to do them anew, "
-            "delete the folder.",
-            highlight=False,
-            soft_wrap=True,
-        )
-    columns = (
-        TextColumn("parts"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[last]}"),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        bar = progress.add_task("", total=total, completed=total - left, last="")
-        done = total - left
-
-        def tell(part: object) -> None:
-            nonlocal done
-            done += 1
-            key = str(getattr(part, "key", part))
-            progress.update(bar, completed=done, last=key)
-            if progress.disable:
-                console.print(f"{done}/{total} {key}", highlight=False, soft_wrap=True)
-
-        return study.run(jobs, tell)
+    with JobProgress(console, lines=True) as progress:
+        progress.say(f"Parts: {total}, finished before: {total - left}, at a time: {jobs}.")
+        if study.is_stale:
+            progress.say(
+                "Finished parts in this folder were made by another state of the program. They are kept; to do them anew, "
+                "delete the folder."
+            )
+        progress.begin("parts", total, total - left)
+        study.run(jobs, progress)
 
 
 def _report(study: "Study", folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adagp.cli.options import option, switch
 from adagp.cli.workloads import Origin, find_origin, parse_shape
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_simulation
@@ -40,67 +41,49 @@ def simulate(
             rich_help_panel=_MODEL,
         ),
     ] = None,
-    dataset: Annotated[
-        str, typer.Option(help="Data set: image shape, classes and samples.", rich_help_panel=_MODEL)
-    ] = "cifar10",
+    dataset: Annotated[str, option("Data set: image shape, classes and samples.", panel=_MODEL)] = "cifar10",
     input_: Annotated[
-        str | None, typer.Option("--input", help="Input shape, for example 3x64x64.", rich_help_panel=_MODEL)
+        str | None, option("Input shape, for example 3x64x64.", "--input", panel=_MODEL, unset="the data set's")
     ] = None,
-    width: Annotated[float, typer.Option(help="Factor on the model's channels.", rich_help_panel=_MODEL)] = 1.0,
-    batch: Annotated[int | None, typer.Option(help="Samples a batch; 128.", rich_help_panel=_RUN)] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; 90.", rich_help_panel=_RUN)] = None,
-    samples: Annotated[int | None, typer.Option(help="Training samples; the data set's.", rich_help_panel=_RUN)] = None,
-    ratio: Annotated[
-        str, typer.Option(help="Schedule: ladder, paper, K:M, rungs, epochs:K:M or bp.", rich_help_panel=_RUN)
-    ] = "ladder",
-    warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.", rich_help_panel=_RUN)] = None,
+    width: Annotated[float, option("Factor on the model's channels.", panel=_MODEL)] = 1.0,
+    batch: Annotated[int | None, option("Samples a batch.", panel=_RUN, unset="128")] = None,
+    epochs: Annotated[int | None, option("Epochs.", panel=_RUN, unset="90")] = None,
+    samples: Annotated[int | None, option("Training samples.", panel=_RUN, unset="the data set's")] = None,
+    ratio: Annotated[str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.", panel=_RUN)] = "ladder",
+    warmup: Annotated[int | None, option("Epochs of warm-up.", panel=_RUN, unset="the schedule's own")] = None,
     method: Annotated[
         str,
-        typer.Option(
+        option(
+            "Method whose source gives the gradients of GP batches, or package.module:Class.",
             "--method",
             "--source",
-            help="Method whose source gives the gradients of GP batches, or package.module:Class.",
-            rich_help_panel=_RUN,
+            panel=_RUN,
         ),
     ] = "adagp",
     from_run: Annotated[
-        Path | None, typer.Option(help="Replay the phases that a training run recorded.", rich_help_panel=_RUN)
+        Path | None, option("Replay the phases that a training run recorded.", panel=_RUN, unset="none")
     ] = None,
-    design: Annotated[str, typer.Option(help="all, or names separated by commas.", rich_help_panel=_HARDWARE)] = "all",
-    dataflow: Annotated[str, typer.Option(help="ws, os, is or rs.", rich_help_panel=_HARDWARE)] = "ws",
-    array: Annotated[str, typer.Option(help="PEs, ROWSxCOLUMNS.", rich_help_panel=_HARDWARE)] = "12x15",
-    predictor_array: Annotated[
-        str, typer.Option(help="PEs of the predictor in design max.", rich_help_panel=_HARDWARE)
-    ] = "8x10",
-    clock: Annotated[float, typer.Option(help="Megahertz.", rich_help_panel=_HARDWARE)] = 200.0,
-    word_bits: Annotated[int, typer.Option(help="8, 16 or 32.", rich_help_panel=_HARDWARE)] = 16,
-    buffer: Annotated[float, typer.Option(help="Global buffer in kilobytes.", rich_help_panel=_HARDWARE)] = 512.0,
-    bandwidth: Annotated[
-        float, typer.Option(help="Off-chip gigabytes a second; inf: never stalls.", rich_help_panel=_HARDWARE)
-    ] = 12.8,
+    design: Annotated[str, option("all, or names separated by commas.", panel=_HARDWARE)] = "all",
+    dataflow: Annotated[str, option("ws, os, is, rs, or a plugin's.", panel=_HARDWARE)] = "ws",
+    array: Annotated[str, option("PEs, ROWSxCOLUMNS.", panel=_HARDWARE)] = "12x15",
+    predictor_array: Annotated[str, option("PEs of the predictor in design max.", panel=_HARDWARE)] = "8x10",
+    clock: Annotated[float, option("Megahertz.", panel=_HARDWARE)] = 200.0,
+    word_bits: Annotated[int, option("8, 16 or 32.", panel=_HARDWARE)] = 16,
+    buffer: Annotated[float, option("Global buffer in kilobytes.", panel=_HARDWARE)] = 512.0,
+    bandwidth: Annotated[float, option("Off-chip gigabytes a second; inf: never stalls.", panel=_HARDWARE)] = 12.8,
     zero_insertion: Annotated[
         bool,
-        typer.Option(
-            "--zero-insertion", help="Run gradients of strided convolutions over zeros.", rich_help_panel=_HARDWARE
-        ),
+        switch("--zero-insertion", "Run gradients of strided convolutions over zeros.", panel=_HARDWARE),
     ] = False,
-    optimizer: Annotated[
-        Optimizer, typer.Option(help="Whose state moves off-chip.", rich_help_panel=_HARDWARE)
-    ] = Optimizer.MOMENTUM,
-    node: Annotated[int, typer.Option(help="Energy table: nanometres.", rich_help_panel=_HARDWARE)] = 45,
-    cell: Annotated[
-        str, typer.Option(help="Energy table: SRAM cells, hp or lstp.", rich_help_panel=_HARDWARE)
-    ] = "lstp",
-    dram: Annotated[str, typer.Option(help="Energy table: ddr3 or ddr4.", rich_help_panel=_HARDWARE)] = "ddr3",
-    per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="A row for each layer.", rich_help_panel=_OUTPUT)
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_OUTPUT)
-    ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Picture to FILE.svg or FILE.png.", rich_help_panel=_OUTPUT)] = None,
+    optimizer: Annotated[Optimizer, option("Whose state moves off-chip.", panel=_HARDWARE)] = Optimizer.MOMENTUM,
+    node: Annotated[int, option("Energy table: nanometres.", panel=_HARDWARE)] = 45,
+    cell: Annotated[str, option("Energy table: SRAM cells, hp or lstp.", panel=_HARDWARE)] = "lstp",
+    dram: Annotated[str, option("Energy table: ddr3 or ddr4.", panel=_HARDWARE)] = "ddr3",
+    per_layer: Annotated[bool, switch("--per-layer", "A row for each layer.", panel=_OUTPUT)] = False,
+    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_OUTPUT)] = False,
+    plot: Annotated[Path | None, option("Picture to FILE.svg or FILE.png.", panel=_OUTPUT, unset="none")] = None,
     save_workload: Annotated[
-        Path | None, typer.Option(help="Write the traced layers as JSON.", rich_help_panel=_OUTPUT)
+        Path | None, option("Write the traced layers to this file as JSON.", panel=_OUTPUT, unset="none")
     ] = None,
 ) -> None:
     """Cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""

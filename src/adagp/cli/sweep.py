@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, TextIO
 
-import typer
-
+from adagp.cli.options import option, switch
 from adagp.cli.simulate import RunOptions, parse_designs
 from adagp.cli.workloads import Origin
 from adagp.errors import OptionError
@@ -58,21 +57,24 @@ class Grid:
 
 
 def sweep(
-    models: Annotated[str, typer.Option(help="Model names, separated by commas.")] = ",".join(PAPER_MODELS),
-    datasets: Annotated[str, typer.Option(help="Data sets.")] = "cifar10,cifar100,imagenet",
-    dataflows: Annotated[str, typer.Option(help="Dataflows.")] = "ws,os,is,rs",
-    arrays: Annotated[str, typer.Option(help="Arrays, ROWSxCOLUMNS.")] = "12x15",
-    designs: Annotated[str, typer.Option(help="Designs, or all.")] = "all",
-    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 128,
-    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 90,
-    ratio: Annotated[str, typer.Option(help="Schedule: ladder, paper, K:M, rungs, epochs:K:M or bp.")] = "ladder",
-    warmup: Annotated[int | None, typer.Option(help="Epochs of warm-up.")] = None,
-    bandwidth: Annotated[float, typer.Option(help="Off-chip gigabytes a second; inf: never stalls.")] = 12.8,
+    models: Annotated[str, option("Model names, separated by commas.")] = ",".join(PAPER_MODELS),
+    datasets: Annotated[str, option("Data sets.")] = "cifar10,cifar100,imagenet",
+    dataflows: Annotated[str, option("Dataflows.")] = "ws,os,is,rs",
+    arrays: Annotated[str, option("Arrays, ROWSxCOLUMNS.")] = "12x15",
+    designs: Annotated[str, option("Designs, or all.")] = "all",
+    batch: Annotated[int, option("Samples a batch.")] = 128,
+    epochs: Annotated[int, option("Epochs of each run.")] = 90,
+    ratio: Annotated[str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.")] = "ladder",
+    warmup: Annotated[int | None, option("Epochs of warm-up.", unset="the schedule's own")] = None,
+    bandwidth: Annotated[float, option("Off-chip gigabytes a second; inf: never stalls.")] = 12.8,
     zero_insertion: Annotated[
-        bool, typer.Option("--zero-insertion", help="Run gradients of strided convolutions over zeros.")
+        bool, switch("--zero-insertion", "Run gradients of strided convolutions over zeros.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="CSV file; standard output by default.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Speed-up bars of the first data set, dataflow and array.")] = None,
+    out: Annotated[Path | None, option("CSV file.", unset="standard output")] = None,
+    plot: Annotated[
+        Path | None,
+        option("Picture (.svg or .png) of the speed-ups on the first data set, dataflow and array.", unset="none"),
+    ] = None,
 ) -> None:
     """Simulate every combination and write a row for each design."""
     grid = Grid(

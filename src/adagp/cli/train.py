@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import read_toml
@@ -20,37 +21,23 @@ _RUN = "Run"
 
 def train(
     given: dict[str, Any],
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are.", rich_help_panel=_RUN)] = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch a missing data set.", rich_help_panel=_RUN)
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; a new one in runs/ by default.", rich_help_panel=_RUN)
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this folder.", rich_help_panel=_RUN)
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Delete the run that --out holds.", rich_help_panel=_RUN)
-    ] = False,
+    data_dir: Annotated[Path | None, option("Where data sets are.", panel=_RUN, unset="data")] = None,
+    download: Annotated[bool, switch("--download", "Fetch a missing data set.", panel=_RUN)] = False,
+    out: Annotated[Path | None, option("Run folder.", panel=_RUN, unset="a new one in runs/")] = None,
+    resume: Annotated[Path | None, option("Continue the run in this folder.", panel=_RUN, unset="none")] = None,
+    force: Annotated[bool, switch("--force", "Delete the run that --out holds.", panel=_RUN)] = False,
     config: Annotated[
-        Path | None, typer.Option(help="Options from a TOML file; the command line wins.", rich_help_panel=_RUN)
+        Path | None, option("Options from a TOML file; the command line wins.", panel=_RUN, unset="none")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads, torch's choice if left out.", rich_help_panel=_RUN)
-    ] = None,
+    threads: Annotated[int | None, option("CPU threads.", panel=_RUN, unset="torch's choice")] = None,
     checkpoint_seconds: Annotated[
-        float, typer.Option(help="Checkpoint at least this often, besides each epoch.", rich_help_panel=_RUN)
+        float, option("Checkpoint at least this often, besides each epoch.", panel=_RUN)
     ] = 60.0,
     tensorboard: Annotated[
         bool,
-        typer.Option(
-            "--tensorboard", help="Scalars for TensorBoard in the run folder, as it goes.", rich_help_panel=_RUN
-        ),
+        switch("--tensorboard", "Scalars for TensorBoard in the run folder, as it goes.", panel=_RUN),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_RUN)
-    ] = False,
+    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_RUN)] = False,
 ) -> None:
     """Train a model; with predicted gradients, or by plain backprop for comparison."""
     if config is not None:

@@ -11,14 +11,11 @@ ceiling_large_batch                           the cosine of the minibatch's true
 
 The last two are what noise leaves of the truth itself: no source that knows one minibatch can be expected to pass them. A
 method without GP batches is measured at any batches.
-
-As a program: `python -m adagp.compare.alignment JOB.json RESULT.json`.
 """
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,13 +25,15 @@ from torch import Tensor
 
 from adagp.engine.quality import cosine
 from adagp.engine.trainer import Trainer
+from adagp.jobs import Stop, Stopped, never
 from adagp.plan import BACKPROP, Phase, Step
 from adagp.predictor.layout import gradient_norms
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder, to_json, write_atomically
 from adagp.sites import Site
 from adagp.tasks.base import Task
-from adagp.train.loop import Loop, News, Observer, to_device
+from adagp.train.job import Silent
+from adagp.train.loop import Loop, Observer, to_device
 from adagp.train.session import Session
 
 FIGURES = (
@@ -204,11 +203,12 @@ def choose_points(session: Session, count: int) -> list[int]:
     return sorted({places[(2 * one + 1) * len(places) // (2 * count)] for one in range(count)})
 
 
-def align(session: Session, large_batch: int, points: int) -> dict[str, Any]:
+def align(session: Session, large_batch: int, points: int, stop: Stop = never) -> dict[str, Any]:
     """Train a run to its end and return what was measured on the way."""
     chosen = choose_points(session, points)
     loop = AlignedLoop(session, large_batch, chosen)
-    loop.run(_Nobody())
+    if not loop.run(Silent(), stop):
+        raise Stopped
     return {
         "method": session.config.method,
         "seed": session.config.seed,
@@ -218,22 +218,19 @@ def align(session: Session, large_batch: int, points: int) -> dict[str, Any]:
     }
 
 
-class _Nobody:
-    def on_batch(self, news: News) -> None:
-        """Look away."""
+@dataclass(frozen=True)
+class AlignmentJob:
+    """Measures one run, and leaves the figures in the file `result`. Stopped half way, it leaves nothing."""
 
-    def on_epoch(self, row: dict[str, Any]) -> None:
-        """Look away."""
+    config: TrainConfig
+    large_batch: int
+    points: int
+    result: Path
+    data_dir: Path | None = None
 
-
-def main(job: Path, result: Path) -> None:
-    """Do the job that a comparison wrote down: measure one run, and leave the figures in `result`."""
-    wanted = json.loads(job.read_text("utf-8"))
-    data_dir = wanted["data_dir"] and Path(wanted["data_dir"])
-    session = Session(TrainConfig.from_dict(wanted["config"], str(job)), data_dir=data_dir, threads=1)
-    found = align(session, wanted["large_batch"], wanted["points"])
-    write_atomically(result, (to_json(found, indent=2) + "\n").encode())
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    def __call__(self, stop: Stop = never) -> None:
+        """Do it."""
+        session = Session(self.config, data_dir=self.data_dir, threads=1)
+        found = align(session, self.large_batch, self.points, stop)
+        self.result.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.result, (to_json(found, indent=2) + "\n").encode())

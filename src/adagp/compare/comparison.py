@@ -65,6 +65,11 @@ class Comparison:
         """The entry of backprop, by which time and results of the others are measured."""
         return next(entry for entry in self.entries if entry.method == BACKPROP)
 
+    @property
+    def data_folder(self) -> Path | None:
+        """Where the data sets are, None for the usual place."""
+        return None if self.data_dir is None else Path(self.data_dir)
+
     def check_each(self, check: Callable[[Entry], None]) -> None:
         """Check every entry; what is wrong with backprop is wrong with all, anything else with a method."""
         check(self.reference)
@@ -105,7 +110,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One training run of a comparison in its folder."""
 
     entry: Entry
@@ -152,13 +157,13 @@ class ComparisonFolder:
                 "Repeat it with the same ones to go on, or give another --out."
             )
 
-    def runs(self, comparison: Comparison, batches: Mapping[str, int]) -> Iterator[Run]:
+    def runs(self, comparison: Comparison, batches: Mapping[str, int]) -> Iterator[ComparedRun]:
         """Yield the runs with the number of batches that each entry has, seed by seed."""
         for seed in range(comparison.seeds):
             for entry in comparison.entries:
                 config = comparison.config(entry, seed, batches[entry.name])
                 name = f"{entry.folder}-{config.batches}-seed{seed}"
-                yield Run(entry, config, RunFolder(self.path / "runs" / name))
+                yield ComparedRun(entry, config, RunFolder(self.path / "runs" / name))
 
     def alignment(self, entry: Entry, seed: int) -> Path:
         """Return where the alignment of an entry's gradients is kept."""

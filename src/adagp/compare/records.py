@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from adagp.compare.alignment import FIGURES
-from adagp.compare.comparison import Comparison, Run
+from adagp.compare.comparison import ComparedRun, Comparison
 from adagp.compare.contenders import BACKPROP, Entry
 from adagp.plan import Phase
 from adagp.run.metrics import ACCURACY, Metric
@@ -16,7 +16,7 @@ from adagp.statistics import estimate, estimate_fields
 Record = dict[str, Any]
 
 
-def run_record(run: Run, regime: str, target: float | None) -> Record:
+def run_record(run: ComparedRun, regime: str, target: float | None) -> Record:
     """Return the figures of one finished run. Seconds are measured, training and its data, without evaluation."""
     record = read_whole_run(run.folder.path, "compare")
     summary, metric = record.summary, record.metric.name

@@ -1,30 +1,42 @@
 """A comparison from the first check to the report. Stopped anywhere and begun again, it goes on where it was."""
 
 import json
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from adagp.compare.alignment import AlignmentJob
 from adagp.compare.calibrate import batches_within, calibrate, seconds_of
-from adagp.compare.comparison import EPOCHS, SECONDS, Comparison, ComparisonFolder, Run
+from adagp.compare.comparison import EPOCHS, SECONDS, ComparedRun, Comparison, ComparisonFolder
 from adagp.compare.contenders import Entry
-from adagp.compare.execute import Failure, Job, Watcher, at_once, execute, free_memory, locked, processors
 from adagp.compare.pareto import draw_pareto
 from adagp.compare.records import Record, aligned_record, regime_record, run_record
 from adagp.compare.tables import markdown, method_rows, site_rows
 from adagp.errors import RunError
+from adagp.jobs import (
+    Job,
+    JobFailure,
+    JobObserver,
+    Stop,
+    affordable_jobs,
+    free_memory,
+    locked,
+    never,
+    run_jobs,
+    usable_cores,
+)
 from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
 from adagp.run.metrics import ACCURACY
 from adagp.tasks.base import Task
+from adagp.train.job import TrainingJob
 from adagp.train.session import Session
 
 PROBE_BATCHES = 3
 
 
-class Teller(Watcher, Protocol):
-    """Somebody who watches a comparison."""
+class ComparisonObserver(JobObserver, Protocol):
+    """Is told how a comparison goes."""
 
     def say(self, text: str) -> None:
         """Take note of something that is worth a line."""
@@ -43,13 +55,12 @@ class Work:
     comparison: Comparison
     folder: ComparisonFolder
     task: Task
-    teller: Teller
-    stop: Callable[[], bool]
+    observer: ComparisonObserver
+    stop: Stop
     jobs: int | None = None
-    lock: int | None = None
 
     def __post_init__(self) -> None:
-        self.failures: list[Failure] = []
+        self.failures: list[JobFailure] = []
 
     @property
     def batches_per_epoch(self) -> int:
@@ -66,32 +77,31 @@ class Work:
 
     def execute(self, jobs: Sequence[Job], what: str) -> None:
         """Do the jobs."""
-        self.teller.begin(what, len(jobs))
+        self.observer.begin(what, len(jobs))
         assert self.jobs is not None
-        self.failures += execute(jobs, self.jobs, self.teller, self.stop, self.lock)
+        self.failures += run_jobs(jobs, self.jobs, self.observer, self.stop, fresh=True)
 
 
 def carry_out(
     comparison: Comparison,
     out: Path,
     task: Task,
-    teller: Teller,
+    observer: ComparisonObserver,
     *,
     command: str,
     jobs: int | None = None,
     target: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> Record:
     """Do what is left of a comparison in the folder `out`, write its report there, and return it."""
     folder = ComparisonFolder(out)
-    work = Work(comparison, folder, task, teller, stop, jobs)
+    work = Work(comparison, folder, task, observer, stop, jobs)
     work.check()
     folder.begin(comparison)
-    with locked(out) as lock:
-        work.lock = lock
+    with locked(out):
         work.jobs = jobs or _measured_jobs(work)
         if comparison.large_batch and comparison.aligned_seeds:
-            work.execute([*_alignment_jobs(work)], "alignment")
+            work.execute(_alignment_jobs(work), "alignment")
         regimes = {}
         for regime in (EPOCHS, SECONDS):  # an adaptive schedule's cost is known from its runs at equal batches
             if regime in comparison.regimes:
@@ -104,68 +114,47 @@ def carry_out(
 
 
 def _measured_jobs(work: Work) -> int:
-    """Return how many runs go at a time: as many as there are processors, and memory for what a short run took.
+    """Return how many runs go at a time: as many as there are CPU cores, and memory for what a short run took.
 
-    On other devices than processors that is one: they would wait for each other.
+    On other devices than the CPU that is one: they would wait for each other.
     """
-    cores, free = processors(), free_memory()
+    cores, free = usable_cores(), free_memory()
     entry = work.comparison.reference
     config = replace(work.comparison.config(entry, 0), batches=PROBE_BATCHES)
     if config.device != "cpu":
         return 1
-    probe = Run(entry, config, RunFolder(work.folder.path / "probe"))
+    probe = ComparedRun(entry, config, RunFolder(work.folder.path / "probe"))
     work.jobs = 1
     work.execute([_run_job(work, probe)], "memory")
     if not probe.finished:
         return 1
     peak = probe.folder.read_json("summary.json")["peak_memory"]
-    found = at_once(peak, free, cores)
+    found = affordable_jobs(peak, free, cores)
     amount = "" if free is None else f" and {free / 1e9:.1f} GB are free"
-    work.teller.say(
-        f"A run took {peak / 1e9:.2f} GB; there are {cores} processors{amount}: {found} at a time (--jobs changes that)."
+    work.observer.say(
+        f"A run took {peak / 1e9:.2f} GB; there are {cores} CPU cores{amount}: {found} at a time (--jobs changes that)."
     )
     return found
 
 
-def _run_job(work: Work, run: Run) -> Job:
-    """Return the job of an ordinary training run: begun, or gone on with."""
+def _run_job(work: Work, run: ComparedRun) -> Job:
     path = run.folder.path
-
-    def words() -> list[str]:
-        place = ["--threads", "1"] + (["--data-dir", work.comparison.data_dir] if work.comparison.data_dir else [])
-        if run.folder.checkpoint.is_file():
-            return ["adagp", "train", "--resume", str(path), *place]
-        return ["adagp", *shlex.split(run.config.command())[1:], "--out", str(path), "--force", *place]
-
-    return Job(run.name, words, path / "summary.json", work.folder.path / "logs" / f"{path.name}.log")
+    log = work.folder.path / "logs" / f"{path.name}.log"
+    return Job(run.name, TrainingJob(run.config, path, work.comparison.data_folder), path / "summary.json", log)
 
 
 def _alignment_jobs(work: Work) -> list[Job]:
-    comparison, folder = work.comparison, work.folder
-    return [
-        _alignment_job(work, entry, seed, folder.alignment(entry, seed))
-        for seed in range(comparison.aligned_seeds)
-        for entry in comparison.entries
-    ]
+    seeds, entries = range(work.comparison.aligned_seeds), work.comparison.entries
+    return [_alignment_job(work, entry, seed) for seed in seeds for entry in entries]
 
 
-def _alignment_job(work: Work, entry: Entry, seed: int, path: Path) -> Job:
-    comparison = work.comparison
-
-    def words() -> list[str]:
-        wanted = {
-            "config": comparison.config(entry, seed).as_dict(),
-            "data_dir": comparison.data_dir,
-            "large_batch": comparison.large_batch,
-            "points": comparison.points,
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        job = path.with_suffix(".job")
-        write_atomically(job, to_json(wanted).encode())
-        return ["adagp.compare.alignment", str(job), str(path)]
-
+def _alignment_job(work: Work, entry: Entry, seed: int) -> Job:
+    comparison, path = work.comparison, work.folder.alignment(entry, seed)
+    measure = AlignmentJob(
+        comparison.config(entry, seed), comparison.large_batch, comparison.points, path, comparison.data_folder
+    )
     log = work.folder.path / "logs" / f"alignment-{path.stem}.log"
-    return Job(f"alignment of {entry.name} seed {seed}", words, path, log)
+    return Job(f"alignment of {entry.name} seed {seed}", measure, path, log)
 
 
 def _batches(work: Work, regime: str) -> dict[str, int]:
@@ -182,8 +171,8 @@ def _calibration(work: Work) -> Record:
     if not path.is_file():
         comparison, per_epoch = work.comparison, work.batches_per_epoch
         configs = {entry.name: comparison.config(entry, 0) for entry in comparison.entries}
-        work.teller.begin("calibration", comparison.rounds)
-        costs = calibrate(configs, work.task, comparison.rounds, work.teller.advance)
+        work.observer.begin("calibration", comparison.rounds)
+        costs = calibrate(configs, work.task, comparison.rounds, work.observer.advance)
         reference = comparison.reference.name
         budget = comparison.seconds or seconds_of(configs[reference], costs[reference], per_epoch)
         methods = {}
@@ -214,7 +203,7 @@ def _predicted_share(work: Work, name: str) -> float | None:
     return float(predicted / sum(one["batches"] for one in records))
 
 
-def _document(work: Work, regimes: dict[str, list[Run]], target: float | None, command: str) -> Record:
+def _document(work: Work, regimes: dict[str, list[ComparedRun]], target: float | None, command: str) -> Record:
     """Return the report as one JSON document."""
     comparison = work.comparison
     calibration = _calibration(work) if SECONDS in comparison.regimes else None
@@ -259,9 +248,7 @@ def _document(work: Work, regimes: dict[str, list[Run]], target: float | None, c
             for regime in regimes
         },
         "runs": [record for records in runs.values() for record in records],
-        "failed": [
-            {"name": one.name, "reason": " ".join(one.lines[-1:]), "log": str(one.log)} for one in work.failures
-        ],
+        "failed": [{"name": one.name, "reason": one.reason, "log": str(one.log)} for one in work.failures],
     }
 
 

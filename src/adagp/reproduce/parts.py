@@ -9,12 +9,13 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from adagp._version import __version__
 from adagp.errors import RunError
+from adagp.jobs import Job, Stop, never
 from adagp.run.folder import to_json, write_atomically
 
 Work = Callable[["Part", "Place"], dict[str, Any] | None]
@@ -57,7 +58,7 @@ class Place:
     out: Path
     data_dir: Path | None = None
     device: str = "cpu"
-    stop: Callable[[], bool] = field(default=lambda: False)
+    stop: Stop = never
 
     def marker(self, part: Part) -> Path:
         """Return the file that holds the part's result, once it is finished."""
@@ -99,3 +100,20 @@ def carry_out(part: Part, place: Place) -> bool:
     }
     write_atomically(place.marker(part), (to_json(content, indent=1) + "\n").encode())
     return True
+
+
+@dataclass(frozen=True)
+class _PartWork:
+    """Does a part in a process that is asked to stop in its own way."""
+
+    part: Part
+    place: Place
+
+    def __call__(self, stop: Stop) -> bool:
+        return carry_out(self.part, replace(self.place, stop=stop))
+
+
+def part_job(part: Part, place: Place) -> Job:
+    """Return a part as a job for a process of its own."""
+    work = _PartWork(part, replace(place, stop=never))  # the way to ask for a stop cannot travel
+    return Job(part.key, work, place.marker(part), place.out / "logs" / f"{part.key}.log")

@@ -9,16 +9,16 @@ OUT/verdicts.md, .csv  over all experiments that the folder holds
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from adagp.errors import DataError, RunError
 from adagp.figures.style import require_matplotlib
+from adagp.jobs import Job, JobFailure, JobObserver, locked, run_jobs
 from adagp.reproduce.catalogue import EXPERIMENTS
 from adagp.reproduce.experiment import BUDGETS, Experiment, read_verdicts, write_outcome
-from adagp.reproduce.parts import Part, Place
-from adagp.reproduce.runner import run_parts
+from adagp.reproduce.parts import Part, Place, part_job
 from adagp.reproduce.verdict import markdown, tally
 from adagp.run.folder import flat_csv, to_json, write_atomically
 
@@ -49,25 +49,30 @@ class Study:
         marker = self.place.out / MARKER
         return marker.is_file() and json.loads(marker.read_text("utf-8")).get("source") != source_digest()
 
-    def run(self, jobs: int, tell: Callable[[Part], None]) -> bool:
-        """Do all parts, and conclude each experiment as soon as its parts are there; return False if stopped."""
+    def run(self, at_once: int, observer: JobObserver) -> None:
+        """Do what is left, the heaviest parts first, and conclude each experiment as soon as its parts are there.
+
+        Whether all goes well, a part fails or somebody asks to stop: finished parts are kept, and the verdicts so far written.
+        """
         self.place.out.mkdir(parents=True, exist_ok=True)
         marker = self.place.out / MARKER
         if not marker.is_file():  # what is there tells which state of the program began the folder
             content = {"budget": self.budget, "means": BUDGETS[self.budget], "source": source_digest()}
             write_atomically(marker, (to_json(content, indent=1) + "\n").encode())
-        waiting = self._conclude(self.experiments)
+        parts = sorted(self.left, key=lambda part: -part.weight)
+        with locked(self.place.out):
+            try:
+                jobs = [part_job(part, self.place) for part in parts]
+                failures = run_jobs(jobs, at_once, _Concluding(self, observer), self.place.stop)
+            finally:
+                write_summary(self.place.out, self.budget)
+        if failures:
+            raise RunError(
+                f"{len(failures)} of {len(parts)} parts failed; {failures[0].name}: {failures[0].reason} "
+                "Finished parts are kept: the same command goes on from there."
+            )
 
-        def on_part(part: Part) -> None:
-            nonlocal waiting
-            tell(part)
-            waiting = self._conclude(waiting)
-
-        ended = run_parts(self.parts, self.place, jobs=jobs, tell=on_part)
-        write_summary(self.place.out, self.budget)
-        return ended
-
-    def _conclude(self, experiments: Sequence[Experiment]) -> list[Experiment]:
+    def conclude(self, experiments: Sequence[Experiment]) -> list[Experiment]:
         """Conclude the experiments whose parts are all finished, and return the others."""
         waiting = []
         for experiment in experiments:
@@ -76,6 +81,23 @@ class Study:
             else:
                 waiting.append(experiment)
         return waiting
+
+
+class _Concluding:
+    """Passes on how jobs go, and concludes the experiments of a study whose parts are all there."""
+
+    def __init__(self, study: Study, observer: JobObserver) -> None:
+        self.study, self.observer = study, observer
+        self.waiting = study.conclude(study.experiments)
+
+    def on_start(self, job: Job) -> None:
+        """Pass it on."""
+        self.observer.on_start(job)
+
+    def on_end(self, job: Job, failure: JobFailure | None) -> None:
+        """Pass it on, and conclude what can be concluded."""
+        self.observer.on_end(job, failure)
+        self.waiting = self.study.conclude(self.waiting)
 
 
 def source_digest() -> str:

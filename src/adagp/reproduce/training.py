@@ -40,15 +40,11 @@ def train_run(part: Part, place: Place) -> dict[str, Any] | None:
 
 
 def _train(part: Part, place: Place, folder: RunFolder) -> dict[str, Any] | None:
-    from adagp.demo import Quiet
-    from adagp.train.session import Session
+    from adagp.train.job import TrainingJob
 
     options = {name: value for name, value in part.options.items() if name != READS_DATA}
     config = replace(TrainConfig.from_dict(options, part.key), device=place.device)
-    session = Session(config, data_dir=place.data_dir, threads=1 if place.device == "cpu" else None)
-    begun = folder.checkpoint.is_file()
-    loop = session.resume(folder.path) if begun else session.start(folder.path, force=True)
-    return session.run(loop, Quiet(lambda: None), place.stop)
+    return TrainingJob(config, folder.path, place.data_dir)(place.stop)
 
 
 @dataclass(frozen=True)

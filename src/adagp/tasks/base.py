@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from adagp.errors import TaskError
@@ -67,6 +68,16 @@ class Task(ABC):
         A metric that `metrics_at_end` declares is called `test_` and its name.
         """
         return {}
+
+
+def check_evaluation(task: Task, model: nn.Module) -> None:
+    """Evaluate the untrained model, so that a user's task which breaks its word is refused before training.
+
+    Our own tasks are known to keep it, and are spared the time.
+    """
+    if type(task).__module__.partition(".")[0] != __name__.partition(".")[0]:
+        with torch.random.fork_rng(devices=[]):
+            evaluated(task, model)
 
 
 def evaluated(task: Task, model: nn.Module) -> dict[str, float]:

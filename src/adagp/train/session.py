@@ -25,7 +25,7 @@ from adagp.run.folder import RunFolder
 from adagp.sources.base import RunFacts
 from adagp.sources.build import build_source
 from adagp.sources.support.options import milestones
-from adagp.tasks.base import Task
+from adagp.tasks.base import Task, check_evaluation
 from adagp.tasks.build import build_task
 from adagp.train.checkpoint import save_weights
 from adagp.train.loop import Loop, Observer, RateScheduler, to_device
@@ -67,6 +67,7 @@ class Session:
 
     def start(self, path: Path, *, force: bool = False) -> Loop:
         """Return the loop of a new run in the folder `path`, which can be resumed from now on."""
+        check_evaluation(self.task, self.model)
         loop = self._loop(self.prepare_folder(path, force=force))
         loop.save()
         return loop

@@ -1,4 +1,7 @@
-"""A user's module: a data set without files, a task that is judged by its error, and a model for it."""
+"""A task: a function of four numbers is learned and judged by its error. With it come its data set and a model.
+
+adagp train --plugin examples.plugins.sine_regression --dataset sine --epochs 20
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +16,13 @@ from adagp.data.batches import epoch_order
 from adagp.models.references import import_function
 from adagp.modes import evaluation_mode
 from adagp.run.config import TrainConfig
+from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.run.metrics import SHARE, Metric
 from adagp.tasks.base import Task
 from adagp.tasks.build import TASKS
+
+TRAIN, TEST = 256, 64
+"""Samples."""
 
 
 def perceptron() -> nn.Module:
@@ -25,48 +32,56 @@ def perceptron() -> nn.Module:
 
 @TASKS.register("regression")
 class Regression(Task):
-    """Learn a function of four numbers."""
+    """Learn sin(a + b) + c / 2; the fourth number means nothing."""
 
     metrics = (Metric("mean_squared_error", higher_is_better=False), Metric("largest_error", "m", False))
     metrics_at_end = (Metric("explained", SHARE, title="explained variance"),)
 
     def __init__(self, config: TrainConfig, data_dir: Path | None, download: bool) -> None:
         self.config = config
-        self.inputs = torch.randn(320, 4, generator=torch.Generator().manual_seed(1))
+        self.inputs = torch.randn(TRAIN + TEST, 4, generator=torch.Generator().manual_seed(1))
         self.targets = torch.sin(self.inputs[:, :1] + self.inputs[:, 1:2]) + 0.5 * self.inputs[:, 2:3]
 
     @property
     def batches_per_epoch(self) -> int:
-        return 256 // self.config.batch_size
+        """Whole batches only."""
+        return TRAIN // self.config.batch_size
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        order = epoch_order(256, self.config.seed, epoch, shuffle=True)
+        """Yield the batches of an epoch, whose order is a function of the seed and the epoch."""
+        order = epoch_order(TRAIN, self.config.seed, epoch, shuffle=True)
         for chosen in list(order.split(self.config.batch_size))[start : self.batches_per_epoch]:
             yield self.inputs[chosen], self.targets[chosen]
 
     def build_model(self) -> nn.Module:
+        """Return a model that is named as package.module:function."""
         model: nn.Module = import_function(self.config.model)()
         return model
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean squared error."""
         return F.mse_loss(output, targets)
 
     def score(self, output: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        """Return the sum of squared errors and the number of samples."""
         return F.mse_loss(output, targets, reduction="sum"), len(targets)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the errors on samples that were held out."""
         errors = self._errors(model)
         mean = errors.square().mean().item()
         return {"loss": mean, "mean_squared_error": mean, "largest_error": errors.abs().max().item()}
 
     def final_metrics(self, model: nn.Module) -> dict[str, Any]:
-        return {"test_explained": 1 - float(self._errors(model).var() / self.targets[256:].var())}
+        """Return the share of the variance that the trained model explains."""
+        return {"test_explained": 1 - float(self._errors(model).var() / self.targets[TRAIN:].var())}
 
     @torch.no_grad()
     def _errors(self, model: nn.Module) -> Tensor:
         with evaluation_mode(model):
-            answers: Tensor = model(self.inputs[256:])
-        return answers - self.targets[256:]
+            answers: Tensor = model(self.inputs[TRAIN:])
+        return answers - self.targets[TRAIN:]
 
 
-DATASETS.add("waves", DatasetInfo("waves", "regression", "sines of random numbers"))
+DATASETS.add("sine", DatasetInfo("sine", "regression", "sines of random numbers"))
+DATASET_DEFAULTS["sine"] = {"model": f"{__name__}:perceptron", "batch_size": 32, "lr": 0.05}

@@ -1,17 +1,21 @@
-"""How a comparison goes, in a terminal: a bar, the jobs that are running, and what failed. All of it on standard error."""
+"""How jobs go, in a terminal: a bar, the jobs that are running, and what failed. All of it on standard error."""
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from adagp.compare.execute import Failure, Job
+from adagp.jobs import Job, JobFailure
 
 
-class CompareProgress:
-    """One bar for each part of the work. Silent but for failures and remarks when nobody looks."""
+class JobProgress:
+    """One bar for each stage of the work.
 
-    def __init__(self, console: Console) -> None:
+    When nobody looks, it is silent but for failures and remarks; with `lines` it tells of every job that is over instead.
+    """
+
+    def __init__(self, console: Console, *, lines: bool = False) -> None:
         self._console = console
+        self._lines = lines
         self._running: list[str] = []
         self._task: TaskID | None = None
         self._bar = Progress(
@@ -25,7 +29,7 @@ class CompareProgress:
             transient=True,
         )
 
-    def __enter__(self) -> "CompareProgress":
+    def __enter__(self) -> "JobProgress":
         self._bar.start()
         return self
 
@@ -36,13 +40,15 @@ class CompareProgress:
         """Print a line that stays."""
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 
-    def begin(self, what: str, total: int) -> None:
-        """Add a bar."""
-        self._task = self._bar.add_task(what, total=total, running="")
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Add a bar, for `total` steps of which some are `done` already."""
+        self._total, self._done = total, done
+        self._task = self._bar.add_task(what, total=total, completed=done, running="")
 
     def advance(self) -> None:
         """Move the bar."""
         assert self._task is not None
+        self._done += 1
         self._bar.advance(self._task)
 
     def on_start(self, job: Job) -> None:
@@ -50,15 +56,15 @@ class CompareProgress:
         self._running.append(job.name)
         self._show()
 
-    def on_end(self, job: Job, failure: Failure | None) -> None:
-        """Move the bar; tell of a failure, with its last lines."""
+    def on_end(self, job: Job, failure: JobFailure | None) -> None:
+        """Move the bar; tell of a failure."""
         self._running = [name for name in self._running if name != job.name]
         self._show()
         self.advance()
         if failure is not None:
-            self.say(f"{failure.name} failed (exit code {failure.code}); all it said is in {failure.log}:")
-            for line in failure.lines:
-                self.say(f"    {line}")
+            self.say(f"{failure.name} failed: {failure.reason} All it said is in {failure.log}.")
+        elif self._lines and self._bar.disable:
+            self.say(f"{self._done}/{self._total} {job.name}")
 
     def _show(self) -> None:
         assert self._task is not None

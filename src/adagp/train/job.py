@@ -1,0 +1,37 @@
+"""A training run as a job: begun or continued in its folder, without anybody who looks on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adagp.jobs import Stop, never
+from adagp.run.config import TrainConfig
+from adagp.run.folder import RunFolder
+from adagp.train.loop import News
+from adagp.train.session import Session
+
+
+class Silent:
+    """An observer of a run that tells nobody."""
+
+    def on_batch(self, news: News) -> None:
+        """Say nothing."""
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        """Say nothing."""
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A run in a folder. Called, it trains in one CPU thread, from the checkpoint if there is one."""
+
+    config: TrainConfig
+    folder: Path
+    data_dir: Path | None = None
+
+    def __call__(self, stop: Stop = never) -> dict[str, Any] | None:
+        """Return the summary of the run, None if it was stopped before the end: its checkpoint is then kept."""
+        session = Session(self.config, data_dir=self.data_dir, threads=1 if self.config.device == "cpu" else None)
+        begun = RunFolder(self.folder).checkpoint.is_file()
+        loop = session.resume(self.folder) if begun else session.start(self.folder, force=True)
+        return session.run(loop, Silent(), stop)

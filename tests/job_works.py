@@ -1,0 +1,37 @@
+"""Works of jobs that processes started by the tests can import."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from adagp.errors import RunError
+from adagp.jobs import Stop
+
+
+@dataclass(frozen=True)
+class Work:
+    """Writes into `result` who did it, after what `kind` says."""
+
+    kind: str
+    result: Path
+
+    def __call__(self, stop: Stop) -> None:
+        with (self.result.parent / "started").open("a") as file:
+            file.write(f"{self.result.name} {os.getpid()}\n")
+        if self.kind == "refuse":
+            sys.stdout.write("a last word\n")
+            raise RunError("it went wrong.")
+        if self.kind == "break":
+            raise ValueError("no such thing")
+        if self.kind == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.kind == "wait":
+            while not stop():
+                time.sleep(0.01)
+            (self.result.parent / "stopped").touch()
+        if self.kind in ("work", "hang"):
+            time.sleep(3600 if self.kind == "hang" else 0)
+            self.result.write_text(os.environ["OMP_NUM_THREADS"])
