@@ -23,7 +23,7 @@ from adagp.engine.attach import attach
 from adagp.jobs import Stopped
 from adagp.run import RunFolder, TrainConfig
 from adagp.sites import Site
-from adagp.sources.base import Moment, Source
+from adagp.sources.base import BatchContext, Source
 from adagp.train.job import Silent
 from adagp.train.loop import Loop
 from adagp.train.session import Session
@@ -68,8 +68,8 @@ class Truth(Source):
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    def begin(self, moment: Moment) -> None:
-        self.targets = moment.targets
+    def begin(self, context: BatchContext) -> None:
+        self.targets = context.targets
         self.random = torch.get_rng_state()
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -118,7 +118,7 @@ def test_measuring_changes_nothing_and_every_source_is_measured(method: str, tmp
     loop = Loop(
         ordinary.trainer,
         ordinary.task,
-        ordinary.scheduler,
+        ordinary.rate,
         RunFolder.create(tmp_path / "run"),
         epochs=ordinary.config.epochs,
     )

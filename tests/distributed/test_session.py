@@ -103,7 +103,7 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ),
         (
             {"parallel": "pipeline:chimera"},
-            "chimera needs even numbers of processes and micro-batches; got 1 and 4.",
+            "chimera pairs its devices, two for each stage; 1 is odd. Give an even number.",
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_an_error_of_the_first_process_reaches_all(start: Any, capfd: Any) -> No
 def test_a_run_keeps_its_number_of_processes(start: Any, capfd: Any) -> None:
     assert start(2, "run", "data", stop_after=3) == [0, 0]
     assert start(4, "run", "data", resume=True) == [1] * 4
-    assert "has 2 processes; it cannot go on with 4." in capfd.readouterr().err
+    assert "has 2 processes; it cannot continue with 4." in capfd.readouterr().err
 
 
 LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
@@ -182,7 +182,7 @@ def test_bytes_that_are_sent(start: Any) -> None:
     assert start(2, "run", "data", check_every=0) == [0, 0]
     warmup, mixed = (row["sent_bytes"] for row in rows("run"))
     parameters = 6 * 9 + 6 + 8 * 54 + 8 + 8 * 72 + 8 + 12 * 128 + 12 + 10 * 12 + 10
-    summaries = 16 * (6 + 8 + 8 + 12 + 10) + 2  # and two wishes
+    summaries = 16 * (6 + 8 + 8 + 12 + 10) + 2  # and two requests
     assert warmup["warmup"] == {"gradients": 2 * 14 * 4 * parameters, "summaries": 2 * 14 * 4 * summaries}
     batches = rows("run")[1]["batches"]
     assert mixed["gp"] == {"summaries": 2 * batches["gp"] * 4 * summaries}
@@ -196,7 +196,7 @@ def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
         assert row["refused_updates"] == 0
     sent = rows("run")[1]["sent_bytes"]
     assert "input gradients" in sent["bp"]
-    assert set(sent["gp"]) == {"activations", "wishes"}
+    assert set(sent["gp"]) == {"activations", "requests"}
 
 
 def test_the_guard_refuses_for_a_stage(start: Any) -> None:

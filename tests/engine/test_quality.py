@@ -34,7 +34,7 @@ def test_figures_equal_slow_loops_and_are_averaged() -> None:
     truths, predictions = [torch.randn(2, 3) for _ in range(3)], [torch.randn(2, 3) for _ in range(3)]
     truths[1][0, 0] = 0.0  # dividing by it would give infinity
     for truth, prediction in zip(truths, predictions, strict=True):
-        one.record(sites, [truth], [prediction])
+        one.record(sites, [truth], [[prediction]])
     (figures,) = one.read().values()
     slow = [slow_figures(truth, prediction) for truth, prediction in zip(truths, predictions, strict=True)]
     for name in ("cosine", "norm_ratio", "mse", "mape"):
@@ -50,7 +50,7 @@ def test_only_every_interval_th_batch_is_sampled_and_copied() -> None:
     due, kept = [], []
     for _ in range(7):
         due.append(one.due())
-        one.record(sites, [torch.ones(2, 3)], [torch.ones(2, 3)] if one.due() else [])
+        one.record(sites, [torch.ones(2, 3)], [[torch.ones(2, 3)]] if one.due() else [])
         kept.append(bool(one._previous))
     assert due == [True, False, False, True, False, False, True]
     assert kept == [False, False, True, False, False, True, False]
@@ -58,13 +58,13 @@ def test_only_every_interval_th_batch_is_sampled_and_copied() -> None:
 
 def test_sites_that_were_not_called_have_no_figures() -> None:
     one = meter()
-    one.record(survey(nn.Linear(3, 2, bias=False)).sites, [torch.ones(2, 3)], [None])
+    one.record(survey(nn.Linear(3, 2, bias=False)).sites, [torch.ones(2, 3)], [[None]])
     assert one.read() == {"": dict.fromkeys(["cosine", "norm_ratio", "mse", "mape", "cosine_previous"])}
 
 
 def test_a_zero_prediction_has_mape_one_and_no_cosine() -> None:
     one = meter()
-    one.record(survey(nn.Linear(3, 2, bias=False)).sites, [torch.ones(2, 3)], [torch.zeros(2, 3)])
+    one.record(survey(nn.Linear(3, 2, bias=False)).sites, [torch.ones(2, 3)], [[torch.zeros(2, 3)]])
     (figures,) = one.read().values()
     assert figures == {"cosine": None, "norm_ratio": 0.0, "mse": 1.0, "mape": 1.0, "cosine_previous": None}
 

@@ -9,10 +9,10 @@ from adagp.errors import OptionError
 from adagp.plan import Step
 from adagp.sites import Site
 from adagp.sources import (
+    BatchContext,
     FeedbackReplaySource,
     FeedbackSource,
     MixedSource,
-    Moment,
     ReplaySource,
     RunningNorms,
     Source,
@@ -29,15 +29,15 @@ class Noting(Source):
         self.value = value
         self.calls: list[str] = []
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, context: BatchContext) -> None:
         self.calls.append("begin")
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         self.calls.append("watch")
         return output + 1
 
-    def feel(self, error: Tensor) -> None:
-        self.calls.append("feel")
+    def observe_error(self, error: Tensor) -> None:
+        self.calls.append("observe_error")
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         return [None if self.value is None else torch.full_like(site.weight, self.value) for site in sites]
@@ -70,16 +70,16 @@ def test_every_part_is_told_everything(sites: tuple[Site, ...]) -> None:
     parts = Noting(1.0), Noting(2.0)
     mixture = MixedSource([(part, 1.0) for part in parts])
     mixture.bind(sites, RunningNorms(sites))
-    mixture.begin(Moment(Step(0, 0)))
+    mixture.begin(BatchContext(Step(0, 0)))
     changed = mixture.watch(sites[0], (), torch.zeros(1))
     assert changed is not None
     assert changed.item() == 2, "each part goes on with what the one before made of the output"
-    mixture.feel(torch.zeros(1))
+    mixture.observe_error(torch.zeros(1))
     mixture.observe(sites, [site.weight for site in sites])
     mixture.forget()
     mixture.end_epoch()
     for part in parts:
-        assert part.calls == ["begin", "watch", "feel", "observe", "forget", "end_epoch"]
+        assert part.calls == ["begin", "watch", "observe_error", "observe", "forget", "end_epoch"]
     assert mixture.learns
     assert mixture.needs_error
     assert not mixture.needs_backward
@@ -91,7 +91,7 @@ def test_every_part_is_told_everything(sites: tuple[Site, ...]) -> None:
 def test_parts_that_want_less_get_less(sites: tuple[Site, ...]) -> None:
     mixture = MixedSource([(ZeroSource(), 1.0), (ReplaySource(), 1.0)])
     mixture.bind(sites, RunningNorms(sites))
-    mixture.feel(torch.zeros(1))
+    mixture.observe_error(torch.zeros(1))
     truths = [torch.ones_like(site.weight) for site in sites]
     mixture.observe(sites, truths)
     assert all(

@@ -11,7 +11,7 @@ from adagp.plan import Step
 from adagp.predictor.layout import gradient_norms
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site, survey
-from adagp.sources import LearnedSource, LearningOptions, Moment, PredictedSource, RunningNorms, default_source
+from adagp.sources import BatchContext, LearnedSource, LearningOptions, PredictedSource, RunningNorms, default_source
 
 
 def test_produces_row_by_row(
@@ -140,7 +140,7 @@ def test_parts_are_drawn_by_step_and_reach_all_rows(sites: tuple[Site, ...]) -> 
     source.bind(sites, RunningNorms(sites))
     seen = []
     for batch in range(60):
-        source.begin(Moment(Step(0, batch)))
+        source.begin(BatchContext(Step(0, batch)))
         drawn = source._drawn(sites)
         assert drawn[1:] == source._drawn(sites[1:])
         seen.append([range(site.rows)[one] for site, one in zip(sites, drawn, strict=True)])

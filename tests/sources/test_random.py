@@ -6,11 +6,11 @@ from torch import nn
 
 from adagp.plan import Step
 from adagp.sites import Site, survey
-from adagp.sources import Moment, NoiseSource, RandomSource, RunningNorms
+from adagp.sources import BatchContext, NoiseSource, RandomSource, RunningNorms
 
 
 def produced(source: RandomSource | NoiseSource, sites: tuple[Site, ...], step: Step) -> list[torch.Tensor]:
-    source.begin(Moment(step))
+    source.begin(BatchContext(step))
     return [one for one in source.produce(sites) if one is not None]
 
 
@@ -38,7 +38,7 @@ def test_random_is_fresh_every_batch_and_the_same_for_the_same_step(sites: tuple
 def test_random_gives_nothing_for_sites_that_were_not_called(sites: tuple[Site, ...]) -> None:
     source = RandomSource()
     source.watch(sites[1], (), torch.zeros(2, 3))
-    source.begin(Moment(Step(0, 0)))
+    source.begin(BatchContext(Step(0, 0)))
     missing, found = source.produce(sites)
     assert missing is None
     assert found is not None

@@ -10,7 +10,7 @@ from adagp.errors import OptionError
 from adagp.plan import Step
 from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sites import Site, survey
-from adagp.sources import LearningOptions, Moment, RunningNorms, SyntheticSource
+from adagp.sources import BatchContext, LearningOptions, RunningNorms, SyntheticSource
 from adagp.sources.support.local import weight_gradient
 from adagp.sources.synthetic import SyntheticNetwork
 
@@ -33,7 +33,7 @@ def bound(source: SyntheticSource) -> tuple[SyntheticSource, tuple[Site, ...]]:
 def test_a_served_site_gets_the_local_gradient_of_the_prediction(labels: bool) -> None:
     source, sites = bound(SyntheticSource(hidden=4, labels=labels))
     targets = torch.tensor([0, 4, 4])
-    source.begin(Moment(Step(0, 0), replaced=frozenset(sites), targets=targets))
+    source.begin(BatchContext(Step(0, 0), replaced=frozenset(sites), targets=targets))
     inputs = [torch.randn(3, 2, 8, 8), torch.randn(3, 108)]
     outputs = [torch.randn(3, 3, 6, 6), torch.randn(3, 5)]
     for site, entry, output in zip(sites, inputs, outputs, strict=True):
@@ -93,7 +93,7 @@ def test_it_learns_the_gradient_at_the_output() -> None:
 
 def test_one_step_of_learning_by_hand() -> None:
     source, sites = bound(SyntheticSource(LearningOptions(learning_rate=0.1), hidden=2))
-    source.begin(Moment(Step(0, 0), scale=4.0))
+    source.begin(BatchContext(Step(0, 0), scale=4.0))
     network = source.networks[1]
     assert isinstance(network, SyntheticNetwork)
     output = torch.randn(3, 5, requires_grad=True)
@@ -121,7 +121,7 @@ def test_an_untrained_network_says_no_gradient_and_leaves_the_random_state_alone
     source = SyntheticSource()
     source.bind(sites, RunningNorms(sites))
     assert torch.equal(torch.get_rng_state(), before)
-    source.begin(Moment(Step(0, 0), replaced=frozenset(sites)))
+    source.begin(BatchContext(Step(0, 0), replaced=frozenset(sites)))
     source.watch(sites[1], (torch.randn(3, 108),), torch.randn(3, 5))
     (found,) = source.produce(sites[1:])
     assert found is not None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from adagp.errors import OptionError
 from adagp.plan import Step
 from adagp.sites import survey
-from adagp.sources import Moment, TopKSource
+from adagp.sources import BatchContext, TopKSource
 from adagp.sources.support.local import weight_gradient
 from adagp.sources.topk import choose, position_shape, topk_gradient
 
@@ -173,7 +173,7 @@ def test_the_source_sees_the_gradient_at_the_output(scale: Any, below: bool) -> 
     if not below:
         model.requires_grad_(False)
     source = TopKSource(k=2, scale=scale)
-    source.begin(Moment(Step(0, 0), scale=8.0))
+    source.begin(BatchContext(Step(0, 0), scale=8.0))
     hidden = model[0](inputs)
     output = model[1](hidden)
     changed = source.watch(sites[1], (hidden,), output)

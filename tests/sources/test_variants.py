@@ -8,7 +8,7 @@ from torch import Tensor
 from adagp.plan import Step
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
-from adagp.sources import LabelledSource, LearnedSource, LearningOptions, Moment, PredictedSource, ShuffledSource
+from adagp.sources import BatchContext, LabelledSource, LearnedSource, LearningOptions, PredictedSource, ShuffledSource
 from adagp.sources.support.randomness import step_generator
 
 Bind = Callable[[LearnedSource], LearnedSource]
@@ -20,7 +20,7 @@ def test_shuffled_is_the_predictor_on_other_rows(sites: tuple[Site, ...], bound:
     plain, shuffled = bound(PredictedSource(options)), bound(ShuffledSource(options))
     shuffled.network.load_state_dict(plain.network.state_dict())
     step = Step(2, 3)
-    shuffled.begin(Moment(step))
+    shuffled.begin(BatchContext(step))
     for source in (plain, shuffled):
         watch(source, sites, seed=0)
     generator = step_generator(4, step)
@@ -34,7 +34,7 @@ def test_the_order_is_drawn_afresh_every_batch(sites: tuple[Site, ...], bound: B
     watch(source, sites, seed=0)
     gradients = []
     for batch in (0, 0, 1, 2):
-        source.begin(Moment(Step(0, batch)))
+        source.begin(BatchContext(Step(0, batch)))
         gradients.append(source.produce(sites)[1].clone())  # type: ignore[union-attr]  # every site was watched
     assert torch.equal(gradients[0], gradients[1])
     assert not all(torch.equal(gradients[0], one) for one in gradients[2:])
@@ -45,7 +45,7 @@ def test_labels_are_features_of_the_read_out(sites: tuple[Site, ...], bound: Bin
     network = source.network
     assert isinstance(network, PredictorNetwork)
     assert network.readout.in_features == 4 * 2 * 2 + 5
-    source.begin(Moment(Step(0, 0), targets=torch.tensor([1, 1, 4, 0])))
+    source.begin(BatchContext(Step(0, 0), targets=torch.tensor([1, 1, 4, 0])))
     outputs = watch(source, sites, seed=0)
     produced = source.produce(sites)[1]
     assert produced is not None

@@ -19,7 +19,7 @@ from adagp.sources.support.options import milestones
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.loop import Loop, News
 from adagp.train.rates import BatchRate
-from adagp.train.session import Session, build_scheduler, check_device, read_config
+from adagp.train.session import Session, build_rate, check_device, read_config
 
 USER_MODEL = """
 from torch import nn
@@ -149,7 +149,7 @@ def test_a_run_of_some_batches_ends_within_an_epoch_and_resumes_exactly(
     assert summary["epochs"] == 3
     assert " --batches 16 --warmup-batches 9 --ratio 1:1 " in summary["command"]
     assert "--epochs" not in summary["command"]
-    curve = BatchRate(rate, 0.02, 16)
+    curve = BatchRate(whole.optimizer, rate, 0.02, 16)
     assert [row["lr"] for row in loop.rows] == [curve.at(6), curve.at(13), curve.at(15)]
     # In the warm-up, in an alternation, the last batch of an epoch, the last batch but one; the last batch is too late.
     for stop in (8, 11, 14, 15):
@@ -343,19 +343,19 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
 def test_schedules_of_the_learning_rate() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     kinds = {
-        name: type(build_scheduler(TrainConfig(lr_scheduler=name), optimizer, 7)).__name__
+        name: type(build_rate(TrainConfig(lr_scheduler=name), optimizer, 7)).__name__
         for name in ("plateau", "multistep", "cosine", "linear", "none")
     }
     assert kinds == {
-        "plateau": "ReduceLROnPlateau",
-        "multistep": "MultiStepLR",
+        "plateau": "PlateauRate",
+        "multistep": "EpochRate",
         "cosine": "BatchRate",
         "linear": "BatchRate",
-        "none": "NoneType",
+        "none": "Rate",
     }
     for options, batches in (({"epochs": 3}, 21), ({"batches": 9}, 9)):
         config = TrainConfig.from_dict({"lr_scheduler": "cosine", "warmup": 0, **options}, "test")
-        rate = build_scheduler(config, optimizer, 7)
+        rate = build_rate(config, optimizer, 7)
         assert isinstance(rate, BatchRate)
         assert (rate.highest, rate.batches) == (1e-3, batches)
     assert milestones(90) == (45, 67)

@@ -57,9 +57,7 @@ class AlignedLoop(Loop):
     """
 
     def __init__(self, session: Session, large_batch: int, points: Sequence[int]) -> None:
-        super().__init__(
-            session.trainer, session.task, session.scheduler, _Nowhere(Path()), epochs=session.config.epochs
-        )
+        super().__init__(session.trainer, session.task, session.rate, _Nowhere(Path()), epochs=session.config.epochs)
         self.count = max(2, -(-large_batch // session.config.batch_size))
         self.due = list(points)
         self.anywhere = not self.trainer.schedule.sources

@@ -61,7 +61,7 @@ class _Timer:
         before = time.perf_counter()
         inputs, targets = (to_device(one, self.session.device) for one in next(self._batches))
         start = time.perf_counter()
-        trainer.at = place
+        trainer.move_to(place)
         result = trainer.step(inputs, targets, self.task.loss)
         end = time.perf_counter()
         return {"gp" if result.phase is Phase.GP else "bp": end - start, "data": start - before}

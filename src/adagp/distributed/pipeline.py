@@ -1,14 +1,16 @@
 """Pipeline parallel: every process computes some stages of the model, and the micro-batches of a batch flow through them.
 
-What runs is a program of `adagp.pipe.generate`, validated before. GP batches and the BP batch that ends their phase make a
-window: they flow without a pause. After a window, the processes agree whether to save or to stop.
+What runs is a program of `adagp.pipe.generate`, validated before; which process holds which stages is read from it, so a
+pipeline of your own runs as well. GP batches and the BP batch that ends their phase make a window: they flow without a
+pause. After a window, the processes agree whether to save or to stop.
 
-Normalisation layers see micro-batches; where a stage has two copies (Chimera), their running statistics are averaged.
+Normalisation layers see micro-batches; where a stage has several copies (Chimera), their running statistics are averaged.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, islice
 from typing import Any
 
 import torch
@@ -18,14 +20,12 @@ from torch import Tensor
 from adagp.distributed.loop import ParallelLoop
 from adagp.distributed.processes import digest
 from adagp.distributed.stages import cut
-from adagp.distributed.update import Updater
-from adagp.distributed.worker import BatchSums, Worker
-from adagp.engine.hooks import Watcher
+from adagp.distributed.worker import Placement, Worker, ordered
 from adagp.errors import OptionError
+from adagp.pipe.actions import UPDATE
 from adagp.plan import BACKPROP, Phase, Plan, Step
-from adagp.sources.base import Moment
-from adagp.train.loop import News, Observer
-from adagp.train.rates import BatchRate
+from adagp.sources.base import BatchContext
+from adagp.train.loop import Observer
 
 LONGEST_WINDOW = 16
 """Batches that flow at most before the processes agree on anything."""
@@ -36,35 +36,34 @@ class PipelineLoop(ParallelLoop):
 
     def __init__(self, *arguments: Any, pipeline: str, sample: Tensor, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        size, rank = self.group.size, self.group.rank
-        sites = self.trainer.survey.sites
-        self.stages = cut(self.trainer.model, sites, sample, size)
-        self.local = sorted({rank, size - 1 - rank}) if pipeline == "chimera" else [rank]  # the same for both partners
-        self._prefixes = self._names()
-        updater = Updater(self.trainer, self.stages, self.local, self.group, self._partners(pipeline))
         micro_batches = self.config.micro_batches
-        watcher = Watcher(self.trainer.model, sites)
-        self.worker = Worker(pipeline, self.stages, micro_batches, self.task, self.group, watcher, updater)
+        count, holders = holding(pipeline, self.world.size, micro_batches)
+        self.stages = cut(self.trainer.model, self.trainer.survey.sites, sample, count)
+        self.placement = place(holders, self.world.rank)
+        self._prefixes = self._names()
+        self.worker = Worker(
+            pipeline,
+            self.trainer,
+            self.stages,
+            self.placement,
+            micro_batches=micro_batches,
+            task=self.task,
+            rate=self.rate,
+            world=self.world,
+        )
         self._elapsed = 0.0
 
-    def _partners(self, pipeline: str) -> dist.ProcessGroup | None:
-        if pipeline != "chimera":
-            return None
-        size = self.group.size
-        pairs: list[dist.ProcessGroup] = [dist.new_group([low, size - 1 - low]) for low in range(size // 2)]
-        return pairs[min(self.group.rank, size - 1 - self.group.rank)]
-
-    def run(self, observer: Observer, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train to the end, or until some process wants to stop; all but the first forget the weights of others' stages."""
-        if self.group.rank > 0:
-            held = {id(one) for stage in self.local for one in self.stages[stage].parameters}
+    def _release_others(self) -> None:
+        """Free the weights of stages that this process does not hold; the first one needs them to evaluate and save."""
+        if self.world.rank > 0:
+            held = {id(one) for stage in self.placement.local for one in self.stages[stage].parameters}
             others = [one for one in self.trainer.model.parameters() if id(one) not in held]
             release(others)
             for one in others:
                 self.trainer.optimizer.state.pop(one, None)
-        return super().run(observer, stop)
 
     def _batches(self, epoch: int, observer: Observer) -> Iterator[None]:
+        self._release_others()
         batches = self.task.batches(epoch, self.trainer.at.batch)
         while True:
             before = time.perf_counter()
@@ -73,16 +72,19 @@ class PipelineLoop(ParallelLoop):
             if not samples:
                 return
             self.meter.add_seconds("data", time.perf_counter() - before)
-            for (
-                source
-            ) in self.trainer.sources.values():  # a window has one BP batch at most, its last: what is drawn is for it
-                source.begin(Moment(Step(epoch, self.trainer.at.batch + len(plans) - 1)))
+            # A window has one BP batch at most, its last: what sources draw is for that one.
+            last = BatchContext(Step(epoch, self.trainer.at.batch + len(plans) - 1))
+            for source in self.trainer.sources.values():
+                source.begin(last)
             start = time.perf_counter()
-            results = self.worker.run(plans, samples, self._rates(len(plans)))
+            results = self.worker.train(plans, samples)
             self._elapsed += time.perf_counter() - start
             for plan, sums in zip(plans, results, strict=True):
-                self._note(plan, sums, observer)
-            self.group.add_up([self.make_wishes()], "wishes")
+                at = self.trainer.at
+                self.meter.add(plan.phase, sums.loss, sums.right, sums.answers, sums.seconds, guarded=False)
+                self.trainer.advance()
+                self._tell(observer, at, plan.phase)
+            self.world.add_up([self.make_requests()], "requests")
             self.check_copies(self._copies)
             yield
 
@@ -101,33 +103,17 @@ class PipelineLoop(ParallelLoop):
                 break
         return plans
 
-    def _rates(self, count: int) -> list[float]:
-        """Return the learning rates of the next `count` batches; none if the rate does not change with each batch."""
-        done = self.trainer.done
-        return [self.scheduler.at(done + one) for one in range(count)] if isinstance(self.scheduler, BatchRate) else []
-
-    def _note(self, plan: Plan, sums: BatchSums, observer: Observer) -> None:
-        at = self.trainer.at
-        self.meter.add(plan.phase, sums.loss, sums.right, sums.answers, sums.seconds, guarded=False)
-        last = at.batch + 1 == self.trainer.epoch_length(at.epoch)
-        self.trainer.at = Step(at.epoch + 1, 0) if last else Step(at.epoch, at.batch + 1)
-        if last:
-            for source in self.trainer.sources.values():
-                source.end_epoch()
-        observer.on_batch(News(at.epoch, at.batch, plan.phase, self.meter.mean_loss, self.meter.mean_score))
-
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
-        self.group.phase = ""
         self._reduce_meter(1.0)
         self.collect()
         return super()._end_epoch(epoch)
 
     def _extra(self) -> dict[str, Any]:
-        updater = self.worker.updater
-        numbers = torch.tensor([self.worker.busy, self._elapsed, updater.refused], dtype=torch.float64)
-        self.group.add_up([numbers], "metrics")
+        worker = self.worker
+        numbers = torch.tensor([worker.busy, self._elapsed, worker.refused], dtype=torch.float64)
+        self.world.add_up([numbers], "metrics")
         busy, elapsed, refused = numbers.tolist()
-        self.worker.busy, self._elapsed, updater.refused = 0.0, 0.0, 0
+        worker.busy, self._elapsed, worker.refused = 0.0, 0.0, 0
         share = 1 - busy / elapsed if elapsed else 0.0
         return super()._extra() | {"bubble_share": share, "refused_updates": round(refused)}
 
@@ -135,16 +121,16 @@ class PipelineLoop(ParallelLoop):
 
     def _names(self) -> list[str]:
         """Return the names of the modules that this process holds, each with the dot that ends it."""
-        held = {module for stage in self.local for module in self.stages[stage].modules}
+        held = {module for stage in self.placement.local for module in self.stages[stage].modules}
         return [f"{name}." for name, module in self.trainer.model.named_modules() if module in held]
 
     def collect(self) -> None:
         """Bring weights, optimizer state, norms and quality figures of all stages together in the first process."""
-        if self.group.rank == 0:
-            for part in self.group.gather(None)[1:]:
+        if self.world.rank == 0:
+            for part in self.world.gather(None)[1:]:
                 self._adopt(part)
         else:
-            self.group.gather(self._held())
+            self.world.gather(self._held())
 
     def _held(self) -> dict[str, Any]:
         trainer = self.trainer
@@ -152,7 +138,7 @@ class PipelineLoop(ParallelLoop):
         return {
             "model": {name: value for name, value in trainer.model.state_dict().items() if name in names},
             "optimizer": trainer.optimizer.state_dict()["state"],
-            "sites": [site.index for stage in self.local for site in self.stages[stage].sites],
+            "sites": [site.index for stage in self.placement.local for site in self.stages[stage].sites],
             "norms": trainer.norms.state_dict(),
             "quality": trainer.quality.state_dict(),
         }
@@ -173,9 +159,45 @@ class PipelineLoop(ParallelLoop):
             keeper.load_state_dict(state)
 
     def _copies(self) -> dict[str, str]:
-        copies = {f"stage {stage}": digest(self.stages[stage].tensors) for stage in self.local}
+        copies = {f"stage {stage}": digest(self.stages[stage].tensors) for stage in self.placement.local}
         networks = (source.network.state_dict() for source in self.learners)
         return copies | {"the predictor": digest(tensor for state in networks for tensor in state.values())}
+
+
+def holding(pipeline: str, processes: int, micro_batches: int) -> tuple[int, list[tuple[int, ...]]]:
+    """Return the number of stages of a pipeline, and the stages that each process holds.
+
+    Where processes hold copies of a stage, they must hold the same stages, do as many micro-batches of each, and update
+    them in the same order: what they have seen is averaged with equal weights, in that order.
+    """
+    program = ordered(pipeline, processes, micro_batches, (True, True, False)).program
+    work = [
+        (
+            Counter((action.stage, action.kind) for action in row),
+            [action for action in row if action.kind == UPDATE],
+        )
+        for row in program.devices
+    ]
+    holders = [tuple(sorted({action.stage for action in row})) for row in program.devices]
+    for (one, held), (other, also) in combinations(enumerate(holders), 2):
+        if set(held) & set(also) and work[one] != work[other]:
+            raise OptionError(
+                f"pipeline '{pipeline}' cannot be run by {processes} processes with {micro_batches} micro-batches: "
+                f"processes {one} and {other} hold a stage in common, but do not share its micro-batches equally."
+            )
+    return program.stages, holders
+
+
+def place(holders: Sequence[tuple[int, ...]], rank: int) -> Placement:
+    """Return the placement of the process `rank`; all processes must call this together, as they form groups."""
+    local, placement = holders[rank], Placement(holders[rank])
+    for held in dict.fromkeys(holders):
+        ranks = [one for one, stages in enumerate(holders) if stages == held]
+        if len(ranks) > 1:
+            partners = dist.new_group(ranks)
+            if held == local:
+                placement = Placement(local, len(ranks), partners)
+    return placement
 
 
 def release(parameters: Iterable[Tensor]) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor
 from adagp.errors import OptionError, RunError
 
 TIME_OUT = timedelta(minutes=30)
-"""How long a process waits for another one that is alive but silent. A dead one is noticed at once."""
+"""How long a process waits for another one that is alive but sends nothing. A dead one is noticed at once."""
 
 
-class Group:
+class World:
     """All processes of a run, started by torchrun. `sent` counts bytes by phase and kind; `phase` is the running batch's.
 
     The bytes are what this process puts into an exchange: the size of a tensor that is added up (a ring moves it twice, but
@@ -31,7 +31,7 @@ class Group:
         self.sent: Counter[tuple[str, str]] = Counter()
 
     @classmethod
-    def join(cls, device: str, time_out: timedelta = TIME_OUT) -> "Group":
+    def join(cls, device: str, time_out: timedelta = TIME_OUT) -> "World":
         """Meet the other processes that torchrun started."""
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             raise OptionError(
@@ -41,7 +41,7 @@ class Group:
         return cls()
 
     def leave(self) -> None:
-        """Say goodbye, when nothing uses the group any more."""
+        """Leave the process group, when nothing uses it any more."""
         dist.destroy_process_group()
 
     def count(self, kind: str, amount: int) -> None:

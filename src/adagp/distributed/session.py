@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from adagp.distributed.data_parallel import DataLoop
-from adagp.distributed.loop import ParallelLoop, SilentFolder
-from adagp.distributed.pipeline import PipelineLoop
-from adagp.distributed.processes import Group
+from adagp.distributed.loop import ParallelLoop, ReadOnlyFolder
+from adagp.distributed.pipeline import PipelineLoop, holding
+from adagp.distributed.processes import World
 from adagp.errors import OptionError, RunError
 from adagp.methods import METHODS
 from adagp.run.config import TrainConfig
@@ -31,33 +31,28 @@ class ParallelSession(Session):
             )
         if config.compile:
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
-        self.group = Group.join(config.device)
-        self.quiet = self.group.rank > 0
+        self.world = World.join(config.device)
+        self.quiet = self.world.rank > 0
         super().__init__(config, **place)
         if not isinstance(self.task, Classification):
-            raise OptionError(f"parallel runs tell images apart; '{config.dataset}' is another task.")
-        parts = self.group.size if self.kind == "data" else config.micro_batches
+            raise OptionError(f"parallel runs are for image classification; '{config.dataset}' is another task.")
+        if self.trainer.schedule.adapts:
+            raise OptionError("an adaptive schedule decides by what one process sees; train with it in one process.")
+        parts = self.world.size if self.kind == "data" else config.micro_batches
         if config.batch_size % parts:
             what = "processes" if self.kind == "data" else "micro-batches"
             raise OptionError(
                 f"a batch of {config.batch_size} samples does not split into {parts} equal parts ({what})."
             )
         if self.kind == "pipeline":
-            self._check_pipeline()
-        torch.manual_seed(config.seed + self.group.rank)  # dropout: other samples, other masks
-
-    def _check_pipeline(self) -> None:
-        if self.device.type != "cpu":
-            raise OptionError(f"pipelines run on processors so far; give --device cpu instead of {self.config.device}.")
-        if self.pipeline == "chimera" and (self.group.size % 2 or self.config.micro_batches % 2):
-            raise OptionError(
-                f"chimera needs even numbers of processes and micro-batches; "
-                f"got {self.group.size} and {self.config.micro_batches}."
-            )
+            if self.device.type != "cpu":
+                raise OptionError(f"pipelines run on CPUs so far; give --device cpu instead of {config.device}.")
+            holding(self.pipeline, self.world.size, config.micro_batches)
+        torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
 
     def start(self, path: Path, *, force: bool = False) -> Loop:
         """Return the loop of a new run in the folder `path`, made by the first process."""
-        self.group.first_does(lambda: self.prepare_folder(path, force=force).path)
+        self.world.first_does(lambda: self.prepare_folder(path, force=force).path)
         loop = self._loop(self._folder(path))
         loop.save()
         return loop
@@ -70,29 +65,33 @@ class ParallelSession(Session):
 
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
         """Train to the end; the first process returns the summary, the others an empty one. None if stopped before."""
+        assert isinstance(loop, ParallelLoop)
         try:
-            summary = super().run(loop, observer, stop) if self.group.rank == 0 else self._follow(loop, observer, stop)
+            summary = super().run(loop, observer, stop)
         except RuntimeError as error:
             if "by peer" not in str(error):  # what gloo says of a closed connection
                 raise
             raise RunError(
-                f"process {self.group.rank} has lost another process of the run: see what that one says. "
-                f"Go on from the last checkpoint with --resume {loop.folder.path}."
+                f"process {self.world.rank} has lost another process of the run: see what that one says. "
+                f"Continue from the last checkpoint with --resume {loop.folder.path}."
             ) from None
-        self.group.leave()
+        finally:
+            loop.close()
+        self.world.leave()
         return summary
 
-    def _follow(self, loop: Loop, observer: Observer, stop: Callable[[], bool]) -> dict[str, Any] | None:
-        return {} if loop.run(observer, stop) else None
+    def finish(self, loop: Loop) -> dict[str, Any]:
+        """Write the results in the first process alone."""
+        return super().finish(loop) if self.world.rank == 0 else {}
 
     def _folder(self, path: Path) -> RunFolder:
-        return RunFolder(path) if self.group.rank == 0 else SilentFolder(path)
+        return RunFolder(path) if self.world.rank == 0 else ReadOnlyFolder(path)
 
     def _loop(self, folder: RunFolder) -> ParallelLoop:
-        arguments = (self.trainer, self.task, self.scheduler, folder)
+        arguments = (self.trainer, self.task, self.rate, folder)
         options: dict[str, Any] = {
             "config": self.config,
-            "group": self.group,
+            "world": self.world,
             "checkpoint_seconds": self.checkpoint_seconds,
         }
         if self.kind == "data":

@@ -1,22 +1,22 @@
-"""One batch in progress. The story it is part of is told in `adagp.engine.trainer`."""
+"""One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.hooks import Audience
-from adagp.engine.quality import agreement
+from adagp.engine.guard import Guard
+from adagp.engine.hooks import Listeners, ModelHooks
+from adagp.engine.quality import QualityMeter, agreement
 from adagp.errors import UsageError
-from adagp.plan import BACKPROP, Phase, Plan
+from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
-from adagp.sites import Site
-from adagp.sources.base import Moment, Source
-
-if TYPE_CHECKING:
-    from adagp.engine.trainer import Trainer
+from adagp.sites import Site, Survey
+from adagp.sources.base import BatchContext, Source
+from adagp.sources.support.norms import RunningNorms
 
 
 @dataclass(frozen=True)
@@ -33,36 +33,66 @@ class BatchResult:
     skipped: bool = False
 
 
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What all batches of a run share. `adapts` says that the schedule wants predictions measured in every BP batch."""
+
+    survey: Survey
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    sources: Mapping[str, Source]
+    hooks: ModelHooks
+    guard: Guard
+    norms: RunningNorms
+    quality: QualityMeter
+    device: torch.device
+    adapts: bool
+
+    @property
+    def learners(self) -> list[Source]:
+        """The sources that learn from BP batches."""
+        return [source for source in self.sources.values() if source.learns]
+
+
 class Batch:
     """One batch in progress: ask for its `phase`, run the forward, call `backward`, then `step`.
 
-    If it is `skipped`, do nothing: such a batch is not to be trained on.
+    If it is `skipped`, do nothing: such a batch is not to be trained on. A process that holds part of the model gives its
+    own `sites`, and may call the two halves of `backward` by themselves: `differentiate` and `complete`.
     """
 
-    def __init__(self, trainer: "Trainer", plan: Plan, targets: Any = None) -> None:
-        self._trainer = trainer
+    def __init__(
+        self,
+        setup: TrainingSetup,
+        plan: Plan,
+        step: Step,
+        targets: Any = None,
+        sites: Sequence[Site] | None = None,
+    ) -> None:
+        self._setup = setup
         self.plan = plan
         self.phase = plan.phase
         self.guarded = False
         self._loss: Tensor | None = None
-        self._felt = False
+        self._error_seen = False
         self._has_gradients = False
         self._stepped = False
         self._agreement: tuple[float, float] | None = None
-        groups = plan.sources(site.name for site in trainer.survey.sites)
-        by_name = trainer.sites_by_name
-        self._by_backprop = [by_name[name] for name in groups.pop(BACKPROP, [])]
-        self._elsewhere = {name: [by_name[site] for site in sites] for name, sites in groups.items()}
-        self._serving = [trainer.sources[name] for name in self._elsewhere]
+        named = {site.name: site for site in (setup.survey.sites if sites is None else sites)}
+        groups = {name: [named[site] for site in members] for name, members in plan.sources(named).items()}
+        self._by_backprop = groups.pop(BACKPROP, [])
+        self._served = groups
+        self._serving = [setup.sources[name] for name in groups]
+        self._learners = setup.learners if self._by_backprop else []
         self.skipped = any(source.skips for source in self._serving)
-        self.moment = self._moment(targets)
+        self.context = self._context(step, targets)
 
     @property
     def needs_backward(self) -> bool:
         """Whether this batch has a backward pass."""
         if self._by_backprop or any(source.needs_backward for source in self._serving):
             return True
-        return any(not self.plan.holds(one.name) for one in self._trainer.survey.rest)
+        return any(not self.plan.holds(one.name) for one in self._setup.survey.rest)
 
     @property
     def needs_loss(self) -> bool:
@@ -70,34 +100,28 @@ class Batch:
         return self.needs_backward or any(source.needs_error for source in self._serving)
 
     @property
-    def audience(self) -> Audience:
-        """The sources that want to see each site (the one that serves it, or those that learn from it), and the error."""
-        trainer = self._trainer
-        served = {site: [trainer.sources[name]] for name, sites in self._elsewhere.items() for site in sites}
-        feeling = any(source.needs_error for source in self._present())
-        return Audience(
-            served | dict.fromkeys(self._by_backprop, trainer.learners),
-            feel=self._feel if feeling and self.needs_loss else None,
-            alone=not self.needs_backward,
+    def listeners(self) -> Listeners:
+        """The sources that see each site (the one that serves it, or those that learn from it), and the error."""
+        served = {site: [self._setup.sources[name]] for name, sites in self._served.items() for site in sites}
+        wanted = any(source.needs_error for source in (*self._serving, *self._learners))
+        return Listeners(
+            served | dict.fromkeys(self._by_backprop, self._learners),
+            on_error=self._pass_error if wanted and self.needs_loss else None,
+            error_only=not self.needs_backward,
         )
 
     @property
     def idle(self) -> list[nn.Parameter]:
         """The parameters for which autograd shall compute nothing."""
-        replaced = [site.weight for sites in self._elsewhere.values() for site in sites]
-        return replaced + [one.parameter for one in self._trainer.survey.rest if self.plan.holds(one.name)]
+        replaced = [site.weight for sites in self._served.values() for site in sites]
+        return replaced + [one.parameter for one in self._setup.survey.rest if self.plan.holds(one.name)]
 
     @property
     def report(self) -> Report:
         """What a schedule that adapts may know of the batch, once it is over."""
-        return Report(
-            self.moment.step,
-            self.phase,
-            loss=None if self._loss is None else self._loss.item(),
-            cosine=None if self._agreement is None else self._agreement[0],
-            norm_ratio=None if self._agreement is None else self._agreement[1],
-            guarded=self.guarded,
-        )
+        cosine, norm_ratio = self._agreement or (None, None)
+        loss = None if self._loss is None else self._loss.item()
+        return Report(self.context.step, self.phase, loss, cosine, norm_ratio, self.guarded)
 
     def backward(self, loss: Tensor | None = None, *, more: bool = False) -> None:
         """Give every weight of the plan its gradient, in `.grad`, ready for clipping and `step`.
@@ -110,20 +134,39 @@ class Batch:
             raise UsageError(
                 "backward() was called again after the last micro-batch; pass more=True on all but the last."
             )
-        trainer = self._trainer
+        self.differentiate(loss)
+        if not more:
+            self.complete()
+
+    def differentiate(self, loss: Tensor | None) -> None:
+        """Run autograd, if this batch needs it: to the parameters that need it, or to the model's output alone."""
         if loss is not None:
             self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
-        if self.needs_loss and not self.skipped:
-            if loss is None:
-                raise UsageError(f"a {self.phase.upper()} batch needs the loss: call backward(loss).")
-            self._differentiate(loss)
-        if more:
+        if self.skipped or not self.needs_loss:
             return
+        if loss is None:
+            raise UsageError(f"a {self.phase.upper()} batch needs the loss: call backward(loss).")
+        self._error_seen = False
+        wanting = [name for name in self._served if self._setup.sources[name].needs_error]
+        if loss.requires_grad or not wanting:
+            with self._setup.hooks.suspended():
+                self._setup.scaler.scale(loss).backward()
+        if wanting and not self._error_seen:
+            raise UsageError(
+                f"source '{wanting[0]}' needs the error at the model's output, but none reached it: call the model "
+                "itself (not parts of it), and compute the loss from what it returns."
+            )
+
+    def complete(self, agree: Callable[[bool], bool] = bool) -> None:
+        """After the last `differentiate`: let sources learn from the true gradients, and put the others in place.
+
+        `agree` makes one decision of all processes out of this one's: whether the true gradients are finite.
+        """
         self._has_gradients = True
-        if self.needs_backward and trainer.scaler is not None:
-            trainer.scaler.unscale_(trainer.optimizer)
-        with trainer.watcher.asleep(), torch.autocast(trainer.device.type, enabled=False):
-            self._learn()
+        if self.needs_backward:
+            self._setup.scaler.unscale_(self._setup.optimizer)
+        with self._setup.hooks.suspended(), torch.autocast(self._setup.device.type, enabled=False):
+            self._learn(agree)
             self._take()
 
     def step(self) -> None:
@@ -133,17 +176,15 @@ class Batch:
         if self._stepped:
             raise UsageError("step() was called twice in one batch.")
         self._stepped = True
-        scaler = self._trainer.scaler
-        scaled = scaler is not None and self.needs_backward
-        if self.guarded or self.skipped:
-            if scaler is not None and scaled and not self.skipped:
-                scaler.update()  # an overflow is one of the things that the guard refuses
+        if self.skipped:
             return
-        if scaler is not None and scaled:
-            scaler.step(self._trainer.optimizer)
-            scaler.update()
-        else:
-            self._trainer.optimizer.step()
+        setup, scaled = self._setup, self.needs_backward  # without a backward pass nothing was scaled
+        if not self.guarded and scaled:
+            setup.scaler.step(setup.optimizer)
+        elif not self.guarded:
+            setup.optimizer.step()
+        if scaled:
+            setup.scaler.update()  # after a refusal too: an overflow is one of the things that the guard refuses
 
     def refuse_unfinished(self) -> None:
         """Raise if the body of the batch left out one of its two calls."""
@@ -154,79 +195,61 @@ class Batch:
                 "to accumulate gradients, call backward(loss, more=True) several times inside it."
             )
 
-    def _moment(self, targets: Any) -> Moment:
+    def _context(self, step: Step, targets: Any) -> BatchContext:
         """Return what the sources may know of this batch, or refuse it where that is not enough."""
-        trainer = self._trainer
+        setup = self._setup
         if targets is None and not self.skipped:
-            for name, source in trainer.sources.items():
-                if source.needs_targets and source in self._present():
+            for name, source in setup.sources.items():
+                if source.needs_targets and (name in self._served or source in self._learners):
                     raise UsageError(f"source '{name}' looks at the targets: call trainer.batch(targets=...).")
-        return Moment(
-            trainer.at,
-            replaced=frozenset(site for sites in self._elsewhere.values() for site in sites),
+        return BatchContext(
+            step,
+            replaced=frozenset(site for sites in self._served.values() for site in sites),
             targets=targets,
-            scale=1.0 if trainer.scaler is None or not self.needs_loss else trainer.scaler.get_scale(),
-            measured=bool(self._by_backprop and trainer.learners) and trainer.measures(),
+            scale=setup.scaler.get_scale() if self.needs_loss else 1.0,
+            measured=bool(self._learners) and (setup.adapts or setup.quality.due()),
         )
 
-    def _present(self) -> list[Source]:
-        """Return the sources that serve or learn in this batch."""
-        return [*self._serving, *(self._trainer.learners if self._by_backprop else [])]
-
-    def _differentiate(self, loss: Tensor) -> None:
-        """Run autograd: to the parameters that need it, or to the model's output alone."""
-        trainer = self._trainer
-        self._felt = False
-        wanting = [name for name in self._elsewhere if trainer.sources[name].needs_error]
-        if loss.requires_grad or not wanting:
-            with trainer.watcher.asleep():
-                (loss if trainer.scaler is None else trainer.scaler.scale(loss)).backward()
-        if wanting and not self._felt:
-            raise UsageError(
-                f"source '{wanting[0]}' needs the error at the model's output, but none reached it: call the model "
-                "itself (not parts of it), and compute the loss from what it returns."
-            )
-
-    def _feel(self, error: Tensor) -> None:
-        self._felt = True
-        for source in self._present():
+    def _pass_error(self, error: Tensor) -> None:
+        self._error_seen = True
+        for source in (*self._serving, *self._learners):
             if source.needs_error:
-                source.feel(error / self.moment.scale)
+                source.observe_error(error / self.context.scale)
 
-    def _learn(self) -> None:
+    def _learn(self, agree: Callable[[bool], bool]) -> None:
         """Show the true gradients to the norms, the metrics and the sources that learn."""
-        trainer = self._trainer
+        setup = self._setup
         sites = [site for site in self._by_backprop if site.weight.grad is not None]
         truths = [site.weight.grad for site in sites if site.weight.grad is not None]
-        if not sites or not trainer.learners:
+        if not sites or not self._learners:
             return
         norms = gradient_norms(truths)
-        if not bool(norms.isfinite().all()):
+        if not agree(bool(norms.isfinite().all())):
             return  # nothing to be learned from an overflow
-        trainer.norms.update(sites, norms)
-        predictions = trainer.learners[0].produce(sites) if self.moment.measured else []
-        if trainer.schedule.adapts:
-            self._agreement = agreement(truths, predictions)
-        trainer.quality.record(sites, truths, predictions)
-        for source in trainer.learners:
+        setup.norms.update(sites, norms)
+        predictions = [source.produce(sites) for source in self._learners] if self.context.measured else []
+        if setup.adapts:
+            self._agreement = agreement(truths, predictions[0])  # a schedule that adapts has one source
+        setup.quality.record(sites, truths, predictions)
+        for source in self._learners:
             source.observe(sites, truths)
 
     def _take(self) -> None:
         """Ask the sources for the other gradients and, if the guard allows them, put them in place."""
-        trainer = self._trainer
+        setup = self._setup
         pairs: list[tuple[Site, Tensor]] = []
         sizes: list[Tensor] = []
-        for name, sites in self._elsewhere.items():
-            source = trainer.sources[name]
+        for name, sites in self._served.items():
+            source = setup.sources[name]
             given = source.give(sites)
             pairs += given
             if given:
                 sizes.append(source.sizes([one for _, one in given]))
         if not pairs:
             return
-        self.guarded = not trainer.guard.allows([site for site, _ in pairs], torch.cat(sizes), trainer.norms)
+        self.guarded = not setup.guard.allows([site for site, _ in pairs], torch.cat(sizes), setup.norms)
         if self.guarded:
-            trainer.optimizer.zero_grad(set_to_none=True)
+            setup.optimizer.zero_grad(set_to_none=True)
             return
         for site, gradient in pairs:
             site.weight.grad = gradient

@@ -1,7 +1,7 @@
 """Hooks on the sites and on the model. All state is kept here; nothing is hung on the user's modules but the hooks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,44 +15,42 @@ from adagp.sources.support.taps import on_gradient
 
 
 @dataclass(frozen=True)
-class Audience:
-    """Who wants to see what in a batch.
+class Listeners:
+    """Who is called in a batch.
 
-    `sites` are the sources that see each site's forward calls; `feel` is called with the loss's gradient at the model's
-    output, if anybody wants it. With `alone` nothing but that gradient is wanted: the model runs without autograd.
+    `sites` are the sources that see each site's forward calls; `on_error` is called with the loss's gradient at the model's
+    output, if a source needs it. With `error_only` no other gradient is needed: the model runs without autograd.
     """
 
     sites: Mapping[Site, Sequence[Source]] = field(default_factory=dict)
-    feel: Callable[[Tensor], None] | None = None
-    alone: bool = False
+    on_error: Callable[[Tensor], None] | None = None
+    error_only: bool = False
 
 
-NOBODY = Audience()
+NO_LISTENERS = Listeners()
 
 
-class Watcher:
-    """Shows each forward call of a site, and the error at the model's output, to those who asked, while it is awake."""
+class ModelHooks:
+    """Passes each forward call of a site, and the error at the model's output, to the active listeners."""
 
     def __init__(self, model: nn.Module, sites: Sequence[Site]) -> None:
-        self._audience = NOBODY
+        self._listeners = NO_LISTENERS
         self._handles = [site.module.register_forward_hook(self._hook(site)) for site in sites]
         self._handles.append(model.register_forward_pre_hook(self._before))
         self._handles.append(model.register_forward_hook(self._after))  # last: the model may be a site itself
 
     @contextmanager
-    def awake(self, audience: Audience) -> Iterator[None]:
-        """Show calls to `audience` inside the context."""
-        before, self._audience = self._audience, audience
+    def active(self, listeners: Listeners) -> Iterator[None]:
+        """Call `listeners` inside the context."""
+        before, self._listeners = self._listeners, listeners
         try:
             yield
         finally:
-            self._audience = before
+            self._listeners = before
 
-    @contextmanager
-    def asleep(self) -> Iterator[None]:
-        """Look away: a backward pass may call forwards again (activation checkpointing)."""
-        with self.awake(NOBODY):
-            yield
+    def suspended(self) -> AbstractContextManager[None]:
+        """Call nobody inside the context: a backward pass may run forwards again (activation checkpointing)."""
+        return self.active(NO_LISTENERS)
 
     def remove(self) -> None:
         """Take the hooks off the modules."""
@@ -62,7 +60,7 @@ class Watcher:
     def _hook(self, site: Site) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
             changed = None
-            for source in self._audience.sites.get(site, ()):
+            for source in self._listeners.sites.get(site, ()):
                 replacement = source.watch(site, inputs, output if changed is None else changed)
                 changed = changed if replacement is None else replacement
             return changed
@@ -70,20 +68,19 @@ class Watcher:
         return hook
 
     def _before(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._audience.alone:
+        if self._listeners.error_only:
             torch.set_grad_enabled(False)  # until _after; if the model raises, the batch's own context switches it on
 
     def _after(self, model: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        audience = self._audience
-        if audience.feel is None:
+        on_error = self._listeners.on_error
+        if on_error is None:
             return None
-        if audience.alone:
+        if self._listeners.error_only:
             torch.set_grad_enabled(True)
         leaves, shape = tree_flatten(output)
-        feel = audience.feel
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor) and leaf.is_floating_point():  # the first one: the others are side outputs
-                # A name of its own: hooks on it run before those of a last layer whose output this is.
-                leaves[place] = on_gradient(leaf.view_as(leaf), feel)
+                # A view of its own: hooks on it run before those of a last layer whose output this is.
+                leaves[place] = on_gradient(leaf.view_as(leaf), on_error)
                 break
         return tree_unflatten(leaves, shape)

@@ -13,6 +13,7 @@ produce. A predictor that stays below it is worth less than replaying the last g
 """
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 import torch
@@ -27,17 +28,21 @@ FIGURES = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")
 
 
 class QualityMeter:
-    """Sums of the five figures a site, sampled on every `interval`-th BP batch (0: never)."""
+    """Sums of the five figures per site and learner, sampled on every `interval`-th BP batch (0: never).
 
-    def __init__(self, sites: Sequence[Site], interval: int) -> None:
+    `learners` are the names of the sources that learn: each one's predictions are compared on their own.
+    """
+
+    def __init__(self, sites: Sequence[Site], interval: int, learners: Sequence[str] = ("",)) -> None:
         if interval < 0:
             raise OptionError(f"the metrics interval is {interval}; it must be 0 (never) or more.")
         self.interval = interval
+        self.learners = list(learners)
         self._sites = sites
         self._batches = 0
         self._previous: dict[int, Tensor] = {}
         device = sites[0].weight.device if sites else torch.device("cpu")
-        self._sums = torch.zeros(len(sites), len(FIGURES), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(len(sites), len(self.learners), len(FIGURES), dtype=torch.float64, device=device)
         self._counts = torch.zeros_like(self._sums)
 
     def due(self) -> bool:
@@ -45,14 +50,16 @@ class QualityMeter:
         return self.interval > 0 and self._batches % self.interval == 0
 
     @torch.no_grad()
-    def record(self, sites: Sequence[Site], truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> None:
-        """Add the figures of one BP batch. `predictions` may be empty where nothing predicts."""
+    def record(
+        self, sites: Sequence[Site], truths: Sequence[Tensor], predictions: Sequence[Sequence[Tensor | None]]
+    ) -> None:
+        """Add the figures of one BP batch. `predictions` has those of each learner, or is empty in a batch not sampled."""
         if self.due():
             chosen = indices(sites, self._sums.device)
-            figures = torch.full((len(sites), len(FIGURES)), torch.nan, dtype=torch.float64, device=self._sums.device)
-            if predictions:
-                figures[:, :4] = _compare(truths, predictions)
-            figures[:, 4] = self._against_previous(sites, truths)
+            previous = self._against_previous(sites, truths)[:, None]
+            figures = torch.stack(
+                [torch.cat([_compare(truths, given), previous], dim=1) for given in predictions], dim=1
+            )
             known = figures.isfinite()
             self._sums[chosen] += figures.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
             self._counts[chosen] += known
@@ -63,16 +70,20 @@ class QualityMeter:
             self._previous = {site.index: truth.detach().clone() for site, truth in zip(sites, truths, strict=True)}
 
     def read(self) -> dict[str, dict[str, float | None]]:
-        """Return the mean figures of each site since the last call, None where nothing was sampled, and start anew."""
-        sums, counts = self._sums.tolist(), self._counts.tolist()
+        """Return the mean figures of each site since the last call, None where nothing was sampled, and start anew.
+
+        With several learners a site is listed once for each, as `site (learner)`.
+        """
+        means = (self._sums / self._counts).tolist()  # 0 / 0, where nothing was sampled, is NaN
         self._sums.zero_()
         self._counts.zero_()
+        several = len(self.learners) > 1
         return {
-            site.name: {
-                name: sums[site.index][place] / counts[site.index][place] if counts[site.index][place] else None
-                for place, name in enumerate(FIGURES)
+            f"{site.name} ({learner})" if several else site.name: {
+                name: None if isnan(mean) else mean for name, mean in zip(FIGURES, row, strict=True)
             }
             for site in self._sites
+            for learner, row in zip(self.learners, means[site.index], strict=True)
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,8 +99,9 @@ class QualityMeter:
         """Take over what `state_dict` returned."""
         self._batches = state["batches"]
         self._previous = dict(state["previous"])
-        self._sums.copy_(state["sums"])
-        self._counts.copy_(state["counts"])
+        for mine, saved in ((self._sums, state["sums"]), (self._counts, state["counts"])):
+            rows = saved.view(len(self._sites), -1, len(FIGURES))  # older checkpoints have the first learner alone
+            mine[:, : rows.shape[1]] = rows.to(mine.device)
 
     def _against_previous(self, sites: Sequence[Site], truths: Sequence[Tensor]) -> Tensor:
         pairs = [(truth, self._previous.get(site.index)) for site, truth in zip(sites, truths, strict=True)]

@@ -13,7 +13,7 @@ def only_needed_gradients(idle: Sequence[nn.Parameter], *, backward: bool, loss:
 
     With `backward` there is a backward pass, in which `idle` parameters get no gradient; autograd then stops below the
     lowest parameter that needs one. Without it autograd is off, but for the `loss` where that is to be differentiated: the
-    watcher switches it off inside the model.
+    hooks switch it off inside the model.
     """
     if not backward:
         with torch.set_grad_enabled(loss):

@@ -4,9 +4,11 @@ Read top to bottom, this file is the story of a batch::
 
     plan = schedule.plan(step)                  # or backprop, where the guard has broken off a GP phase
     switch off what the plan does not need      # autograd itself, or requires_grad of single parameters
-    output = model(inputs)                      # sites are watched
-    batch.backward(loss)                        # autograd where some site needs it; sources produce and observe
+    output = model(inputs)                      # sources see the sites' forward calls
+    batch.backward(loss)                        # differentiate (autograd where some site needs it), then
+                                                # complete: sources learn from the truth and give the other gradients
     batch.step()                                # the user's own optimizer
+    advance                                     # to the next step
 
 Within a batch each weight is used with one value, so collecting all gradients and stepping the optimizer once after the
 forward pass gives the same weights as updating each layer as soon as its output is known, and works with any optimizer.
@@ -19,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.batch import Batch, BatchResult
+from adagp.engine.batch import Batch, BatchResult, TrainingSetup
 from adagp.engine.guard import Guard
-from adagp.engine.hooks import Watcher
+from adagp.engine.hooks import ModelHooks
 from adagp.engine.quality import QualityMeter
 from adagp.engine.switches import only_needed_gradients
 from adagp.errors import UsageError
@@ -61,17 +63,34 @@ class Trainer:
         self.survey = survey
         self.batches_per_epoch = batches_per_epoch
         self.batches = batches
-        self.guard = guard
-        self.scaler = scaler
-        self.at = Step(0, 0)
         self.norms = RunningNorms(survey.sites)
-        self.quality = QualityMeter(survey.sites, metrics_every)
+        learners = [name for name, source in self.sources.items() if source.learns]
+        self.quality = QualityMeter(survey.sites, metrics_every, learners)
+        self.setup = TrainingSetup(
+            survey,
+            optimizer,
+            scaler or torch.amp.GradScaler(enabled=False),
+            self.sources,
+            ModelHooks(model, survey.sites),
+            guard,
+            self.norms,
+            self.quality,
+            self.device,
+            schedule.adapts,
+        )
+        self._at = Step(0, 0)
         self._broken_off = False
-        self.learners = [source for source in self.sources.values() if source.learns]
-        self.sites_by_name = {site.name: site for site in survey.sites}
-        self.watcher = Watcher(model, survey.sites)
         for source in self.sources.values():
             source.bind(survey.sites, self.norms)
+
+    @property
+    def at(self) -> Step:
+        """The place of the coming batch in the run."""
+        return self._at
+
+    def move_to(self, step: Step) -> None:
+        """Continue with the batch at `step`."""
+        self._at = step
 
     @property
     def plan(self) -> Plan:
@@ -112,34 +131,43 @@ class Trainer:
         `targets` are for sources that look at them. If the body raises, model and trainer are as before the batch, but for
         weights that `Batch.step` changed.
         """
-        batch = Batch(self, self.plan, targets)
+        batch = Batch(self.setup, self.plan, self.at, targets)
         self._refuse_left_gradients()
         try:
             if not batch.skipped:
                 for source in self.sources.values():
-                    source.begin(batch.moment)
+                    source.begin(batch.context)
             needed = only_needed_gradients(batch.idle, backward=batch.needs_backward, loss=batch.needs_loss)
-            with self.watcher.awake(batch.audience), needed:
+            with self.setup.hooks.active(batch.listeners), needed:
                 yield batch
             batch.refuse_unfinished()
         finally:
             self.optimizer.zero_grad(set_to_none=True)
             for source in self.sources.values():
                 source.forget()
-        self._advance(batch)
+        if self.schedule.adapts:
+            self.schedule.observe(batch.report)
+        self.advance(guarded=batch.guarded)
+
+    def advance(self, *, guarded: bool = False) -> None:
+        """Move on to the next batch; `guarded` says that the guard refused this one."""
+        last = self.at.batch + 1 == self.epoch_length(self.at.epoch)
+        self.move_to(Step(self.at.epoch + 1, 0) if last else Step(self.at.epoch, self.at.batch + 1))
+        if last:
+            for source in self.sources.values():
+                source.end_epoch()
+        # A guarded phase lasts until the schedule itself leaves it, or the epoch ends.
+        still = not last and self.schedule.plan(self.at).phase is Phase.GP
+        self._broken_off = still and (self._broken_off or guarded)
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
 
-    def measures(self) -> bool:
-        """Tell whether the coming batch's predictions are compared with the truth, where there is one."""
-        return self.schedule.adapts or self.quality.due()
-
     def detach(self) -> None:
         """Take the hooks off the model. The trainer cannot be used after that; the model is the user's as before."""
-        self.watcher.remove()
+        self.setup.hooks.remove()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of the trainer's own state: not the model's, not the optimizer's."""
@@ -155,7 +183,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.at = Step(state["epoch"], state["batch"])
+        self.move_to(Step(state["epoch"], state["batch"]))
         self._broken_off = state["broken_off"]
         self.norms.load_state_dict(state["norms"])
         self.quality.load_state_dict(state["quality"])
@@ -170,15 +198,3 @@ class Trainer:
                 "batches, as a GP batch has none to add to: accumulate inside one batch with "
                 "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
             )
-
-    def _advance(self, batch: Batch) -> None:
-        if self.schedule.adapts:
-            self.schedule.observe(batch.report)
-        last = self.at.batch + 1 == self.epoch_length(self.at.epoch)
-        self.at = Step(self.at.epoch + 1, 0) if last else Step(self.at.epoch, self.at.batch + 1)
-        if last:
-            for source in self.sources.values():
-                source.end_epoch()
-        # A guarded phase lasts until the schedule itself leaves it, or the epoch ends.
-        still = not last and self.schedule.plan(self.at).phase is Phase.GP
-        self._broken_off = still and (self._broken_off or batch.guarded)

@@ -1,6 +1,6 @@
 """Where a weight gradient comes from, when it does not come from backpropagation."""
 
-from adagp.sources.base import Moment, RunFacts, Source
+from adagp.sources.base import BatchContext, RunFacts, Source
 from adagp.sources.build import build_source, default_source
 from adagp.sources.constant import SkipSource, ZeroSource
 from adagp.sources.feedback import FeedbackSource
@@ -18,6 +18,7 @@ from adagp.sources.variants import LabelledSource, ShuffledSource
 
 __all__ = [
     "AverageSource",
+    "BatchContext",
     "FeedbackReplaySource",
     "FeedbackSource",
     "LabelledSource",
@@ -25,7 +26,6 @@ __all__ = [
     "LearnedSource",
     "LearningOptions",
     "MixedSource",
-    "Moment",
     "NoiseSource",
     "PredictedSource",
     "RandomSource",

@@ -5,9 +5,9 @@ The engine calls a source in this order, and never asks which one it has::
     bind(sites, norms)                  once, when a trainer is made
     prepare(shapes)                     once, where a trial forward pass was made: refuse here what cannot work
     for each batch:
-        begin(moment)                   what may be known before the forward pass
+        begin(context)                  what may be known before the forward pass
         watch(site, inputs, output)     in every forward call of a site it serves (or learns from)
-        feel(error)                     the loss's gradient at the model's output, if it `needs_error`
+        observe_error(error)            the loss's gradient at the model's output, if it `needs_error`
         produce(sites)                  sites whose plan names it: give their weight gradients
         sizes(gradients)                the norms of these, for the guard
         observe(sites, gradients)       sites trained by backprop: learn from the truth, if it learns
@@ -34,7 +34,7 @@ from adagp.sources.support.norms import RunningNorms
 
 
 @dataclass(frozen=True)
-class Moment:
+class BatchContext:
     """What a source may know of a batch before its forward pass.
 
     `replaced` are the sites whose weight gradient comes from a source in this batch. `targets` are what the user gave, for
@@ -93,8 +93,8 @@ class Source(ABC):
     def prepare(self, shapes: Mapping[Site, Size]) -> None:  # noqa: B027
         """See the output shape of each site that it may serve, in a trial forward pass of one batch."""
 
-    def begin(self, moment: Moment) -> None:  # noqa: B027
-        """Take note that a batch begins."""
+    def begin(self, context: BatchContext) -> None:  # noqa: B027
+        """Prepare for a batch."""
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:  # noqa: B027
         """See one forward call of `site`. Keep something small: activations are freed as the forward pass goes on.
@@ -102,14 +102,15 @@ class Source(ABC):
         A tensor that is returned takes the place of the output; it must have the same values.
         """
 
-    def feel(self, error: Tensor) -> None:  # noqa: B027
+    def observe_error(self, error: Tensor) -> None:  # noqa: B027
         """See the loss's gradient at the model's output, samples first, before any gradient at a site's output is known."""
 
     @abstractmethod
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return each site's weight gradient in the shape of its weight; None where the site was not called.
 
-        The tensors become the weights' `.grad`: the optimizer, or clipping, may change them in place.
+        The tensors become the weights' `.grad`: the optimizer, or clipping, may change them in place. So return new memory,
+        or memory that the next batch overwrites; never a tensor whose values are used again. The engine makes no copy.
         """
 
     def give(self, sites: Sequence[Site]) -> list[tuple[Site, Tensor]]:

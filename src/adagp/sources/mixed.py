@@ -8,7 +8,7 @@ from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import Moment, RunFacts, Source
+from adagp.sources.base import BatchContext, RunFacts, Source
 from adagp.sources.feedback import FeedbackSource
 from adagp.sources.remembered import ReplaySource
 from adagp.sources.support.norms import RunningNorms
@@ -37,10 +37,10 @@ class MixedSource(Source):
         for source, _ in self.parts:
             source.prepare(shapes)
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, context: BatchContext) -> None:
         """Begin the batch for each part."""
         for source, _ in self.parts:
-            source.begin(moment)
+            source.begin(context)
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Show the call to each part."""
@@ -50,11 +50,11 @@ class MixedSource(Source):
             changed = changed if replacement is None else replacement
         return changed
 
-    def feel(self, error: Tensor) -> None:
+    def observe_error(self, error: Tensor) -> None:
         """Show the error to the parts that need it."""
         for source, _ in self.parts:
             if source.needs_error:
-                source.feel(error)
+                source.observe_error(error)
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:

@@ -13,7 +13,7 @@ from adagp.predictor.layout import as_rows, as_weight, gradient_norms, taps_of
 from adagp.predictor.network import PredictorNetwork
 from adagp.predictor.reorganize import pool_average
 from adagp.sites import Site
-from adagp.sources.base import Moment
+from adagp.sources.base import BatchContext
 from adagp.sources.support.learned import LearnedSource
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.options import LearningOptions
@@ -42,9 +42,9 @@ class PredictedSource(LearnedSource):
         super().bind(sites, norms)
         self._site_count = len(sites)
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, context: BatchContext) -> None:
         """Keep the step, of which what is drawn is a function."""
-        self._step = moment.step
+        self._step = context.step
 
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
         """Return a network as wide as the widest site."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from adagp.sites import Site
-from adagp.sources.base import Moment, RunFacts, Source
+from adagp.sources.base import BatchContext, RunFacts, Source
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.randomness import step_generator
 
@@ -23,9 +23,9 @@ class NormalSource(Source):
         """Return the source with the run's seed."""
         return cls(run.seed)
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, context: BatchContext) -> None:
         """Keep the step, of which the numbers are a function."""
-        self._step = moment.step
+        self._step = context.step
 
     def normal(self, sites: Sequence[Site]) -> list[Tensor]:
         """Return a standard normal tensor for each site's weight."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import Moment
+from adagp.sources.base import BatchContext
 from adagp.sources.support.labels import class_count, class_shares
 from adagp.sources.support.learner import Learner, TrainedSource
 from adagp.sources.support.local import LocalSource, weight_gradient
@@ -106,22 +106,22 @@ class SyntheticSource(LocalSource, TrainedSource):
         self.networks = nn.ModuleList(networks).to(sites[0].weight.device)
         self.learner = Learner(self.networks, self.options)
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, context: BatchContext) -> None:
         """Keep the labels."""
-        self._moment = moment
-        self._shares = class_shares(moment.targets, self._classes) if self.needs_targets else None
+        self._context = context
+        self._shares = class_shares(context.targets, self._classes) if self.needs_targets else None
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Predict at once where the site is served (or measured); else keep the output until its gradient is known."""
-        served = site in self._moment.replaced
-        if served or self._moment.measured:
+        served = site in self._context.replaced
+        if served or self._context.measured:
             self.add(site, weight_gradient(site, inputs[0], self._predict(site, output)))
         if served or not output.requires_grad:
             return None
         copy = output.detach().clone()  # the next layer may change it in place
 
         def receive(gradient: Tensor) -> None:
-            self._seen.setdefault(site, []).append((copy, gradient / self._moment.scale))
+            self._seen.setdefault(site, []).append((copy, gradient / self._context.scale))
 
         return on_gradient(output, receive)
 

@@ -11,7 +11,7 @@ from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import Moment, RunFacts
+from adagp.sources.base import BatchContext, RunFacts
 from adagp.sources.support.local import Geometry, Kept, LocalSource, batched, padded
 from adagp.sources.support.taps import on_gradient
 
@@ -51,15 +51,15 @@ class TopKSource(LocalSource):
         for site, shape in shapes.items():
             self._refuse_few_positions(site, shape)
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, context: BatchContext) -> None:
         """Keep the loss's scale."""
-        self._moment = moment
+        self._context = context
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input, and take the gradient as soon as the backward pass has reached the output."""
         self._refuse_few_positions(site, output.shape)
         kept = Kept(site, inputs)
-        factor = 1 / self._moment.scale / (len(output) if self.scale == "published" else 1)
+        factor = 1 / self._context.scale / (len(output) if self.scale == "published" else 1)
 
         def receive(gradient: Tensor) -> None:
             self.add(site, topk_gradient(site, kept.get(), gradient, self.k).mul_(factor))

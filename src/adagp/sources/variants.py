@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
-from adagp.sources.base import Moment
+from adagp.sources.base import BatchContext
 from adagp.sources.predicted import PredictedSource
 from adagp.sources.support.labels import batch_shares, class_count
 from adagp.sources.support.options import LearningOptions
@@ -45,10 +45,10 @@ class LabelledSource(PredictedSource):
             max(site.width for site in sites), self.options.grid, self.channels, context=self._classes
         )
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, context: BatchContext) -> None:
         """Count the classes of the batch."""
-        super().begin(moment)
-        self._shares = batch_shares(moment.targets, self._classes)
+        super().begin(context)
+        self._shares = batch_shares(context.targets, self._classes)
 
     def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
         """Return the summaries, and the share of each class."""

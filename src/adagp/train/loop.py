@@ -2,11 +2,11 @@
 
 for each epoch that is left:
     for each batch that is left of it:
-        move the learning rate, if it falls from batch to batch
-        trainer.step(batch)                 # the engine's story
+        set its learning rate
+        trainer.step(batch)                 # described in adagp.engine.trainer
         checkpoint, if it is time
         stop here, if asked to              # with a checkpoint
-    evaluate; move the learning rate, if it goes by epochs; write the epoch's metrics; checkpoint
+    evaluate; set the next epoch's learning rate; write the epoch's metrics; checkpoint
 """
 
 import time
@@ -16,20 +16,16 @@ from itertools import islice
 from typing import Any, Protocol
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from adagp.engine.batch import BatchResult
 from adagp.engine.trainer import Trainer
 from adagp.errors import RunError
-from adagp.plan import Phase
+from adagp.plan import Phase, Step
 from adagp.run.folder import RunFolder
-from adagp.sources.support.learner import plain_state
 from adagp.tasks.base import Task, evaluated
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.meter import EpochMeter
-from adagp.train.rates import BatchRate
-
-RateScheduler = LRScheduler | BatchRate
-"""What moves the learning rate: after each epoch, or before each batch."""
+from adagp.train.rates import Rate
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Loop:
         self,
         trainer: Trainer,
         task: Task,
-        scheduler: RateScheduler | None,
+        rate: Rate,
         folder: RunFolder,
         *,
         epochs: int,
@@ -68,35 +64,36 @@ class Loop:
     ) -> None:
         self.trainer = trainer
         self.task = task
-        self.scheduler = scheduler
+        self.rate = rate
         self.folder = folder
         self.epochs = epochs
         self.checkpoint_seconds = checkpoint_seconds
         self.meter = EpochMeter()
         self.rows: list[dict[str, Any]] = []
-        self.device = next(trainer.model.parameters()).device
+        self.device = trainer.device
+        self._stop: Callable[[], bool] = lambda: False
+        self._saved = time.perf_counter()
 
     def run(self, observer: Observer, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until `stop()`; return whether the end was reached. Either way the folder is up to date."""
-        saved = time.perf_counter()
+        self._stop = stop
         while self.trainer.at.epoch < self.epochs:
             epoch = self.trainer.at.epoch
             for _ in self._batches(epoch, observer):
-                if self.trainer.at.epoch == epoch and (stop() or self._is_due(saved)):
+                if self.trainer.at.epoch == epoch and (self._stops() or self._is_due()):
                     self.save()
-                    saved = time.perf_counter()
-                    if stop():
+                    if self._stops():
                         return False
             observer.on_epoch(self._end_epoch(epoch))
             self.save()
-            saved = time.perf_counter()
-            if stop() and self.trainer.at.epoch < self.epochs:
+            if self._stops() and self.trainer.at.epoch < self.epochs:
                 return False
         return True
 
     def save(self) -> None:
         """Write the checkpoint."""
         save_checkpoint(self.folder.checkpoint, self.state_dict())
+        self._saved = time.perf_counter()
 
     def resume(self) -> None:
         """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""
@@ -115,7 +112,7 @@ class Loop:
         return {
             "model": self.trainer.model.state_dict(),
             "optimizer": self.trainer.optimizer.state_dict(),
-            "scheduler": plain_state(self.scheduler) if isinstance(self.scheduler, LRScheduler) else {},
+            "scheduler": self.rate.state_dict(),
             "trainer": self.trainer.state_dict(),
             "meter": self.meter.state_dict(),
             "random": torch.get_rng_state(),
@@ -126,8 +123,7 @@ class Loop:
         """Take over what `state_dict` returned."""
         self.trainer.model.load_state_dict(state["model"])
         self.trainer.optimizer.load_state_dict(state["optimizer"])
-        if isinstance(self.scheduler, LRScheduler):
-            self.scheduler.load_state_dict(state["scheduler"])
+        self.rate.load_state_dict(state["scheduler"])
         self.trainer.load_state_dict(state["trainer"])
         self.meter.load_state_dict(state["meter"])
         torch.set_rng_state(state["random"])
@@ -139,21 +135,24 @@ class Loop:
         before = time.perf_counter()
         start = self.trainer.at.batch
         for inputs, targets in islice(self.task.batches(epoch, start), self.trainer.epoch_length(epoch) - start):
-            if isinstance(self.scheduler, BatchRate):
-                self.scheduler.apply(self.trainer.optimizer, self.trainer.done)
+            self.rate.before_batch(self.trainer.done)
             self._train(inputs, targets, before, observer)
             yield
             before = time.perf_counter()
 
-    def _is_due(self, saved: float) -> bool:
-        """Tell whether a checkpoint is due that was last written at the time `saved`."""
-        return time.perf_counter() - saved > self.checkpoint_seconds
+    def _stops(self) -> bool:
+        """Tell whether the run shall stop after this batch."""
+        return self._stop()
+
+    def _is_due(self) -> bool:
+        """Tell whether it is time for a checkpoint."""
+        return time.perf_counter() - self._saved > self.checkpoint_seconds
 
     def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
         place = self.trainer.at
-        inputs, targets = to_device(inputs, self.device), to_device(targets, self.device)
+        inputs, targets = self._own(inputs), self._own(targets)
         start = self._clock()
-        result = self.trainer.step(inputs, targets, self.task.loss)
+        result = self._step(inputs, targets)
         seconds = self._clock() - start
         self.meter.add_seconds("data", start - before)
         if result.skipped:
@@ -162,7 +161,17 @@ class Loop:
             with torch.no_grad():
                 score, answers = self.task.score(result.output, targets)
             self.meter.add(result.phase, result.loss.item(), float(score), answers, seconds, result.guarded)
-        observer.on_batch(News(place.epoch, place.batch, result.phase, self.meter.mean_loss, self.meter.mean_score))
+        self._tell(observer, place, result.phase)
+
+    def _own(self, value: Any) -> Any:
+        """Return what this process trains on of a batch's inputs or targets, on its device."""
+        return to_device(value, self.device)
+
+    def _step(self, inputs: Any, targets: Any) -> BatchResult:
+        return self.trainer.step(inputs, targets, self.task.loss)
+
+    def _tell(self, observer: Observer, place: Step, phase: Phase) -> None:
+        observer.on_batch(News(place.epoch, place.batch, phase, self.meter.mean_loss, self.meter.mean_score))
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         start = self._clock()
@@ -181,10 +190,7 @@ class Loop:
             **self._extra(),
             "sites": self.trainer.quality.read(),
         }
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(self.meter.mean_loss)  # the training loss: test data decide nothing
-        elif isinstance(self.scheduler, LRScheduler):
-            self.scheduler.step()
+        self.rate.after_epoch(self.meter.mean_loss)
         self.meter = EpochMeter()
         self.rows.append(row)
         self.folder.write_rows(self.rows)

@@ -1,17 +1,68 @@
-"""Learning rates that fall from batch to batch, down to nothing at the end of the run."""
+"""How the model's learning rate changes during a run: by batches, by epochs, or not at all."""
 
 from math import cos, pi
+from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from adagp.sources.support.learner import plain_state
 
 
-class BatchRate:
-    """The learning rate as a function of the batches done, out of `batches`: from `highest` along a curve to 0.
+class Rate:
+    """A learning rate that stays as it is; the others change it in `before_batch` or `after_epoch`."""
+
+    def before_batch(self, done: int) -> None:
+        """Set the rate of the batch that comes after `done` batches."""
+
+    def after_epoch(self, loss: float) -> None:
+        """Set the rate of the next epoch, given the mean training loss of this one: test data decide nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to continue exactly, as plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+
+
+class EpochRate(Rate):
+    """The rate of one of torch's schedulers, which moves by epochs."""
+
+    def __init__(self, scheduler: LRScheduler) -> None:
+        self.scheduler = scheduler
+
+    def after_epoch(self, loss: float) -> None:
+        """Step the scheduler."""
+        self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scheduler's state."""
+        return plain_state(self.scheduler)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.scheduler.load_state_dict(state)
+
+
+class PlateauRate(EpochRate):
+    """The rate of ReduceLROnPlateau: it falls when the training loss no longer does."""
+
+    scheduler: ReduceLROnPlateau
+
+    def after_epoch(self, loss: float) -> None:
+        """Step the scheduler with the loss."""
+        self.scheduler.step(loss)
+
+
+class BatchRate(Rate):
+    """The rate as a function of the batches done, out of `batches`: from `highest` along a curve to 0 at the end of the run.
 
     It has no state: a resumed run, and every process of a distributed one, finds the same rate at the same place.
     """
 
-    def __init__(self, curve: str, highest: float, batches: int) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, curve: str, highest: float, batches: int) -> None:
+        self.optimizer = optimizer
         self.curve = CURVES[curve]
         self.highest = highest
         self.batches = batches
@@ -20,9 +71,9 @@ class BatchRate:
         """Return the rate of the batch that comes after `done` batches."""
         return self.highest * self.curve(done / self.batches)
 
-    def apply(self, optimizer: torch.optim.Optimizer, done: int) -> None:
-        """Give `optimizer` the rate of that batch."""
-        for group in optimizer.param_groups:
+    def before_batch(self, done: int) -> None:
+        """Give the optimizer the rate of that batch."""
+        for group in self.optimizer.param_groups:
             group["lr"] = self.at(done)
 
 

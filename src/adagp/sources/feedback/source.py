@@ -8,7 +8,7 @@ from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import Moment, RunFacts
+from adagp.sources.base import BatchContext, RunFacts
 from adagp.sources.feedback.error_features import ErrorFeatures
 from adagp.sources.feedback.site_regression import SiteRegression
 from adagp.sources.support.local import Kept, LocalSource
@@ -68,14 +68,14 @@ class FeedbackSource(LocalSource):
         super().bind(sites, norms)
         self._sites = {site.index: site for site in sites}
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, context: BatchContext) -> None:
         """Keep what is known of the batch."""
-        self._moment = moment
+        self._context = context
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
-        served = site in self._moment.replaced
-        if served or self.correction or self._moment.measured:
+        served = site in self._context.replaced
+        if served or self.correction or self._context.measured:
             self._pending.append((site, Kept(site, inputs), output.shape))
         if served or not output.requires_grad:
             return None
@@ -86,11 +86,11 @@ class FeedbackSource(LocalSource):
                 self._fits[site.index] = SiteRegression.fresh(
                     site, features.shape[-1], gradient, self.decay, self.ridge
                 )
-            self._fits[site.index].learn(features, gradient, self._moment.scale)
+            self._fits[site.index].learn(features, gradient, self._context.scale)
 
         return on_gradient(output, receive)
 
-    def feel(self, error: Tensor) -> None:
+    def observe_error(self, error: Tensor) -> None:
         """Take the weight gradients of the sites whose inputs are kept."""
         self._features = self._errors.of(error)
         for site, kept, shape in self._pending:
