@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Protocol
 
 from adagp.allocator import keep_freed_memory
-from adagp.errors import AdagpError, RunError
+from adagp.errors import AdagpError
 from adagp.plugins import load_plugin, loaded_plugins
 
 Stop = Callable[[], bool]
@@ -250,22 +250,6 @@ def _await_death_of_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock on a folder; refuse if somebody else does."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    with (path / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"another process is at work in '{path}'; wait for it, or end it first.") from None
-        yield
 
 
 def usable_cores() -> int:

@@ -12,7 +12,7 @@ from rich.table import Table
 from adagp.jobs import StopFlag
 from adagp.run.metrics import ACCURACY, SHARE, Metric
 from adagp.train.loop import Loop, News, Observer
-from adagp.train.session import Session
+from adagp.train.session import Session, resume_words
 from adagp.train.tensorboard import TensorBoard
 
 STOPPED = 130
@@ -31,7 +31,8 @@ def carry_out(session: Session, loop: Loop, *, tensorboard: bool = False) -> dic
             )
         summary = session.run(loop, Observers(observers), stop)
     if summary is None:
-        console.print(f"Stopped. Go on with: adagp train --resume {loop.folder.path}", highlight=False, soft_wrap=True)
+        command = resume_words(session.config, loop.folder.path)
+        console.print(f"Stopped. Continue with: {command}", highlight=False, soft_wrap=True)
         sys.exit(STOPPED)
     if session.quiet:
         return summary

@@ -49,7 +49,9 @@ def simulate(
     batch: Annotated[int | None, option("Samples a batch.", panel=_RUN, unset="128")] = None,
     epochs: Annotated[int | None, option("Epochs.", panel=_RUN, unset="90")] = None,
     samples: Annotated[int | None, option("Training samples.", panel=_RUN, unset="the data set's")] = None,
-    ratio: Annotated[str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.", panel=_RUN)] = "ladder",
+    ratio: Annotated[
+        str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.", panel=_RUN)
+    ] = "ladder",
     warmup: Annotated[int | None, option("Epochs of warm-up.", panel=_RUN, unset="the schedule's own")] = None,
     method: Annotated[
         str,
@@ -63,6 +65,9 @@ def simulate(
     from_run: Annotated[
         Path | None, option("Replay the phases that a training run recorded.", panel=_RUN, unset="none")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the code that the folder of --from-run names.", rich_help_panel=_RUN)
+    ] = False,
     design: Annotated[str, option("all, or names separated by commas.", panel=_HARDWARE)] = "all",
     dataflow: Annotated[str, option("ws, os, is, rs, or a plugin's.", panel=_HARDWARE)] = "ws",
     array: Annotated[str, option("PEs, ROWSxCOLUMNS.", panel=_HARDWARE)] = "12x15",
@@ -102,7 +107,7 @@ def simulate(
     designs = parse_designs(design)
     if plot is not None:
         check_picture_path(plot)
-    origin = find_origin(model, from_run, dataset, parse_shape(input_), width)
+    origin = find_origin(model, from_run, dataset, parse_shape(input_), width, method=method, trust=trust)
     plan = RunOptions(batch, epochs, samples, ratio, warmup, find_source(method).source)
     run = plan.run(origin)
     simulation = run_simulation(origin.workload(), accelerator, run, designs)

@@ -64,7 +64,9 @@ def sweep(
     designs: Annotated[str, option("Designs, or all.")] = "all",
     batch: Annotated[int, option("Samples a batch.")] = 128,
     epochs: Annotated[int, option("Epochs of each run.")] = 90,
-    ratio: Annotated[str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.")] = "ladder",
+    ratio: Annotated[
+        str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.")
+    ] = "ladder",
     warmup: Annotated[int | None, option("Epochs of warm-up.", unset="the schedule's own")] = None,
     bandwidth: Annotated[float, option("Off-chip gigabytes a second; inf: never stalls.")] = 12.8,
     zero_insertion: Annotated[

@@ -11,6 +11,7 @@ from adagp.errors import OptionError, RunError
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import read_toml
 from adagp.run.folder import to_json, unused_path
+from adagp.run.origin import CODE
 
 if TYPE_CHECKING:
     from adagp.train.loop import Loop
@@ -33,6 +34,9 @@ def train(
     checkpoint_seconds: Annotated[
         float, option("Checkpoint at least this often, besides each epoch.", panel=_RUN)
     ] = 60.0,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the code that the folder of --resume names.", rich_help_panel=_RUN)
+    ] = False,
     tensorboard: Annotated[
         bool,
         switch("--tensorboard", "Scalars for TensorBoard in the run folder, as it goes.", panel=_RUN),
@@ -44,6 +48,8 @@ def train(
         given = read_toml(config) | given
     if "epochs" in given and "batches" in given and resume is None:
         raise OptionError("--epochs and --batches both say how long the run is; give one of them.")
+    if trust and resume is None:
+        raise OptionError("--trust is for --resume: it says that the code which a run folder names may run.")
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     if threads is not None and threads < 1:
@@ -54,7 +60,7 @@ def train(
         require_tensorboard()
     place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
     if resume:
-        session, loop = _resume(resume, given, place)
+        session, loop = _resume(resume, given, place, trust)
     else:
         session, loop = _start(given, place, out, force)
     from adagp.cli.progress import carry_out
@@ -74,7 +80,7 @@ def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force
 
 def restarted(folder: Path) -> bool:
     """Tell whether torchrun has begun this run anew after a process died: then it goes on from its checkpoint."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and RunFolder(folder).checkpoint.is_file()
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and RunFolder(folder).begun
 
 
 def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
@@ -88,11 +94,11 @@ def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
     return ParallelSession(options, **place)
 
 
-def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> "tuple[Session, Loop]":
+def _resume(path: Path, given: dict[str, Any], place: dict[str, Any], trust: bool) -> "tuple[Session, Loop]":
     folder = RunFolder.open(path)
     from adagp.train.session import read_config
 
-    saved, saved_place = read_config(folder)
+    saved, saved_place = read_config(folder, [str(given.get(option)) for option in CODE], trust=trust)
     refuse_changes(saved, given, path)
     place["data_dir"] = place["data_dir"] or saved_place
     session = _session(saved, place)

@@ -13,6 +13,7 @@ from adagp.engine.trainer import Trainer
 from adagp.errors import RunError
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
+from adagp.run.origin import refuse_other_origin
 from adagp.sources.support.learned import LearnedSource
 from adagp.tasks.base import Task
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
@@ -37,9 +38,9 @@ class ParallelLoop(Loop):
         *,
         config: TrainConfig,
         world: World,
-        checkpoint_seconds: float = 60.0,
+        **options: Any,
     ) -> None:
-        super().__init__(trainer, task, rate, folder, epochs=config.epochs, checkpoint_seconds=checkpoint_seconds)
+        super().__init__(trainer, task, rate, folder, epochs=config.epochs, **options)
         self.config = config
         self.world = world
         self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
@@ -80,9 +81,9 @@ class ParallelLoop(Loop):
             raise RunError(
                 f"the run in '{self.folder.path}' has {len(parts)} processes; it cannot continue with {self.world.size}."
             )
-        self.load_state_dict(state)
+        refuse_other_origin(state.get("origin"), self.origin, self.folder.path)
+        self.take_over(state)
         self.load_own_state(parts[self.world.rank])
-        self.rows = [row for row in self.folder.rows() if row["epoch"] < self.trainer.at.epoch]
 
     def own_state(self) -> dict[str, Any]:
         """Return what this process has of its own: its random state and its sums of the epoch."""
@@ -132,6 +133,12 @@ class ParallelLoop(Loop):
 
 class ReadOnlyFolder(RunFolder):
     """The run folder as the other processes see it: they may read, and write nothing."""
+
+    def begin(self) -> None:
+        """Leave it to the first process."""
+
+    def release(self) -> None:
+        """Leave it to the first process."""
 
     def write_json(self, name: str, content: Any) -> None:
         """Leave it to the first process."""

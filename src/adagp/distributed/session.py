@@ -16,7 +16,7 @@ from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.tasks.classify import Classification
 from adagp.train.loop import Loop, Observer
-from adagp.train.session import Session
+from adagp.train.session import Session, resume_words
 
 
 class ParallelSession(Session):
@@ -55,10 +55,12 @@ class ParallelSession(Session):
         self.world.first_does(lambda: self.prepare_folder(path, force=force).path)
         loop = self._loop(self._folder(path))
         loop.save()
+        loop.folder.begin()
         return loop
 
     def resume(self, path: Path) -> Loop:
         """Return the loop of the run in `path`, where it was left."""
+        self.world.first_does(lambda: RunFolder.claim(path).path)
         loop = self._loop(self._folder(path))
         loop.resume()
         return loop
@@ -73,7 +75,7 @@ class ParallelSession(Session):
                 raise
             raise RunError(
                 f"process {self.world.rank} has lost another process of the run: see what that one says. "
-                f"Continue from the last checkpoint with --resume {loop.folder.path}."
+                f"Continue from the last checkpoint: {resume_words(self.config, loop.folder.path)}"
             ) from None
         finally:
             loop.close()
@@ -93,6 +95,7 @@ class ParallelSession(Session):
             "config": self.config,
             "world": self.world,
             "checkpoint_seconds": self.checkpoint_seconds,
+            "origin": self.origin,
         }
         if self.kind == "data":
             return DataLoop(*arguments, **options)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from adagp.errors import ModelError, OptionError
 from adagp.models.references import accepted, import_function
 from adagp.models.registry import IMAGES, MODELS, ModelInfo
+from adagp.references import faults_as
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,7 +53,8 @@ def _build_users(reference: str, classes: int, image: Image, width: float, task:
     options = accepted(function, {"classes": classes, "image": image, "width": width}, reference)
     if width != 1 and "width" not in options:
         raise ModelError(f"'{reference}' takes no argument 'width', so it cannot be built with width {width:g}.")
-    model = function(**options)
+    with faults_as(ModelError, f"'{reference}' cannot be built"):
+        model = function(**options)
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module.")
     if task == IMAGES:

@@ -21,7 +21,12 @@ def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference
 
     A parameter without default that is not among `options` is refused by name.
     """
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise ModelError(
+            f"'{reference}' does not say which arguments it takes; a model is built by a function."
+        ) from None
     by_keyword = [item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
     missing = [item.name for item in by_keyword if item.default is item.empty and item.name not in options]
     if missing:

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from adagp.errors import DataError, RunError
 from adagp.figures.style import require_matplotlib
-from adagp.jobs import Job, JobFailure, JobObserver, locked, run_jobs
+from adagp.jobs import Job, JobFailure, JobObserver, run_jobs
 from adagp.reproduce.catalogue import EXPERIMENTS
 from adagp.reproduce.experiment import BUDGETS, Experiment, read_verdicts, write_outcome
 from adagp.reproduce.parts import Part, Place, part_job
 from adagp.reproduce.verdict import markdown, tally
 from adagp.run.folder import flat_csv, to_json, write_atomically
+from adagp.run.lock import locked
 
 MARKER = "reproduce.json"
 
