@@ -109,7 +109,7 @@ def _add(found: Any, value: Any) -> None:
     if isinstance(value, Tensor):
         found.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
         bits = value.detach().cpu().contiguous().reshape(-1)
-        found.update(memoryview(bits.view(torch.uint8).numpy()) if bits.numel() else b"")
+        found.update(bits.view(torch.uint8).numpy().data)
     elif isinstance(value, dict):
         found.update(f"table {len(value)} ".encode())
         for name, inner in value.items():
