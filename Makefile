@@ -4,13 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format bench results clean
+.PHONY: demo test test-fast lint format bench results clean
 
 demo: $(READY)
 	$(BIN)/adagp demo --out runs/demo --force
 
 test: lint
 	$(BIN)/pytest -n 2
+
+test-fast: $(READY)
+	$(BIN)/pytest -n 2 -q -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

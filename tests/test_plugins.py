@@ -1,9 +1,10 @@
 """Plugins: what is taken from a command line, and what cannot be loaded."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +71,14 @@ def test_entry_points_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> 
         "cannot load the installed plugin 'bad' (users_broken_plugin): ValueError: out of order"
     )
     assert sys.modules["users_plugin"].LOADED
+
+
+def test_an_installed_package_needs_no_option(tmp_path: Path, python: Callable[..., Any]) -> None:
+    """A package with an entry point, as pip would leave it behind, in a process of its own."""
+    information = tmp_path / "mine-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[adagp]\nmine = mine_plugin\n")
+    (tmp_path / "mine_plugin.py").write_text("from adagp.hw import DATAFLOWS\nDATAFLOWS.add('mine', DATAFLOWS['ws'])\n")
+    ended = python("-m", "adagp", "simulate", "vgg13", "--dataflow", "nobody")
+    assert ended.stderr == "error: unknown dataflow 'nobody'. Choose from: is, mine, os, rs, ws.\n"

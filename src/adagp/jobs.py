@@ -159,7 +159,8 @@ class _Worker:
     def __init__(self, context: SpawnContext, asked: Event) -> None:
         self.connection, there = context.Pipe()
         self.process = context.Process(target=_serve, args=(there, asked, os.getpid(), loaded_plugins()))
-        self.process.start()
+        with _interrupts_held_back():
+            self.process.start()
         there.close()  # so that the death of the process is the end of the file here
 
     def begin(self, job: Job) -> None:
@@ -185,6 +186,19 @@ class _Worker:
         self.process.kill()
         self.process.join()
         self.connection.close()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let Ctrl-C wait; a process that is started meanwhile never sees it, not even before it could ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection, asked: Event, parent: int, plugins: Sequence[str]) -> None:

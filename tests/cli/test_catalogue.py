@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from adagp.cli import app
@@ -12,6 +13,7 @@ from adagp.models import MODELS
 RUNNER = CliRunner()
 
 
+@pytest.mark.slow
 def test_all_models_with_their_sizes() -> None:
     rows = {row["name"]: row for row in json.loads(RUNNER.invoke(app, ["models", "--json"]).stdout)}
     assert list(rows) == list(MODELS)

@@ -11,6 +11,7 @@ from adagp.run import TrainConfig
 PROGRAM: Any = typer.main.get_command(app)
 
 
+@pytest.mark.slow
 def test_help_loads_nothing_heavy(python: Callable[..., Any]) -> None:
     heavy = ("torch", "torchvision", "timm", "matplotlib", "numpy")
     program = (

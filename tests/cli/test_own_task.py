@@ -19,6 +19,8 @@ from adagp.tasks.build import TASKS
 from adagp.train.job import Silent
 from adagp.train.session import Session, read_config
 
+pytestmark = pytest.mark.slow
+
 Program = Callable[..., Any]
 MODULE = "examples.plugins.sine_regression"
 OPTIONS = ("--plugin", MODULE, "--dataset", "sine")

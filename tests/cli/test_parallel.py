@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import adagp
+
+pytestmark = pytest.mark.slow
 
 NET = """
 import os, signal

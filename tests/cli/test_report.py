@@ -3,6 +3,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_page_about_a_real_run(program: Any, finished: Path) -> None:
     ended = program("report", finished, "--out", "page.html")

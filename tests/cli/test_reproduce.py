@@ -46,6 +46,7 @@ def test_wrong_options_end_before_any_work(arguments: tuple[str, ...], error: st
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_an_experiment_from_start_to_end(tmp_path: Path) -> None:
     ended = CliRunner(env={"COLUMNS": "200"}).invoke(
         app, ["reproduce", "adagp-table2", "--jobs", "1", "--out", str(tmp_path / "out")]

@@ -12,6 +12,8 @@ import torch
 
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 
+pytestmark = pytest.mark.slow
+
 Program = Callable[..., Any]
 
 

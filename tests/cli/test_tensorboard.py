@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_events_are_in_the_run_folder(program: Any, short: tuple[str, ...]) -> None:
     assert program("train", *short, "--out", "run", "--tensorboard").code == 0

@@ -13,6 +13,8 @@ from adagp.errors import OptionError
 from adagp.jobs import Job, JobFailure, JobObserver, Stop, Stopped, never
 from adagp.tasks.build import build_task
 
+pytestmark = pytest.mark.slow
+
 
 class Notes:
     def __init__(self) -> None:

@@ -16,6 +16,8 @@ from adagp.distributed.session import ParallelSession
 from adagp.errors import OptionError
 from adagp.run import TrainConfig
 
+pytestmark = pytest.mark.slow
+
 Weights = dict[str, torch.Tensor]
 
 

@@ -14,6 +14,8 @@ from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError
 from adagp.schedules import parse_schedule
 
+pytestmark = pytest.mark.slow
+
 
 def build(change: Callable[[nn.Module], nn.Module] = lambda model: model, **options: Any) -> Trainer:
     torch.manual_seed(0)

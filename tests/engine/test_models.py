@@ -8,6 +8,8 @@ import adagp
 from adagp.models import IMAGES, MODELS, build_model
 from adagp.schedules import Ladder, Rung, WarmUp
 
+pytestmark = pytest.mark.slow
+
 NARROW = {
     "inception_v3": 1 / 16,
     "inception_v4": 1 / 32,

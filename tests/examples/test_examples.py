@@ -12,6 +12,8 @@ from torch import nn
 
 from adagp.sites import survey
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 PROOFS: dict[str, tuple[str, Callable[[float], bool]]] = {

@@ -10,6 +10,8 @@ from adagp.reproduce.accelerator import FIGURES, paper_run
 from adagp.reproduce.published import published
 from adagp.workloads import PAPER_MODELS, model_workload
 
+pytestmark = pytest.mark.slow
+
 Found = dict[str, dict[str, list[Simulation]]]
 """Simulations of the thirteen CNNs by dataflow and data set."""
 

@@ -10,6 +10,8 @@ from adagp.model_table import describe_models
 from adagp.models import MODELS, build_model
 from adagp.models.measure import measure
 
+pytestmark = pytest.mark.slow
+
 # Parameters at 1000 classes and, where stated, 10**9 multiply-accumulates of an image of the usual size.
 # Source: torchvision's table of classification weights (its GFLOPS count a multiply-accumulate once).
 TORCHVISION = {

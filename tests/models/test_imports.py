@@ -8,6 +8,8 @@ import pytest
 
 import adagp.models
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(adagp.models.__file__).parents[2]
 HEAVY = "print(sorted({'PIL', 'timm', 'torch', 'torchvision'} & set(sys.modules)))"
 

@@ -12,6 +12,8 @@ from adagp.reproduce.published import published
 from adagp.schedules import parse_schedule
 from adagp.workloads import PAPER_MODELS, model_workload
 
+pytestmark = pytest.mark.slow
+
 NET = Workload(
     "net",
     (

@@ -19,6 +19,8 @@ import pytest
 from adagp.errors import OptionError
 from adagp.report.page import write_report
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 

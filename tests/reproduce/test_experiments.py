@@ -8,15 +8,17 @@ import pytest
 
 from adagp.errors import OptionError
 from adagp.reproduce.catalogue import EXPERIMENTS, choose
-from adagp.reproduce.experiment import BUDGETS, Experiment, Outcome, read_verdicts, write_outcome
+from adagp.reproduce.experiment import BUDGETS, Conclusion, Experiment, read_verdicts, write_conclusion
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.verdict import Verdict
 
+pytestmark = pytest.mark.slow
+
 Pretend = Callable[..., Place]
 
 
-def verdict(outcome: Outcome, quantity: str) -> Verdict:
+def verdict(outcome: Conclusion, quantity: str) -> Verdict:
     (found,) = [one for one in outcome.verdicts if f"{one.quantity},".startswith((f"{quantity},", f"{quantity} ("))]
     return found
 
@@ -56,7 +58,7 @@ def test_an_experiment_writes_all_of_its_files(name: str, pretend: Pretend) -> N
     place = pretend(experiment, "quick")
     outcome = experiment.conclude("quick", place)
     folder = place.out / name
-    write_outcome(outcome, folder)
+    write_conclusion(outcome, folder)
     for file in ("table.csv", "figure.svg", "figure.png", "verdict.csv"):
         assert (folder / file).stat().st_size > 0
     assert read_verdicts(folder) == list(outcome.verdicts)
@@ -73,7 +75,7 @@ def test_an_experiment_concludes_at_larger_budgets(name: str, budget: str, prete
     assert not any("digits" in one.reason for one in outcome.verdicts)
 
 
-def concluded(experiment: Experiment, pretend: Pretend, accuracies: Callable[[dict[str, Any]], float]) -> Outcome:
+def concluded(experiment: Experiment, pretend: Pretend, accuracies: Callable[[dict[str, Any]], float]) -> Conclusion:
     """Return what an experiment concludes at the quick budget if its runs have these accuracies."""
 
     def result(part: Part) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.study import Study, source_digest
 from adagp.reproduce.training import group
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(adagp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 
@@ -105,6 +107,24 @@ def test_a_request_to_stop_reaches_a_training_run(tmp_path: Path) -> None:
         study.run(2, Notes())
     assert begun.is_file()
     assert study.left == [part]
+
+
+@pytest.mark.parametrize("moment", ["parts/*.json", "reproduce.json"])
+def test_ctrl_c_ends_without_a_traceback(tmp_path: Path, moment: str) -> None:
+    """In the middle of the work, and while the processes are still starting."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "adagp", "reproduce", "remap-table1", "--jobs", "2", "--out", str(out)]
+    process = subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not list(out.glob(moment)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, told = process.communicate()
+    assert process.returncode == 130, told
+    assert told.endswith("Stopped. The same command goes on from here.\n")
+    assert "Traceback" not in told
 
 
 def test_killed_and_begun_again_it_does_not_repeat_finished_parts(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from adagp.reproduce.published import Number
+from adagp.reproduce.published import Claim, Number
 from adagp.reproduce.verdict import Terms, Verdict, compare, figure, judge, markdown, tally
 
 NUMBER = Number(1.46, "times", "Figure 1, page 2", 0.03)
@@ -49,16 +49,14 @@ def test_measured_and_modelled_never_share_a_column() -> None:
 
 
 def test_claims_hold_or_not_or_were_not_looked_at() -> None:
-    words = [
-        judge("q", "a is above b", holds, "a 1, b 2", "measured", "page 1").verdict for holds in (True, False, None)
-    ]
+    words = [judge("q", Claim("a is above b", "page 1"), holds, "a 1, b 2").verdict for holds in (True, False, None)]
     assert words == ["holds", "does not hold", "not measured"]
 
 
 def test_markdown_shows_what_was_measured_and_counts_the_rest() -> None:
     verdicts = [
         compare("speed-up", NUMBER, 1.2, "modelled", Terms(reduced="a | b")),
-        judge("order", "a above b", True, "3 of 3", "computed", "page 1"),
+        judge("order", Claim("a above b", "page 1"), True, "3 of 3", "computed"),
         compare("x", NUMBER, None, "measured", Terms(reduced="no data")),
         compare("y", NUMBER, None, "measured", Terms(reduced="no data")),
     ]

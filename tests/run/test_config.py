@@ -223,6 +223,7 @@ CONFIGS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(CONFIGS)
 def test_the_command_repeats_the_run(config: TrainConfig) -> None:
     assert parsed(config.command()) == config

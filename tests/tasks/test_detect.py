@@ -73,6 +73,7 @@ def test_a_bp_batch_changes_all_and_a_gp_batch_the_sites_alone(data_dir: Path, m
     assert seen[Phase.GP] == sites
 
 
+@pytest.mark.slow
 def test_a_run_stopped_inside_an_epoch_ends_with_the_same_weights(data_dir: Path, tmp_path: Path) -> None:
     config = configured(method="adagp", warmup=1, ratio="1:1")
     whole = Session(config, data_dir=data_dir)

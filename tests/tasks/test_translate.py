@@ -21,6 +21,8 @@ from adagp.tasks.translate import Translation
 from adagp.train.loop import News
 from adagp.train.session import Session
 
+pytestmark = pytest.mark.slow
+
 COUNTS = {"a": "ein", "one": "ein", "the": "der"}
 NOUNS = {"dog": "Hund", "man": "Mann", "tree": "Baum", "train": "Zug", "ball": "Ball"}
 VERBS = {"runs": "läuft", "stands": "steht", "falls": "fällt", "shines over there": "glänzt dort drüben"}

@@ -1,8 +1,10 @@
+import pytest
 import torch
 
 from adagp.train.memory import peak_memory
 
 
+@pytest.mark.slow
 def test_the_peak_rises_with_what_is_allocated_and_stays() -> None:
     before = peak_memory(torch.device("cpu"))
     assert before > 2**20

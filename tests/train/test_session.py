@@ -21,6 +21,8 @@ from adagp.train.loop import Loop, News
 from adagp.train.rates import BatchRate
 from adagp.train.session import Session, build_rate, check_device, read_config
 
+pytestmark = pytest.mark.slow
+
 USER_MODEL = """
 from torch import nn
 

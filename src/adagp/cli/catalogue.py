@@ -57,34 +57,21 @@ def datasets(
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
     from adagp.models.registry import TRANSLATION
 
-    rows = describe_datasets(data_dir or DEFAULT_DATA_DIR)
+    place = data_dir or DEFAULT_DATA_DIR
+    rows = describe_datasets(place)
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))
         return
-    columns = (
-        "data set",
-        "there",
-        "sample",
-        "classes",
-        "train",
-        "test",
-        f"looked for in {data_dir or DEFAULT_DATA_DIR}",
-    )
-    print_table(
-        columns,
-        [
-            (
-                row.name,
-                "yes" if row.found or not row.looked_for else "download" if row.downloadable else "no",
-                "x".join(map(str, row.shape)) or ("text" if row.task == TRANSLATION else "-"),
-                *(f"{count:,}" if count else "-" for count in (row.classes, row.train, row.test)),
-                ", ".join(Path(path).name for path in row.looked_for)
-                or f"({'part of adagp' if row.found else 'made by its task'})",
-            )
-            for row in rows
-        ],
-        right=columns[3:6],
-    )
+    columns = ("data set", "there", "sample", "classes", "train", "test", f"looked for in {place}")
+    lines = []
+    for row in rows:
+        info, found = row.info, row.found or not row.looked_for
+        there = "yes" if found else "download" if info.fetch else "no"
+        sample = "x".join(map(str, info.shape)) or ("text" if info.task == TRANSLATION else "-")
+        counts = (f"{count:,}" if count else "-" for count in (info.classes, info.train, info.test))
+        names = ", ".join(info.files) or f"({'part of adagp' if row.found else 'made by its task'})"
+        lines.append((info.name, there, sample, *counts, names))
+    print_table(columns, lines, right=columns[3:6])
 
 
 def _millions(count: int) -> str:

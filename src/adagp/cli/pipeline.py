@@ -22,6 +22,16 @@ from adagp.plan import Phase
 from adagp.workloads import dataset_info, model_workload
 
 _PIPELINE, _MODEL, _OUTPUT = "Pipeline", "Model on accelerators", "Output"
+MODELLED: dict[str, Any] = {
+    "dataset": "imagenet",
+    "input": None,
+    "batch": 128,
+    "design": "max",
+    "dataflow": "ws",
+    "bandwidth": inf,
+    "latency": 0.0,
+}
+"""Defaults of the options that belong to a model on accelerators."""
 
 
 def pipeline(
@@ -39,15 +49,25 @@ def pipeline(
         option("Predictor's forward for a batch, in forwards of a micro-batch.", panel=_PIPELINE, unset="0"),
     ] = None,
     model: Annotated[str | None, option("Cost this model instead of constants.", panel=_MODEL, unset="none")] = None,
-    dataset: Annotated[str | None, option("Data set: image shape and classes.", panel=_MODEL, unset="imagenet")] = None,
+    dataset: Annotated[
+        str | None, option("Data set: image shape and classes.", panel=_MODEL, unset=f"{MODELLED['dataset']}")
+    ] = None,
     input_: Annotated[
         str | None, option("Input shape, for example 3x64x64.", "--input", panel=_MODEL, unset="the data set's")
     ] = None,
-    batch: Annotated[int | None, option("Samples a batch.", panel=_MODEL, unset="128")] = None,
-    design: Annotated[str | None, option("Design of each accelerator.", panel=_MODEL, unset="max")] = None,
-    dataflow: Annotated[str | None, option("ws, os, is, rs, or a plugin's.", panel=_MODEL, unset="ws")] = None,
-    bandwidth: Annotated[float | None, option("Gigabytes a second between devices.", panel=_MODEL, unset="inf")] = None,
-    latency: Annotated[float | None, option("Microseconds of a transfer besides.", panel=_MODEL, unset="0")] = None,
+    batch: Annotated[int | None, option("Samples a batch.", panel=_MODEL, unset=f"{MODELLED['batch']}")] = None,
+    design: Annotated[
+        str | None, option("Design of each accelerator.", panel=_MODEL, unset=f"{MODELLED['design']}")
+    ] = None,
+    dataflow: Annotated[
+        str | None, option("ws, os, is, rs, or a plugin's.", panel=_MODEL, unset=f"{MODELLED['dataflow']}")
+    ] = None,
+    bandwidth: Annotated[
+        float | None, option("Gigabytes a second between devices.", panel=_MODEL, unset=f"{MODELLED['bandwidth']}")
+    ] = None,
+    latency: Annotated[
+        float | None, option("Microseconds of a transfer besides.", panel=_MODEL, unset=f"{MODELLED['latency']:g}")
+    ] = None,
     actions: Annotated[
         bool, switch("--actions", "Print the actions of each device, and no more.", panel=_OUTPUT)
     ] = False,
@@ -112,8 +132,7 @@ def _constants(program: Program, constants: dict[str, Any], modelled: dict[str, 
 
 def _model(program: Program, model: str, constants: dict[str, Any], modelled: dict[str, Any]) -> Setting:
     _refuse(constants, "is a constant; with --model, times come from the model")
-    given: dict[str, Any] = {"dataset": "imagenet", "batch": 128, "design": "max", "dataflow": "ws", "input": None}
-    given |= {"bandwidth": inf, "latency": 0.0} | {name: value for name, value in modelled.items() if value is not None}
+    given = MODELLED | {name: value for name, value in modelled.items() if value is not None}
     samples, rest = divmod(given["batch"], program.micro_batches)
     if samples < 1 or rest:
         raise OptionError(

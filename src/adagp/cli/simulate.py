@@ -22,6 +22,8 @@ from adagp.schedules import Schedule, parse_schedule
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
 
+BATCH, EPOCHS = 128, 90
+"""Samples of a batch, and epochs of a run, where neither is given nor recorded."""
 OPTIMIZER_WORDS = {"sgd": 0, "momentum": 1, "adam": 2}
 
 
@@ -46,11 +48,11 @@ def simulate(
         str | None, option("Input shape, for example 3x64x64.", "--input", panel=_MODEL, unset="the data set's")
     ] = None,
     width: Annotated[float, option("Factor on the model's channels.", panel=_MODEL)] = 1.0,
-    batch: Annotated[int | None, option("Samples a batch.", panel=_RUN, unset="128")] = None,
-    epochs: Annotated[int | None, option("Epochs.", panel=_RUN, unset="90")] = None,
+    batch: Annotated[int | None, option("Samples a batch.", panel=_RUN, unset=f"{BATCH}")] = None,
+    epochs: Annotated[int | None, option("Epochs.", panel=_RUN, unset=f"{EPOCHS}")] = None,
     samples: Annotated[int | None, option("Training samples.", panel=_RUN, unset="the data set's")] = None,
     ratio: Annotated[
-        str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.", panel=_RUN)
+        str, option("Schedule, in the forms of adagp train, but for adaptive ones.", panel=_RUN)
     ] = "ladder",
     warmup: Annotated[int | None, option("Epochs of warm-up.", panel=_RUN, unset="the schedule's own")] = None,
     method: Annotated[
@@ -147,7 +149,7 @@ class RunOptions:
         """Return the number of epochs."""
         if origin.epochs is not None:
             return origin.epochs
-        return 90 if self.epochs is None else self.epochs
+        return EPOCHS if self.epochs is None else self.epochs
 
     def run(self, origin: Origin) -> Run:
         """Return the recorded run, or the scheduled one."""
@@ -159,7 +161,7 @@ class RunOptions:
         epochs = self.epochs_of(origin)
         schedule = self.schedule(epochs)
         samples = origin.samples if self.samples is None else self.samples
-        return scheduled_run(schedule, epochs, samples, 128 if self.batch is None else self.batch, origin.workload())
+        return scheduled_run(schedule, epochs, samples, BATCH if self.batch is None else self.batch, origin.workload())
 
     def schedule(self, epochs: int) -> Schedule:
         """Return the schedule of a run of `epochs`; refuse one that cannot be simulated."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 from adagp.cli.options import option, switch
-from adagp.cli.simulate import RunOptions, parse_designs
+from adagp.cli.simulate import BATCH, EPOCHS, RunOptions, parse_designs
 from adagp.cli.workloads import Origin
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_speedups
@@ -62,11 +62,9 @@ def sweep(
     dataflows: Annotated[str, option("Dataflows.")] = "ws,os,is,rs",
     arrays: Annotated[str, option("Arrays, ROWSxCOLUMNS.")] = "12x15",
     designs: Annotated[str, option("Designs, or all.")] = "all",
-    batch: Annotated[int, option("Samples a batch.")] = 128,
-    epochs: Annotated[int, option("Epochs of each run.")] = 90,
-    ratio: Annotated[
-        str, option("Schedule, in the forms of adagp train; adaptive ones cannot be simulated.")
-    ] = "ladder",
+    batch: Annotated[int, option("Samples a batch.")] = BATCH,
+    epochs: Annotated[int, option("Epochs of each run.")] = EPOCHS,
+    ratio: Annotated[str, option("Schedule, in the forms of adagp train, but for adaptive ones.")] = "ladder",
     warmup: Annotated[int | None, option("Epochs of warm-up.", unset="the schedule's own")] = None,
     bandwidth: Annotated[float, option("Off-chip gigabytes a second; inf: never stalls.")] = 12.8,
     zero_insertion: Annotated[

@@ -46,8 +46,6 @@ FIGURES = (
 )
 ELSEWHERE = 1_000_000
 """Added to an epoch's number, it gives another order of the same samples, which no run gets to."""
-Figures = dict[str, dict[str, float | None]]
-"""The figures by site; None where there is nothing to compare."""
 
 
 class AlignedLoop(Loop):

@@ -3,6 +3,7 @@
 skip                  a method with its own schedule, or the one that --ratio gives to all
 feedback@2:1          a method with a schedule of its own
 quick:feedback@2:1    the same under a name of one's own, which --set quick.features=4 can refer to
+my.module:MySource    a method of one's own, with or without a name and a schedule
 """
 
 import re
@@ -12,13 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from adagp.errors import OptionError, unknown_name
-from adagp.methods import METHODS
+from adagp.methods import METHODS, find_method
 from adagp.run.config import TrainConfig, check_names_and_types, known_options
 
 BACKPROP = "bp"
 SCHEDULE = ("ratio", "warmup", "warmup_batches")
 DEFAULTS: dict[str, Any] = {"lr_scheduler": "cosine", "metrics_every": 0}
 """What suits a comparison: a learning rate that falls to nothing, and no time spent on a run's own quality figures."""
+_HEAD = re.compile(r"(?:(?P<label>[\w+-]+)\s*:\s*)??(?P<method>[\w.]+:[A-Z]\w*|[^:]+)")
+"""A method, under a label or not; one named as package.module:Class is known by its capital letter."""
 COMPARED_EPOCHS = 10
 """The length of runs at equal batches where none is given."""
 
@@ -71,13 +74,14 @@ def _split(text: str) -> list[str]:
 
 def _read_entry(text: str) -> Entry:
     head, at, ratio = (part.strip() for part in text.partition("@"))
-    label, colon, method = (part.strip() for part in head.rpartition(":"))
-    if (at and not ratio) or (colon and not re.fullmatch(r"[\w+-]+", label)):
+    found = _HEAD.fullmatch(head)
+    if found is None or (at and not ratio):
         raise OptionError(
             f"cannot read '{text}' in --methods; the form is METHOD, METHOD@SCHEDULE or NAME:METHOD@SCHEDULE, "
             "NAME in letters, digits, _, + and -."
         )
-    METHODS[method]  # answers an unknown one
+    label, method = found["label"], found["method"]
+    find_method(method)  # answers an unknown one
     return Entry(label or f"{method}{at}{ratio}", method, ratio or None)
 
 

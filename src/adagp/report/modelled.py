@@ -40,7 +40,12 @@ def accelerate(chapter: Chapter) -> Accelerated:
     for group in chapter.groups:
         if not group.predicts:
             continue
-        if group.method not in METHODS or METHODS[group.method].accelerator is None:
+        if group.method not in METHODS:  # a page must not import what some folder names
+            remarks.append(
+                f"{group.label}: method '{group.method}' is not loaded; adagp simulate --from-run can replay it."
+            )
+            continue
+        if METHODS[group.method].accelerator is None:
             remarks.append(f"{group.label}: what this method costs on an accelerator is not known, so it is left out.")
             continue
         try:

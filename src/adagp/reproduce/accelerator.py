@@ -12,7 +12,7 @@ from adagp.figures.style import COLOURS, PHASE_COLOURS, subplots
 from adagp.hw import Accelerator, Run, Simulation, scheduled_run, simulate
 from adagp.hw.simulate import predictor_weights
 from adagp.reproduce.bars import grouped_bars
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import Section, published
 from adagp.reproduce.verdict import Terms, Verdict, compare, judge
@@ -103,7 +103,7 @@ def _figures(place: Place, dataset: str, figure: str, design: str, dataflow: str
     return [float(place.result(part)["dataflows"][dataflow][design][figure]) for part in parts]
 
 
-def conclude_speedups(name: str, place: Place) -> Outcome:
+def conclude_speedups(name: str, place: Place) -> Conclusion:
     """Compare the average and the largest speed-up in one dataflow; check the order of the designs."""
     section, dataflow = published(name), FIGURES[name]
     rows = [
@@ -132,14 +132,14 @@ def conclude_speedups(name: str, place: Place) -> Outcome:
     averages = {design: average(place, "imagenet", "speedup", design, dataflow) for design in PREDICTING}
     text = ", ".join(f"{design} {value:.3f}" for design, value in averages.items())
     verdicts.append(judge_order(section, rows, f"models and data sets; averages on ImageNet {text}"))
-    return Outcome(rows, verdicts, lambda: _draw_speedups(rows, dataflow))
+    return Conclusion(rows, verdicts, lambda: _draw_speedups(rows, dataflow))
 
 
 def judge_order(section: Section, rows: Sequence[dict[str, Any]], words: str) -> Verdict:
     """Return the verdict on the order of the designs in all rows; `words` say what the rows are."""
     ordered = [row for row in rows if _in_order(row)]
     holds, text = len(ordered) == len(rows), f"{len(ordered)} of {len(rows)} {words}"
-    return judge("order of the designs", section.claim("order"), holds, text, "modelled", section.place)
+    return judge("order of the designs", section.claim("order"), holds, text, "modelled")
 
 
 def _in_order(row: dict[str, Any]) -> bool:
@@ -159,7 +159,7 @@ def _draw_speedups(rows: Sequence[dict[str, Any]], dataflow: str) -> "Figure":
     return figure
 
 
-def conclude_layers(budget: str, place: Place) -> Outcome:
+def conclude_layers(budget: str, place: Place) -> Conclusion:
     """Compare VGG13's cycles by layer: baseline against Efficient, split by phase; data set ImageNet."""
     section = published(FIGURE_16)
     layers = place.result(simulations()["vgg13", "imagenet"])["layers"]
@@ -189,7 +189,6 @@ def conclude_layers(budget: str, place: Place) -> Outcome:
             len(cheaper) == len(convolutions),
             text,
             "modelled",
-            section.place,
         ),
     ]
 
@@ -213,10 +212,10 @@ def conclude_layers(budget: str, place: Place) -> Outcome:
         axis.legend()
         return figure
 
-    return Outcome(rows, verdicts, draw)
+    return Conclusion(rows, verdicts, draw)
 
 
-def conclude_energy(budget: str, place: Place) -> Outcome:
+def conclude_energy(budget: str, place: Place) -> Conclusion:
     """Compare the energy of memory accesses, weight stationary; the paper does not say on which data set."""
     section = published(FIGURE_21)
     rows = [
@@ -261,7 +260,6 @@ def conclude_energy(budget: str, place: Place) -> Outcome:
             len(saving) == len(rows),
             f"{len(saving)} of {len(rows)} models and data sets; the least saving is {least:.1%}",
             "modelled",
-            section.place,
         ),
     ]
 
@@ -275,7 +273,7 @@ def conclude_energy(budget: str, place: Place) -> Outcome:
         axes[0][0].set(ylabel="modelled joules of memory accesses", title="ImageNet, 90 epochs, weight stationary")
         return figure
 
-    return Outcome(rows, verdicts, draw)
+    return Conclusion(rows, verdicts, draw)
 
 
 EXACT = {"quick": 0.5, "standard": 0.5, "full": 0.5}

@@ -10,10 +10,10 @@ from adagp.figures.style import subplots
 from adagp.hw import Accelerator, simulate
 from adagp.reproduce.accelerator import EPOCHS, PREDICTING, paper_run
 from adagp.reproduce.bars import grouped_bars
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
-from adagp.reproduce.training import Group, all_parts, group
+from adagp.reproduce.training import RunGroup, all_parts, group
 from adagp.reproduce.verdict import Terms, Verdict, compare, judge
 from adagp.workloads import model_workload
 
@@ -49,7 +49,7 @@ class TaskStudy:
     options: dict[str, dict[str, Any]]
     reduced: str
 
-    def groups(self, budget: str) -> dict[str, Group]:
+    def groups(self, budget: str) -> dict[str, RunGroup]:
         """Return the runs by method; none where the budget has no data for it."""
         if budget not in self.options:
             return {}
@@ -105,7 +105,7 @@ YOLO = TaskStudy(
 UNSTATED = "the paper states neither epochs nor batch size nor all of the model's sizes for it"
 
 
-def conclude(task: TaskStudy, budget: str, place: Place) -> Outcome:
+def conclude(task: TaskStudy, budget: str, place: Place) -> Conclusion:
     """Compare modelled cycles and speed-ups, and the measured metrics where there are runs."""
     section, modelled = published(task.name), place.result(task.simulation())
     runs = task.groups(budget)
@@ -126,7 +126,7 @@ def conclude(task: TaskStudy, budget: str, place: Place) -> Outcome:
     for method, one in runs.items():
         figures = {f"measured_{name}": one.mean(place, key, scale) for name, key, scale in task.metrics}
         rows.append({"method": method, **figures})
-    return Outcome(rows, verdicts, lambda: _draw(task, modelled))
+    return Conclusion(rows, verdicts, lambda: _draw(task, modelled))
 
 
 def _metric(task: TaskStudy, budget: str, place: Place, metric: tuple[str, str, float], method: str) -> Verdict:
@@ -140,7 +140,7 @@ def _metric(task: TaskStudy, budget: str, place: Place, metric: tuple[str, str, 
     return compare(f"{name}, {method}", number, runs[method].mean(place, key, scale), "measured", terms)
 
 
-def _similar(task: TaskStudy, place: Place, runs: dict[str, Group]) -> Verdict:
+def _similar(task: TaskStudy, place: Place, runs: dict[str, RunGroup]) -> Verdict:
     section = published(task.name)
     key, scale = next((key, scale) for name, key, scale in task.metrics if name == task.main)
     holds, text = None, f"{task.dataset} is not part of the package, and quick works offline"
@@ -148,7 +148,7 @@ def _similar(task: TaskStudy, place: Place, runs: dict[str, Group]) -> Verdict:
         bp, ours = (runs[method].mean(place, key, scale) for method in METHODS)
         holds, text = ours >= bp - section.slack, f"adagp {ours:.4g}, bp {bp:.4g}; one seed"
     quantity = f"ADA-GP as good as backprop ({task.main})"
-    return judge(quantity, section.claim("similar"), holds, text, "measured", section.place)
+    return judge(quantity, section.claim("similar"), holds, text)
 
 
 def _draw(task: TaskStudy, modelled: dict[str, Any]) -> "Figure":

@@ -6,10 +6,10 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from adagp.figures.style import subplots
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
-from adagp.reproduce.training import Group, accuracy_bars, all_parts, group, spread
+from adagp.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
 from adagp.reproduce.verdict import FAIR, Terms, Verdict, compare, judge
 from adagp.run.record import read_whole_run
 from adagp.workloads import PAPER_MODELS
@@ -47,7 +47,7 @@ UNTRAINED = {
 
 
 @cache
-def groups(budget: str) -> dict[tuple[str, str, str], Group]:
+def groups(budget: str) -> dict[tuple[str, str, str], RunGroup]:
     """Return the runs by data set, model and method; at `quick`, digits take the place of CIFAR-10."""
     if budget == "quick":
         return {
@@ -75,7 +75,7 @@ def _parts(budget: str) -> Sequence[Part]:
     return all_parts(groups(budget))
 
 
-def conclude_table_1(budget: str, place: Place) -> Outcome:
+def conclude_table_1(budget: str, place: Place) -> Conclusion:
     """Compare accuracies; and the table with what its text says."""
     chosen, section = groups(budget), published(TABLE_1)
     verdicts: list[Verdict] = []
@@ -99,10 +99,10 @@ def conclude_table_1(budget: str, place: Place) -> Outcome:
         axes[0][0].set_title(f"Accuracy of backprop and ADA-GP ({budget})")
         return figure
 
-    return Outcome([one.row(place) for one in chosen.values()], verdicts, draw)
+    return Conclusion([one.row(place) for one in chosen.values()], verdicts, draw)
 
 
-def _similar(place: Place, key: tuple[str, str, str], chosen: dict[tuple[str, str, str], Group]) -> Verdict:
+def _similar(place: Place, key: tuple[str, str, str], chosen: dict[tuple[str, str, str], RunGroup]) -> Verdict:
     section = published(TABLE_1)
     ours, bp = chosen[key], chosen[(*key[:2], "bp")]
     text = f"adagp {spread(ours.values(place))}, bp {spread(bp.values(place))} %; {ours.extent}"
@@ -111,8 +111,6 @@ def _similar(place: Place, key: tuple[str, str, str], chosen: dict[tuple[str, st
         section.claim("similar"),
         ours.mean(place) >= bp.mean(place) - section.slack,
         text,
-        "measured",
-        section.content["claims"]["place"],
     )
 
 
@@ -128,7 +126,7 @@ def _own_arithmetic() -> list[Verdict]:
     return verdicts
 
 
-def conclude_figure_15(budget: str, place: Place) -> Outcome:
+def conclude_figure_15(budget: str, place: Place) -> Conclusion:
     """Look at the predictor's error by layer and epoch in the first seed's run."""
     part = groups(budget)["cifar10", "vgg13", "adagp"].parts[0]
     section, terms = published(FIGURE_15), TERMS[budget]
@@ -168,15 +166,13 @@ def conclude_figure_15(budget: str, place: Place) -> Outcome:
             at_most=True,
         ),
         compare("largest MSE", section.number("mse", "largest"), largest, "measured", terms, at_most=True),
-        judge("trend of the error", section.claim("falls"), falls, change, "measured", section.place),
+        judge("trend of the error", section.claim("falls"), falls, change),
         judge(
             "size of the error",
             section.claim("small"),
             max(others) < section.number("mape", "other_layers_at_most").value,
             f"MAPE between {min(others):.4g} and {max(others):.4g} %; predicting zero has 100 %; "
             f"mean cosine with the true gradient {mean(cosines):.3f}",
-            "measured",
-            section.place,
         ),
     ]
 
@@ -193,7 +189,7 @@ def conclude_figure_15(budget: str, place: Place) -> Outcome:
             axes[2].legend(fontsize=8)
         return figure
 
-    return Outcome(rows, verdicts, draw)
+    return Conclusion(rows, verdicts, draw)
 
 
 def _mean_at(rows: Sequence[dict[str, Any]], epoch: int) -> dict[str, float]:

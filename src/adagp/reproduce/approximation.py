@@ -10,10 +10,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from adagp.figures.style import subplots
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Place
 from adagp.reproduce.published import published
-from adagp.reproduce.training import Group, accuracy_bars, all_parts, group, spread
+from adagp.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
 from adagp.reproduce.verdict import Terms, Verdict, compare, judge
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Network:
             return Terms(unlike="digits instead of CIFAR-10")
         return Terms(reduced=self.standard if budget == "standard" else "cosine instead of exponential decay")
 
-    def run(self, budget: str, method: str, ratio: str | None = None) -> Group:
+    def run(self, budget: str, method: str, ratio: str | None = None) -> RunGroup:
         """Return the runs of a method; `smaller` is the smaller network by backprop, `bp` the full gradient."""
         seeds, weight, options = self.runs[budget]
         common = {"dataset": "digits" if budget == "quick" else "cifar10", **OPTIMIZER}
@@ -83,7 +83,7 @@ VGG_19 = Network(
 
 
 @cache
-def _contenders(name: str, budget: str) -> dict[str, Group]:
+def _contenders(name: str, budget: str) -> dict[str, RunGroup]:
     network = NETWORKS[name]
     methods = ("bp", *METHODS, *(("smaller",) if network.smaller else ()))
     return {method: network.run(budget, method) for method in methods}
@@ -96,7 +96,7 @@ NETWORKS = {
 }
 
 
-def conclude_tradeoff(name: str, budget: str, place: Place) -> Outcome:
+def conclude_tradeoff(name: str, budget: str, place: Place) -> Conclusion:
     """Compare speed-ups and losses of accuracy with those of one of Tables 2 to 4."""
     section, runs, network = published(name), _contenders(name, budget), NETWORKS[name]
     full = runs["bp"]
@@ -115,7 +115,7 @@ def conclude_tradeoff(name: str, budget: str, place: Place) -> Outcome:
     text = ", ".join(f"{method} {losses[method]:+.2f}" for method in runs if method != "bp")
     text += f" points lost; bp {spread(full.values(place, BEST))} %; {full.extent}"
     for claim, holds in _claims(name, losses).items():
-        verdicts.append(judge(f"claim: {claim}", section.claim(claim), holds, text, "measured", section.place))
+        verdicts.append(judge(f"claim: {claim}", section.claim(claim), holds, text))
     rows = [
         {
             "gradient": method,
@@ -125,7 +125,7 @@ def conclude_tradeoff(name: str, budget: str, place: Place) -> Outcome:
         }
         for method, one in runs.items()
     ]
-    return Outcome(rows, verdicts, lambda: _draw_tradeoff(runs, place, gains))
+    return Conclusion(rows, verdicts, lambda: _draw_tradeoff(runs, place, gains))
 
 
 def _claims(name: str, losses: Mapping[str, float]) -> dict[str, bool]:
@@ -139,7 +139,7 @@ def _claims(name: str, losses: Mapping[str, float]) -> dict[str, bool]:
     return {"order": topk < zero < random, "best": topk < smaller <= min(zero, random)}
 
 
-def _draw_tradeoff(runs: Mapping[str, Group], place: Place, gains: Mapping[str, float]) -> "Figure":
+def _draw_tradeoff(runs: Mapping[str, RunGroup], place: Place, gains: Mapping[str, float]) -> "Figure":
     figure, (axes,) = subplots(1, 2, (11, 4.5))
     accuracy_bars(axes[0], place, runs, BEST)
     axes[1].bar(list(gains), list(gains.values()))
@@ -148,7 +148,7 @@ def _draw_tradeoff(runs: Mapping[str, Group], place: Place, gains: Mapping[str, 
 
 
 @cache
-def _scheduled(budget: str) -> dict[tuple[str, str], Group]:
+def _scheduled(budget: str) -> dict[tuple[str, str], RunGroup]:
     """Return ResNet-20's runs by method and schedule."""
     return {
         (method, schedule): RESNET_20.run(budget, method, f"approx:{schedule}")
@@ -158,11 +158,11 @@ def _scheduled(budget: str) -> dict[tuple[str, str], Group]:
 
 
 @cache
-def _references(budget: str) -> dict[str, Group]:
+def _references(budget: str) -> dict[str, RunGroup]:
     return {"full": RESNET_20.run(budget, "bp"), "smaller": RESNET_20.run(budget, "smaller")}
 
 
-def conclude_schedules(budget: str, place: Place) -> Outcome:
+def conclude_schedules(budget: str, place: Place) -> Conclusion:
     """Compare Table 5: three methods under three schedules."""
     section, terms = published("approximation-table5"), RESNET_20.terms(budget)
     runs, references = _scheduled(budget), _references(budget)
@@ -188,8 +188,6 @@ def conclude_schedules(budget: str, place: Place) -> Outcome:
                 section.claim(claim),
                 len(held) == len(SCHEDULES),
                 f"holds with schedule {listed}; {text}",
-                "measured",
-                section.place,
             )
         )
     named = {**references, **{f"{method} {schedule}": one for (method, schedule), one in runs.items()}}
@@ -201,7 +199,7 @@ def conclude_schedules(budget: str, place: Place) -> Outcome:
         axes[0][0].set_title(f"Schedules of approximation, ResNet-20 ({budget})")
         return figure
 
-    return Outcome(rows, verdicts, draw)
+    return Conclusion(rows, verdicts, draw)
 
 
 def _tradeoff(name: str, shows: str, quick: float, standard: float) -> Experiment:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.figures.style import subplots
 from adagp.reproduce.accelerator import EXACT, PREDICTING, SETS, average, simulations
 from adagp.reproduce.bars import grouped_bars
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import Section, published
 from adagp.reproduce.verdict import Terms, Verdict, compare
@@ -77,7 +77,7 @@ def _enlarged(section: Section, table: str, design: str, place: Place) -> list[V
     ]
 
 
-def conclude_fpga(budget: str, place: Place) -> Outcome:
+def conclude_fpga(budget: str, place: Place) -> Conclusion:
     """Check Table 4's sums and percentages, the predictor's memory, and the baseline of equal power."""
     section = published(TABLE_4)
     rows, verdicts = _resources(section, ("lut", "registers", "ramb36", "ramb18", "dsp48", "watts"))
@@ -95,15 +95,15 @@ def conclude_fpga(budget: str, place: Place) -> Outcome:
         compare("blocks of the largest predictor's memory", number, -(-bits // BLOCK_BITS), "modelled", terms)
     )
     verdicts += _enlarged(section, "equal_power", "equal-power", place)
-    return Outcome(rows, verdicts, lambda: _draw(rows, "FPGA resources over the baseline (published)"))
+    return Conclusion(rows, verdicts, lambda: _draw(rows, "FPGA resources over the baseline (published)"))
 
 
-def conclude_asic(budget: str, place: Place) -> Outcome:
+def conclude_asic(budget: str, place: Place) -> Conclusion:
     """Check Table 5's percentages, and the baseline of equal area."""
     section = published(TABLE_5)
     rows, verdicts = _resources(section, ("area", "power"))
     verdicts += _increases(section, "area") + _enlarged(section, "equal_area", "equal-area", place)
-    return Outcome(rows, verdicts, lambda: _draw(rows, "ASIC area and power over the baseline (published)"))
+    return Conclusion(rows, verdicts, lambda: _draw(rows, "ASIC area and power over the baseline (published)"))
 
 
 def _draw(rows: Sequence[dict[str, Any]], title: str) -> "Figure":

@@ -24,7 +24,7 @@ BUDGETS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Conclusion:
     """What an experiment found: the rows of its table, its verdicts, and how its picture is drawn."""
 
     rows: Sequence[Mapping[str, Any]]
@@ -43,7 +43,7 @@ class Experiment:
     shows: str
     minutes: Mapping[str, float | None]
     parts: Callable[[str], Sequence[Part]]
-    conclude: Callable[[str, Place], Outcome]
+    conclude: Callable[[str, Place], Conclusion]
 
     @property
     def published(self) -> Section:
@@ -67,7 +67,7 @@ def check_budget(name: str) -> str:
     return name
 
 
-def write_outcome(outcome: Outcome, folder: Path) -> None:
+def write_conclusion(outcome: Conclusion, folder: Path) -> None:
     """Write the table, the picture (twice) and the verdicts into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "table.csv", flat_csv(outcome.rows).encode())

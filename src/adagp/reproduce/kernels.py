@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.figures.style import subplots
 from adagp.reproduce.bars import grouped_bars
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import Number, published
 from adagp.reproduce.verdict import Terms, compare, judge
@@ -66,7 +66,7 @@ def _cases(budget: str) -> list[tuple[dict[str, Any], Part]]:
     return found
 
 
-def conclude(budget: str, place: Place) -> Outcome:
+def conclude(budget: str, place: Place) -> Conclusion:
     """Compare the speed-up of every case, and whether it is three in most."""
     section = published(TABLE_1)
     unlike = Terms(unlike=f"one thread of a processor, batch {SAMPLES[budget]}, not a Titan Xp")
@@ -75,7 +75,9 @@ def conclude(budget: str, place: Place) -> Outcome:
         seconds = place.result(part)
         speedup = seconds["exact"] / seconds["approximated"]
         name = f"{case['channels']} channels, {case['size']}x{case['size']}"
-        number = Number(case["speedup"], section.content["unit"], section.place, section.content["tolerance"])
+        number = Number(
+            case["speedup"], section.content["unit"], section.content["place"], section.content["tolerance"]
+        )
         verdicts.append(compare(f"measured speed-up, {name}", number, speedup, "measured", unlike))
         rows.append(
             {
@@ -90,7 +92,7 @@ def conclude(budget: str, place: Place) -> Outcome:
     text = f"{len(quick)} of {len(rows)} cases; {min(row['measured_speedup'] for row in rows):.2f} to "
     text += f"{max(row['measured_speedup'] for row in rows):.2f} times"
     holds = 2 * len(quick) > len(rows)
-    verdicts.append(judge("approximated gradient", section.claim("faster"), holds, text, "measured", section.place))
+    verdicts.append(judge("approximated gradient", section.claim("faster"), holds, text))
 
     def draw() -> "Figure":
         figure, axes = subplots(1, 1, (9, 4.5))
@@ -103,7 +105,7 @@ def conclude(budget: str, place: Place) -> Outcome:
         axes[0][0].set(ylabel="speed-up over the exact weight gradient")
         return figure
 
-    return Outcome(rows, verdicts, draw)
+    return Conclusion(rows, verdicts, draw)
 
 
 EXPERIMENTS = (

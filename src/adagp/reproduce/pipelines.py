@@ -11,7 +11,7 @@ from adagp.pipe import Costs, constant_costs, generate, parse_phases, simulate
 from adagp.pipe.modelled import modelled_costs
 from adagp.reproduce.accelerator import BATCH, PREDICTING, judge_order
 from adagp.reproduce.bars import grouped_bars
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.verdict import Terms, compare
@@ -55,7 +55,7 @@ def _models() -> dict[str, Part]:
     }
 
 
-def conclude(budget: str, place: Place) -> Outcome:
+def conclude(budget: str, place: Place) -> Conclusion:
     """Compare steps with constant costs, and speed-ups of the thirteen CNNs with modelled costs."""
     section = published(FIGURE_20)
     found = {model: place.result(part) for model, part in _models().items()}
@@ -91,7 +91,7 @@ def conclude(budget: str, place: Place) -> Outcome:
             ),
         ]
     verdicts.append(judge_order(section, rows, "models and pipelines"))
-    return Outcome(rows, verdicts, lambda: _draw(rows))
+    return Conclusion(rows, verdicts, lambda: _draw(rows))
 
 
 def _draw(rows: Sequence[dict[str, Any]]) -> "Figure":

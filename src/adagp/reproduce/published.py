@@ -23,6 +23,14 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """Something that a paper says in words."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Section:
     """What was published in one table, figure or study."""
 
@@ -53,19 +61,15 @@ class Section:
             here = here[step]
         return {name: float(value) for name, value in here.items() if name not in INHERITED}
 
-    def claim(self, name: str) -> str:
-        """Return what the paper says in words."""
-        return str(self.content["claims"][name])
+    def claim(self, name: str) -> Claim:
+        """Return what the paper says in words; claims may stand elsewhere in the paper than the numbers."""
+        claims = self.content["claims"]
+        return Claim(str(claims[name]), str(claims.get("place", self.content["place"])))
 
     @property
     def slack(self) -> float:
         """By how much a claim of being similar may be missed, as the paper's own figures miss it."""
         return float(self.content["claims"]["slack"])
-
-    @property
-    def place(self) -> str:
-        """Where it was published."""
-        return str(self.content["place"])
 
 
 @cache

@@ -9,10 +9,10 @@ from adagp.figures.style import COLOURS, subplots
 from adagp.hw import Accelerator, simulate
 from adagp.reproduce.accelerator import paper_run
 from adagp.reproduce.adagp_training import CIFAR, DIGITS, PUBLISHED, QUICK, STANDARD
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
-from adagp.reproduce.training import Group, accuracy_bars, all_parts, group, spread
+from adagp.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
 from adagp.reproduce.verdict import judge
 from adagp.run.record import read_whole_run
 from adagp.workloads import dataset_info, model_workload
@@ -27,7 +27,7 @@ FIXED = ("1:4", "1:1", "2:1", "4:1", "8:1")
 RIVALS = ("adagp", "predicted_labels", "dni", "dni_labels", "replay", "skip")
 
 
-def _train(budget: str, method: str, ratio: str | None = None) -> Group:
+def _train(budget: str, method: str, ratio: str | None = None) -> RunGroup:
     """Return runs of the model that stands for VGG13, with the options of Table 1: what is equal is shared with it."""
     if budget == "quick":
         seeds, weight, options = QUICK["vgg13"]
@@ -39,7 +39,7 @@ def _train(budget: str, method: str, ratio: str | None = None) -> Group:
 
 
 @cache
-def _sweep(budget: str) -> dict[str, Group]:
+def _sweep(budget: str) -> dict[str, RunGroup]:
     return {
         "bp": _train(budget, "bp"),
         LADDER: _train(budget, "adagp"),
@@ -60,7 +60,7 @@ def _modelled() -> dict[str, Part]:
     return {name: Part(simulate_ratio, text, {"ratio": text}) for name, text in texts.items()}
 
 
-def conclude_sweep(budget: str, place: Place) -> Outcome:
+def conclude_sweep(budget: str, place: Place) -> Conclusion:
     """Ask whether a fixed ratio is at once as accurate as the ladder and predicts as large a share of the batches."""
     section, runs = published(SWEEP), _sweep(budget)
     rows: list[dict[str, Any]] = []
@@ -79,8 +79,8 @@ def conclude_sweep(budget: str, place: Place) -> Outcome:
     ]
     found = ", ".join(f"{row['schedule']} {row['accuracy_percent']:.2f} % ({row['gp_share']:.0%} GP)" for row in rows)
     text = f"{found}; as accurate with as many GP batches: {', '.join(better) or 'none'}; {runs[LADDER].extent}"
-    verdicts = [judge("ladder or fixed k:m", section.claim("adaptive"), not better, text, "measured", section.place)]
-    return Outcome(rows, verdicts, lambda: _draw_sweep(rows))
+    verdicts = [judge("ladder or fixed k:m", section.claim("adaptive"), not better, text)]
+    return Conclusion(rows, verdicts, lambda: _draw_sweep(rows))
 
 
 def _draw_sweep(rows: Sequence[dict[str, Any]]) -> "Figure":
@@ -101,11 +101,11 @@ def _draw_sweep(rows: Sequence[dict[str, Any]]) -> "Figure":
 
 
 @cache
-def _rivals(budget: str) -> dict[str, Group]:
+def _rivals(budget: str) -> dict[str, RunGroup]:
     return {"bp": _train(budget, "bp"), **{method: _train(budget, method) for method in RIVALS}}
 
 
-def conclude_dni(budget: str, place: Place) -> Outcome:
+def conclude_dni(budget: str, place: Place) -> Conclusion:
     """Compare quality of prediction and accuracy of ADA-GP's predictor with DNI's, and with the controls."""
     section, runs = published(DNI), _rivals(budget)
     cosines = {name: _cosine(one, place) for name, one in runs.items()}
@@ -118,7 +118,7 @@ def conclude_dni(budget: str, place: Place) -> Outcome:
     accurate = mean(accuracies["adagp"]) >= mean(accuracies["dni"])
     seeds = runs["adagp"].extent
     verdicts = [
-        judge(quantity, section.claim(claim), holds, f"{figures}; {seeds}", "measured", section.place)
+        judge(quantity, section.claim(claim), holds, f"{figures}; {seeds}")
         for quantity, claim, holds, figures in (
             ("mean cosine with the true gradient", "closer", closer, text),
             ("accuracy in DNI's place", "accurate", accurate, f"{shown} %"),
@@ -133,10 +133,10 @@ def conclude_dni(budget: str, place: Place) -> Outcome:
         axes[1].set(ylabel="mean cosine with the true gradient")
         return figure
 
-    return Outcome(rows, verdicts, draw)
+    return Conclusion(rows, verdicts, draw)
 
 
-def _cosine(one: Group, place: Place) -> float | None:
+def _cosine(one: RunGroup, place: Place) -> float | None:
     """Return the mean cosine over runs, epochs and sites; None for a method that predicts nothing."""
     runs = (read_whole_run(place.run_folder(part), "compare") for part in one.parts)
     values = [value for run in runs for epoch in run.epochs for value in epoch.over_sites("cosine")]

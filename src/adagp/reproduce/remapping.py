@@ -1,15 +1,16 @@
 """Tensor re-mapping: Tables I to III and the study of the predictor's output size."""
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from adagp.figures.style import subplots
-from adagp.reproduce.experiment import Experiment, Outcome
+from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Place
 from adagp.reproduce.published import published
-from adagp.reproduce.training import Group, accuracy_bars, all_parts, group, spread
+from adagp.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
 from adagp.reproduce.verdict import Terms, Verdict, compare, judge
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ UNTRAINED = Terms(reduced="the quick budget trains digits_cnn in the place of VG
 
 
 @cache
-def _run(budget: str, model: str, method: str, batch: int = 32, outputs: int | None = None) -> Group:
+def _run(budget: str, model: str, method: str, batch: int = 32, outputs: int | None = None) -> RunGroup:
     predicts = method == "remap"
     return group(
         2 if budget == "quick" else 1,
@@ -64,15 +65,15 @@ def batch_weight(batch: int) -> float:
     return 600.0 / batch
 
 
-def _pairs(budget: str) -> dict[str, dict[str, Group]]:
+def _pairs(budget: str) -> dict[str, dict[str, RunGroup]]:
     return {model: {method: _run(budget, model, method) for method in METHODS} for model in TRAINED[budget]}
 
 
-def _pair_groups(budget: str) -> list[Group]:
+def _pair_groups(budget: str) -> list[RunGroup]:
     return [one for pair in _pairs(budget).values() for one in pair.values()]
 
 
-def conclude_accuracy(budget: str, place: Place) -> Outcome:
+def conclude_accuracy(budget: str, place: Place) -> Conclusion:
     """Compare the accuracies of Table I."""
     section, pairs = published(TABLE_1), _pairs(budget)
     verdicts: list[Verdict] = []
@@ -89,14 +90,12 @@ def conclude_accuracy(budget: str, place: Place) -> Outcome:
                 section.claim("similar"),
                 mean(remapped) >= mean(bp) - section.slack,
                 f"remap {spread(remapped)}, bp {spread(bp)} %; {pair['bp'].extent}",
-                "measured",
-                section.place,
             )
         )
-    return Outcome([one.row(place) for one in _pair_groups(budget)], verdicts, lambda: _draw_pairs(budget, place))
+    return _about_pairs(verdicts, budget, place)
 
 
-def conclude_seconds(budget: str, place: Place) -> Outcome:
+def conclude_seconds(budget: str, place: Place) -> Conclusion:
     """Compare the speed-ups of Table II: seconds in batches of backprop over those of re-mapping."""
     section, pairs = published(TABLE_2), _pairs(budget)
     machine = "a processor that other runs share, not the paper's GPU"
@@ -125,8 +124,13 @@ def conclude_seconds(budget: str, place: Place) -> Outcome:
     )
     text = ", ".join(f"{pairs[model]['bp'].options['model']} {value:.2f}" for model, value in speedups.items())
     faster = all(value > 1 for value in speedups.values())
-    verdicts.append(judge("speed-ups", section.claim("faster"), faster, text, "measured", section.place))
-    return Outcome([one.row(place) for one in _pair_groups(budget)], verdicts, lambda: _draw_pairs(budget, place))
+    verdicts.append(judge("speed-ups", section.claim("faster"), faster, text))
+    return _about_pairs(verdicts, budget, place)
+
+
+def _about_pairs(verdicts: list[Verdict], budget: str, place: Place) -> Conclusion:
+    rows = [one.row(place) for one in _pair_groups(budget)]
+    return Conclusion(rows, verdicts, lambda: _draw_pairs(budget, place))
 
 
 def _draw_pairs(budget: str, place: Place) -> "Figure":
@@ -143,11 +147,11 @@ def _draw_pairs(budget: str, place: Place) -> "Figure":
     return figure
 
 
-def _by_batch(budget: str) -> dict[int, Group]:
+def _by_batch(budget: str) -> dict[int, RunGroup]:
     return {batch: _run(budget, "vgg11", "remap", batch).first for batch in BATCHES}
 
 
-def conclude_batches(budget: str, place: Place) -> Outcome:
+def conclude_batches(budget: str, place: Place) -> Conclusion:
     """Compare the accuracies of Table III and check its two trends."""
     section, runs = published(TABLE_3), _by_batch(budget)
     accuracies = {batch: one.mean(place) for batch, one in runs.items()}
@@ -159,21 +163,19 @@ def conclude_batches(budget: str, place: Place) -> Outcome:
     for name, values, unit in (("accuracy", accuracies, "%"), ("time", seconds, "s")):
         found = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
         falls = all(values[small] > values[large] for small, large in pairwise(BATCHES))
-        verdicts.append(
-            judge(f"{name} by batch size", section.claim(name), falls, f"{found} {unit}", "measured", section.place)
-        )
+        verdicts.append(judge(f"{name} by batch size", section.claim(name), falls, f"{found} {unit}"))
     rows = [{"batch_size": batch, **one.row(place)} for batch, one in runs.items()]
-    return Outcome(rows, verdicts, lambda: _draw_curve("batch size", rows, "batch_size"))
+    return Conclusion(rows, verdicts, lambda: _draw_curve("batch size", rows, "batch_size"))
 
 
-def _by_size(budget: str) -> dict[int, Group]:
+def _by_size(budget: str) -> dict[int, RunGroup]:
     # The default is left out, so that this run is the one of Table I.
     return {
         size: _run(budget, "vgg11", "remap", outputs=None if size == DEFAULT_SIZE else size).first for size in SIZES
     }
 
 
-def conclude_sizes(budget: str, place: Place) -> Outcome:
+def conclude_sizes(budget: str, place: Place) -> Conclusion:
     """Check that 10,000 outputs are the best balance: no other size is both more accurate and quicker."""
     section, runs = published(OUTPUT_SIZE), _by_size(budget)
     rows = [{"outputs": size, **one.row(place)} for size, one in runs.items()]
@@ -187,8 +189,8 @@ def conclude_sizes(budget: str, place: Place) -> Outcome:
         f"{row['outputs']}: {row['accuracy_percent']:.2f} % in {row['batch_seconds']:.1f} s" for row in rows
     )
     text += f"; as accurate and quicker than 10000: {', '.join(map(str, better)) or 'none'}; one seed"
-    verdicts = [judge("best output size", section.claim("best"), not better, text, "measured", section.place)]
-    return Outcome(rows, verdicts, lambda: _draw_curve("outputs of the predictor", rows, "outputs"))
+    verdicts = [judge("best output size", section.claim("best"), not better, text)]
+    return Conclusion(rows, verdicts, lambda: _draw_curve("outputs of the predictor", rows, "outputs"))
 
 
 def _draw_curve(label: str, rows: list[dict[str, Any]], key: str) -> "Figure":
@@ -200,33 +202,30 @@ def _draw_curve(label: str, rows: list[dict[str, Any]], key: str) -> "Figure":
     return figure
 
 
+def _experiment(
+    name: str,
+    shows: str,
+    minutes: tuple[float, float],
+    groups: Callable[[str], Sequence[RunGroup] | Mapping[int, RunGroup]],
+    conclude: Callable[[str, Place], Conclusion],
+) -> Experiment:
+    """Return an experiment that takes so many minutes at the quick and the standard budget, and days at the full one."""
+    quick, standard = minutes
+    lengths = {"quick": quick, "standard": standard, "full": None}
+    return Experiment(name, shows, lengths, lambda budget: all_parts(groups(budget)), conclude)
+
+
 EXPERIMENTS = (
-    Experiment(
+    _experiment(
         TABLE_1,
         "accuracy of VGG11, 13, 16 and MobileNet by backprop and re-mapping",
-        {"quick": 0.5, "standard": 150.0, "full": None},
-        lambda budget: all_parts(_pair_groups(budget)),
+        (0.5, 150.0),
+        _pair_groups,
         conclude_accuracy,
     ),
-    Experiment(
-        TABLE_2,
-        "seconds of the same runs",
-        {"quick": 0.5, "standard": 150.0, "full": None},
-        lambda budget: all_parts(_pair_groups(budget)),
-        conclude_seconds,
-    ),
-    Experiment(
-        TABLE_3,
-        "batch sizes 8 to 128: accuracy and seconds, VGG11",
-        {"quick": 1.8, "standard": 75.0, "full": None},
-        lambda budget: all_parts(_by_batch(budget)),
-        conclude_batches,
-    ),
-    Experiment(
-        OUTPUT_SIZE,
-        "output sizes of the re-mapping predictor (Fig. 8), VGG11",
-        {"quick": 0.7, "standard": 40.0, "full": None},
-        lambda budget: all_parts(_by_size(budget)),
-        conclude_sizes,
+    _experiment(TABLE_2, "seconds of the same runs", (0.5, 150.0), _pair_groups, conclude_seconds),
+    _experiment(TABLE_3, "batch sizes 8 to 128: accuracy and seconds, VGG11", (1.8, 75.0), _by_batch, conclude_batches),
+    _experiment(
+        OUTPUT_SIZE, "output sizes of the re-mapping predictor (Fig. 8), VGG11", (0.7, 40.0), _by_size, conclude_sizes
     ),
 )

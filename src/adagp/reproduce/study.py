@@ -17,7 +17,7 @@ from adagp.errors import DataError, RunError
 from adagp.figures.style import require_matplotlib
 from adagp.jobs import Job, JobFailure, JobObserver, run_jobs
 from adagp.reproduce.catalogue import EXPERIMENTS
-from adagp.reproduce.experiment import BUDGETS, Experiment, read_verdicts, write_outcome
+from adagp.reproduce.experiment import BUDGETS, Experiment, read_verdicts, write_conclusion
 from adagp.reproduce.parts import Part, Place, part_job
 from adagp.reproduce.verdict import markdown, tally
 from adagp.run.folder import flat_csv, to_json, write_atomically
@@ -78,7 +78,7 @@ class Study:
         waiting = []
         for experiment in experiments:
             if all(map(self.place.finished, self._needs[experiment.name])):
-                write_outcome(experiment.conclude(self.budget, self.place), self.place.out / experiment.name)
+                write_conclusion(experiment.conclude(self.budget, self.place), self.place.out / experiment.name)
             else:
                 waiting.append(experiment)
         return waiting

@@ -48,7 +48,7 @@ def _train(part: Part, place: Place, folder: RunFolder) -> dict[str, Any] | None
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs of one configuration, one a seed."""
 
     parts: tuple[Part, ...]
@@ -59,9 +59,9 @@ class Group:
         return self.parts[0].options
 
     @property
-    def first(self) -> "Group":
+    def first(self) -> "RunGroup":
         """The first seed alone."""
-        return Group(self.parts[:1])
+        return RunGroup(self.parts[:1])
 
     @property
     def extent(self) -> str:
@@ -98,17 +98,19 @@ class Group:
         }
 
 
-def group(seeds: int, weight: float = 1.0, **options: Any) -> Group:
+def group(seeds: int, weight: float = 1.0, **options: Any) -> RunGroup:
     """Return the runs of a configuration; options that no run could have are refused here."""
     given = {name: value for name, value in options.items() if value is not None}
     config = TrainConfig.from_dict(given, "reproduce")
     label = f"{config.dataset}-{config.model}-{config.method}"
     if config.dataset != "digits":
         given[READS_DATA] = True
-    return Group(tuple(Part(train_run, f"{label}-s{seed}", {**given, "seed": seed}, weight) for seed in range(seeds)))
+    return RunGroup(
+        tuple(Part(train_run, f"{label}-s{seed}", {**given, "seed": seed}, weight) for seed in range(seeds))
+    )
 
 
-def all_parts(groups: Sequence[Group] | Mapping[Any, Group]) -> list[Part]:
+def all_parts(groups: Sequence[RunGroup] | Mapping[Any, RunGroup]) -> list[Part]:
     """Return the parts of several groups."""
     chosen = groups.values() if isinstance(groups, Mapping) else groups
     return [part for one in chosen for part in one.parts]
@@ -120,7 +122,7 @@ def spread(values: Sequence[float]) -> str:
     return text if len(values) == 1 else f"{text} ({min(values):.2f} to {max(values):.2f})"
 
 
-def accuracy_bars(axes: "Axes", place: Place, bars: Mapping[str, Group], name: str = "test_accuracy") -> None:
+def accuracy_bars(axes: "Axes", place: Place, bars: Mapping[str, RunGroup], name: str = "test_accuracy") -> None:
     """Draw a bar for each group, with the range over its seeds."""
     for position, one in enumerate(bars.values()):
         values = one.values(place, name)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from adagp.reproduce.published import Number
+from adagp.reproduce.published import Claim, Number
 
 Kind = Literal["measured", "modelled", "computed"]
 """Measured: by training or timing here. Modelled: by the accelerator or pipeline model. Computed: arithmetic."""
@@ -93,10 +93,10 @@ def _agree(number: Number, ours: float, at_most: bool) -> bool:
     return (off if at_most else abs(off)) <= (number.tolerance or 0.0) + 1e-9 * abs(number.value)
 
 
-def judge(quantity: str, claim: str, holds: bool | None, figures: str, kind: Kind, source: str) -> Verdict:
+def judge(quantity: str, claim: Claim, holds: bool | None, figures: str, kind: Kind = "measured") -> Verdict:
     """Return the verdict on a claim in words; `figures` tells what was found. None: it could not be looked at."""
     verdict = NOT_MEASURED if holds is None else HOLDS if holds else FAILS
-    return Verdict(quantity, kind, verdict, figures, claim=claim, source=source)
+    return Verdict(quantity, kind, verdict, figures, claim=claim.text, source=claim.source)
 
 
 def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
