@@ -14,16 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adagp.distributed.processes import Group
+from adagp.distributed.pipeline import assign_stages, place
+from adagp.distributed.processes import World
 from adagp.distributed.stages import ModelStage
-from adagp.distributed.update import Updater
 from adagp.distributed.worker import Worker
 from adagp.engine.attach import attach
-from adagp.engine.hooks import Watcher
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
 from adagp.plan import BACKPROP_ALL, Phase
 from adagp.schedules.base import predicted_plan
 from adagp.tasks.base import Task
+from adagp.train.rates import Rate
 
 DEVICES = 4
 MICRO_BATCHES = 4
@@ -89,19 +89,16 @@ class Nearness(Task):
 def work(rank: int, port: int) -> None:
     """Be one of the processes; the first one prints."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(DEVICES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    group, task = Group.join("cpu"), Nearness()
+    world, task = World.join("cpu"), Nearness()
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = attach(model, optimizer, epochs=2, batches_per_epoch=task.batches_per_epoch, schedule="1:1")
     sites, shape = trainer.survey.sites, torch.Size((2, 8))
     stages = [ModelStage((model.get_submodule(str(place)),), (sites[place],), shape, shape) for place in range(DEVICES)]
-    pairs = [dist.new_group([low, DEVICES - 1 - low]) for low in range(DEVICES // 2)]
     for name in PIPELINES:
-        both = name == "chimera"
-        local = sorted({rank, DEVICES - 1 - rank}) if both else [rank]
-        updater = Updater(trainer, stages, local, group, pairs[min(local)] if both else None)
-        worker = Worker(name, stages, MICRO_BATCHES, task, group, Watcher(model, sites), updater)
+        _, holders = assign_stages(name, DEVICES, MICRO_BATCHES)
+        worker = Worker(name, trainer, stages, place(holders, rank), MICRO_BATCHES, task, Rate(), world)
         for text in ("BP", "GP,BP", "BP,BP", "GP,GP,GP,GP,BP"):
             phases = parse_phases(text)
             plans = [predicted_plan("predicted") if phase is Phase.GP else BACKPROP_ALL for phase in phases]
@@ -109,14 +106,14 @@ def work(rank: int, port: int) -> None:
             ideal = simulate(generate(name, DEVICES, MICRO_BATCHES, phases), constant_costs(DEVICES)).steps
             if rank == 0:
                 print(f"{name:<8} {text:<15} {taken:6.2f} of {ideal:g} steps", flush=True)
-    group.leave()
+    world.leave()
 
 
 def _time(worker: Worker, plans: list[Any]) -> float:
     samples = [(torch.randn(2 * MICRO_BATCHES, 8), torch.randn(2 * MICRO_BATCHES, 8)) for _ in plans]
     dist.barrier()
     start = time.perf_counter()
-    worker.run(plans, samples)
+    worker.train(plans, samples)
     dist.barrier()
     return time.perf_counter() - start
 

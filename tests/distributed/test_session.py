@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import socket
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from adagp.distributed.pipeline import assign_stages
 from adagp.distributed.session import ParallelSession
 from adagp.errors import OptionError
+from adagp.pipe import PIPELINES
 from adagp.run import TrainConfig
 
 pytestmark = pytest.mark.slow
@@ -61,6 +64,42 @@ def test_several_processes_train_as_one(size: int, parallel: str, start: Any, al
             assert ours["sites"][site]["cosine_previous"] == pytest.approx(figures["cosine_previous"], abs=1e-3)
 
 
+def test_a_pipeline_of_a_plugin_trains_as_one_process_does(
+    start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interleaved 1F1B: two processes with two stages each, which do not lie side by side."""
+    monkeypatch.setattr(PIPELINES, "_things", dict(PIPELINES._things))
+    runpy.run_path(str(Path(__file__).parents[2] / "examples/plugins/interleaved.py"))
+    expected = alone()
+    assert start(2, "run", "pipeline:interleaved") == [0, 0]
+    assert_close(weights("run"), expected)
+
+
+def test_an_adaptive_schedule_decides_the_same_in_every_process(start: Any, alone: Any) -> None:
+    """By the loss of the whole batch, not by that of the process's own share."""
+    expected = alone(ratio="adaptive", epochs=4)
+    assert start(2, "run", "data", ratio="adaptive", epochs=4, check_every=1) == [0, 0]
+    assert_close(weights("run"), expected)
+    assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
+    assert sum(row["batches"]["gp"] for row in rows("run")) > 0
+    ours, theirs = (
+        torch.load(Path(folder) / "checkpoint.pt", weights_only=True)["trainer"]["schedule"]
+        for folder in ("run", "alone")
+    )
+    assert ours["recent_loss"] == pytest.approx(theirs["recent_loss"], rel=1e-4)
+
+
+def test_copies_of_a_stage_need_equal_shares() -> None:
+    assert assign_stages("chimera", 4, 2) == (4, [(0, 3), (1, 2), (1, 2), (0, 3)])
+    assert assign_stages("dapple", 3, 5) == (3, [(0,), (1,), (2,)])
+    with pytest.raises(OptionError) as raised:
+        assign_stages("chimera", 4, 3)
+    assert str(raised.value) == (
+        "pipeline 'chimera' cannot be run by 4 processes with 3 micro-batches: processes 0 and 3 hold a stage in common, "
+        "but do not share its micro-batches equally."
+    )
+
+
 @pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (2, "pipeline:gpipe"), (2, "pipeline:chimera")])
 def test_a_rate_that_falls_with_each_batch_and_an_epoch_that_is_not_whole(
     size: int, parallel: str, start: Any, alone: Any
@@ -98,6 +137,10 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (
             {"parallel": "data", "compile": True},
             "--compile is for runs in one process; leave it out with --parallel data.",
+        ),
+        (
+            {"parallel": "pipeline:gpipe", "ratio": "adaptive"},
+            "a pipeline needs to know the coming batches; an adaptive schedule decides after each.",
         ),
         (
             {"parallel": "pipeline:dapple", "batch_size": 10},

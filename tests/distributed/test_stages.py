@@ -27,7 +27,7 @@ def test_models_as_chains(name: str) -> None:
     image = (1, 8, 8) if name == "digits_cnn" else (3, 32, 32)
     model = build_model(name, classes=10, image=image, width=0.25).eval()
     sample = torch.randn(2, *image)
-    modules = chain(model, sample)
+    modules, _ = chain(model, sample)
     assert len(modules) > 3
     assert not model.training
     with torch.no_grad():
@@ -51,7 +51,7 @@ def small() -> nn.Sequential:
 
 def test_stages_begin_at_sites_and_know_their_shapes() -> None:
     model = small()
-    first, second = cut(model, survey(model).sites, torch.zeros(5, 1, 8, 8), 2)
+    first, second = cut(model, survey(model), torch.zeros(5, 1, 8, 8), 2)
     assert [site.name for site in first.sites] == ["1"]
     assert [site.name for site in second.sites] == ["5"]
     assert (first.input_shape, first.output_shape) == ((5, 1, 8, 8), (5, 64))
@@ -64,14 +64,14 @@ def test_stages_begin_at_sites_and_know_their_shapes() -> None:
 
 def test_work_is_balanced() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 24))
-    stages = cut(model, survey(model).sites, torch.zeros(2, 8), 2)
+    stages = cut(model, survey(model), torch.zeros(2, 8), 2)
     assert [len(stage.sites) for stage in stages] == [3, 1]
 
 
 def test_too_many_stages_are_refused() -> None:
     model = small()
     with pytest.raises(ModelError) as raised:
-        cut(model, survey(model).sites, torch.zeros(5, 1, 8, 8), 3)
+        cut(model, survey(model), torch.zeros(5, 1, 8, 8), 3)
     assert str(raised.value) == (
         "the model can be cut into 2 stages at most, one for each module of its chain that has a layer with predicted "
         "gradients; 3 were asked for."

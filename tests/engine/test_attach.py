@@ -48,7 +48,7 @@ def test_validate_tells_it_all() -> None:
 
 @pytest.mark.parametrize("batches", [80, 91, 0])
 def test_batches_must_end_in_the_last_epoch(batches: int) -> None:
-    message = f"^{batches} batches do not end in epoch 9 of a run with 10 batches an epoch.$"
+    message = f"^{batches} batches do not end in epoch 9 of a run with 10 batches per epoch.$"
     with pytest.raises(OptionError, match=message):
         attach(model(), batches=batches)
     trainer = attach(model(), batches=81)
@@ -58,7 +58,7 @@ def test_batches_must_end_in_the_last_epoch(batches: int) -> None:
 def test_closures_are_refused() -> None:
     one = model()
     with pytest.raises(
-        ModelError, match="^LBFGS calls a closure several times a step, each with a loss and a backward pass"
+        ModelError, match="^LBFGS calls a closure several times per step, each with a loss and a backward pass"
     ):
         attach(one, torch.optim.LBFGS(one.parameters()))
 
@@ -66,7 +66,7 @@ def test_closures_are_refused() -> None:
         def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
             return closure()
 
-    with pytest.raises(ModelError, match="^Own calls a closure several times a step"):
+    with pytest.raises(ModelError, match="^Own calls a closure several times per step"):
         attach(one, Own(one.parameters(), lr=0.1))
 
 
@@ -82,7 +82,7 @@ def test_a_model_without_sites_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "a run needs at least 1 epoch and 1 batch an epoch; got 0 epochs, 10 batches."),
+        ({"epochs": 0}, "a run needs at least 1 epoch and 1 batch per epoch; got 0 epochs, 10 batches."),
         ({"schedule": "0:0"}, "ratio 0:0 is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "),
         (
             {"schedule": "ladder", "warmup": 9},

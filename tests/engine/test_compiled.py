@@ -58,7 +58,7 @@ def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(OptionError) as caught:
         build(schedule="1:1", compile=True)
     assert str(caught.value) == (
-        "compiling a model for the processor needs a C++ compiler; g++ and clang++ cannot be found. "
+        "compiling a model for the CPU needs a C++ compiler; g++ and clang++ cannot be found. "
         "Install one, name it in the environment variable CXX, or do not compile."
     )
     monkeypatch.setenv("CXX", "no-such-compiler")

@@ -72,3 +72,32 @@ def test_a_zero_prediction_has_mape_one_and_no_cosine() -> None:
 def test_a_negative_interval_is_refused() -> None:
     with pytest.raises(OptionError, match=r"^the metrics interval is -1; it must be 0 \(never\) or more\.$"):
         meter(-1)
+
+
+def test_every_learner_is_compared_on_its_own() -> None:
+    sites = survey(nn.Linear(3, 2, bias=False)).sites
+    both = QualityMeter(sites, 1, ["exact", "opposite"])
+    both.record(sites, [torch.ones(2, 3)], [[torch.ones(2, 3)], [-2 * torch.ones(2, 3)]])
+    state = both.state_dict()
+    found = both.read()
+    assert list(found) == [" (exact)", " (opposite)"]
+    assert [found[" (exact)"][name] for name in ("cosine", "mse")] == pytest.approx([1, 0])
+    assert [found[" (opposite)"][name] for name in ("cosine", "norm_ratio")] == pytest.approx([-1, 2])
+    other = QualityMeter(sites, 1, ["exact", "opposite"])
+    other.load_state_dict(state)
+    assert other.read() == found
+
+
+def test_a_checkpoint_with_the_figures_of_one_learner_is_read() -> None:
+    """As checkpoints were written before each learner had its own figures."""
+    one = meter()
+    one.record(survey(nn.Linear(3, 2, bias=False)).sites, [torch.ones(2, 3)], [[torch.ones(2, 3)]])
+    old = {name: value[:, 0] if name in ("sums", "counts") else value for name, value in one.state_dict().items()}
+    again = meter()
+    again.load_state_dict(old)
+    assert again.read() == one.read()
+    several = QualityMeter(survey(nn.Linear(3, 2, bias=False)).sites, 1, ["first", "second"])
+    several.load_state_dict(old)
+    found = several.read()
+    assert found[" (first)"]["cosine"] == pytest.approx(1)
+    assert found[" (second)"]["cosine"] is None

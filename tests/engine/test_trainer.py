@@ -363,6 +363,58 @@ def test_a_mixed_plan_takes_each_gradient_from_its_source() -> None:
         batch.step()
 
 
+class Scaled(Source):
+    """Learns nothing but the last truth, and predicts `factor` times as much."""
+
+    learns = True
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.last: dict[Site, Tensor] = {}
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        return [self.factor * self.last[site] if site in self.last else None for site in sites]
+
+    def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
+        self.last = {site: one.clone() for site, one in zip(sites, gradients, strict=True)}
+
+
+class TwoLearners(OneSite):
+    """Backprop, with two sources that learn beside it."""
+
+    def plan(self, step: Step) -> Plan:
+        return Plan(Phase.BP)
+
+    @property
+    def sources(self) -> frozenset[str]:
+        return frozenset({"opposite", "double"})
+
+
+def test_the_quality_of_every_learner_is_recorded() -> None:
+    model = small_model(dropout=0.0)
+    schedule, sources = TwoLearners(""), {"opposite": Scaled(-1.0), "double": Scaled(2.0)}
+    trainer = adagp.attach(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        epochs=1,
+        batches_per_epoch=2,
+        schedule=schedule,
+        sources=sources,
+        metrics_every=1,
+    )
+    inputs, targets = small_batches(1)[0]
+    for _ in range(2):  # the same gradient twice
+        trainer.step(inputs, targets, F.cross_entropy)
+    found = trainer.quality.read()
+    names = [site.name for site in trainer.survey.sites]
+    assert list(found) == [f"{name} ({learner})" for name in names for learner in ("double", "opposite")]
+    for name in names:
+        assert found[f"{name} (double)"]["norm_ratio"] == pytest.approx(2, abs=1e-3)
+        assert found[f"{name} (double)"]["cosine"] == pytest.approx(1, abs=1e-3)
+        assert found[f"{name} (opposite)"]["cosine"] == pytest.approx(-1, abs=1e-3)
+        assert found[f"{name} (opposite)"]["cosine_previous"] == pytest.approx(1, abs=1e-3)
+
+
 def test_autograd_does_not_compute_what_the_plan_replaces() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 5))
     trainer = trainer_for(model, OneSite("0", hold_rest=True), sources={"constant": Constant(0.0)})

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp.predictor.closed_form import ClosedForm, SiteRows, parts_of
+from adagp.predictor.closed_form import ClosedForm, RowBlock, parts_of
 from adagp.predictor.layout import as_rows, gradient_norms, taps_of
 from adagp.predictor.network import PredictorNetwork
 
@@ -147,7 +147,7 @@ def test_a_layer_that_has_changed_is_seen_anew() -> None:
     assert (seen[1] - seen[0]).abs().max() > 0.05
 
 
-def learn_a_step(form: ClosedForm, summaries: Sequence[Tensor], parts: Sequence[SiteRows]) -> None:
+def learn_a_step(form: ClosedForm, summaries: Sequence[Tensor], parts: Sequence[RowBlock]) -> None:
     truth = torch.randn(4, 6)
     form.learn(summaries, None, parts, [truth], gradient_norms([truth]))
     torch.optim.Adam(form.network.parameters(), lr=0.1, fused=True).step()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, ReduceLROnPlateau
 
-from adagp.train.rates import CURVES, BatchRate, EpochRate, PlateauRate, Rate
+from adagp.train.rates import CURVES, BatchRate, EpochRate, Rate
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -35,12 +35,12 @@ def test_a_rate_falls_from_the_highest_to_nothing(curve: str) -> None:
 
 
 def test_rates_by_epochs_follow_torchs_schedulers_and_all_have_the_same_calls() -> None:
-    """Each in turn: three batches an epoch, a loss that stops falling; the states restore the rate exactly."""
+    """Each in turn: three batches per epoch, a loss that stops falling; the states restore the rate exactly."""
     losses = [3.0, 2.0, 2.0, 2.0, 2.0]
     kinds: dict[str, Callable[[torch.optim.Optimizer], Rate]] = {
         "constant": lambda one: Rate(),
         "steps": lambda one: EpochRate(MultiStepLR(one, [2, 4])),
-        "plateau": lambda one: PlateauRate(ReduceLROnPlateau(one, factor=0.5, patience=1)),
+        "plateau": lambda one: EpochRate(ReduceLROnPlateau(one, factor=0.5, patience=1), by_loss=True),
         "linear": lambda one: BatchRate(one, "linear", 0.3, 15),
     }
     found = {}

@@ -349,7 +349,7 @@ def test_schedules_of_the_learning_rate() -> None:
         for name in ("plateau", "multistep", "cosine", "linear", "none")
     }
     assert kinds == {
-        "plateau": "PlateauRate",
+        "plateau": "EpochRate",
         "multistep": "EpochRate",
         "cosine": "BatchRate",
         "linear": "BatchRate",

@@ -60,6 +60,8 @@ class DataLoop(ParallelLoop):
                 shared = source.shared(self.trainer.survey.sites) + shared
             batch.differentiate(loss)
             self._average_gradients(batch, whole=whole)
+            if self.trainer.schedule.adapts and batch.loss is not None:
+                shared.append(batch.loss)  # the schedule must decide the same everywhere
             self.world.average(shared, "summaries")
             batch.complete()
             batch.step()

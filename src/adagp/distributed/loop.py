@@ -63,9 +63,9 @@ class ParallelLoop(Loop):
         return bool(self.requests[self.SAVE] > 0)
 
     def save(self) -> None:
-        """Gather what the processes have of their own and let the first one write the checkpoint."""
+        """Gather each process's random state and sums of the epoch, and let the first one write the checkpoint."""
         self.collect()
-        parts = self.world.gather(self.own_state())
+        parts = self.world.gather({"random": torch.get_rng_state(), "meter": self.meter.state_dict()})
         if self.world.rank == 0:
             save_checkpoint(self.folder.checkpoint, self.state_dict() | {"parts": parts})
         self._saved = time.perf_counter()
@@ -83,16 +83,8 @@ class ParallelLoop(Loop):
             )
         refuse_other_origin(state.get("origin"), self.origin, self.folder.path)
         self.take_over(state)
-        self.load_own_state(parts[self.world.rank])
-
-    def own_state(self) -> dict[str, Any]:
-        """Return what this process has of its own: its random state and its sums of the epoch."""
-        return {"random": torch.get_rng_state(), "meter": self.meter.state_dict()}
-
-    def load_own_state(self, state: dict[str, Any]) -> None:
-        """Take over what `own_state` returned."""
-        torch.set_rng_state(state["random"])
-        self.meter.load_state_dict(state["meter"])
+        torch.set_rng_state(parts[self.world.rank]["random"])
+        self.meter.load_state_dict(parts[self.world.rank]["meter"])
 
     def check_copies(self, copies: Callable[[], dict[str, str]]) -> None:
         """Compare the processes' copies, once `check_every` batches were trained since the last time."""

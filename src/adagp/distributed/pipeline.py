@@ -37,20 +37,12 @@ class PipelineLoop(ParallelLoop):
     def __init__(self, *arguments: Any, pipeline: str, sample: Tensor, **options: Any) -> None:
         super().__init__(*arguments, **options)
         micro_batches = self.config.micro_batches
-        count, holders = holding(pipeline, self.world.size, micro_batches)
-        self.stages = cut(self.trainer.model, self.trainer.survey.sites, sample, count)
+        count, holders = assign_stages(pipeline, self.world.size, micro_batches)
+        self.stages = cut(self.trainer.model, self.trainer.survey, sample, count)
         self.placement = place(holders, self.world.rank)
         self._prefixes = self._names()
-        self.worker = Worker(
-            pipeline,
-            self.trainer,
-            self.stages,
-            self.placement,
-            micro_batches=micro_batches,
-            task=self.task,
-            rate=self.rate,
-            world=self.world,
-        )
+        shared = (micro_batches, self.task, self.rate, self.world)
+        self.worker = Worker(pipeline, self.trainer, self.stages, self.placement, *shared)
         self._elapsed = 0.0
 
     def _release_others(self) -> None:
@@ -164,7 +156,7 @@ class PipelineLoop(ParallelLoop):
         return copies | {"the predictor": digest(tensor for state in networks for tensor in state.values())}
 
 
-def holding(pipeline: str, processes: int, micro_batches: int) -> tuple[int, list[tuple[int, ...]]]:
+def assign_stages(pipeline: str, processes: int, micro_batches: int) -> tuple[int, list[tuple[int, ...]]]:
     """Return the number of stages of a pipeline, and the stages that each process holds.
 
     Where processes hold copies of a stage, they must hold the same stages, do as many micro-batches of each, and update

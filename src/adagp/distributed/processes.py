@@ -76,12 +76,6 @@ class World:
         dist.all_gather_object(things, thing)
         return things
 
-    def from_first(self, thing: Any) -> Any:
-        """Return the first process's `thing`."""
-        box = [thing]
-        dist.broadcast_object_list(box)
-        return box[0]
-
     def first_does(self, work: Any) -> Any:
         """Let the first process call `work` and return its result to all; an error there is raised everywhere."""
         result, problem = None, None
@@ -90,12 +84,13 @@ class World:
                 result = work()
             except Exception as error:
                 problem = error
-        answer = self.from_first((result, None if problem is None else f"{problem}"))
+        box = [result, None if problem is None else f"{problem}"]
+        dist.broadcast_object_list(box)
         if problem is not None:
             raise problem
-        if answer[1] is not None:
-            raise RunError(answer[1])
-        return answer[0]
+        if box[1] is not None:
+            raise RunError(box[1])
+        return box[0]
 
     def compare(self, copies: dict[str, str], when: str) -> None:
         """Raise on every process if two of them have different digests under the same name."""

@@ -8,7 +8,7 @@ import torch
 
 from adagp.distributed.data_parallel import DataLoop
 from adagp.distributed.loop import ParallelLoop, ReadOnlyFolder
-from adagp.distributed.pipeline import PipelineLoop, holding
+from adagp.distributed.pipeline import PipelineLoop, assign_stages
 from adagp.distributed.processes import World
 from adagp.errors import OptionError, RunError
 from adagp.methods import METHODS
@@ -36,8 +36,6 @@ class ParallelSession(Session):
         super().__init__(config, **place)
         if not isinstance(self.task, Classification):
             raise OptionError(f"parallel runs are for image classification; '{config.dataset}' is another task.")
-        if self.trainer.schedule.adapts:
-            raise OptionError("an adaptive schedule decides by what one process sees; train with it in one process.")
         parts = self.world.size if self.kind == "data" else config.micro_batches
         if config.batch_size % parts:
             what = "processes" if self.kind == "data" else "micro-batches"
@@ -45,25 +43,29 @@ class ParallelSession(Session):
                 f"a batch of {config.batch_size} samples does not split into {parts} equal parts ({what})."
             )
         if self.kind == "pipeline":
+            if self.trainer.schedule.adapts:
+                raise OptionError(
+                    "a pipeline needs to know the coming batches; an adaptive schedule decides after each."
+                )
             if self.device.type != "cpu":
                 raise OptionError(f"pipelines run on CPUs so far; give --device cpu instead of {config.device}.")
-            holding(self.pipeline, self.world.size, config.micro_batches)
+            assign_stages(self.pipeline, self.world.size, config.micro_batches)
         torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
 
-    def start(self, path: Path, *, force: bool = False) -> Loop:
-        """Return the loop of a new run in the folder `path`, made by the first process."""
-        self.world.first_does(lambda: self.prepare_folder(path, force=force).path)
-        loop = self._loop(self._folder(path))
-        loop.save()
-        loop.folder.begin()
-        return loop
+    def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
+        """Return the folder of a new run, made by the first process."""
+        prepare = super().prepare_folder
+        self.world.first_does(lambda: prepare(path, force=force).path)
+        return self._folder(path)
 
-    def resume(self, path: Path) -> Loop:
-        """Return the loop of the run in `path`, where it was left."""
-        self.world.first_does(lambda: RunFolder.claim(path).path)
-        loop = self._loop(self._folder(path))
-        loop.resume()
-        return loop
+    def claim_folder(self, path: Path) -> RunFolder:
+        """Return the folder of a run to be continued, in which the first process alone writes."""
+        claim = super().claim_folder
+        self.world.first_does(lambda: claim(path).path)
+        return self._folder(path)
+
+    def _folder(self, path: Path) -> RunFolder:
+        return RunFolder(path) if self.world.rank == 0 else ReadOnlyFolder(path)
 
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
         """Train to the end; the first process returns the summary, the others an empty one. None if stopped before."""
@@ -85,9 +87,6 @@ class ParallelSession(Session):
     def finish(self, loop: Loop) -> dict[str, Any]:
         """Write the results in the first process alone."""
         return super().finish(loop) if self.world.rank == 0 else {}
-
-    def _folder(self, path: Path) -> RunFolder:
-        return RunFolder(path) if self.world.rank == 0 else ReadOnlyFolder(path)
 
     def _loop(self, folder: RunFolder) -> ParallelLoop:
         arguments = (self.trainer, self.task, self.rate, folder)

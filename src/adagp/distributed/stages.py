@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from adagp.engine.trial import try_out
 from adagp.errors import ModelError
 from adagp.modes import evaluation_mode
 from adagp.pipe.partition import partition
-from adagp.sites import Site
+from adagp.sites import Site, Survey
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,20 @@ class ModelStage:
         return [one for module in self.modules for one in module.state_dict().values()]
 
 
-def chain(model: nn.Module, sample: Tensor) -> list[nn.Module]:
-    """Return modules that, one after the other, compute what `model` computes; tried out on `sample`.
+def chain(model: nn.Module, sample: Tensor) -> tuple[list[nn.Module], list[torch.Size]]:
+    """Return modules that, one after the other, compute what `model` computes, and the shapes before, between and after them.
 
     Sequential containers are taken apart. Of another model its children are tried in their order, with a `Flatten` before
     the first linear layer, which is how many image models are written. If that gives something else than the model, it
-    cannot be cut.
+    cannot be cut. It is tried out on `sample`.
     """
-    modules = list(_links(model))
+    modules, shapes = list(_links(model)), [sample.shape]
     with evaluation_mode(model), torch.no_grad():
         try:
             expected, found = model(sample), sample
             for module in modules:
                 found = module(found)
+                shapes.append(found.shape)
             same = torch.equal(expected, found)
         except RuntimeError:
             same = False
@@ -67,7 +67,7 @@ def chain(model: nn.Module, sample: Tensor) -> list[nn.Module]:
             f"{type(model).__name__} cannot be cut into stages: its modules, called one after the other, do not compute "
             "what it computes. Write it as an nn.Sequential, or use --parallel data."
         )
-    return modules
+    return modules, shapes
 
 
 def _links(model: nn.Module) -> Iterator[nn.Module]:
@@ -99,47 +99,23 @@ def _first_weighted(links: Sequence[nn.Module]) -> nn.Module:
     return next((link for link in links if any(True for _ in link.parameters())), links[0])
 
 
-def cut(model: nn.Module, sites: Sequence[Site], sample: Tensor, parts: int) -> list[ModelStage]:
+def cut(model: nn.Module, survey: Survey, sample: Tensor, parts: int) -> list[ModelStage]:
     """Cut `model` into `parts` stages, each with a site at least, balanced by their multiply-accumulates."""
-    modules = chain(model, sample)
+    modules, shapes = chain(model, sample)
     owner = {module: place for place, link in enumerate(modules) for module in link.modules()}
-    starts = sorted({owner[site.module] for site in sites})
+    starts = sorted({owner[site.module] for site in survey.sites})
     if parts > len(starts):
         raise ModelError(
             f"the model can be cut into {len(starts)} stages at most, one for each module of its chain that has a layer "
             f"with predicted gradients; {parts} were asked for."
         )
     edges = [0, *starts[1:], len(modules)]  # what comes before the first site goes with it
-    units = [modules[low:high] for low, high in pairwise(edges)]
-    shapes, work = _measure(model, units, sites, sample)
+    units = list(pairwise(edges))
+    macs = {layer.name: layer.macs for layer in try_out(model, survey, sample).layout.layers}
+    work = [sum(macs[site.name] for site in survey.sites if low <= owner[site.module] < high) for low, high in units]
     stages = []
     for chosen in partition(work, parts):
-        members = tuple(module for place in chosen for module in units[place])
-        inside = {module for link in members for module in link.modules()}
-        own = tuple(site for site in sites if site.module in inside)
-        stages.append(ModelStage(members, own, shapes[chosen[0]], shapes[chosen[-1] + 1]))
+        low, high = units[chosen[0]][0], units[chosen[-1]][1]
+        own = tuple(site for site in survey.sites if low <= owner[site.module] < high)
+        stages.append(ModelStage(tuple(modules[low:high]), own, shapes[low], shapes[high]))
     return stages
-
-
-def _measure(
-    model: nn.Module, units: Sequence[Sequence[nn.Module]], sites: Sequence[Site], sample: Tensor
-) -> tuple[list[torch.Size], list[int]]:
-    """Return the shape before each unit and after the last, and the multiply-accumulates of each unit's sites."""
-    macs: dict[Site, int] = {}
-
-    def note(site: Site, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        macs[site] = site.macs(inputs, output)
-
-    handles = [site.module.register_forward_hook(partial(note, site)) for site in sites]
-    shapes = [sample.shape]
-    with evaluation_mode(model), torch.no_grad():
-        for unit in units:
-            for module in unit:
-                sample = module(sample)
-            shapes.append(sample.shape)
-    for handle in handles:
-        handle.remove()
-    work = [
-        sum(macs[site] for site in sites if any(site.module in set(one.modules()) for one in unit)) for unit in units
-    ]
-    return shapes, work

@@ -58,6 +58,7 @@ class _Window:
     here: dict[Action, Tensor] = field(default_factory=dict)
 
 
+@dataclass
 class Worker:
     """Does the actions of the device number `world.rank`: forwards, backwards and updates of the stages placed on it.
 
@@ -65,36 +66,26 @@ class Worker:
     refusals; `busy` is the time spent working, not waiting, in seconds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        trainer: Trainer,
-        stages: Sequence[ModelStage],
-        placement: Placement,
-        *,
-        micro_batches: int,
-        task: Task,
-        rate: Rate,
-        world: World,
-    ) -> None:
-        self.name = name
-        self.trainer = trainer
-        self.stages = stages
-        self.placement = placement
-        self.micro_batches = micro_batches
-        self.task = task
-        self.rate = rate
-        self.world = world
-        self.busy = 0.0
-        self.refused = 0
+    pipeline: str
+    trainer: Trainer
+    stages: Sequence[ModelStage]
+    placement: Placement
+    micro_batches: int
+    task: Task
+    rate: Rate
+    world: World
+    busy: float = 0.0
+    refused: int = 0
+
+    def __post_init__(self) -> None:
         self._updated: set[int] = set()
-        self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
+        self.learners = [source for source in self.trainer.sources.values() if isinstance(source, LearnedSource)]
         for source in self.learners:
             source.learner.on_gradients = self._add_up_predictor
 
     def train(self, plans: Sequence[Plan], samples: Sequence[tuple[Tensor, Tensor]]) -> list[BatchSums]:
         """Train the coming batches with `samples` (inputs and targets), each under its plan; the trainer does not advance."""
-        order = ordered(self.name, self.world.size, self.micro_batches, tuple(plan.hold_rest for plan in plans))
+        order = ordered(self.pipeline, self.world.size, self.micro_batches, tuple(plan.hold_rest for plan in plans))
         state = _Window(plans, samples, [BatchSums() for _ in plans])
         actions = order.program.devices[self.world.rank]
         before = time.perf_counter()
@@ -170,13 +161,13 @@ class Worker:
         self._exchange(stages, with_gradients=not plan.hold_rest)
         start = time.perf_counter()
         sites = [site for one in stages for site in self.stages[one].sites]
-        at, optimizer = self.trainer.at, self.trainer.optimizer
+        at = self.trainer.at
         self.rate.before_batch(self.trainer.done + batch)
         update = Batch(self.trainer.setup, plan, Step(at.epoch, at.batch + batch), sites=sites)
         update.complete(self._all_agree)
         update.step()
         self.refused += update.guarded
-        optimizer.zero_grad(set_to_none=True)
+        self.trainer.optimizer.zero_grad(set_to_none=True)
         for source in self.learners:
             source.drop(sites)
         self.busy += time.perf_counter() - start

@@ -38,7 +38,7 @@ def attach(
 
     `batches` is the length of the run if its last epoch is not whole. `schedule` is a `Schedule` or its text form (see
     `adagp.schedules.text`); `warmup` goes with the text form. `sources` gives ready-made sources by the names that the
-    schedule uses; the others are made with their defaults. `exclude` are name patterns of layers that shall not be
+    schedule uses; the others are made with their defaults. `exclude` are name patterns of layers that are not to be
     predicted. `sample` is a batch of inputs, on the model's device, for a trial
     forward pass: schedules that cut the model in two need it, and what does not fit the layers' output sizes is then
     refused here. Attach after the model has been moved to its device. `compile=True` compiles the model in place with torch's
@@ -46,11 +46,11 @@ def attach(
     """
     if epochs < 1 or batches_per_epoch < 1:
         raise OptionError(
-            f"a run needs at least 1 epoch and 1 batch an epoch; got {epochs} epochs, {batches_per_epoch} batches."
+            f"a run needs at least 1 epoch and 1 batch per epoch; got {epochs} epochs, {batches_per_epoch} batches."
         )
     if batches is not None and not 0 <= epochs * batches_per_epoch - batches < batches_per_epoch:
         raise OptionError(
-            f"{batches} batches do not end in epoch {epochs} of a run with {batches_per_epoch} batches an epoch."
+            f"{batches} batches do not end in epoch {epochs} of a run with {batches_per_epoch} batches per epoch."
         )
     if isinstance(schedule, str):
         schedule = parse_schedule(schedule, epochs, warmup)

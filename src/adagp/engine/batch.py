@@ -73,7 +73,7 @@ class Batch:
         self.plan = plan
         self.phase = plan.phase
         self.guarded = False
-        self._loss: Tensor | None = None
+        self.loss: Tensor | None = None
         self._error_seen = False
         self._has_gradients = False
         self._stepped = False
@@ -112,7 +112,7 @@ class Batch:
 
     @property
     def idle(self) -> list[nn.Parameter]:
-        """The parameters for which autograd shall compute nothing."""
+        """The parameters for which autograd computes nothing."""
         replaced = [site.weight for sites in self._served.values() for site in sites]
         return replaced + [one.parameter for one in self._setup.survey.rest if self.plan.holds(one.name)]
 
@@ -120,7 +120,7 @@ class Batch:
     def report(self) -> Report:
         """What a schedule that adapts may know of the batch, once it is over."""
         cosine, norm_ratio = self._agreement or (None, None)
-        loss = None if self._loss is None else self._loss.item()
+        loss = None if self.loss is None else self.loss.item()
         return Report(self.context.step, self.phase, loss, cosine, norm_ratio, self.guarded)
 
     def backward(self, loss: Tensor | None = None, *, more: bool = False) -> None:
@@ -141,7 +141,7 @@ class Batch:
     def differentiate(self, loss: Tensor | None) -> None:
         """Run autograd, if this batch needs it: to the parameters that need it, or to the model's output alone."""
         if loss is not None:
-            self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+            self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
         if self.skipped or not self.needs_loss:
             return
         if loss is None:
@@ -241,7 +241,7 @@ class Batch:
         sizes: list[Tensor] = []
         for name, sites in self._served.items():
             source = setup.sources[name]
-            given = source.give(sites)
+            given = [(site, one) for site, one in zip(sites, source.produce(sites), strict=True) if one is not None]
             pairs += given
             if given:
                 sizes.append(source.sizes([one for _, one in given]))

@@ -26,6 +26,6 @@ def _require_compiler() -> None:
     names = [named] if named else ["g++", "clang++"]
     if not any(shutil.which(name) for name in names):
         raise OptionError(
-            f"compiling a model for the processor needs a C++ compiler; {' and '.join(names)} cannot be found. "
+            f"compiling a model for the CPU needs a C++ compiler; {' and '.join(names)} cannot be found. "
             "Install one, name it in the environment variable CXX, or do not compile."
         )

@@ -1,4 +1,4 @@
-"""The guard: predictions that would wreck the model are not applied."""
+"""The guard: predictions that would damage the model are not applied."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

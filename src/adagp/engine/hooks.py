@@ -49,7 +49,7 @@ class ModelHooks:
             self._listeners = before
 
     def suspended(self) -> AbstractContextManager[None]:
-        """Call nobody inside the context: a backward pass may run forwards again (activation checkpointing)."""
+        """Call no listeners inside the context: a backward pass may run forwards again (activation checkpointing)."""
         return self.active(NO_LISTENERS)
 
     def remove(self) -> None:

@@ -33,11 +33,11 @@ class QualityMeter:
     `learners` are the names of the sources that learn: each one's predictions are compared on their own.
     """
 
-    def __init__(self, sites: Sequence[Site], interval: int, learners: Sequence[str] = ("",)) -> None:
+    def __init__(self, sites: Sequence[Site], interval: int, learners: Sequence[str] = ()) -> None:
         if interval < 0:
             raise OptionError(f"the metrics interval is {interval}; it must be 0 (never) or more.")
         self.interval = interval
-        self.learners = list(learners)
+        self.learners = list(learners) or [""]
         self._sites = sites
         self._batches = 0
         self._previous: dict[int, Tensor] = {}

@@ -13,7 +13,7 @@ from adagp.sites import Survey, survey
 
 @dataclass(frozen=True)
 class Validation:
-    """The findings of `validate`. `problems` must be mended before training; `notes` are worth knowing."""
+    """The findings of `validate`. `problems` must be fixed before training; `notes` are worth knowing."""
 
     survey: Survey
     problems: tuple[str, ...]
@@ -51,7 +51,7 @@ def _problems(model: nn.Module, optimizer: torch.optim.Optimizer, found: Survey)
     problems = []
     if _needs_closure(optimizer):
         problems.append(
-            f"{type(optimizer).__name__} calls a closure several times a step, each with a loss and a backward pass; "
+            f"{type(optimizer).__name__} calls a closure several times per step, each with a loss and a backward pass; "
             "a GP batch has neither. Use an optimizer whose step() needs no closure."
         )
     if not found.sites:

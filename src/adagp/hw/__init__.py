@@ -9,7 +9,7 @@ from adagp.hw.predictor import PredictorShape
 from adagp.hw.product import Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
 from adagp.hw.runs import Run, replayed_run, scheduled_run
-from adagp.hw.simulate import Outcome, Simulation, simulate
+from adagp.hw.simulate import DesignOutcome, Simulation, simulate
 from adagp.hw.stages import Stage, stages
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload, load_workload
 
@@ -24,13 +24,13 @@ __all__ = [
     "Cost",
     "Dataflow",
     "Design",
+    "DesignOutcome",
     "Elementwise",
     "Energy",
     "EnergyModel",
     "Layer",
     "Linear",
     "Operation",
-    "Outcome",
     "PredictorShape",
     "Product",
     "Run",

@@ -4,7 +4,7 @@ from typing import Any
 
 from adagp.hw.designs import DESIGNS
 from adagp.hw.product import Cost
-from adagp.hw.simulate import Outcome, Simulation, predictor_weights
+from adagp.hw.simulate import DesignOutcome, Simulation, predictor_weights
 from adagp.hw.stages import Stage
 
 
@@ -29,7 +29,7 @@ def simulation_report(simulation: Simulation, per_layer: bool = False) -> dict[s
     return report
 
 
-def _design(simulation: Simulation, name: str, outcome: Outcome) -> dict[str, Any]:
+def _design(simulation: Simulation, name: str, outcome: DesignOutcome) -> dict[str, Any]:
     energy = outcome.energy
     return {
         "cycles": outcome.cost.cycles,

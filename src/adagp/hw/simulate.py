@@ -18,7 +18,7 @@ from adagp.plan import BACKPROP_ALL, Phase
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DesignOutcome:
     """A design's whole run: `by_layer[i][phase]` is the cost of stage `i` in all batches of a phase."""
 
     array: Array
@@ -37,10 +37,10 @@ class Simulation:
     accelerator: Accelerator
     run: Run
     stages: tuple[Stage, ...]
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, DesignOutcome]
 
     @property
-    def baseline(self) -> Outcome:
+    def baseline(self) -> DesignOutcome:
         """The outcome that the others are compared with."""
         return self.outcomes["baseline"]
 
@@ -100,7 +100,7 @@ class _Work:
         self.backprop = [(everything, Counter({Phase.BP: run.batches}))]
 
 
-def _best(work: _Work, design: Design) -> Outcome:
+def _best(work: _Work, design: Design) -> DesignOutcome:
     """Return the design's outcome, on the quickest of the arrays that it may have."""
     if design.array_factor == 1.0:
         return _outcome(work, design)
@@ -109,7 +109,7 @@ def _best(work: _Work, design: Design) -> Outcome:
     return min((_outcome(other, design) for other in others), key=lambda outcome: outcome.cost.cycles)
 
 
-def _outcome(work: _Work, design: Design) -> Outcome:
+def _outcome(work: _Work, design: Design) -> DesignOutcome:
     accelerator = work.accelerator
     by_layer: list[dict[Phase, Cost]] = [{} for _ in work.stages]
     for batch, phases in work.scheduled if design.predicts else work.backprop:
@@ -121,7 +121,7 @@ def _outcome(work: _Work, design: Design) -> Outcome:
     cost = total(by_phase.values())
     weights = predictor_weights(work.workload, accelerator) if design.predictor_memory else 0
     energy = accelerator.energy_model(weights).energy(cost)
-    return Outcome(accelerator.array, cost, energy, cost.cycles / accelerator.clock_hz, by_phase, tuple(by_layer))
+    return DesignOutcome(accelerator.array, cost, energy, cost.cycles / accelerator.clock_hz, by_phase, tuple(by_layer))
 
 
 def predictor_weights(workload: Workload, accelerator: Accelerator) -> int:

@@ -27,7 +27,7 @@ _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
-class SiteRows:
+class RowBlock:
     """The rows `start` to `stop` of a batch, which belong to one site: `width` numbers each, `taps` apart (see `layout`).
 
     A squared error counts `share` times in the loss.
@@ -40,7 +40,7 @@ class SiteRows:
     share: float
 
 
-def parts_of(sizes: Sequence[tuple[int, int, int]], weights: Sequence[float] | None = None) -> list[SiteRows]:
+def parts_of(sizes: Sequence[tuple[int, int, int]], weights: Sequence[float] | None = None) -> list[RowBlock]:
     """Return the parts of sites with `(rows, width, taps)`, one after the other.
 
     The loss has the mean over each part, times its weight, which is 1 if none is given.
@@ -48,7 +48,7 @@ def parts_of(sizes: Sequence[tuple[int, int, int]], weights: Sequence[float] | N
     parts, start = [], 0
     for place, (rows, width, taps) in enumerate(sizes):
         weight = 1.0 if weights is None else weights[place]
-        parts.append(SiteRows(start, start + rows, width, taps, weight / (rows * width)))
+        parts.append(RowBlock(start, start + rows, width, taps, weight / (rows * width)))
         start += rows
     return parts
 
@@ -66,7 +66,7 @@ class ClosedForm:
 
     @torch.no_grad()
     def predict(
-        self, summaries: Sequence[Tensor], context: Tensor | None, parts: Sequence[SiteRows], results: Sequence[Tensor]
+        self, summaries: Sequence[Tensor], context: Tensor | None, parts: Sequence[RowBlock], results: Sequence[Tensor]
     ) -> Tensor:
         """Write the gradient rows of each part into its `results`, `(rows, width)` in the order that its memory has.
 
@@ -85,7 +85,7 @@ class ClosedForm:
         self,
         summaries: Sequence[Tensor],
         context: Tensor | None,
-        parts: Sequence[SiteRows],
+        parts: Sequence[RowBlock],
         truths: Sequence[Tensor],
         norms: Tensor,
         scales: Sequence[float] | None = None,
@@ -226,7 +226,7 @@ def _version(network: PredictorNetwork) -> tuple[int, ...]:
     return weight._version, bias._version, weight.data_ptr(), bias.data_ptr()
 
 
-def _square(layer: _Layer, seen: Tensor, part: SiteRows, result: Tensor) -> Tensor:
+def _square(layer: _Layer, seen: Tensor, part: RowBlock, result: Tensor) -> Tensor:
     """Return the sum of squares of a part's result, which is read only where that is less work than doing without.
 
     Other devices than the CPU read fast, and not all have double precision.
@@ -243,7 +243,7 @@ def _add_product(sums: dict[_Key, Tensor], key: _Key, one: Tensor, other: Tensor
         sums[key] = (one @ other).mul_(share)
 
 
-def _alike(parts: Sequence[SiteRows]) -> Iterator[tuple[int, float, slice]]:
+def _alike(parts: Sequence[RowBlock]) -> Iterator[tuple[int, float, slice]]:
     """Return width, share of a number in the loss, and rows of neighbouring parts in which these two are the same."""
     for (width, share), group in groupby(parts, key=lambda part: (part.width, part.share)):
         together = list(group)

@@ -97,7 +97,7 @@ class Source(ABC):
         """Prepare for a batch."""
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:  # noqa: B027
-        """See one forward call of `site`. Keep something small: activations are freed as the forward pass goes on.
+        """See one forward call of `site`. Keep something small: activations are freed as the forward pass continues.
 
         A tensor that is returned takes the place of the output; it must have the same values.
         """
@@ -112,10 +112,6 @@ class Source(ABC):
         The tensors become the weights' `.grad`: the optimizer, or clipping, may change them in place. So return new memory,
         or memory that the next batch overwrites; never a tensor whose values are used again. The engine makes no copy.
         """
-
-    def give(self, sites: Sequence[Site]) -> list[tuple[Site, Tensor]]:
-        """Return the sites that were called, each with the gradient that it gets."""
-        return [(site, one) for site, one in zip(sites, self.produce(sites), strict=True) if one is not None]
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the norms of the gradients that it has just given.
@@ -137,7 +133,7 @@ class Source(ABC):
         """Take note that an epoch is over."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to go on exactly, as tensors and plain values."""
+        """Return all that is needed to continue exactly, as tensors and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027

@@ -41,7 +41,7 @@ class News:
 
 
 class Observer(Protocol):
-    """Somebody who watches a run go by."""
+    """Something that follows a run."""
 
     def on_batch(self, news: News) -> None:
         """Take note of a batch."""
@@ -164,7 +164,7 @@ class Loop:
             before = time.perf_counter()
 
     def _stops(self) -> bool:
-        """Tell whether the run shall stop after this batch."""
+        """Tell whether the run is to stop after this batch."""
         return self._stop()
 
     def _is_due(self) -> bool:

@@ -4,7 +4,7 @@ from math import cos, pi
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from adagp.sources.support.learner import plain_state
 
@@ -27,14 +27,15 @@ class Rate:
 
 
 class EpochRate(Rate):
-    """The rate of one of torch's schedulers, which moves by epochs."""
+    """The rate of one of torch's schedulers, which moves by epochs; with `by_loss`, of one that is told the loss."""
 
-    def __init__(self, scheduler: LRScheduler) -> None:
+    def __init__(self, scheduler: LRScheduler, *, by_loss: bool = False) -> None:
         self.scheduler = scheduler
+        self.by_loss = by_loss
 
     def after_epoch(self, loss: float) -> None:
         """Step the scheduler."""
-        self.scheduler.step()
+        self.scheduler.step(*([loss] if self.by_loss else []))  # type: ignore[arg-type]  # the stubs have no loss
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state."""
@@ -43,16 +44,6 @@ class EpochRate(Rate):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self.scheduler.load_state_dict(state)
-
-
-class PlateauRate(EpochRate):
-    """The rate of ReduceLROnPlateau: it falls when the training loss no longer does."""
-
-    scheduler: ReduceLROnPlateau
-
-    def after_epoch(self, loss: float) -> None:
-        """Step the scheduler with the loss."""
-        self.scheduler.step(loss)
 
 
 class BatchRate(Rate):

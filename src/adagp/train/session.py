@@ -31,13 +31,13 @@ from adagp.tasks.build import build_task
 from adagp.train.checkpoint import save_weights
 from adagp.train.loop import Loop, Observer, to_device
 from adagp.train.memory import peak_memory
-from adagp.train.rates import CURVES, BatchRate, EpochRate, PlateauRate, Rate
+from adagp.train.rates import CURVES, BatchRate, EpochRate, Rate
 
 
 class Session:
     """One run: everything is built and checked on construction, before any file is written; `run` does the work.
 
-    `task` is the run's, if somebody has it already.
+    `task` is the run's, if the caller has it already.
     """
 
     quiet = False
@@ -83,9 +83,17 @@ class Session:
 
     def resume(self, path: Path) -> Loop:
         """Return the loop of the run in `path`, where it was left."""
-        loop = self._loop(RunFolder.claim(path))
-        loop.resume()
+        loop = self._loop(self.claim_folder(path))
+        try:
+            loop.resume()
+        except BaseException:
+            loop.folder.release()
+            raise
         return loop
+
+    def claim_folder(self, path: Path) -> RunFolder:
+        """Return the folder of a run to be continued, locked for this process."""
+        return RunFolder.claim(path)
 
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
         """Train to the end and return the summary; None if stopped before."""
@@ -144,7 +152,7 @@ def build_rate(config: TrainConfig, optimizer: torch.optim.Optimizer, batches_pe
     """Return how the model's learning rate changes."""
     if config.lr_scheduler == "plateau":
         factor, patience = config.declaration.plateau
-        return PlateauRate(ReduceLROnPlateau(optimizer, factor=factor, patience=patience))
+        return EpochRate(ReduceLROnPlateau(optimizer, factor=factor, patience=patience), by_loss=True)
     if config.lr_scheduler == "multistep":
         return EpochRate(MultiStepLR(optimizer, list(milestones(config.epochs))))
     if config.lr_scheduler in CURVES:

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard while a run goes on. Steps are batches since the run began, for batches and epochs alike."""
+"""Scalars for TensorBoard during a run. Steps are batches since the run began, for batches and epochs alike."""
 
 import importlib.util
 from collections.abc import Iterator

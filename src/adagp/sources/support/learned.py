@@ -139,9 +139,7 @@ class LearnedSource(TrainedSource):
 
     def forget(self) -> None:
         """Drop the summaries of this batch."""
-        self._waiting.clear()
-        self._summaries.clear()
-        self._weights.clear()
+        self.drop([*self._waiting, *self._summaries])
 
     def _pool_waiting(self) -> None:
         for site, (samples, weight) in self._waiting.items():
