@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "train": {"engine", "jobs", "run", "schedules", "sources", "tasks"},
     "hw": {"schedules"},
     "pipe": {"hw", "schedules"},
-    "distributed": {"engine", "modes", "pipe", "predictor", "run", "sites", "sources", "tasks", "train"},
+    "distributed": {"engine", "jobs", "modes", "pipe", "predictor", "run", "sites", "sources", "tasks", "train"},
     "trace": {"hw", "models", "modes"},
     "workloads": {"data", "hw", "models", "trace"},
     "model_table": {"models", "predictor", "sites"},

@@ -109,7 +109,7 @@ class ParallelLoop(Loop):
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate in the first process; the others' figures are not used."""
-        return super()._evaluate() if self.world.rank == 0 else {"loss": nan, self.task.metric.name: nan}
+        return self.world.wait_for_first(super()._evaluate, {"loss": nan, self.task.metric.name: nan})
 
     def _extra(self) -> dict[str, Any]:
         """Return the bytes that all processes sent, by phase and kind."""

@@ -9,7 +9,7 @@ import torch
 from adagp.distributed.data_parallel import DataLoop
 from adagp.distributed.loop import ParallelLoop, ReadOnlyFolder
 from adagp.distributed.pipeline import PipelineLoop, assign_stages
-from adagp.distributed.processes import World
+from adagp.distributed.processes import TIMEOUT, World
 from adagp.errors import OptionError, RunError
 from adagp.methods import METHODS
 from adagp.run.config import TrainConfig
@@ -22,7 +22,7 @@ from adagp.train.session import Session, resume_words
 class ParallelSession(Session):
     """One run in several processes. Each builds the same model from the same seed; the first one keeps the folder."""
 
-    def __init__(self, config: TrainConfig, **place: Any) -> None:
+    def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **place: Any) -> None:
         self.kind, _, self.pipeline = config.parallel.partition(":")
         if self.kind not in config.declaration.parallel:
             able = [name for name in METHODS if self.kind in METHODS[name].parallel]
@@ -31,7 +31,7 @@ class ParallelSession(Session):
             )
         if config.compile:
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
-        self.world = World.join(config.device)
+        self.world = World.join(config.device, timeout)
         self.quiet = self.world.rank > 0
         super().__init__(config, **place)
         if not isinstance(self.task, Classification):
@@ -72,13 +72,15 @@ class ParallelSession(Session):
         assert isinstance(loop, ParallelLoop)
         try:
             summary = super().run(loop, observer, stop)
+        except RunError:
+            raise
         except RuntimeError as error:
-            if "by peer" not in str(error):  # what gloo says of a closed connection
+            reason = self.world.explain(error)
+            if reason is None and "by peer" not in str(error):  # what gloo says of a closed connection
                 raise
-            raise RunError(
-                f"process {self.world.rank} has lost another process of the run: see what that one says. "
-                f"Continue from the last checkpoint: {resume_words(self.config, loop.folder.path)}"
-            ) from None
+            reason = reason or f"process {self.world.rank} has lost another process of the run: see what that one says."
+            words = resume_words(self.config, loop.folder.path)
+            raise RunError(f"{reason} Continue from the last checkpoint: {words}") from None
         finally:
             loop.close()
         self.world.leave()
