@@ -67,9 +67,7 @@ def simulate(
     from_run: Annotated[
         Path | None, option("Replay the phases that a training run recorded.", panel=_RUN, unset="none")
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that the folder of --from-run names.", rich_help_panel=_RUN)
-    ] = False,
+    trust: Annotated[bool, switch("--trust", "Run the code that the folder of --from-run names.", panel=_RUN)] = False,
     design: Annotated[str, option("all, or names separated by commas.", panel=_HARDWARE)] = "all",
     dataflow: Annotated[str, option("ws, os, is, rs, or a plugin's.", panel=_HARDWARE)] = "ws",
     array: Annotated[str, option("PEs, ROWSxCOLUMNS.", panel=_HARDWARE)] = "12x15",

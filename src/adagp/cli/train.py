@@ -9,7 +9,7 @@ import typer
 from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
 from adagp.run import RunFolder, TrainConfig
-from adagp.run.config import read_toml
+from adagp.run.config import PARALLEL, read_toml
 from adagp.run.folder import to_json, unused_path
 from adagp.run.origin import CODE
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from adagp.train.session import Session
 
 _RUN = "Run"
+LONGEST_TIMEOUT = 86_400
+"""Seconds of --timeout at most: a day."""
 
 
 def train(
@@ -34,9 +36,10 @@ def train(
     checkpoint_seconds: Annotated[
         float, option("Checkpoint at least this often, besides each epoch.", panel=_RUN)
     ] = 60.0,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that the folder of --resume names.", rich_help_panel=_RUN)
-    ] = False,
+    timeout: Annotated[
+        float, option("Seconds after which a silent process ends a parallel run.", panel=PARALLEL)
+    ] = 300.0,
+    trust: Annotated[bool, switch("--trust", "Run the code that the folder of --resume names.", panel=_RUN)] = False,
     tensorboard: Annotated[
         bool,
         switch("--tensorboard", "Scalars for TensorBoard in the run folder, as it goes.", panel=_RUN),
@@ -58,7 +61,10 @@ def train(
         from adagp.train.tensorboard import require_tensorboard
 
         require_tensorboard()
-    place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
+    if not 1 <= timeout <= LONGEST_TIMEOUT:
+        raise OptionError(f"--timeout is {timeout:g}; it must be 1 to {LONGEST_TIMEOUT} seconds.")
+    place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
+    place |= {"checkpoint_seconds": checkpoint_seconds, "timeout": timeout}
     if resume:
         session, loop = _resume(resume, given, place, trust)
     else:
@@ -88,7 +94,7 @@ def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
     if options.parallel == "none":
         from adagp.train.session import Session
 
-        return Session(options, **place)
+        return Session(options, **{name: value for name, value in place.items() if name != "timeout"})
     from adagp.distributed.session import ParallelSession
 
     return ParallelSession(options, **place)

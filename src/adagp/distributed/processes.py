@@ -4,6 +4,7 @@ import hashlib
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -144,10 +145,11 @@ class World:
     def _is_late(self, rank: int) -> bool:
         """Tell whether a process waits for somebody, too: then it is not the one that is waited for."""
         assert self.store is not None
-        try:
-            self.store.wait([f"late/{rank}"], timedelta(seconds=max(1.0, GRACE * self.timeout)))
-        except dist.DistStoreError:
-            return False
+        end = time.monotonic() + max(1.0, GRACE * self.timeout)
+        while not self.store.check([f"late/{rank}"]):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
         return True
 
     def _silence(self, ranks: Sequence[int]) -> str:
