@@ -48,7 +48,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "train": TRAIN,
     "force": (*TRAIN, "--seed", "1", "--force"),
     "compare": (*COMPARE, *TINY[:4], "--epochs", "1", "--warmup-batches", "1", "--out", "run"),
-    "reproduce": ("reproduce", "adagp-figure16", "--jobs", "1", "--out", "run"),
+    "reproduce": ("reproduce", "adagp-figure20", "--jobs", "1", "--out", "run"),
 }
 
 

@@ -90,7 +90,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copied(whole: Path) -> Path:
     """Return a fresh copy of the run."""
     shutil.rmtree("run", ignore_errors=True)
-    return shutil.copytree(whole, "run")
+    return Path(shutil.copytree(whole, "run"))
 
 
 def ask_about(answer: Callable[..., tuple[int, str]], folder: Path) -> None:

@@ -272,12 +272,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     What a foreign folder has under the temporary name, a link elsewhere say, is removed and never written through.
     """
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
-    temporary.unlink(missing_ok=True)
-    with temporary.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write '{path}': {error.strerror or error}.") from None
     _sync_folder(path.parent)
 
 
