@@ -1,4 +1,4 @@
-"""Run folders, data and workloads that anybody may have written: every command answers with 0 or with 2 and a sentence."""
+"""Run folders and data that anybody may have written: every command answers with 0 or with 2 and a sentence."""
 
 import io
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 LONGEST = 30
 """Seconds that a command may take."""
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -172,10 +172,7 @@ def header(shape: str, kind: str = "|u1") -> bytes:
 @given(
     st.dictionaries(
         st.sampled_from(["x_train", "y_train", "x_test", "y_test", "class_names"]),
-        st.binary(max_size=60)
-        | st.sampled_from(
-            [header("(20000000000,)"), header("(1000000000000000, 8, 8)"), header("(-1,)"), header("()", "|O")]
-        ),
+        st.binary(max_size=60) | st.sampled_from([header("(-1,)"), header("()", "|O"), header("(9,)", "<i8")]),
         min_size=1,
     )
 )
@@ -190,27 +187,3 @@ def test_data_sets(answer: Any, parts: dict[str, bytes]) -> None:
             archive.writestr(f"{name}.npy", parts.get(name, buffer.getvalue()))
     words = ("--width", "0.25", "--batch-size", "20", "--epochs", "1", "--method", "bp", "--threads", "1", "--force")
     answer("train", "--dataset", "data.npz", *words, "--out", "trained")
-
-
-WORKLOAD: dict[str, Any] = {
-    "format": "adagp-workload",
-    "version": 1,
-    "name": "small",
-    "layers": [
-        {"kind": "linear", "name": "fc", "rows": 1, "in_features": 8, "out_features": 4},
-        {"kind": "elementwise", "name": "relu", "operation": "relu", "input_words": 4, "output_words": 4},
-    ],
-}
-
-
-@few
-@given(st.sampled_from(["format", "version", "name", "layers", "0", "1"]), st.text(max_size=5), JSON_VALUES)
-def test_workloads(answer: Any, place: str, name: str, value: Any) -> None:
-    document = json.loads(json.dumps(WORKLOAD))
-    if place.isdigit():
-        layer = document["layers"][int(place)]
-        layer[sorted(layer)[len(name) % len(layer)]] = value
-    else:
-        document[place] = value
-    Path("workload.json").write_text(json.dumps(document))
-    answer("simulate", "workload.json")
