@@ -37,5 +37,5 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[detect,dev,models,plot,report,tensorboard,text]'
+		-e '.[detect,dev,hf,mlflow,models,onnx,plot,report,tensorboard,text,wandb]'
 	touch $@

@@ -16,41 +16,7 @@ import tempfile
 from pathlib import Path
 
 from adagp.hw import Accelerator, Array, Convolution, Product, array_cost
-
-CONFIG = """[general]
-run_name = check
-[architecture_presets]
-ArrayHeight = {rows}
-ArrayWidth = {columns}
-IfmapSramSzkB = 1024
-FilterSramSzkB = 1024
-OfmapSramSzkB = 1024
-IfmapOffset = 0
-FilterOffset = 10000000
-OfmapOffset = 20000000
-Dataflow = {dataflow}
-Bandwidth = 100
-ReadRequestBuffer = 32
-WriteRequestBuffer = 32
-[layout]
-IfmapCustomLayout = False
-IfmapSRAMBankBandwidth = 10
-IfmapSRAMBankNum = 10
-IfmapSRAMBankPort = 2
-FilterCustomLayout = False
-FilterSRAMBankBandwidth = 10
-FilterSRAMBankNum = 10
-FilterSRAMBankPort = 2
-[sparsity]
-SparsitySupport = false
-SparseRep = ellpack_block
-OptimizedMapping = false
-BlockSize = 8
-RandomNumberGeneratorSeed = 40
-[run_presets]
-InterfaceBandwidth = CALC
-UseRamulatorTrace = False
-"""
+from adagp.hw.export.scale_sim import CONVOLUTION_HEADER, GEMM_HEADER, configuration, convolution_row
 
 
 def convolution(draw: random.Random, index: int) -> Convolution:
@@ -64,18 +30,11 @@ def convolution(draw: random.Random, index: int) -> Convolution:
     )
 
 
-def as_row(layer: Convolution) -> str:
-    """Return the layer as a line of SCALE-Sim's topology file."""
-    sizes = (*layer.input_size, *layer.kernel, layer.in_channels, layer.out_channels, layer.stride[0])
-    return f"{layer.name}, {', '.join(map(str, sizes))},"
-
-
 def scale_sim_cycles(python: str, array: Array, dataflow: str, header: str, rows: list[str], kind: str) -> list[int]:
     """Return SCALE-Sim's compute cycles of each row."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        settings = CONFIG.format(rows=array.rows, columns=array.columns, dataflow=dataflow)
-        (folder / "check.cfg").write_text(settings)
+        (folder / "check.cfg").write_text(configuration(array, dataflow))
         (folder / "layers.csv").write_text("\n".join([header, *rows]) + "\n")
         (folder / "layout.csv").write_text("")
         options = ["-c", "check.cfg", "-t", "layers.csv", "-l", "layout.csv", "-p", "out", "-i", kind, "-s", "N"]
@@ -106,11 +65,11 @@ def main() -> None:
         products = [
             Product(draw.randint(1, 90), draw.randint(1, 90), draw.randint(1, 90)) for _ in range(options.layers)
         ]
-        header = "Layer, H, W, R, S, C, M, Stride,"
         gemms = [f"gemm{index}, {p.rows}, {p.columns}, {p.depth}," for index, p in enumerate(products)]
         for dataflow in ("ws", "os", "is"):
-            theirs = scale_sim_cycles(options.python, array, dataflow, header, list(map(as_row, layers)), "conv")
-            theirs += scale_sim_cycles(options.python, array, dataflow, "Layer, M, N, K,", gemms, "gemm")
+            rows = [convolution_row(layer.name, layer) for layer in layers]
+            theirs = scale_sim_cycles(options.python, array, dataflow, CONVOLUTION_HEADER, rows, "conv")
+            theirs += scale_sim_cycles(options.python, array, dataflow, GEMM_HEADER, gemms, "gemm")
             asked = [layer.product(1) for layer in layers] + products
             for product, cycles in zip(asked, theirs, strict=True):
                 ours = array_cost(dataflow, product, array).cycles

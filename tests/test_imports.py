@@ -12,7 +12,18 @@ import pytest
 import adagp
 
 ROOT = Path(adagp.__file__).parent
-HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "jinja2", "vl_convert")
+HEAVY = (
+    "torch",
+    "torchvision",
+    "timm",
+    "matplotlib",
+    "tensorboard",
+    "jinja2",
+    "vl_convert",
+    "transformers",
+    "wandb",
+    "mlflow",
+)
 
 FOUNDATION = {"errors", "registry", "plan", "statistics", "options", "references", "methods", "plugins", "_version"}
 """May be imported from everywhere."""
@@ -34,17 +45,20 @@ ALLOWED: dict[str, set[str]] = {
     "sites": {"predictor"},
     "sources": {"allocator", "predictor", "sites"},
     "run": {"pipe", "schedules"},
+    "loggers": set(),
     "models": {"modes"},
     "data": {"models"},
     "detection": {"data"},
     "tasks": {"data", "detection", "models", "modes", "run"},
     "engine": {"modes", "predictor", "schedules", "sites", "sources"},
     "jobs": {"allocator"},
-    "train": {"engine", "jobs", "run", "schedules", "sources", "tasks"},
+    "train": {"engine", "jobs", "loggers", "run", "schedules", "sources", "tasks"},
     "hw": {"schedules"},
     "pipe": {"hw", "schedules"},
     "distributed": {"engine", "jobs", "modes", "pipe", "predictor", "run", "sites", "sources", "tasks", "train"},
-    "trace": {"hw", "models", "modes"},
+    "weight_uses": set(),
+    "trace": {"hw", "models", "modes", "weight_uses"},
+    "importers": {"hw", "trace"},
     "workloads": {"data", "hw", "models", "trace"},
     "model_table": {"models", "predictor", "sites"},
     "figures": {"hw", "pipe", "run"},
@@ -154,6 +168,13 @@ def test_only_one_module_names_torchvision_and_timm() -> None:
         if {name.split(".")[0] for name in imports(module, everywhere=True)} & {"torchvision", "timm"}
     }
     assert named <= {"adagp.models.vision"}
+
+
+def test_only_one_module_names_transformers() -> None:
+    named = {
+        name for name in MODULES if "transformers" in {one.split(".")[0] for one in imports(name, everywhere=True)}
+    }
+    assert named <= {"adagp.models.huggingface"}
 
 
 def test_accelerator_model_and_training_never_meet() -> None:

@@ -132,7 +132,7 @@ def test_shared_weights_and_weights_on_the_left_are_recognised() -> None:
 
     right, left = trace(Tied(), (torch.zeros(2, 5, dtype=torch.long),)).array_layers
     assert right == Linear("embedding", 5, 8, 50)
-    assert left == Linear("embedding", 5, 8, 50)
+    assert left == Linear("embedding", 5, 8, 50, shared_weights=400)
 
 
 def test_models_by_name_are_traced_without_weights() -> None:

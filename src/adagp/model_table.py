@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from adagp.models.example import build_example
+from adagp.models.example import build_example, task_of
 from adagp.models.measure import measure
-from adagp.models.registry import IMAGES, MODELS
+from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, MODELS, ModelInfo
+from adagp.models.tokens import BYTES
+from adagp.models.zoo import find_in_zoo
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import survey
 
-CLASSES = {IMAGES: 1000}
+CLASSES = {IMAGES: 1000, LANGUAGE: BYTES}
 """Classes of a described model by task, where they are not Pascal VOC's 20."""
 
 
@@ -50,8 +52,17 @@ def describe_models(
     return [_row(name, image, classes, width) for name in (MODELS if names is None else names)]
 
 
+def _info(name: str) -> ModelInfo:
+    """Return what is known of a model: of the table, of a library, or a function of the user's own."""
+    if ":" not in name:
+        return MODELS[name]
+    task, zoo = task_of(name), find_in_zoo(name)
+    image = (3, 224, 224) if task in (IMAGES, DETECTION) else None
+    return ModelInfo(name, task, name, "yours" if zoo is None else zoo.library, builder=name, image=image)
+
+
 def _row(name: str, image: tuple[int, ...] | None, classes: int | None, width: float) -> ModelRow:
-    info = MODELS[name]
+    info = _info(name)
     shape = None if info.image is None else image or info.image
     count = classes or CLASSES.get(info.task, 20)
     with torch.device("meta"):

@@ -3,11 +3,11 @@
 The model runs once forward with stand-ins for its parameters, buffers and inputs, in training mode and with gradients
 recorded, while every operation that reaches the dispatcher is watched. So it works for any module, whatever its
 forward does, and the user's model is left as it was: parameters, buffers and mode. A weight is recognised by its
-storage, which views and chunks share; the layer is named after the module that owns it. Whether a layer needs an
-input gradient is what autograd says of its input.
+elements (see `adagp.weight_uses`); the layer is named after the module that owns it. Whether a layer needs an input
+gradient is what autograd says of its input.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -20,6 +20,7 @@ from adagp.errors import ModelError
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
 from adagp.models.example import build_example
 from adagp.modes import training_mode
+from adagp.weight_uses import Elements, WeightUses
 
 aten = torch.ops.aten
 BATCH = 2
@@ -35,7 +36,7 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
     token indices, whose batch is `batch`. Only their shapes and types matter.
     """
     label = name or type(model).__name__
-    watcher = _Watcher(model, batch)
+    watcher = Watcher([*model.named_parameters(), *model.named_buffers()], batch)
     try:
         with torch.enable_grad(), training_mode(model), watcher, watcher.named_calls(model):
             torch.func.functional_call(model, watcher.stand_ins, _stand_in_inputs(inputs, batch))
@@ -47,29 +48,39 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
 
 
 def trace_model(
-    name: str, *, classes: int, image: tuple[int, ...] | None = None, width: float = 1.0, batch: int = BATCH
+    name: str,
+    *,
+    classes: int,
+    image: tuple[int, ...] | None = None,
+    width: float = 1.0,
+    batch: int = BATCH,
+    task: str | None = None,
+    length: int | None = None,
 ) -> Workload:
     """Build a model of any task by its name (see `adagp.models.example`) without allocating weights, and trace it."""
     with torch.device("meta"), _NoValues():  # type: ignore[no-untyped-call]
-        example = build_example(name, classes=classes, image=image, width=width, batch=batch)
+        example = build_example(name, classes=classes, image=image, width=width, batch=batch, task=task, length=length)
     return trace(example.model, example.inputs, name, batch)
 
 
-class _Watcher(TorchDispatchMode):
-    """Turns each operation into a layer."""
+class Watcher(TorchDispatchMode):
+    """Turns each operation into a layer; `stand_ins` are to be used for the parameters and buffers of a model."""
 
-    def __init__(self, model: nn.Module, batch: int) -> None:
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]], batch: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.batch = batch
         self.layers: list[Layer] = []
         self.stand_ins: dict[str, Tensor] = {}
-        self.owners: dict[int, tuple[str, bool]] = {}
+        self.weights = WeightUses()
         self.operation = "the first operation"
         self.calls: list[str] = []
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        for name, tensor in tensors:
             stand_in = _like(tensor).requires_grad_(tensor.requires_grad)
             self.stand_ins[name] = stand_in
-            self.owners[_storage(stand_in)] = (name.rpartition(".")[0] or name, tensor.requires_grad)
+            module = (
+                name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
+            )
+            self.weights.add(stand_in, module or name, tensor.requires_grad)
 
     @property
     def module(self) -> str:
@@ -95,9 +106,11 @@ class _Watcher(TorchDispatchMode):
     def _leave(self) -> None:
         self.calls.pop()
 
-    def owner(self, tensor: Tensor) -> tuple[str, bool] | None:
-        """Return the module that owns `tensor` and whether it is trained; None for an activation."""
-        return self.owners.get(_storage(tensor))
+    def used(self, weight: Elements | None) -> tuple[str, bool, int]:
+        """Note a product with `weight`; return its module, whether it is trained, and how many elements were used before."""
+        if weight is None:
+            return self.module, False, 0
+        return weight.owner, weight.trainable, self.weights.use(weight)
 
     def per_sample(self, size: int, what: str) -> int:
         """Return `size` of the batch for one sample."""
@@ -115,21 +128,26 @@ class _Watcher(TorchDispatchMode):
         self.operation = str(func)
         known = _known_shapes(func, args)
         result = func(*args, **(kwargs or {})) if known is None else known
-        if not func.is_view:
+        if func.is_view:
+            return result
+        given = list(_tensors((*args, *(kwargs or {}).values())))
+        if given and all(self.weights.find(tensor) is not None for tensor in given):
+            self.weights.derive(func.overloadpacket.__name__, given, _tensors((result,)))
+        else:
             record = RULES.get(func.overloadpacket, _elementwise)
             record(self, func, args, result)
         return result
 
 
-Rule = Callable[[_Watcher, Any, tuple[Any, ...], Any], None]
+Rule = Callable[[Watcher, Any, tuple[Any, ...], Any], None]
 
 
-def _convolution(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _convolution(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     source, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
     dimensions = source.dim() - 2
     if dimensions > 2:
         raise ModelError(f"cannot trace module '{watcher.module}': a convolution of {dimensions} dimensions.")
-    name, trainable = watcher.owner(weight) or (watcher.module, False)
+    name, trainable, before = watcher.used(watcher.weights.find(weight))
     outputs, inputs = weight.shape[0], weight.shape[1] * groups
     if transposed:
         outputs, inputs = weight.shape[1] * groups, weight.shape[0]
@@ -138,43 +156,63 @@ def _convolution(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Te
             name,
             inputs,
             outputs,
-            _pair(weight.shape[2:]),
-            _pair(source.shape[2:]),
-            _pair(result.shape[2:]),
-            _pair(stride),
-            _pair(dilation),
+            pair(weight.shape[2:]),
+            pair(source.shape[2:]),
+            pair(result.shape[2:]),
+            pair(stride),
+            pair(dilation),
             groups,
             bool(transposed),
             trainable,
             source.requires_grad,
+            before,
         )
     )
 
 
-def _matrix_product(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
-    """A product of two matrices: a linear layer if one of them is a weight."""
-    left, right = args[1:3] if func.overloadpacket is aten.addmm else args[:2]
-    (rows, inputs), outputs = left.shape, right.shape[1]
-    owner, source = watcher.owner(right), left
-    if watcher.owner(left) is not None:  # a weight times columns of activations
-        rows, outputs = outputs, rows
-        owner, source = watcher.owner(left), right
-    rows = watcher.per_sample(rows, "the number of rows")
-    if owner is None:
-        needed = left.requires_grad or right.requires_grad
-        watcher.layers.append(Attention(watcher.module, 1, rows, inputs, outputs, needed))
-    else:
-        watcher.layers.append(Linear(owner[0], rows, inputs, outputs, owner[1], source.requires_grad))
+def _matrix_product(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    """A product of two matrices, or of one and a vector, which is a matrix of one column."""
+    left, right = args[1:3] if func.overloadpacket in (aten.addmm, aten.addmv) else args[:2]
+    _products(watcher, (left, right), 1, (left.shape[0], left.shape[1], right.numel() // left.shape[1]))
 
 
-def _batched_product(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _batched_product(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     left, right = args[1:3] if func.overloadpacket is aten.baddbmm else args[:2]
-    count = watcher.per_sample(left.shape[0], "the number of products")
-    needed = left.requires_grad or right.requires_grad
-    watcher.layers.append(Attention(watcher.module, count, left.shape[1], left.shape[2], right.shape[2], needed))
+    _products(watcher, (left, right), left.shape[0], (left.shape[1], left.shape[2], right.shape[2]))
 
 
-def _attention(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+def _products(watcher: Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
+    """`count` products side by side: linear layers if a factor has weights, else attention.
+
+    A matrix of weights that is repeated for several of the products serves them all.
+    """
+    rows, depth, columns = sizes
+    source, weight = factors[0], watcher.weights.find(factors[1])
+    if (
+        weight is None and (weight := watcher.weights.find(factors[0])) is not None
+    ):  # weights times columns of activations
+        rows, columns, source = columns, rows, factors[1]
+    groups = weight.count // (depth * columns) if weight is not None else 0
+    if weight is None or groups == 0 or count % groups:
+        _activations(watcher, factors, count, sizes)
+        return
+    rows = watcher.per_sample(rows * (count // groups), "the number of rows")
+    name, trainable, before = watcher.used(weight)
+    watcher.layers.append(Linear(name, rows, depth, columns, trainable, source.requires_grad, groups, before))
+
+
+def _activations(watcher: Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
+    """Products of activations; the batch is among the products or, where there is one, among its rows."""
+    rows, depth, columns = sizes
+    needed = any(factor.requires_grad for factor in factors)
+    if factors[0].dim() == 2:
+        rows = watcher.per_sample(rows, "the number of rows")
+    else:
+        count = watcher.per_sample(count, "the number of products")
+    watcher.layers.append(Attention(watcher.module, count, rows, depth, columns, needed))
+
+
+def _attention(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
     """Fused attention of (batch, heads, length, width): scores, then their use."""
     query, key, value = args[:3]
     heads = watcher.per_sample(prod(query.shape[:-2]), "the number of heads")
@@ -184,17 +222,18 @@ def _attention(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Any)
     watcher.layers.append(Attention(watcher.module, heads, length, keys, value.shape[-1], needed))
 
 
-def _linear(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _linear(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     """A linear layer that was not taken apart into a matrix product."""
     source, weight = args[:2]
-    name, trainable = watcher.owner(weight) or (watcher.module, False)
     rows = watcher.per_sample(source.numel() // source.shape[-1], "the number of rows")
-    watcher.layers.append(Linear(name, rows, weight.shape[1], weight.shape[0], trainable, source.requires_grad))
+    name, trainable, before = watcher.used(watcher.weights.find(weight))
+    needed = source.requires_grad
+    watcher.layers.append(Linear(name, rows, weight.shape[1], weight.shape[0], trainable, needed, 1, before))
 
 
-def _elementwise(watcher: _Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+def _elementwise(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
     """Anything else reads its activations and writes its result once; work on parameters and buffers alone is left out."""
-    activations = [tensor for tensor in _tensors(args) if watcher.owner(tensor) is None]
+    activations = [tensor for tensor in _tensors(args) if watcher.weights.find(tensor) is None]
     if not activations:
         return
     read = sum(tensor.numel() for tensor in activations) // watcher.batch
@@ -209,6 +248,8 @@ RULES: Mapping[Any, Rule] = {
     aten.addmm: _matrix_product,
     aten.bmm: _batched_product,
     aten.baddbmm: _batched_product,
+    aten.mv: _matrix_product,
+    aten.addmv: _matrix_product,
     aten.linear: _linear,
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     aten._scaled_dot_product_flash_attention: _attention,
@@ -265,10 +306,6 @@ def _like(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _tensors(values: Any) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
@@ -277,7 +314,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+def pair(sizes: Sequence[int]) -> tuple[int, int]:
     """Return two sizes; a 1-D convolution is one of height 1."""
     return (1, int(sizes[0])) if len(sizes) == 1 else (int(sizes[0]), int(sizes[1]))
 
@@ -288,7 +325,7 @@ def _stand_in_inputs(inputs: Inputs, batch: int) -> tuple[Tensor, ...]:
     return (torch.empty(batch, *(int(size) for size in inputs if isinstance(size, int)), device="meta"),)
 
 
-def _refusal(label: str, inputs: Inputs, watcher: _Watcher, error: Exception) -> ModelError:
+def _refusal(label: str, inputs: Inputs, watcher: Watcher, error: Exception) -> ModelError:
     place = f"module '{watcher.module}'" if watcher.module else "the model"
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "meta" in reason.lower() or isinstance(error, NotImplementedError):

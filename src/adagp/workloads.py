@@ -26,8 +26,16 @@ PAPER_MODELS = (
 """The thirteen CNNs of ADA-GP, in its order."""
 
 
-def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None, width: float = 1.0) -> Workload:
-    """Trace a model for a data set, or for images of another shape.
+def model_workload(
+    name: str,
+    dataset: str,
+    shape: tuple[int, ...] | None = None,
+    width: float = 1.0,
+    *,
+    classes: int | None = None,
+    length: int | None = None,
+) -> Workload:
+    """Trace a model for a data set, or for images of another shape, other classes or sequences of another length.
 
     Where a set's images vary in size, the model's usual size counts, if it is larger.
     """
@@ -38,13 +46,15 @@ def model_workload(name: str, dataset: str, shape: tuple[int, ...] | None = None
         image = usual if usual is not None and image is not None and usual[1] > image[1] else image
     from adagp.trace import trace_model
 
-    return trace_model(name, classes=info.classes, image=image, width=width)
+    classes = info.classes if classes is None else classes
+    return trace_model(name, classes=classes, image=image, width=width, task=info.task, length=length)
 
 
-def run_workload(name: str, dataset: str, image_size: int | None, width: float) -> Workload:
+def run_workload(name: str, dataset: str, image_size: int | None, width: float, length: int | None = None) -> Workload:
     """Trace a model as a training run has it: its images have the run's size; None is the data set's own."""
     shape = dataset_info(dataset).shape
-    return model_workload(name, dataset, (shape[0], image_size, image_size) if image_size else shape or None, width)
+    image = (shape[0], image_size, image_size) if image_size else shape or None
+    return model_workload(name, dataset, image, width, length=length)
 
 
 def dataset_info(name: str) -> "DatasetInfo":

@@ -85,7 +85,7 @@ def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -
         ),
         (
             ("--model", "vgg13", "--bandwidth", "0"),
-            "a link of 0 gigabytes a second carries nothing; give more than 0.",
+            "a link of 0 gigabytes per second carries nothing; give more than 0.",
         ),
         (
             ("--model", "vgg13", "--latency", "-2"),

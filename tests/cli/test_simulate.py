@@ -140,7 +140,13 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
         ),
         (["two_layer_cnn", "--epochs", "0"], "epochs is 0; it must be 1 or more."),
         (["two_layer_cnn", "--batch", "0"], "batch is 0; it must be 1 or more."),
-        ([], "name a model, package.module:function, a saved workload or a run folder."),
+        (
+            [],
+            (
+                "name a model, package.module:function, a saved workload (.json), an ONNX model (.onnx), a torch.export "
+                "program (.pt2), or a run folder."
+            ),
+        ),
         (["two_layer_cnn", "--plot", "x.doc"], "cannot plot to 'x.doc'; the name must end in .svg, .png, .pdf."),
     ],
 )

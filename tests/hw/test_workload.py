@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,8 @@ def test_json_reads_back_equal(tmp_path: Path) -> None:
         ),
         (
             '{"format": "adagp-workload", "version": 1, "name": "x", "layers": [{"kind": "linear", "colour": 1}]}',
-            "a linear has no field 'colour'; allowed: in_features, input_gradient, name, out_features, rows, trainable.",
+            "a linear has no field 'colour'; allowed: groups, in_features, input_gradient, name, out_features, rows, "
+            "shared_weights, trainable.",
         ),
         (
             '{"format": "adagp-workload", "version": 1, "name": "x", "layers": [{"kind": "linear", "name": "a"}]}',
@@ -74,3 +76,42 @@ def test_names_the_file_that_is_wrong(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(DataError, match=r"x\.json: not a workload"):
         load_workload(path)
+
+
+def layer_text(**values: object) -> str:
+    layer = {"kind": "linear", "name": "a", "rows": 1, "in_features": 4, "out_features": 4, **values}
+    return json.dumps({"format": "adagp-workload", "version": 1, "name": "x", "layers": [layer]})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"format": "adagp-workload", "version": 1}', 'not a workload: it needs a "name" and a list of "layers".'),
+        (layer_text(rows=0), "'rows' of a linear is 0; it must be a whole number from 1 to 1e+12."),
+        (layer_text(rows=10**13), "'rows' of a linear is 10000000000000; it must be a whole number from 1 to 1e+12."),
+        (layer_text(rows="many"), "'rows' of a linear is 'many'; it must be a whole number from 1 to 1e+12."),
+        (layer_text(trainable=1), "'trainable' of a linear is 1; it must be true or false."),
+        (layer_text(name=None), "'name' of a linear is None; it must be text."),
+        (layer_text(shared_weights=17), "layer 'a' shares 17 weights, but has only 16."),
+        (layer_text(kind=[]), "layer kind [] is unknown; allowed: convolution, linear, attention, elementwise."),
+    ],
+)
+def test_refuses_damaged_layers(text: str, message: str) -> None:
+    with pytest.raises(DataError) as raised:
+        workload_from_json(text)
+    assert str(raised.value) == message
+
+
+def test_refuses_damaged_convolutions(tmp_path: Path) -> None:
+    text = Workload("x", (DEPTHWISE,)).to_json()
+    with pytest.raises(
+        DataError, match=r"^'kernel' of a convolution is \(3,\); it must be two whole numbers from 1 to"
+    ):
+        workload_from_json(text.replace('"kernel": [3, 3]', '"kernel": [3]'))
+    with pytest.raises(
+        DataError, match=r"^layer 'depthwise' has 32 and 32 channels, which do not divide into 5 groups"
+    ):
+        workload_from_json(text.replace('"groups": 32', '"groups": 5'))
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"x\.json: not a workload: it is not text\.$"):
+        load_workload(tmp_path / "x.json")

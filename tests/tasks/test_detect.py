@@ -165,7 +165,10 @@ def test_an_image_size_that_is_no_whole_number_of_cells_is_refused(size: int) ->
 def test_a_model_for_another_task_is_refused(data_dir: Path) -> None:
     with pytest.raises(ModelError) as caught:
         build_task(configured(model="digits_cnn"), data_dir).build_model()
-    assert str(caught.value) == "model 'digits_cnn' is for the task images, not detection."
+    assert (
+        str(caught.value)
+        == "model 'digits_cnn' is for the task images, not detection; choose from: yolov3, yolov3_small."
+    )
 
 
 def test_a_model_that_answers_otherwise_is_refused() -> None:

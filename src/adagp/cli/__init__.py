@@ -1,7 +1,7 @@
 """The command line: parse, make one call, print. Commands import torch only when they run."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import typer
@@ -10,6 +10,7 @@ from adagp.allocator import keep_freed_memory
 from adagp.cli.catalogue import datasets, models
 from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
+from adagp.cli.explore import AXIS_OPTIONS, explore
 from adagp.cli.options import with_options
 from adagp.cli.pipeline import pipeline
 from adagp.cli.report import report
@@ -20,6 +21,7 @@ from adagp.cli.train import train
 from adagp.compare.contenders import COMPARED_EPOCHS, DEFAULTS
 from adagp.errors import AdagpError
 from adagp.methods import find_method
+from adagp.options import Option
 from adagp.plugins import load_installed_plugins, take_plugins
 from adagp.run.config import known_options
 
@@ -28,7 +30,7 @@ EPILOG = (
 )
 COMPARED = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
 HELP = "Train deep networks with predicted gradients, and know what that is worth."
-COMMANDS = (train, compare, demo, plot, report, reproduce, simulate, sweep, pipeline, models, datasets)
+COMMANDS = (train, compare, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
 
 
 def make_app() -> typer.Typer:
@@ -38,7 +40,7 @@ def make_app() -> typer.Typer:
     )
     known = known_options().values()
     compared = [replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"]
-    options = {train: known, compare: compared}
+    options: dict[object, Iterable[Option]] = {train: known, compare: compared, explore: AXIS_OPTIONS}
     for command in COMMANDS:
         app.command(epilog=EPILOG)(with_options(command, options[command]) if command in options else command)
     app.callback()(root)

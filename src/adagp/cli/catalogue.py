@@ -55,7 +55,7 @@ def datasets(
 ) -> None:
     """List the data sets: what they hold, where they are looked for, and which are there."""
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
-    from adagp.models.registry import TRANSLATION
+    from adagp.models.registry import LANGUAGE, TRANSLATION
 
     place = data_dir or DEFAULT_DATA_DIR
     rows = describe_datasets(place)
@@ -67,7 +67,7 @@ def datasets(
     for row in rows:
         info, found = row.info, row.found or not row.looked_for
         there = "yes" if found else "download" if info.fetch else "no"
-        sample = "x".join(map(str, info.shape)) or ("text" if info.task == TRANSLATION else "-")
+        sample = "x".join(map(str, info.shape)) or ("text" if info.task in (LANGUAGE, TRANSLATION) else "-")
         counts = (f"{count:,}" if count else "-" for count in (info.classes, info.train, info.test))
         names = ", ".join(info.files) or f"({'part of adagp' if row.found else 'made by its task'})"
         lines.append((info.name, there, sample, *counts, names))

@@ -42,6 +42,11 @@ def with_options(command: Callable[..., None], options: Iterable[Option]) -> Cal
     return run
 
 
+def given_options(context: typer.Context) -> set[str]:
+    """Return the names of the options that the user gave on the command line."""
+    return {name for name in context.params if _is_given(context, name)}
+
+
 def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -10,25 +10,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from adagp.jobs import StopFlag
+from adagp.loggers import build_loggers
 from adagp.run.metrics import ACCURACY, SHARE, Metric
+from adagp.train.logged import LoggedRun
 from adagp.train.loop import Loop, News, Observer
 from adagp.train.session import Session, resume_words
-from adagp.train.tensorboard import TensorBoard
 
 STOPPED = 130
 """Exit code of a run that Ctrl-C stopped, as shells have it."""
 
 
-def carry_out(session: Session, loop: Loop, *, tensorboard: bool = False) -> dict[str, Any]:
+def carry_out(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[str, Any]:
     """Run to the end and return the summary. Ctrl-C stops after the running batch, with a checkpoint; twice, at once."""
     console = Console(stderr=True, quiet=session.quiet)
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
         observers: list[Observer] = [stack.enter_context(LiveProgress(console, session, loop))]
-        if tensorboard and not session.quiet:
-            observers.append(
-                stack.enter_context(TensorBoard(loop.folder.path, loop.trainer.done, session.task.metric.name))
-            )
+        if log and not session.quiet:
+            done = loop.trainer.done
+            loggers = build_loggers(log, loop.folder.path, done)
+            observers.append(stack.enter_context(LoggedRun(loggers, done, session.task.metric.name)))
         summary = session.run(loop, Observers(observers), stop)
     if summary is None:
         command = resume_words(session.config, loop.folder.path)

@@ -8,13 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.options import option, switch
-from adagp.cli.workloads import Origin, find_origin, parse_shape
+from adagp.cli.options import given_options, option, switch
+from adagp.cli.workloads import FILES, Origin, check_classes, find_origin, sample_shape
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_simulation
 from adagp.figures.style import check_picture_path
 from adagp.hw import DESIGNS, PAPER_DESIGNS, Accelerator, Run, Simulation, Technology, parse_array, scheduled_run
 from adagp.hw import simulate as run_simulation
+from adagp.hw.export import EXPORTERS, check_export, export_workload
+from adagp.hw.presets import PRESETS, with_preset
 from adagp.hw.report import simulation_report
 from adagp.hw.runs import refuse_adaptive
 from adagp.methods import find_source
@@ -36,10 +38,12 @@ class Optimizer(StrEnum):
 
 
 def simulate(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(
-            help="Model name, package.module:function, a saved workload (.json) or a run folder.",
+            help="Model name, timm:NAME, torchvision:NAME, hf:FILE.json, package.module:function, "
+            f"a {FILES}, or a run folder.",
             rich_help_panel=_MODEL,
         ),
     ] = None,
@@ -47,8 +51,11 @@ def simulate(
     input_: Annotated[
         str | None, option("Input shape, for example 3x64x64.", "--input", panel=_MODEL, unset="the data set's")
     ] = None,
+    image_size: Annotated[int | None, option("Side of square images.", panel=_MODEL, unset="the data set's")] = None,
+    channels: Annotated[int | None, option("Channels of images.", panel=_MODEL, unset="the data set's")] = None,
+    classes: Annotated[int | None, option("Classes.", panel=_MODEL, unset="the data set's")] = None,
     width: Annotated[float, option("Factor on the model's channels.", panel=_MODEL)] = 1.0,
-    batch: Annotated[int | None, option("Samples a batch.", panel=_RUN, unset=f"{BATCH}")] = None,
+    batch: Annotated[int | None, option("Samples per batch.", panel=_RUN, unset=f"{BATCH}")] = None,
     epochs: Annotated[int | None, option("Epochs.", panel=_RUN, unset=f"{EPOCHS}")] = None,
     samples: Annotated[int | None, option("Training samples.", panel=_RUN, unset="the data set's")] = None,
     ratio: Annotated[
@@ -69,13 +76,17 @@ def simulate(
     ] = None,
     trust: Annotated[bool, switch("--trust", "Run the code that the folder of --from-run names.", panel=_RUN)] = False,
     design: Annotated[str, option("all, or names separated by commas.", panel=_HARDWARE)] = "all",
+    preset: Annotated[
+        str | None,
+        option(f"Known sizes for what is not given: {', '.join(PRESETS)}.", panel=_HARDWARE, unset="none"),
+    ] = None,
     dataflow: Annotated[str, option("ws, os, is, rs, or a plugin's.", panel=_HARDWARE)] = "ws",
     array: Annotated[str, option("PEs, ROWSxCOLUMNS.", panel=_HARDWARE)] = "12x15",
     predictor_array: Annotated[str, option("PEs of the predictor in design max.", panel=_HARDWARE)] = "8x10",
     clock: Annotated[float, option("Megahertz.", panel=_HARDWARE)] = 200.0,
     word_bits: Annotated[int, option("8, 16 or 32.", panel=_HARDWARE)] = 16,
     buffer: Annotated[float, option("Global buffer in kilobytes.", panel=_HARDWARE)] = 512.0,
-    bandwidth: Annotated[float, option("Off-chip gigabytes a second; inf: never stalls.", panel=_HARDWARE)] = 12.8,
+    bandwidth: Annotated[float, option("Off-chip gigabytes per second; inf: never stalls.", panel=_HARDWARE)] = 12.8,
     zero_insertion: Annotated[
         bool,
         switch("--zero-insertion", "Run gradients of strided convolutions over zeros.", panel=_HARDWARE),
@@ -90,6 +101,15 @@ def simulate(
     save_workload: Annotated[
         Path | None, option("Write the traced layers to this file as JSON.", panel=_OUTPUT, unset="none")
     ] = None,
+    export: Annotated[
+        str | None,
+        option(
+            f"Write a batch's products as inputs of another model: {', '.join(EXPORTERS)}.",
+            panel=_OUTPUT,
+            unset="none",
+        ),
+    ] = None,
+    out: Annotated[Path | None, option("New folder for --export.", panel=_OUTPUT, unset="none")] = None,
 ) -> None:
     """Cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
     accelerator = Accelerator(
@@ -104,10 +124,14 @@ def simulate(
         zero_insertion=zero_insertion,
         technology=Technology(node, cell, dram),
     )
+    accelerator = with_preset(accelerator, preset, given_options(context))
     designs = parse_designs(design)
     if plot is not None:
         check_picture_path(plot)
-    origin = find_origin(model, from_run, dataset, parse_shape(input_), width, method=method, trust=trust)
+    check_export(export, out)
+    check_classes(classes)
+    shape = sample_shape(model, input_, image_size, channels, dataset)
+    origin = find_origin(model, from_run, dataset, shape, width, classes, method=method, trust=trust)
     plan = RunOptions(batch, epochs, samples, ratio, warmup, find_source(method).source)
     run = plan.run(origin)
     simulation = run_simulation(origin.workload(), accelerator, run, designs)
@@ -115,6 +139,9 @@ def simulate(
         simulation.workload.save(save_workload)
     if plot is not None:
         plot_simulation(simulation, plot)
+    if export is not None and out is not None:
+        files = export_workload(export, simulation.workload, accelerator, run.batch, out)
+        typer.echo(f"exported for {export} to {out}; files: {len(files)}", err=True)
     report = {"dataset": origin.dataset, "epochs": plan.epochs_of(origin), **simulation_report(simulation, per_layer)}
     if as_json:
         typer.echo(json.dumps(report, indent=2))

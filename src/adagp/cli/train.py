@@ -8,6 +8,7 @@ import typer
 
 from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
+from adagp.loggers import require_loggers
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.config import PARALLEL, read_toml
 from adagp.run.folder import to_json, unused_path
@@ -40,10 +41,11 @@ def train(
         float, option("Seconds after which a silent process ends a parallel run.", panel=PARALLEL)
     ] = 300.0,
     trust: Annotated[bool, switch("--trust", "Run the code that the folder of --resume names.", panel=_RUN)] = False,
-    tensorboard: Annotated[
-        bool,
-        switch("--tensorboard", "Scalars for TensorBoard in the run folder, as it goes.", panel=_RUN),
-    ] = False,
+    log: Annotated[
+        str | None,
+        option("Loggers: some of tensorboard, csv, wandb (offline), mlflow (files).", panel=_RUN, unset="none"),
+    ] = None,
+    tensorboard: Annotated[bool, switch("--tensorboard", "The same as --log tensorboard.", panel=_RUN)] = False,
     as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_RUN)] = False,
 ) -> None:
     """Train a model; with predicted gradients, or by plain backprop for comparison."""
@@ -57,12 +59,10 @@ def train(
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     if threads is not None and threads < 1:
         raise OptionError(f"--threads is {threads}; it must be 1 or more.")
-    if tensorboard:
-        from adagp.train.tensorboard import require_tensorboard
-
-        require_tensorboard()
     if not 1 <= timeout <= LONGEST_TIMEOUT:
         raise OptionError(f"--timeout is {timeout:g}; it must be 1 to {LONGEST_TIMEOUT} seconds.")
+    loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
+    require_loggers(loggers)
     place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
     place |= {"checkpoint_seconds": checkpoint_seconds, "timeout": timeout}
     if resume:
@@ -71,7 +71,7 @@ def train(
         session, loop = _start(given, place, out, force)
     from adagp.cli.progress import carry_out
 
-    summary = carry_out(session, loop, tensorboard=tensorboard)
+    summary = carry_out(session, loop, log=loggers)
     if as_json and summary:
         typer.echo(to_json(summary, indent=2))
 

@@ -1,7 +1,7 @@
-"""What `simulate` and `sweep` are asked about: a model by name, a function, a saved workload or a run folder."""
+"""What `simulate`, `sweep` and `explore` are asked about: a model by name, a function, a file or a run folder."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -9,9 +9,33 @@ from pathlib import Path
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
 from adagp.methods import find_method
+from adagp.models.zoo import find_in_zoo
 from adagp.run.origin import admit_code
 from adagp.run.record import read_whole_run
 from adagp.workloads import dataset_info, model_workload, run_workload
+
+
+def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.importers.onnx_model import load_onnx
+
+    return load_onnx(path, shape)
+
+
+def _read_exported_program(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.importers.exported_program import load_exported_program
+
+    return load_exported_program(path, shape)
+
+
+FILES = "saved workload (.json), an ONNX model (.onnx), a torch.export program (.pt2)"
+READERS: Mapping[str, Callable[[Path, tuple[int, ...] | None], Workload]] = {
+    ".json": lambda path, _: load_workload(path),
+    ".onnx": _read_onnx,
+    ".pt2": _read_exported_program,
+}
+"""What reads a file, by the end of its name, for samples of a shape."""
+LARGEST_SIDE = 65_536
+MOST_CLASSES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -34,11 +58,12 @@ def find_origin(
     dataset: str,
     shape: tuple[int, ...] | None,
     width: float,
+    classes: int | None = None,
     *,
     method: str = "",
     trust: bool = False,
 ) -> Origin:
-    """Tell a run folder, a workload file and a model's name apart.
+    """Tell a run folder, the files of models and workloads, and a model's name apart.
 
     Code that a run folder names is imported only if the user names it as well, as `model` or `method`, or trusts the folder.
     """
@@ -49,12 +74,12 @@ def find_origin(
     if from_run is not None:
         return _replay(model, from_run, shape, method, trust)
     if model is None:
-        raise OptionError("name a model, package.module:function, a saved workload or a run folder.")
+        raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
     info = dataset_info(dataset)
-    if model.endswith(".json"):
-        workload = load_workload(Path(model))
+    if Path(model).suffix in READERS and find_in_zoo(model) is None:
+        workload = READERS[Path(model).suffix](Path(model), shape)
         return Origin(lambda: workload, dataset, info.train)
-    return Origin(cache(lambda: model_workload(model, dataset, shape, width)), dataset, info.train)
+    return Origin(cache(lambda: model_workload(model, dataset, shape, width, classes=classes)), dataset, info.train)
 
 
 def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None, method: str, trust: bool) -> Origin:
@@ -65,17 +90,43 @@ def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None, meth
 
     def workload() -> Workload:
         if shape is None:
-            return run_workload(name, dataset, record.image_size, width)
+            return run_workload(name, dataset, record.image_size, width, record.sequence_length)
         return model_workload(name, dataset, shape, width)
 
     replay = replayed_run(record.phases, record.batch_size, find_method(record.method).source)
     return Origin(cache(workload), dataset, dataset_info(dataset).train, replay, len(record.epochs))
 
 
-def parse_shape(text: str | None) -> tuple[int, ...] | None:
-    """Return the shape that `text` (`3x64x64`) describes."""
+def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | None:
+    """Return the shape that `text` (`3x64x64`) describes: an image's, or with `any_sizes` one of up to four sizes."""
     if text is None:
         return None
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", text) is None:
+    more = "{0,3}" if any_sizes else "{2}"
+    if re.fullmatch(rf"[1-9]\d{{0,5}}(x[1-9]\d{{0,5}}){more}", text) is None:
         raise OptionError(f"cannot read the input shape '{text}'; write CHANNELSxHEIGHTxWIDTH, for example 3x64x64.")
     return tuple(int(size) for size in text.split("x"))
+
+
+def sample_shape(
+    model: str | None, input_: str | None, image_size: int | None, channels: int | None, dataset: str
+) -> tuple[int, ...] | None:
+    """Return the shape of one sample: as it is written, or of square images; None if nobody says.
+
+    Models of your own may take other things than images.
+    """
+    if image_size is None and channels is None:
+        return parse_shape(input_, any_sizes=model is not None and (":" in model or Path(model).suffix in READERS))
+    if input_ is not None:
+        raise OptionError("--input says what --image-size and --channels say; give one or the other.")
+    for flag, value in (("--image-size", image_size), ("--channels", channels)):
+        if value is not None and not 1 <= value <= LARGEST_SIDE:
+            raise OptionError(f"{flag} is {value}; it must be from 1 to {LARGEST_SIDE:,}.")
+    usual = dataset_info(dataset).shape or (3, 32, 32)
+    side = image_size or usual[1]
+    return (channels or usual[0], side, side)
+
+
+def check_classes(classes: int | None) -> None:
+    """Refuse a number of classes that no model has."""
+    if classes is not None and not 2 <= classes <= MOST_CLASSES:
+        raise OptionError(f"--classes is {classes}; it must be from 2 to {MOST_CLASSES:,}.")

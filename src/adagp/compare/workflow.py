@@ -49,7 +49,7 @@ class ComparisonObserver(JobObserver, Protocol):
 
 
 @dataclass
-class Work:
+class ComparisonWork:
     """A comparison under way: what is wanted, where it is kept, who is told, and how many jobs run at a time."""
 
     comparison: Comparison
@@ -95,7 +95,7 @@ def carry_out(
 ) -> Record:
     """Do what is left of a comparison in the folder `out`, write its report there, and return it."""
     folder = ComparisonFolder(out)
-    work = Work(comparison, folder, task, observer, stop, jobs)
+    work = ComparisonWork(comparison, folder, task, observer, stop, jobs)
     work.check()
     folder.begin(comparison)
     with locked(out):
@@ -113,7 +113,7 @@ def carry_out(
     return document
 
 
-def _measured_jobs(work: Work) -> int:
+def _measured_jobs(work: ComparisonWork) -> int:
     """Return how many runs go at a time: as many as there are CPU cores, and memory for what a short run took.
 
     On other devices than the CPU that is one: they would wait for each other.
@@ -137,18 +137,18 @@ def _measured_jobs(work: Work) -> int:
     return found
 
 
-def _run_job(work: Work, run: ComparedRun) -> Job:
+def _run_job(work: ComparisonWork, run: ComparedRun) -> Job:
     path = run.folder.path
     log = work.folder.path / "logs" / f"{path.name}.log"
     return Job(run.name, TrainingJob(run.config, path, work.comparison.data_folder), path / "summary.json", log)
 
 
-def _alignment_jobs(work: Work) -> list[Job]:
+def _alignment_jobs(work: ComparisonWork) -> list[Job]:
     seeds, entries = range(work.comparison.aligned_seeds), work.comparison.entries
     return [_alignment_job(work, entry, seed) for seed in seeds for entry in entries]
 
 
-def _alignment_job(work: Work, entry: Entry, seed: int) -> Job:
+def _alignment_job(work: ComparisonWork, entry: Entry, seed: int) -> Job:
     comparison, path = work.comparison, work.folder.alignment(entry, seed)
     measure = AlignmentJob(
         comparison.config(entry, seed), comparison.large_batch, comparison.points, path, comparison.data_folder
@@ -157,7 +157,7 @@ def _alignment_job(work: Work, entry: Entry, seed: int) -> Job:
     return Job(f"alignment of {entry.name} seed {seed}", measure, path, log)
 
 
-def _batches(work: Work, regime: str) -> dict[str, int]:
+def _batches(work: ComparisonWork, regime: str) -> dict[str, int]:
     """Return how many batches each entry's runs have in a regime."""
     comparison = work.comparison
     if regime == EPOCHS:
@@ -165,7 +165,7 @@ def _batches(work: Work, regime: str) -> dict[str, int]:
     return {name: one["batches"] for name, one in _calibration(work)["methods"].items()}
 
 
-def _calibration(work: Work) -> Record:
+def _calibration(work: ComparisonWork) -> Record:
     """Return the costs of all methods' batches and how many fit into the time, measured once and then kept."""
     path = work.folder.calibration
     if not path.is_file():
@@ -190,7 +190,7 @@ def _calibration(work: Work) -> Record:
     return found
 
 
-def _predicted_share(work: Work, name: str) -> float | None:
+def _predicted_share(work: ComparisonWork, name: str) -> float | None:
     """Return the share of GP batches that an adaptive schedule came to at equal batches; None for one that can be counted."""
     entry = next(entry for entry in work.comparison.entries if entry.name == name)
     if not work.comparison.config(entry, 0).schedule().adapts:
@@ -203,7 +203,9 @@ def _predicted_share(work: Work, name: str) -> float | None:
     return float(predicted / sum(one["batches"] for one in records))
 
 
-def _document(work: Work, regimes: dict[str, list[ComparedRun]], target: float | None, command: str) -> Record:
+def _document(
+    work: ComparisonWork, regimes: dict[str, list[ComparedRun]], target: float | None, command: str
+) -> Record:
     """Return the report as one JSON document."""
     comparison = work.comparison
     calibration = _calibration(work) if SECONDS in comparison.regimes else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.data import fetch, layouts
-from adagp.models.registry import DETECTION, IMAGES, TRANSLATION
+from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, TRANSLATION
 from adagp.registry import Registry
 
 
@@ -17,7 +17,8 @@ class DatasetInfo:
     folder, in this order: an `.npz` file or a folder that `reader` understands. `size_varies` marks sets
     whose pictures are resized to `shape` when read from folders and may have another size in an `.npz` file.
     A `streamed` set is read batch by batch, never as a whole. `fetch` downloads the set into a data folder,
-    where that is possible. `packaged` is the file of a set that comes with adagp. Text has the shape () and 0 classes.
+    where that is possible. `packaged` is the file of a set that comes with adagp. Text has the shape (),
+    and 0 classes, or as many as there are bytes.
     A set whose task makes its data itself needs no more than a name, the task (see `tasks.build`) and a description.
     """
 
@@ -130,6 +131,15 @@ for _info in (
         train=29_000,
         test=1_000,
         files=("multi30k", "train.en.gz", "train.en"),
+    ),
+    DatasetInfo(
+        "persuasion",
+        LANGUAGE,
+        "Jane Austen's Persuasion, 466,854 bytes, in sequences of 128; part of the package",
+        classes=256,
+        train=3_281,
+        test=364,
+        packaged="persuasion.txt",
     ),
     DatasetInfo(
         "voc",

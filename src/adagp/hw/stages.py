@@ -110,17 +110,19 @@ def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words:
         _pass(layer, product.gradient(operation, accelerator.zero_insertion), accelerator, batch)
         for operation in Operation
     )
+    weight_gradient += Cost(dram_reads=layer.shared_weights)  # to add to the gradient of the weights' other uses
     stage = Stage(layer, forward, input_gradient, weight_gradient)
     if not layer.trainable:
         return stage
-    state = accelerator.optimizer_words * layer.weights
+    own_weights = layer.weights - layer.shared_weights  # each weight is updated and predicted once, with its first use
+    state = accelerator.optimizer_words * own_weights
     feedback = Product(batch, error_words, layer.output_words)
     return replace(
         stage,
-        update=Cost(dram_reads=state, dram_writes=state + layer.weights),
+        update=Cost(dram_reads=state, dram_writes=state + own_weights),
         top_one=_top_one(layer, accelerator, batch),
         feedback=_work((feedback,), accelerator.array, accelerator.dataflow) + stage.weight_gradient,
-        predictions=_predictions(layer, accelerator),
+        predictions=_predictions(layer, accelerator) if own_weights else None,
     )
 
 

@@ -22,7 +22,8 @@ VERSION = 1
 class Convolution:
     """A convolution of `(height, width)` sizes; a transposed one has its input and output sizes as they are seen outside.
 
-    `trainable` says whether its weights are trained, `input_gradient` whether anything below it is.
+    `trainable` says whether its weights are trained, `input_gradient` whether anything below it is; `shared_weights` are
+    those of its weights that an earlier layer of the workload uses, too.
     """
 
     kind: ClassVar[str] = "convolution"
@@ -38,6 +39,7 @@ class Convolution:
     transposed: bool = False
     trainable: bool = True
     input_gradient: bool = True
+    shared_weights: int = 0
 
     @property
     def weights(self) -> int:
@@ -73,7 +75,11 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer that maps `rows` vectors a sample (1 in a classifier, the tokens in a Transformer)."""
+    """A linear layer that maps `rows` vectors a sample (1 in a classifier, the tokens in a Transformer).
+
+    `groups` of them, of these sizes and with weights of their own, lie side by side, as in a mixture of experts.
+    `shared_weights` are those of all weights that an earlier layer of the workload uses, too.
+    """
 
     kind: ClassVar[str] = "linear"
     name: str
@@ -82,32 +88,32 @@ class Linear:
     out_features: int
     trainable: bool = True
     input_gradient: bool = True
-
-    groups: ClassVar[int] = 1
+    groups: int = 1
+    shared_weights: int = 0
 
     @property
     def weights(self) -> int:
         """Weights in words."""
-        return self.in_features * self.out_features
+        return self.groups * self.in_features * self.out_features
 
     @property
     def samples(self) -> int:
         """Samples that a gradient predictor sees: output neurons."""
-        return self.out_features
+        return self.groups * self.out_features
 
     @property
     def input_words(self) -> int:
         """Words of one sample's input."""
-        return self.rows * self.in_features
+        return self.groups * self.rows * self.in_features
 
     @property
     def output_words(self) -> int:
         """Words of one sample's output."""
-        return self.rows * self.out_features
+        return self.groups * self.rows * self.out_features
 
     def product(self, batch: int) -> Product:
-        """Return the forward pass of `batch` samples as a matrix product."""
-        return Product(batch * self.rows, self.in_features, self.out_features)
+        """Return the forward pass of `batch` samples as matrix products, one for each group."""
+        return Product(batch * self.rows, self.in_features, self.out_features, count=self.groups)
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,7 @@ class Attention:
     trainable: ClassVar[bool] = False
     groups: ClassVar[int] = 1
     samples: ClassVar[int] = 0
+    shared_weights: ClassVar[int] = 0
 
     @property
     def weights(self) -> int:
@@ -181,8 +188,9 @@ class Workload:
 
     @property
     def weights(self) -> int:
-        """Weights of convolutions and linear layers, in words."""
-        return sum(layer.weights for layer in self.array_layers if not isinstance(layer, Attention))
+        """Weights of convolutions and linear layers, in words; one that is used several times counts once."""
+        layers = (layer for layer in self.array_layers if not isinstance(layer, Attention))
+        return sum(layer.weights - layer.shared_weights for layer in layers)
 
     def to_json(self) -> str:
         """Return the workload as text, one line a layer."""
@@ -201,6 +209,8 @@ def load_workload(path: Path) -> Workload:
         raise DataError(f"there is no workload file {path}.")
     try:
         return workload_from_json(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not a workload: it is not text.") from None
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -215,12 +225,16 @@ def workload_from_json(text: str) -> Workload:
         raise DataError(f'not a workload: "format" must be "{FORMAT}".')
     if document.get("version") != VERSION:
         raise DataError(f"workload of version {document.get('version')}; this program reads version {VERSION}.")
-    return Workload(document["name"], tuple(_layer(entry) for entry in document["layers"]))
+    name, layers = document.get("name"), document.get("layers")
+    if not isinstance(name, str) or not isinstance(layers, list) or not all(isinstance(one, dict) for one in layers):
+        raise DataError('not a workload: it needs a "name" and a list of "layers".')
+    return Workload(name, tuple(_layer(entry) for entry in layers))
 
 
 def _layer(entry: Mapping[str, Any]) -> Layer:
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    kind = KINDS.get(values.pop("kind", ""))
+    name = values.pop("kind", "")
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise DataError(f"layer kind {entry.get('kind')!r} is unknown; allowed: {', '.join(KINDS)}.")
     known = {field.name for field in fields(kind)}
@@ -229,6 +243,34 @@ def _layer(entry: Mapping[str, Any]) -> Layer:
             f"a {kind.kind} has no field {min(set(values) - known)!r}; allowed: {', '.join(sorted(known))}."
         )
     try:
-        return kind(**values)
+        layer = kind(**values)
     except TypeError as error:
         raise DataError(f"a {kind.kind} is incomplete: {error}.") from None
+    for field in fields(kind):
+        _check(layer, field.name, field.type)
+    if not isinstance(layer, Elementwise) and layer.shared_weights > layer.weights:
+        raise DataError(f"layer '{layer.name}' shares {layer.shared_weights} weights, but has only {layer.weights}.")
+    if isinstance(layer, Convolution) and (layer.in_channels % layer.groups or layer.out_channels % layer.groups):
+        channels = f"{layer.in_channels} and {layer.out_channels} channels"
+        raise DataError(f"layer '{layer.name}' has {channels}, which do not divide into {layer.groups} groups.")
+    return layer
+
+
+LARGEST = 10**12
+"""No size of one sample's layer is more."""
+MAY_BE_ZERO = ("shared_weights", "input_words", "output_words")
+
+
+def _check(layer: Layer, name: str, kind: Any) -> None:
+    """Refuse a field that is not of its type, or a size that no layer has."""
+    value, least = getattr(layer, name), 0 if name in MAY_BE_ZERO else 1
+    if kind in (str, bool):
+        holds, allowed = type(value) is kind, "text" if kind is str else "true or false"
+    elif kind is int:
+        holds, allowed = type(value) is int and least <= value <= LARGEST, f"a whole number from {least} to {LARGEST:g}"
+    else:
+        sizes = value if isinstance(value, tuple) else ()
+        holds = len(sizes) == 2 and all(type(size) is int and 1 <= size <= LARGEST for size in sizes)
+        allowed = f"two whole numbers from 1 to {LARGEST:g}"
+    if not holds:
+        raise DataError(f"'{name}' of a {layer.kind} is {value!r}; it must be {allowed}.")

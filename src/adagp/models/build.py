@@ -1,65 +1,100 @@
 """From a model's name to the model."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adagp.errors import ModelError, OptionError
-from adagp.models.references import accepted, import_function
-from adagp.models.registry import IMAGES, MODELS, ModelInfo
+from adagp.models.references import accepted, import_function, parameters_of
+from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo
+from adagp.models.zoo import ZooModel, find_in_zoo
 from adagp.references import faults_as
 
 if TYPE_CHECKING:
     from torch import nn
 
-Image = tuple[int, int, int]
+Image = tuple[int, ...]
+LENGTH = 128
+"""Tokens in a sequence, where nobody says how many."""
 
 
 def build_model(
-    name: str, *, classes: int, image: Image = (3, 32, 32), width: float = 1.0, task: str = IMAGES
+    name: str,
+    *,
+    classes: int,
+    image: Image = (3, 32, 32),
+    width: float = 1.0,
+    task: str = IMAGES,
+    length: int = LENGTH,
 ) -> "nn.Module":
     """Return a fresh model of `task` for `classes` classes and images of shape `image` (channels, height, width).
 
-    `width` scales the channels of every hidden layer, for small machines. The weights are drawn with torch's
-    global random state on the default device (`with torch.device("meta")` allocates nothing). `name` is one
-    of `MODELS`, or `package.module:function` for a function of your own, called with the keyword arguments it
-    accepts out of `classes`, `image` and `width`.
+    For language the classes are the tokens, and `length` is that of a sequence. `width` scales the channels of every hidden
+    layer, for small machines. The weights are drawn with torch's global random state on the default device
+    (`with torch.device("meta")` allocates nothing). `name` is one of `MODELS`; a model of a library (see
+    `adagp.models.zoo`); or `package.module:function` for a function of your own, called with the keyword arguments it
+    accepts out of `classes` (or `num_classes`), `image` and `width`, and for language out of `vocabulary`, `length` and
+    `width`.
     """
     _check_options(classes, image, width)
-    if ":" in name:
-        return _build_users(name, classes, image, width, task)
-    info = _checked_info(name, image, task)
-    if task == IMAGES:
-        return _build_classifier(info, classes, image, width)
-    model: nn.Module = import_function(info.builder)(classes=classes, width=width)
+    zoo = find_in_zoo(name)
+    if zoo is not None:
+        model = _build_zoo(zoo, classes, image, width, task, length)
+    elif ":" in name:
+        model = _build_users(name, classes, image, width, task, length)
+    else:
+        return _build_registered(_checked_info(name, image, task), classes, image, width)
+    _try_out(model, name, classes, image, task, length)
     return model
 
 
-def _build_classifier(info: ModelInfo, classes: int, image: Image, width: float) -> "nn.Module":
+def _build_registered(info: ModelInfo, classes: int, image: Image, width: float) -> "nn.Module":
     import torch
 
     from adagp.models.initialise import materialise
 
     builder = import_function(info.builder)
-    with torch.device("meta"):
-        model: nn.Module = builder(name=info.name, classes=classes, image=image, width=width)
-    return materialise(model)
+    if info.task == IMAGES:
+        with torch.device("meta"):
+            network: nn.Module = builder(name=info.name, classes=classes, image=image, width=width)
+        return materialise(network)
+    options = {"vocabulary" if info.task == LANGUAGE else "classes": classes}
+    model: nn.Module = builder(**options, width=width)
+    return model
 
 
-def _build_users(reference: str, classes: int, image: Image, width: float, task: str) -> "nn.Module":
+def _build_zoo(zoo: ZooModel, classes: int, image: Image, width: float, task: str, length: int) -> "nn.Module":
+    if width != 1:
+        raise ModelError(f"'{zoo.reference}' has the widths of its library; it cannot be built with width {width:g}.")
+    builder = import_function(zoo.builder)
+    model: nn.Module = builder(zoo, classes=classes, image=image, task=task, length=length)
+    return model
+
+
+def _build_users(reference: str, classes: int, image: Image, width: float, task: str, length: int) -> "nn.Module":
     from torch import nn
 
-    from adagp.models.check import check_scores
-
     function = import_function(reference)
-    options = accepted(function, {"classes": classes, "image": image, "width": width}, reference)
+    offered: dict[str, Any] = {"vocabulary": classes, "length": length, "width": width}
+    if task != LANGUAGE:
+        named = "num_classes" if "num_classes" in parameters_of(function, reference) else "classes"
+        offered = {named: classes, "image": image, "width": width}
+    options = accepted(function, offered, reference)
     if width != 1 and "width" not in options:
         raise ModelError(f"'{reference}' takes no argument 'width', so it cannot be built with width {width:g}.")
     with faults_as(ModelError, f"'{reference}' cannot be built"):
         model = function(**options)
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module.")
-    if task == IMAGES:
-        check_scores(model, reference, classes, image)
     return model
+
+
+def _try_out(model: "nn.Module", name: str, classes: int, image: Image, task: str, length: int) -> None:
+    """Refuse a model that does not do what its task asks for."""
+    from adagp.models.check import check_next_tokens, check_scores
+
+    if task == IMAGES:
+        check_scores(model, name, classes, image)
+    elif task == LANGUAGE:
+        check_next_tokens(model, name, classes, length)
 
 
 def _check_options(classes: int, image: Image, width: float) -> None:
@@ -74,7 +109,8 @@ def _check_options(classes: int, image: Image, width: float) -> None:
 def _checked_info(name: str, image: Image, task: str) -> ModelInfo:
     info = MODELS[name]
     if info.task != task:
-        raise ModelError(f"model '{name}' is for the task {info.task}, not {task}.")
+        able = [one for one in MODELS if MODELS[one].task == task]
+        raise ModelError(f"model '{name}' is for the task {info.task}, not {task}; choose from: {', '.join(able)}.")
     if min(image[1:]) < info.smallest:
         raise ModelError(
             f"model '{name}' needs images of at least {info.smallest}x{info.smallest} pixels; "

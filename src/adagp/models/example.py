@@ -6,10 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from adagp.errors import OptionError
-from adagp.models.build import build_model
+from adagp.models.build import LENGTH, build_model
 from adagp.models.references import import_function
-from adagp.models.registry import IMAGES, MODELS, TRANSLATION
+from adagp.models.registry import IMAGES, LANGUAGE, MODELS, TRANSLATION
+from adagp.models.tokens import BYTES
+from adagp.models.zoo import find_in_zoo
 
+ANY = "any"
+"""The task of a model that is only looked at: whether it tells classes apart is not asked."""
 VOCABULARY = 8_000
 """Word pieces of an example vocabulary."""
 SENTENCE = 20
@@ -25,16 +29,43 @@ class Example:
 
 
 def build_example(
-    name: str, *, classes: int, image: tuple[int, ...] | None = None, width: float = 1.0, batch: int = 1
+    name: str,
+    *,
+    classes: int,
+    image: tuple[int, ...] | None = None,
+    width: float = 1.0,
+    batch: int = 1,
+    task: str | None = None,
+    length: int | None = None,
 ) -> Example:
-    """Return the model `name` of whatever task with a batch of inputs. `image` None means the model's usual input."""
+    """Return the model `name` of whatever task with a batch of inputs. `image` None means the model's usual input.
+
+    A function of your own may be for inputs of any shape, and its model may have any output. `task` is what it is for:
+    images, if it is None. `length` is that of a sequence of bytes.
+    """
     info = MODELS[name] if ":" not in name else None
-    if info is not None and info.task == TRANSLATION:
+    task = task_of(name, task)
+    if info is not None and task == TRANSLATION:
         tokens = torch.ones(batch, SENTENCE, dtype=torch.long)
         return Example(import_function(info.builder)(vocabulary=VOCABULARY, width=width), (tokens, tokens))
+    if task == LANGUAGE:
+        model = build_model(name, classes=BYTES, width=width, task=task, length=length or LENGTH)
+        return Example(model, (torch.ones(batch, length or LENGTH, dtype=torch.long),))
     shape = image or (info.image if info is not None else None) or (3, 32, 32)
-    if len(shape) != 3:
+    if info is not None and len(shape) != 3:
         raise OptionError(f"image {shape} is not allowed; it must be channels, height and width.")
-    task = IMAGES if info is None else info.task
-    model = build_model(name, classes=classes, image=(shape[0], shape[1], shape[2]), width=width, task=task)
+    own = info is None and find_in_zoo(name) is None
+    model = build_model(name, classes=classes, image=shape, width=width, task=ANY if own else task)
     return Example(model, (torch.zeros(batch, *shape),))
+
+
+def task_of(name: str, task: str | None = None) -> str:
+    """Return the task of the model `name`; `task` is that of functions, which do not tell, and None means images."""
+    zoo = find_in_zoo(name)
+    if zoo is not None and zoo.library == "hf":
+        from adagp.models.huggingface import configured_task
+
+        return configured_task(zoo.name)
+    if ":" in name:
+        return IMAGES if task is None or zoo is not None else task
+    return MODELS[name].task

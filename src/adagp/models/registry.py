@@ -11,6 +11,8 @@ TRANSLATION = "translation"
 """The task of saying a sentence in another language."""
 DETECTION = "detection"
 """The task of finding the objects in an image."""
+LANGUAGE = "language"
+"""The task of saying the next byte of a text."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,17 @@ MODELS.add(
         "3 encoder and 3 decoder layers (Vaswani et al. 2017), normalised before each block",
         source="adagp",
         builder="adagp.models.transformer:transformer",
+    ),
+)
+
+MODELS.add(
+    "decoder",
+    ModelInfo(
+        "decoder",
+        LANGUAGE,
+        "decoder-only Transformer: 4 causal layers of 128 features, normalised before each block",
+        source="adagp",
+        builder="adagp.models.decoder:decoder",
     ),
 )
 

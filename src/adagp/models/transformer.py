@@ -31,15 +31,19 @@ KeyValues = tuple[Tensor, Tensor]
 
 def transformer(vocabulary: int, width: float) -> "Transformer":
     """Return a model for `vocabulary` word pieces, with `width` times the sizes of the base model."""
-    size, hidden = round(SIZE * width), round(HIDDEN * width)
-    unit = SIZE // HEADS
-    if size < HEADS or size % HEADS or abs(SIZE * width - size) > 1e-6:
+    return Transformer(vocabulary, scaled_size(SIZE, width), round(HIDDEN * width))
+
+
+def scaled_size(published: int, width: float) -> int:
+    """Return `width` times the published features of a position; what does not divide into the heads is refused."""
+    size, unit = round(published * width), published // HEADS
+    if size < HEADS or size % HEADS or abs(published * width - size) > 1e-6:
         below = max(1, int(width * unit))
         raise OptionError(
             f"width {width:g} does not divide into {HEADS} attention heads; choose a multiple of 1/{unit}, "
             f"such as {below / unit:g} or {(below + 1) / unit:g}."
         )
-    return Transformer(vocabulary, size, hidden)
+    return size
 
 
 class Transformer(nn.Module):
@@ -129,10 +133,13 @@ class EncoderLayer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return `x` `(N, T, size)` after the layer; positions where `mask` is False are not looked at."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return `x` `(N, T, size)` after the layer; positions where `mask` is False are not looked at.
+
+        Without a mask, a position looks at itself and those before it.
+        """
         y = self.norms[0](x)
-        x = x + self.dropout(self.attention(y, self.attention.remember(y), mask))
+        x = x + self.dropout(self.attention(y, self.attention.remember(y), mask, causal=mask is None))
         y = self.dropout(self.feed_forward(self.norms[1](x)))
         return torch.add(x, y)
 

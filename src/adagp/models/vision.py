@@ -14,9 +14,14 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import nn
 
 from adagp.errors import ModelError
+from adagp.models.library_names import unknown_in
+from adagp.models.registry import IMAGES
+from adagp.models.zoo import ZooModel
 
+Image = tuple[int, int, int]
 _torch: Any = torch  # its library functions have no types
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -36,6 +41,68 @@ def load_timm() -> ModuleType:
     if importlib.util.find_spec("timm") is None:
         raise ModelError("timm is needed here and is not installed: pip install 'adagp[models]'.")
     return importlib.import_module("timm")
+
+
+def timm_model(zoo: ZooModel, *, classes: int, image: Image, task: str, length: int) -> nn.Module:
+    """Return the model of timm with random weights for such images; the image size goes to models that ask for it."""
+    _refuse_other_tasks(zoo, task)
+    timm: Any = load_timm()
+    if not timm.is_model(zoo.name):
+        raise unknown_in("timm", "model", zoo.name, timm.list_models())
+    options = {"pretrained": False, "num_classes": classes, "in_chans": image[0]}
+    try:
+        try:
+            model: nn.Module = timm.create_model(zoo.name, img_size=image[1:], **options)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            model = timm.create_model(zoo.name, **options)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise _misfit(zoo, image, error) from error
+    return model
+
+
+def torchvision_model(zoo: ZooModel, *, classes: int, image: Image, task: str, length: int) -> nn.Module:
+    """Return torchvision's classifier with random weights for such images, without auxiliary heads."""
+    _refuse_other_tasks(zoo, task)
+    models: Any = load_torchvision("torchvision.models")
+    names = models.list_models(module=models)
+    if zoo.name not in names:
+        raise unknown_in("torchvision", "classifier", zoo.name, names)
+    options: dict[str, Any] = {"weights": None, "num_classes": classes}
+    if zoo.name in ("googlenet", "inception_v3"):
+        options |= {"aux_logits": False, "init_weights": True}
+    elif zoo.name.startswith("vit_"):
+        options["image_size"] = image[1]
+    elif zoo.name.startswith("maxvit_"):
+        options["input_size"] = image[1:]
+    try:
+        model: nn.Module = models.get_model(zoo.name, **options)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise _misfit(zoo, image, error) from error
+    _set_channels(model, image[0])
+    return model
+
+
+def _refuse_other_tasks(zoo: ZooModel, task: str) -> None:
+    if task != IMAGES:
+        raise ModelError(f"'{zoo.reference}' tells images apart ({IMAGES}); it cannot do the task {task}.")
+
+
+def _misfit(zoo: ZooModel, image: Image, error: Exception) -> ModelError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    size = "x".join(map(str, image))
+    return ModelError(f"'{zoo.reference}' cannot be built for images of {size}: {reason}.")
+
+
+def _set_channels(model: nn.Module, channels: int) -> None:
+    """Give the first convolution, which is the first layer of all of torchvision's classifiers, as many input channels."""
+    name, first = next((name, one) for name, one in model.named_modules() if isinstance(one, nn.Conv2d))
+    if first.in_channels == channels:
+        return
+    sizes = first.out_channels, first.kernel_size, first.stride, first.padding, first.dilation
+    new = nn.Conv2d(channels, *sizes, bias=first.bias is not None)  # type: ignore[arg-type]  # sizes are pairs here
+    model.set_submodule(name, new)
 
 
 @cache

@@ -74,7 +74,7 @@ def _stage(layers: Sequence[Stage], outputs: int, accelerator: Accelerator, samp
         update_gp=_beyond_passes(layers, predicted_plan("predicted"), accelerator, design),
         output_bytes=samples * word * outputs,
         kept_bytes=samples * word * sum(layer.layer.input_words for layer in layers),
-        gradient_bytes=word * sum(site.weights for site in sites),
+        gradient_bytes=word * sum(site.weights - site.shared_weights for site in sites),
         summary_bytes=word * accelerator.predictor.grid**2 * sum(site.samples for site in sites),
     )
 

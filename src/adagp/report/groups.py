@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from adagp.run.config import CONFIG_OPTIONS
 from adagp.run.metrics import Metric
 from adagp.run.record import Epoch, RunRecord
 from adagp.statistics import Interval, interval
 
 NOT_A_CHOICE = ("seed", "data_dir", "command", "metrics")
 """What config.json holds that does not tell groups apart."""
-TASK = ("dataset", "model", "width", "image_size", "vocabulary")
+TASK = ("dataset", "model", "width", "image_size", "vocabulary", "sequence_length")
 """What decides whether two runs can be compared at all."""
 
 
@@ -119,7 +120,12 @@ def _key(record: RunRecord, names: Iterable[str]) -> str:
     """Return what is the same for runs that belong together; a run without a configuration stands alone."""
     if not record.config:
         return f"no configuration: {record.path}"
-    return json.dumps([[name, record.config.get(name)] for name in names], default=str)
+    return json.dumps([[name, record.config.get(name, _default(name))] for name in names], default=str)
+
+
+def _default(name: str) -> Any:
+    """Return what an option was in runs that are older than it."""
+    return CONFIG_OPTIONS[name].default if name in CONFIG_OPTIONS else None
 
 
 def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:

@@ -61,7 +61,7 @@ def _simulate(group: MethodRuns) -> dict[str, Any]:
     run = group.counted[0]
     if run.model not in MODELS:  # a page must not import what some folder names
         raise ModelError(f"'{run.model}' is not one of adagp's models; adagp simulate --from-run can.")
-    workload = _workload(run.model, run.dataset, run.image_size, run.width)
+    workload = _workload(run.model, run.dataset, run.image_size, run.width, run.sequence_length)
     replay = replayed_run(run.phases, run.batch_size, METHODS[group.method].source)
     return simulation_report(simulate(workload, Accelerator(), replay))
 

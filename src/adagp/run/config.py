@@ -47,7 +47,10 @@ class TrainConfig:
     """
 
     dataset: str = setting("digits", "Data set (digits is built in); adagp datasets lists them.")
-    model: str = setting("digits_cnn", "Model name (adagp models lists them), or package.module:function.")
+    model: str = setting(
+        "digits_cnn",
+        "Model name (adagp models lists them), timm:NAME, torchvision:NAME, hf:FILE.json, or package.module:function.",
+    )
     method: str = setting(
         "adagp", "Training method, or package.module:Class for a source of your own.", compared="fixed"
     )
@@ -88,6 +91,7 @@ class TrainConfig:
         0.0, "Share of the target spread over all classes.", low=0, below=1, allowed="0 or more and below 1"
     )
     vocabulary: int = setting(8000, "Word pieces to learn (translation).")
+    sequence_length: int = setting(128, "Bytes in a sample (language modelling).", low=1)
     beam: int = setting(4, "Hypotheses of beam search for BLEU (translation).", low=1, allowed="1 (greedy) or more")
     image_size: int | None = setting(
         None,
@@ -244,6 +248,8 @@ def help_text(option: Option) -> str:
     if option.name in CONFIG_OPTIONS:
         return text
     able = {name: METHODS[name].defaults[option.name] for name in methods_with(option.name)}
+    if not able:
+        return text
     others = "".join(f" {name}: {value}." for name, value in able.items() if value != option.default)
     return f"{text} For: {', '.join(able)}.{others}"
 

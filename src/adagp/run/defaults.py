@@ -11,6 +11,12 @@ DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
         "lr_scheduler": "cosine",
         "label_smoothing": 0.1,
     },
+    "persuasion": {
+        "model": "decoder",
+        "optimizer": "adamw",
+        "lr": 1e-3,
+        "lr_scheduler": "cosine",
+    },
     # learning rate and weight decay are ADA-GP's for YOLO-v3; it names no optimizer for it
     "voc": {
         "model": "yolov3",

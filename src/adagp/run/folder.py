@@ -6,7 +6,8 @@ metrics.jsonl     a JSON object an epoch; metrics.csv the same without the sites
 checkpoint.pt     all that is needed to continue exactly; replaced as the run goes on
 model.pt          the trained weights alone: a plain state_dict
 summary.json      the result, written last
-tensorboard/      scalars as the run goes on, if they are wanted
+scalars.csv       figures during the run, and the folders tensorboard/, wandb/ and mlflow/, for the loggers that are wanted
+
 
 A folder becomes a run in one step. Its configuration is first written as `.starting.json`; then the files of a run that
 is to be replaced are deleted, its config.json before all others; then the new files are written, the first checkpoint
@@ -57,8 +58,9 @@ FILES = (
     "model.pt",
     "summary.json",
 )
-EVENTS = "tensorboard"
-"""The folder of TensorBoard's events, if they are wanted."""
+SCALARS = "scalars.csv"
+LOGS = ("mlflow", "tensorboard", "wandb")
+"""The file and the folders of loggers, if they are wanted."""
 
 MEGABYTE = 2**20
 SITES = TableOf(TableOf(FIGURE))
@@ -124,9 +126,10 @@ class RunFolder:
             hold(path)
             cls(path)._refuse_contents(force)  # somebody may have been faster
             write_atomically(path / STARTING, (to_json(config or {}, indent=2) + "\n").encode())
-            for name in FILES:
+            for name in (*FILES, SCALARS):
                 (path / name).unlink(missing_ok=True)
-            shutil.rmtree(path / EVENTS, ignore_errors=True)
+            for name in LOGS:
+                shutil.rmtree(path / name, ignore_errors=True)
         except OSError as error:
             release(path)
             raise RunError(f"cannot write the run folder '{path}': {error.strerror}.") from None

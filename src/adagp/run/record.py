@@ -113,6 +113,12 @@ class RunRecord:
         return size if isinstance(size, int) else None
 
     @property
+    def sequence_length(self) -> int | None:
+        """Bytes in a sample of a text; None where the run does not say."""
+        length = self.config.get("sequence_length")
+        return length if isinstance(length, int) else None
+
+    @property
     def plugins(self) -> tuple[str, ...]:
         """The modules of the user's own that the run was made with."""
         named = self.config.get("plugins")

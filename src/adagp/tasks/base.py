@@ -59,8 +59,13 @@ class Task(ABC):
     def score(self, output: Any, targets: Any) -> tuple[Tensor, int]:
         """Return the sum of the first metric over a batch's answers, and how many answers there are.
 
-        For accuracy that is the number of right answers, for the mean squared error the sum of squared errors.
+        For accuracy that is the number of right answers, for the mean squared error the sum of squared errors. A metric that
+        is no mean of answers sums something else, of which `average` makes the metric.
         """
+
+    def average(self, total: float, answers: int) -> float:
+        """Return the first metric of `answers` answers, whose scores add up to `total`: their mean, by default."""
+        return total / max(1, answers)
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:

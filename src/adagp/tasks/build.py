@@ -4,18 +4,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from adagp.data import DATASETS
-from adagp.models.registry import DETECTION, IMAGES, TRANSLATION
+from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, TRANSLATION
 from adagp.registry import Registry
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
 from adagp.tasks.classify import Classification
 from adagp.tasks.detect import Detection
+from adagp.tasks.language import LanguageModelling
 from adagp.tasks.translate import Translation
 
 TASKS: Registry[Callable[[TrainConfig, Path | None, bool], Task]] = Registry("task")
 """The task of each kind of data set: made from the configuration, the data folder, and whether to download."""
 TASKS.add(IMAGES, Classification)
 TASKS.add(DETECTION, Detection)
+TASKS.add(LANGUAGE, LanguageModelling)
 TASKS.add(TRANSLATION, Translation)
 
 

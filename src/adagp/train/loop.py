@@ -71,7 +71,7 @@ class Loop:
         self.folder = folder
         self.epochs = epochs
         self.checkpoint_seconds = checkpoint_seconds
-        self.meter = EpochMeter()
+        self.meter = EpochMeter(task.average)
         self.rows: list[dict[str, Any]] = []
         self.device = trainer.device
         self._stop: Callable[[], bool] = lambda: False
@@ -214,7 +214,7 @@ class Loop:
             "sites": self.trainer.quality.read(),
         }
         self.rate.after_epoch(self.meter.mean_loss)
-        self.meter = EpochMeter()
+        self.meter = EpochMeter(self.task.average)
         self.rows.append(row)
         self.folder.write_rows(self.rows)
         return row

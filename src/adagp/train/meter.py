@@ -1,15 +1,20 @@
 """What happened in an epoch so far: losses, scores, batches and seconds by phase."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from adagp.plan import Phase
 
 
 class EpochMeter:
-    """Sums over the batches of one epoch. Its state is plain values, so a resumed epoch reports as if never stopped."""
+    """Sums over the batches of one epoch. Its state is plain values, so a resumed epoch reports as if never stopped.
 
-    def __init__(self) -> None:
+    `average` makes the task's first metric of the sum of scores and the number of answers (`Task.average`).
+    """
+
+    def __init__(self, average: Callable[[float, int], float]) -> None:
+        self._average = average
         self.loss = 0.0
         self.score = 0.0
         self.answers = 0
@@ -45,7 +50,7 @@ class EpochMeter:
     @property
     def mean_score(self) -> float:
         """The task's first metric over the answers to training batches, each before its update."""
-        return self.score / max(1, self.answers)
+        return self._average(self.score, self.answers)
 
     def counts(self) -> dict[str, int]:
         """Return the batches by kind. `bp` has the warm-up in it; `bp` + `gp` + `guarded` are all batches."""

@@ -1,0 +1,185 @@
+"""`adagp explore`: a design space of accelerators for one model, and its Pareto front."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adagp.cli.options import option, switch
+from adagp.cli.simulate import EPOCHS, RunOptions
+from adagp.cli.workloads import check_classes, find_origin, sample_shape
+from adagp.errors import OptionError
+from adagp.figures.style import check_picture_path
+from adagp.hw import Accelerator
+from adagp.hw.axes import AXES, parse_axes
+from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, parse_objectives
+from adagp.hw.explore import explore as explore_space
+from adagp.hw.presets import PRESETS, with_preset
+from adagp.jobs import usable_cores
+from adagp.methods import find_source
+from adagp.options import Option
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MODEL, _RUN, _SPACE, _OUTPUT = "Model", "Run", "Design space", "Output"
+SHOWN = 40
+"""Rows of the front that are printed; the files have them all."""
+
+AXIS_OPTIONS = tuple(
+    Option(
+        axis.name,
+        str,
+        axis.default,
+        axis.help,
+        optional=axis.default is None,
+        unset="the accelerator's",
+        panel=_SPACE,
+    )
+    for axis in AXES
+)
+
+
+def explore(
+    *,
+    given: Mapping[str, Any],
+    model: Annotated[str, typer.Argument(help="As for simulate: name, package.module:function, file or run folder.")],
+    dataset: Annotated[str, option("Data set: image shape, classes, samples.", panel=_MODEL)] = "cifar10",
+    input_: Annotated[
+        str | None, option("Input shape, for example 3x64x64.", "--input", panel=_MODEL, unset="the data set's")
+    ] = None,
+    image_size: Annotated[int | None, option("Side of square images.", panel=_MODEL, unset="the data set's")] = None,
+    channels: Annotated[int | None, option("Channels of images.", panel=_MODEL, unset="the data set's")] = None,
+    classes: Annotated[int | None, option("Classes.", panel=_MODEL, unset="the data set's")] = None,
+    width: Annotated[float, option("Factor on the model's channels.", panel=_MODEL)] = 1.0,
+    epochs: Annotated[int | None, option("Epochs.", panel=_RUN, unset=f"{EPOCHS}")] = None,
+    samples: Annotated[int | None, option("Training samples.", panel=_RUN, unset="the data set's")] = None,
+    ratio: Annotated[str, option("Schedule, as for simulate.", panel=_RUN)] = "ladder",
+    warmup: Annotated[int | None, option("Epochs of warm-up.", panel=_RUN, unset="the schedule's own")] = None,
+    method: Annotated[str, option("Method of GP batches.", panel=_RUN)] = "adagp",
+    preset: Annotated[
+        str | None, option(f"What is on no axis: {', '.join(PRESETS)}.", panel=_SPACE, unset="none")
+    ] = None,
+    objective: Annotated[
+        str, option(f"What is to be small: of {', '.join(OBJECTIVES)}.", panel=_SPACE)
+    ] = "cycles,energy,area",
+    workers: Annotated[int | None, option("Processes.", panel=_OUTPUT, unset="one per CPU core")] = None,
+    out: Annotated[Path | None, option("All points to FILE.csv.", panel=_OUTPUT, unset="none")] = None,
+    force: Annotated[bool, switch("--force", "Overwrite FILE.csv.", panel=_OUTPUT)] = False,
+    plot: Annotated[Path | None, option("Picture to FILE.svg or FILE.png.", panel=_OUTPUT, unset="none")] = None,
+    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_OUTPUT)] = False,
+) -> None:
+    """Simulate every point of a design space and show its Pareto front. Axes: lists, A..B (doubles), A..B:+STEP."""
+    base = with_preset(Accelerator(), preset)
+    values = parse_axes(axis_texts(given, preset))
+    objectives = parse_objectives(objective)
+    _check_output(out, force, plot, objectives, workers)
+    check_classes(classes)
+    machines = accelerators(base, values)  # refuses what cannot be built
+    origin = find_origin(
+        model, None, dataset, sample_shape(model, input_, image_size, channels, dataset), width, classes
+    )
+    recorded = origin.replay is not None and "batch" not in given
+    batches: Sequence[int | None] = (None,) if recorded else values["batch"]
+    source = find_source(method).source
+    runs = tuple(RunOptions(batch, epochs, samples, ratio, warmup, source).run(origin) for batch in batches)
+    space = Space(origin.workload(), machines, runs, tuple(values["design"]))
+    points = _with_progress(space, workers or usable_cores())
+    front = front_of(points, objectives)
+    if out is not None:
+        write_points(points, front, out)
+    if plot is not None:
+        from adagp.figures.exploration import plot_front
+
+        plot_front(points, front, objectives, f"{space.workload.name}: {len(points):,} designs", plot)
+    best = sorted((point for point, on in zip(points, front, strict=True) if on), key=lambda point: point.cycles)
+    varied = [name for name in points[0].settings if len({point.settings[name] for point in points}) > 1]
+    report = {"model": space.workload.name, "points": len(points), "objectives": list(objectives)}
+    if as_json:
+        typer.echo(json.dumps({**report, "front": [point.row for point in best]}, indent=2))
+    else:
+        _print(
+            best,
+            varied,
+            objectives,
+            f"{space.workload.name}: {len(best)} of {len(points):,} designs on the Pareto front",
+        )
+
+
+def axis_texts(given: Mapping[str, Any], preset: str | None) -> dict[str, str | None]:
+    """Return what each axis is to be: as given, or its default; a preset's own value where it has one."""
+    fixed = PRESETS[preset].settings if preset is not None else {}
+    return {axis.name: given.get(axis.name, None if axis.field in fixed else axis.default) for axis in AXES}
+
+
+def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
+    """Tell of each point whether no other is better in all objectives."""
+    from adagp.hw.pareto import pareto_front
+
+    return pareto_front([[getattr(point, OBJECTIVES[name]) for name in objectives] for point in points])
+
+
+def write_points(points: Sequence[Point], front: Sequence[bool], path: Path) -> None:
+    """Write all points as CSV; the column `pareto` is 1 on the front."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*points[0].row, "pareto"])
+        writer.writerows([*point.row.values(), int(on)] for point, on in zip(points, front, strict=True))
+
+
+def _check_output(
+    out: Path | None, force: bool, plot: Path | None, objectives: Sequence[str], workers: int | None
+) -> None:
+    if workers is not None and not 1 <= workers <= 256:
+        raise OptionError(f"--workers is {workers}; it must be from 1 to 256.")
+    if out is not None and not out.parent.is_dir():
+        raise OptionError(f"cannot write '{out}': there is no folder '{out.parent}'.")
+    if out is not None and out.exists() and not force:
+        raise OptionError(f"'{out}' exists already; give another name, or --force to overwrite it.")
+    if plot is not None:
+        check_picture_path(plot)
+        if len(objectives) < 2:
+            raise OptionError("a picture of the front needs two objectives or more.")
+
+
+def _with_progress(space: Space, workers: int) -> list[Point]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"{space.points:,} designs", total=space.simulations)
+        return explore_space(space, workers, lambda done: progress.advance(task, done))
+
+
+def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(best[:SHOWN], varied, objectives, title))
+    if len(best) > SHOWN:
+        console.print(f"{len(best) - SHOWN} more; --out FILE.csv and --json have them all.", highlight=False)
+
+
+def _table(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> "Table":
+    """A row for each point: those settings that differ within the space, the objectives, and the speed-up."""
+    from rich.table import Table
+
+    table = Table(
+        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0)
+    )  # a row must fit into 80 characters
+    columns = [OBJECTIVES[name] for name in objectives]
+    for name in (*varied, *columns, "speedup"):
+        table.add_column(
+            name.replace("_", "\n"), justify="left" if name in ("array", "dataflow", "design") else "right"
+        )
+    for point in best:
+        settings = (point.settings[name] for name in varied)
+        table.add_row(
+            *(f"{value:g}" if isinstance(value, float) else str(value) for value in settings),
+            *(f"{getattr(point, name):.4g}" for name in columns),
+            f"{point.speedup:.3f}x",
+        )
+    return table

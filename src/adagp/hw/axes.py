@@ -1,0 +1,183 @@
+"""The axes of a design space: one row each in a table. A new axis is a line there.
+
+Values are written as a list (`ws,os`), a range that doubles (`64..512`), or one with a step (`8..64:+8`).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from adagp.errors import OptionError
+from adagp.hw.array import Array
+from adagp.hw.dataflows import DATAFLOWS
+from adagp.hw.designs import DESIGNS, PAPER_DESIGNS
+
+MOST_POINTS = 100_000
+"""Points of a design space, and values of one axis."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One direction of the design space.
+
+    `field` is the field of `Accelerator` that it sets; `batch` and `design` are none. `column` names it, with its unit, in
+    tables, where values are those of the accelerator divided by `scale`. `parse` makes the values of what a user wrote.
+    `default` None leaves the accelerator as it is.
+    """
+
+    name: str
+    field: str
+    column: str
+    help: str
+    parse: Callable[[str, str], list[Any]]
+    default: str | None = None
+    scale: float = 1.0
+
+    @property
+    def flag(self) -> str:
+        """The option as it is written on a command line."""
+        return "--" + self.name.replace("_", "-")
+
+    def values(self, text: str) -> list[Any]:
+        """Return the values that `text` names, each once."""
+        return list(dict.fromkeys(self.parse(self.flag, text)))
+
+
+def _numbers(low: float, high: float, whole: bool = False, factor: float = 1.0) -> Callable[[str, str], list[Any]]:
+    """Return a reader of numbers from `low` to `high`; what the accelerator gets is `factor` times what is written."""
+
+    def parse(flag: str, text: str) -> list[Any]:
+        def read(word: str) -> float:
+            if re.fullmatch(r"\d+" if whole else r"\d+(\.\d+)?", word) is None:
+                raise _unreadable(flag, word, "a whole number" if whole else "a number")
+            return _in_bounds(flag, word, float(word), low, high)
+
+        found = [value for part in _parts(flag, text) for value in _expand(flag, part, read)]
+        return [int(value) if whole else value * factor for value in found]
+
+    return parse
+
+
+def _kilobytes(flag: str, text: str) -> list[float]:
+    def read(word: str) -> float:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kM]?)", word)
+        if match is None:
+            raise _unreadable(flag, word, "kilobytes, for example 64k or 4M")
+        kilobytes = float(match[1]) * (1024 if match[2] == "M" else 1)
+        return _in_bounds(flag, word, kilobytes, 1, 1 << 20, "kilobytes")
+
+    return [value for part in _parts(flag, text) for value in _expand(flag, part, read)]
+
+
+def _arrays(flag: str, text: str) -> list[Array]:
+    """Rows and columns run through their ranges independently."""
+    found: list[Array] = []
+    for part in _parts(flag, text):
+        ends, colon, step = part.partition(":")
+        sides: list[list[str]] = []
+        for end in ends.split(".."):
+            match = re.fullmatch(r"(\d+)x(\d+)", end)
+            if match is None:
+                raise _unreadable(flag, end, "ROWSxCOLUMNS, for example 8x8..64x64")
+            sides.append([match[1], match[2]])
+
+        def read(word: str) -> float:
+            return _in_bounds(flag, word, float(word), 1, 4096, "PEs a side")
+
+        rows, columns = ([*_expand(flag, "..".join(side) + colon + step, read)] for side in zip(*sides, strict=True))
+        if len(rows) * len(columns) > MOST_POINTS:
+            raise _too_many(f"{flag} {part}", len(rows) * len(columns))
+        found += [Array(int(row), int(column)) for row in rows for column in columns]
+    return found
+
+
+def _dataflows(flag: str, text: str) -> list[str]:
+    names = list(_parts(flag, text))
+    for name in names:
+        DATAFLOWS[name]
+    return names
+
+
+def _designs(flag: str, text: str) -> list[str]:
+    names = list(PAPER_DESIGNS) if text == "all" else list(_parts(flag, text))
+    for name in names:
+        DESIGNS[name]
+    return names
+
+
+AXES: tuple[Axis, ...] = (
+    Axis("array", "array", "array", "PEs, ROWSxCOLUMNS.", _arrays, "8x8..64x64"),
+    Axis("buffer", "buffer_kilobytes", "buffer_kb", "Global buffer in kilobytes; 64k, 4M.", _kilobytes, "64k..4M"),
+    Axis(
+        "bandwidth",
+        "bandwidth",
+        "gb_per_s",
+        "Off-chip gigabytes a second.",
+        _numbers(0.001, 1e5, factor=1e9),
+        None,
+        1e9,
+    ),
+    Axis("clock", "clock_hz", "mhz", "Megahertz.", _numbers(1, 1e5, factor=1e6), None, 1e6),
+    Axis("word_bits", "word_bits", "word_bits", "Bits of a word: 8, 16, 32.", _numbers(8, 32, whole=True)),
+    Axis("dataflow", "dataflow", "dataflow", "Dataflows.", _dataflows, "ws,os,is,rs"),
+    Axis("batch", "", "batch", "Samples a batch.", _numbers(1, 1 << 20, whole=True), "128"),
+    Axis("design", "", "design", "Designs, or all.", _designs, "all"),
+)
+
+
+def parse_axes(texts: Mapping[str, str | None]) -> dict[str, list[Any]]:
+    """Return the values of each axis that `texts` names; refuse a space of too many points."""
+    values = {axis.name: axis.values(text) for axis in AXES if (text := texts.get(axis.name)) is not None}
+    points = prod(map(len, values.values()))
+    if points > MOST_POINTS:
+        raise _too_many("the design space", points)
+    return values
+
+
+def _parts(flag: str, text: str) -> Sequence[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise OptionError(f"{flag} is empty; give at least one value.")
+    return parts
+
+
+def _expand(flag: str, part: str, read: Callable[[str], float]) -> Iterator[float]:
+    """Yield the values of one part of a list: a single one, or a range."""
+    ends, colon, step = part.partition(":")
+    words = ends.split("..")
+    if len(words) > 2 or (colon and len(words) != 2):
+        raise _unreadable(flag, part, "a value, a range A..B that doubles, or A..B:+STEP")
+    first, last = read(words[0]), read(words[-1])
+    if first > last:
+        raise OptionError(f"{flag} {ends} runs backwards; write the smaller value first.")
+    if colon and re.fullmatch(r"\+\d+(\.\d+)?", step) is None:
+        raise _unreadable(flag, part, "a range A..B:+STEP")
+    added = float(step[1:]) if colon else 0.0
+    if colon and added == 0:
+        raise OptionError(f"{flag} {part} never ends; the step must be more than 0.")
+    if colon and (last - first) / added > MOST_POINTS:
+        raise _too_many(f"{flag} {part}", int((last - first) / added) + 1)
+    value, count = first, 0
+    while value <= last * (1 + 1e-9):
+        yield value
+        count += 1
+        value = first + count * added if colon else first * 2**count
+
+
+def _in_bounds(flag: str, word: str, value: float, low: float, high: float, unit: str = "") -> float:
+    if not low <= value <= high:
+        name = f" {unit}" if unit else ""
+        raise OptionError(f"{flag} {word} is not allowed; it must be from {low:,.10g} to {high:,.10g}{name}.")
+    return value
+
+
+def _unreadable(flag: str, word: str, allowed: str) -> OptionError:
+    return OptionError(f"{flag}: cannot read '{word}'; write {allowed}.")
+
+
+def _too_many(what: str, count: int) -> OptionError:
+    return OptionError(
+        f"{what} has {count:,} points; at most {MOST_POINTS:,} are allowed. Narrow a range or widen a step."
+    )

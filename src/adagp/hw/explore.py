@@ -1,0 +1,161 @@
+"""A design space: every point of some axes simulated, in several processes, and what is best of them."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+from adagp.errors import OptionError, unknown_name
+from adagp.hw.accelerator import Accelerator
+from adagp.hw.area import design_area
+from adagp.hw.axes import AXES, Axis
+from adagp.hw.runs import Run
+from adagp.hw.simulate import simulate
+from adagp.hw.workload import Workload
+from adagp.plugins import load_installed_plugins, load_plugin, loaded_plugins
+
+OBJECTIVES = {
+    "cycles": "cycles",
+    "seconds": "seconds",
+    "energy": "energy_joules",
+    "area": "area_mm2",
+    "dram": "dram_bytes",
+}
+"""What can be made small, and the column that has it."""
+CHUNK = 8
+"""Simulations that a process gets at a time."""
+FEW = 48
+"""Simulations below which starting processes takes longer than they save."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One design on one accelerator, for a whole run; `settings` are its values on all axes, by their columns."""
+
+    settings: Mapping[str, Any]
+    cycles: int
+    seconds: float
+    speedup: float
+    energy_joules: float
+    area_mm2: float
+    dram_bytes: int
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """All columns of the point."""
+        return {**self.settings, **{name: getattr(self, name) for name in FIGURES}}
+
+
+FIGURES = tuple(field.name for field in fields(Point) if field.name != "settings")
+"""What is known of a point besides its settings."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """A workload, and what to try with it: accelerators, runs (one for each batch size) and designs."""
+
+    workload: Workload
+    accelerators: tuple[Accelerator, ...]
+    runs: tuple[Run, ...]
+    designs: tuple[str, ...]
+
+    @property
+    def simulations(self) -> int:
+        """Simulations; each covers all designs."""
+        return len(self.accelerators) * len(self.runs)
+
+    @property
+    def points(self) -> int:
+        """Points of the space."""
+        return self.simulations * len(self.designs)
+
+
+def parse_objectives(text: str) -> tuple[str, ...]:
+    """Return the objectives that `text` names."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in OBJECTIVES:
+            raise unknown_name("objective", name, OBJECTIVES)
+    if not names:
+        raise OptionError("--objective is empty; give at least one name.")
+    return names
+
+
+def accelerators(base: Accelerator, values: Mapping[str, Sequence[Any]]) -> tuple[Accelerator, ...]:
+    """Return `base` with every combination of those axes that are settings of an accelerator."""
+    fields = {axis.field: values[axis.name] for axis in AXES if axis.field and axis.name in values}
+    # Neighbours share dataflow and array, whose costs are kept.
+    order = sorted(fields, key=lambda field: field not in ("dataflow", "array"))
+    return tuple(
+        replace(base, **dict(zip(order, choice, strict=True))) for choice in product(*(fields[name] for name in order))
+    )
+
+
+def explore(space: Space, workers: int, tell: Callable[[int], None] = lambda _: None) -> list[Point]:
+    """Return all points, in the order of the space; `tell` hears how many simulations were done since it was last told."""
+    found: list[Point] = []
+    for points in _chunks(space, workers):
+        found += points
+        tell(len(points) // len(space.designs))
+    return found
+
+
+def _chunks(space: Space, workers: int) -> Iterator[list[Point]]:
+    starts = range(0, len(space.accelerators), CHUNK)
+    if workers == 1 or space.simulations < FEW:
+        for start in starts:
+            yield _points(space, start)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _begin, (space, loaded_plugins())) as pool:
+        try:
+            yield from pool.map(_work, starts)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_space: Space | None = None
+
+
+def _begin(space: Space, plugins: list[str]) -> None:
+    """Prepare a process: what the space may name, and the space itself, which travels once."""
+    global _space
+    load_installed_plugins()
+    for name in plugins:
+        load_plugin(name)
+    _space = space
+
+
+def _work(start: int) -> list[Point]:
+    assert _space is not None
+    return _points(_space, start)
+
+
+def _points(space: Space, start: int) -> list[Point]:
+    chosen = space.accelerators[start : start + CHUNK]
+    return [point for one in chosen for run in space.runs for point in _simulate(space, one, run)]
+
+
+def _simulate(space: Space, accelerator: Accelerator, run: Run) -> Iterator[Point]:
+    simulation = simulate(space.workload, accelerator, run, space.designs)
+    settings = {axis.column: _setting(accelerator, axis) for axis in AXES}
+    for design in space.designs:
+        outcome = simulation.outcomes[design]
+        yield Point(
+            settings={**settings, "array": str(outcome.array), "batch": run.batch, "design": design},
+            cycles=outcome.cost.cycles,
+            seconds=outcome.seconds,
+            speedup=simulation.speedup(design),
+            energy_joules=outcome.energy.joules,
+            area_mm2=design_area(design, outcome.array, accelerator, space.workload),
+            dram_bytes=outcome.cost.dram_words * accelerator.word_bits // 8,
+        )
+
+
+def _setting(accelerator: Accelerator, axis: Axis) -> Any:
+    if not axis.field:
+        return None
+    value = getattr(accelerator, axis.field)
+    return value / axis.scale if axis.scale != 1 else value

@@ -1,0 +1,41 @@
+"""Weights & Biases in its offline mode: nothing is sent; `wandb sync` uploads a run when the user wants that."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from adagp.loggers.base import Logger
+
+
+class WandbRun(Logger):
+    """Writes an offline run into the folder `wandb`.
+
+    A run that is resumed keeps its identity, in a part of its own. What was written cannot be taken back, so steps that
+    are there already are left out: a resumed run repeats them exactly.
+    """
+
+    def __init__(self, folder: Path, done: int = 0) -> None:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # its reports of errors would go to the network even offline
+        import wandb
+
+        self._note = folder / "wandb" / "adagp.json"
+        before = json.loads(self._note.read_text()) if done and self._note.is_file() else {}
+        settings: Any = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True)
+        (folder / "wandb").mkdir(parents=True, exist_ok=True)
+        self._run: Any = wandb.init(
+            project="adagp", name=folder.name, id=before.get("id"), mode="offline", dir=str(folder), settings=settings
+        )
+        self._last = int(before.get("step", 0))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers by name, and note how far the run is written."""
+        if step <= self._last:
+            return
+        self._run.log({"batch": step, **values}, step=step)
+        self._note.write_text(json.dumps({"id": self._run.id, "step": step}))
+
+    def on_end(self) -> None:
+        """Finish the offline run."""
+        self._run.finish()

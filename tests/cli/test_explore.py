@@ -1,0 +1,57 @@
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Program
+
+SMALL = ("--array", "8x8..16x16", "--buffer", "64k..256k", "--dataflow", "ws,os", "--epochs", "3")
+
+
+def test_table_files_and_picture(program: Program, tmp_path: Path) -> None:
+    shown = program("explore", "two_layer_cnn", *SMALL, "--out", "all.csv", "--plot", "front.png")
+    assert shown.code == 0
+    assert "of 96 designs on the Pareto front" in shown.out
+    rows = list(csv.DictReader((tmp_path / "all.csv").read_text().splitlines()))
+    assert len(rows) == 4 * 3 * 2 * 4
+    assert (tmp_path / "front.png").stat().st_size > 10_000
+    found = json.loads(program("explore", "two_layer_cnn", *SMALL, "--json").out)
+    front = [row for row in rows if row["pareto"] == "1"]
+    assert (found["points"], found["objectives"]) == (96, ["cycles", "energy", "area"])
+    assert sorted(int(row["cycles"]) for row in front) == [point["cycles"] for point in found["front"]]
+
+
+def test_one_objective_has_the_least(program: Program) -> None:
+    found = json.loads(program("explore", "two_layer_cnn", *SMALL, "--objective", "area", "--json").out)
+    (best, *others) = found["front"]
+    assert (best["array"], best["buffer_kb"]) == ("8x8", 64)
+    assert {point["area_mm2"] for point in others} <= {best["area_mm2"]}
+
+
+def test_a_preset_stands_for_the_axes_that_are_not_given(program: Program) -> None:
+    found = json.loads(program("explore", "two_layer_cnn", "--preset", "gemmini", "--clock", "500", "--json").out)
+    assert found["points"] == 4
+    assert {(one["array"], one["word_bits"], one["mhz"]) for one in found["front"]} == {("16x16", 8, 500)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--array", "16x16..8x8"), "--array 16..8 runs backwards; write the smaller value first."),
+        (("--word-bits", "12"), "word width 12 is not in the energy table; choose from [8, 16, 32] bits."),
+        (("--workers", "0"), "--workers is 0; it must be from 1 to 256."),
+        (("--out", "there.csv"), "'there.csv' exists already; give another name, or --force to overwrite it."),
+        (("--out", "no/all.csv"), "cannot write 'no/all.csv': there is no folder 'no'."),
+        (("--plot", "x.svg", "--objective", "area"), "a picture of the front needs two objectives or more."),
+        (("--preset", "tpu"), "unknown preset 'tpu'. Did you mean 'tpu-v1'? Choose from: edge, eyeriss, gemmini, tpu-v1."),
+        (("--classes", "1"), "--classes is 1; it must be from 2 to 10,000,000."),
+        (("--image-size", "0"), "--image-size is 0; it must be from 1 to 65,536."),
+        (("--input", "3x8x8", "--channels", "3"),
+         "--input says what --image-size and --channels say; give one or the other."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(program: Program, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    (tmp_path / "there.csv").write_text("mine")
+    ended = program("explore", "two_layer_cnn", *arguments)
+    assert (ended.code, ended.err.strip(), ended.out) == (2, f"error: {message}", "")
+    assert (tmp_path / "there.csv").read_text() == "mine"

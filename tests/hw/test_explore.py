@@ -1,0 +1,81 @@
+from dataclasses import replace
+
+import pytest
+
+from adagp.errors import OptionError
+from adagp.hw import Accelerator, Convolution, Linear, Workload, scheduled_run, simulate
+from adagp.hw.area import design_area
+from adagp.hw.axes import parse_axes
+from adagp.hw.explore import Space, accelerators, explore, parse_objectives
+from adagp.hw.presets import PRESETS, with_preset
+from adagp.schedules import parse_schedule
+
+WORKLOAD = Workload(
+    "small",
+    (
+        Convolution("stem", 3, 16, (3, 3), (16, 16), (16, 16), input_gradient=False),
+        Convolution("deep", 16, 32, (3, 3), (16, 16), (8, 8), (2, 2)),
+        Linear("head", 1, 512, 10),
+    ),
+)
+VALUES = parse_axes({"array": "4x4..16x16", "buffer": "8k..64k", "dataflow": "ws,rs", "design": "baseline,max"})
+SPACE = Space(
+    WORKLOAD,
+    accelerators(Accelerator(), VALUES),
+    tuple(scheduled_run(parse_schedule("1:1", 3), 3, 640, batch) for batch in (16, 32)),
+    tuple(VALUES["design"]),
+)
+
+
+def test_every_point_is_a_simulation() -> None:
+    told: list[int] = []
+    points = explore(SPACE, 1, told.append)
+    assert len(points) == SPACE.points == 9 * 4 * 2 * 2 * 2
+    assert sum(told) == SPACE.simulations
+    expected = []
+    for accelerator in SPACE.accelerators:
+        for run in SPACE.runs:
+            simulation = simulate(WORKLOAD, accelerator, run, SPACE.designs)
+            for design in SPACE.designs:
+                outcome = simulation.outcomes[design]
+                area = design_area(design, outcome.array, accelerator, WORKLOAD)
+                expected.append((outcome.cost.cycles, outcome.energy.joules, area, run.batch, design))
+    found = [
+        (one.cycles, one.energy_joules, one.area_mm2, one.settings["batch"], one.settings["design"]) for one in points
+    ]
+    assert points[0].row["buffer_kb"] == 8
+    assert points[0].row["gb_per_s"] == 12.8
+    assert found == expected
+
+
+def test_several_processes_find_the_same() -> None:
+    assert explore(SPACE, 2) == explore(SPACE, 1)
+
+
+def test_all_combinations_of_the_axes() -> None:
+    found = {(one.array, one.buffer_kilobytes, one.dataflow) for one in SPACE.accelerators}
+    assert len(found) == len(SPACE.accelerators) == 9 * 4 * 2
+    assert accelerators(Accelerator(), {}) == (Accelerator(),)
+    with pytest.raises(OptionError, match=r"^word width 12 is not in the energy table"):
+        accelerators(Accelerator(), parse_axes({"word_bits": "12"}))
+
+
+def test_objectives() -> None:
+    assert parse_objectives("area, cycles,area") == ("area", "cycles")
+    with pytest.raises(OptionError) as raised:
+        parse_objectives("cycle")
+    assert str(raised.value) == (
+        "unknown objective 'cycle'. Did you mean 'cycles'? Choose from: area, cycles, dram, energy, seconds."
+    )
+    with pytest.raises(OptionError, match=r"^--objective is empty; give at least one name\.$"):
+        parse_objectives(" ,")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_accelerators_and_give_way_to_what_is_given(name: str) -> None:
+    base = Accelerator(clock_hz=123e6, buffer_kilobytes=77)
+    settings = PRESETS[name].settings
+    assert with_preset(base, name) == replace(base, **settings)
+    kept = with_preset(base, name, {"clock", "buffer"})
+    assert (kept.clock_hz, kept.buffer_kilobytes, kept.array) == (123e6, 77, settings["array"])
+    assert with_preset(base, None) is base
