@@ -137,9 +137,8 @@ def fingerprint(content: Iterable[Any]) -> str:
     """Return a short digest of arrays, texts and plain values."""
     found = hashlib.blake2b(digest_size=8)
     for one in content:
-        found.update(
-            memoryview(one).cast("B") if isinstance(one, np.ndarray) else f"{one}\n".encode("utf-8", "replace")
-        )
+        is_array = isinstance(one, np.ndarray)
+        found.update(one.reshape(-1).view(np.uint8).data if is_array else f"{one}\n".encode("utf-8", "replace"))
     return found.hexdigest()
 
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from adagp.errors import OptionError, RunError
 from adagp.jobs import die_with_parent
@@ -35,7 +37,7 @@ class World:
     for a share of 1 / size), or of one that it sends to a neighbour.
     """
 
-    def __init__(self, store: dist.Store | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(self, store: Store | None = None, timeout: float = TIMEOUT) -> None:
         self.store = store
         self.timeout = timeout
         self.rank = dist.get_rank()
@@ -54,8 +56,8 @@ class World:
         if sys.platform == "linux":
             die_with_parent(os.getppid())
         limit = timedelta(seconds=timeout)
-        store, rank, size = next(dist.rendezvous("env://", timeout=limit))
-        store = dist.PrefixStore(f"adagp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        store, rank, size = next(rendezvous("env://", timeout=limit))
+        store = PrefixStore(f"adagp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         backend = "nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         return cls(store, timeout)
@@ -172,7 +174,7 @@ class World:
 class _SignsOfLife:
     """Counts in the store while something takes long. A stopped process counts no further."""
 
-    def __init__(self, store: dist.Store, seconds: float) -> None:
+    def __init__(self, store: Store, seconds: float) -> None:
         self._store, self._seconds = store, seconds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._count, daemon=True)
