@@ -56,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     "train": {"engine", "jobs", "loggers", "run", "schedules", "sources", "tasks"},
     "hw": {"schedules"},
     "pipe": {"hw", "schedules"},
-    "distributed": {"engine", "modes", "pipe", "predictor", "run", "sites", "sources", "tasks", "train"},
+    "distributed": {"engine", "jobs", "modes", "pipe", "predictor", "run", "sites", "sources", "tasks", "train"},
     "weight_uses": set(),
     "trace": {"hw", "models", "modes", "weight_uses"},
     "importers": {"hw", "trace"},

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.job_works import Work
 
-from adagp.errors import RunError
 from adagp.jobs import (
     Job,
     JobFailure,
@@ -20,7 +19,6 @@ from adagp.jobs import (
     Stopped,
     affordable_jobs,
     free_memory,
-    locked,
     run_jobs,
     usable_cores,
 )
@@ -169,14 +167,6 @@ def test_the_first_signal_is_a_request_and_the_second_an_interrupt() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_one_at_a_time_in_a_folder(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(RunError) as caught, locked(tmp_path):
-        pass
-    assert str(caught.value) == f"another process is at work in '{tmp_path}'; wait for it, or end it first."
-    with locked(tmp_path):
-        pass
 
 
 def test_cores_and_memory_decide_how_many_at_once() -> None:

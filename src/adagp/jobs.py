@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Protocol
 
 from adagp.allocator import keep_freed_memory
-from adagp.errors import AdagpError, RunError
+from adagp.errors import AdagpError
 from adagp.plugins import load_plugin, loaded_plugins
 
 Stop = Callable[[], bool]
@@ -30,6 +30,8 @@ Stop = Callable[[], bool]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1
 """The request of prctl(2) for a signal when the parent dies."""
+UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""The environment variable that torchrun sets for its processes."""
 LOOK_SECONDS = 0.1
 """How often the waiting process looks whether somebody asked to stop."""
 MEMORY_SHARE = 0.8
@@ -78,7 +80,10 @@ class Stopped(Exception):  # noqa: N818  # nothing went wrong
 
 
 class StopFlag:
-    """Turns the first Ctrl-C (or termination request) into an answer to `stop()`, and the second into an interrupt."""
+    """Turns the first Ctrl-C (or termination request) into an answer to `stop()`, and the second into an interrupt.
+
+    Not so under torchrun, which passes on what the terminal or the system has told all processes already.
+    """
 
     def __init__(self) -> None:
         self._set = False
@@ -96,7 +101,7 @@ class StopFlag:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._set:
+        if self._set and UNDER_TORCHRUN not in os.environ:
             raise KeyboardInterrupt
         self._set = True
 
@@ -264,22 +269,6 @@ def _await_death_of_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock on a folder; refuse if somebody else does."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    with (path / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"another process is at work in '{path}'; wait for it, or end it first.") from None
-        yield
 
 
 def usable_cores() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from adagp.errors import OptionError
-from adagp.references import import_users_module
+from adagp.references import faults_as, import_users_module
 
 GROUP = "adagp"
 FLAG = "--plugin"
@@ -22,10 +22,8 @@ def loaded_plugins() -> list[str]:
 
 def load_plugin(name: str) -> None:
     """Import the module `name`, which registers what it has; whatever goes wrong there is the answer to the user."""
-    try:
+    with faults_as(OptionError, f"cannot load the plugin '{name}'"):
         import_users_module(name)
-    except Exception as fault:
-        raise OptionError(f"cannot load the plugin '{name}': {type(fault).__name__}: {fault}") from fault
     if name not in _loaded:
         _loaded.append(name)
 
@@ -33,12 +31,8 @@ def load_plugin(name: str) -> None:
 def load_installed_plugins() -> None:
     """Load the entry points of installed packages."""
     for point in metadata.entry_points(group=GROUP):
-        try:
+        with faults_as(OptionError, f"cannot load the installed plugin '{point.name}' ({point.value})"):
             point.load()
-        except Exception as fault:
-            raise OptionError(
-                f"cannot load the installed plugin '{point.name}' ({point.value}): {type(fault).__name__}: {fault}"
-            ) from fault
 
 
 def take_plugins(words: Sequence[str]) -> list[str]:

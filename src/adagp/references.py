@@ -2,6 +2,8 @@
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,16 +19,25 @@ def import_reference(reference: str, *, what: str, kind: str, error: type[AdagpE
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
         raise error(f"cannot read '{reference}'; {what} is named as package.module:{kind}.")
-    try:
+    with faults_as(error, f"cannot import '{module_name}' of '{reference}'"):
         module = import_users_module(module_name)
-    except Exception as fault:  # whatever the user's module does wrong at import is the answer to the user
-        raise error(f"cannot import '{module_name}' of '{reference}': {type(fault).__name__}: {fault}") from fault
     found = getattr(module, attribute, None)
     if found is None:
         raise error(f"module '{module_name}' has no {kind} '{attribute}' (from '{reference}').")
     if not callable(found):
         raise error(f"'{reference}' is of type {type(found).__name__}, which cannot be called.")
     return found
+
+
+@contextmanager
+def faults_as(error: type[AdagpError], text: str) -> Iterator[None]:
+    """Raise `error` with `text` and the reason for whatever goes wrong in a user's code, an exit of the program included."""
+    try:
+        yield
+    except (KeyboardInterrupt, AdagpError):
+        raise
+    except BaseException as fault:
+        raise error(f"{text}: {type(fault).__name__}: {fault}") from fault
 
 
 def import_users_module(name: str) -> ModuleType:

@@ -1,8 +1,10 @@
 """`torchrun -m adagp train --parallel`, as a user calls it."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 import torch
 
 import adagp
+from adagp.run import RunFolder
+from adagp.train.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -33,17 +37,17 @@ class Mortal(nn.Module):
 def mortal(classes, image):
     return nn.Sequential(Mortal(), nn.Conv2d(image[0], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, classes))
 """
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(Path(adagp.__file__).parents[1]),
+    "OMP_NUM_THREADS": "1",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
 OPTIONS = ("--model", "net:mortal", "--batch-size", "256", "--epochs", "2", "--warmup", "1", "--ratio", "1:1")
 
 
 def torchrun(folder: Path, *arguments: str, marker: str = "none") -> "subprocess.CompletedProcess[str]":
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(adagp.__file__).parents[1]),
-        "OMP_NUM_THREADS": "1",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "MARKER": marker,
-    }
+    environment = {**ENVIRONMENT, "MARKER": marker}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "3"]
     command += ["-m", "adagp", "train", *OPTIONS, "--parallel", "data", *arguments]
     return subprocess.run(
@@ -62,6 +66,72 @@ def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_weights
     assert not (tmp_path / "marker").exists()
     first, second = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "run"))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def begun(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """Start a long run under torchrun and return it when its first epoch is over."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "adagp", "train"]
+    command += ["--parallel", "data", "--batch-size", "256", "--epochs", "5000", "--warmup", "1", "--ratio", "1:1"]
+    command += ["--checkpoint-seconds", "1000", "--out", "run", *arguments]
+    process = subprocess.Popen(
+        command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not RunFolder(folder / "run").rows():
+        assert process.poll() is None
+        time.sleep(0.05)
+    return process
+
+
+def workers(process: "subprocess.Popen[str]") -> dict[int, int]:
+    """Return the processes that torchrun has started by their rank."""
+    found = {}
+    for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        words = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+        ranks = [word[5:] for word in words if word.startswith(b"RANK=")]
+        if ranks:
+            found[int(ranks[0])] = int(number)
+    return found
+
+
+def is_running(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_workers_die_with_torchrun(tmp_path: Path) -> None:
+    process = begun(tmp_path)
+    left = workers(process)
+    assert sorted(left) == [0, 1]
+    process.kill()
+    process.communicate()
+    while any(map(is_running, left.values())):  # as soon as the kernel gets to it
+        time.sleep(0.01)
+
+
+def test_a_request_to_end_leaves_a_checkpoint(tmp_path: Path) -> None:
+    process = begun(tmp_path)
+    os.killpg(process.pid, signal.SIGTERM)  # all get it, and once more from torchrun
+    _, error = process.communicate(timeout=60)
+    assert "Stopped. Continue with: adagp train --resume run\n" in error
+    assert "KeyboardInterrupt" not in error
+    assert load_checkpoint(tmp_path / "run" / "checkpoint.pt")["trainer"]["epoch"] > 0  # the first one is of the start
+
+
+def test_a_process_that_stands_still_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    process = begun(tmp_path, "--timeout", "2")
+    alive = workers(process)
+    os.kill(alive[1], signal.SIGSTOP)
+    while is_running(alive[0]):
+        time.sleep(0.05)
+    os.kill(alive[1], signal.SIGKILL)  # torchrun would wait for it
+    _, error = process.communicate(timeout=60)
+    said = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert said == [
+        "error: process 1 sent nothing for 2 seconds (--timeout): stopped, or hung up. "
+        "Continue from the last checkpoint: adagp train --resume run"
+    ]
 
 
 def test_without_torchrun_it_is_told_how(program: Callable[..., Any]) -> None:

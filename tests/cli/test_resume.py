@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+
+from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -114,14 +117,14 @@ def test_a_checkpoint_of_another_kind(program: Program, finished: Path) -> None:
     path = finished / "checkpoint.pt"
     for content in ({"weights": torch.zeros(2)}, [1, 2], {"format": 0}):
         torch.save(content, path)
-        assert error(program, finished) == f"'{path}' is not an adagp checkpoint of format 1."
+        assert error(program, finished) == f"'{path}' is not an adagp checkpoint of format 1 or 2."
 
 
 def test_a_checkpoint_that_does_not_fit(program: Program, finished: Path) -> None:
     path = finished / "checkpoint.pt"
-    state = torch.load(path, weights_only=True)
+    state = load_checkpoint(path)
     del state["trainer"]
-    torch.save(state, path)
+    save_checkpoint(path, state)
     assert error(program, finished) == (
         f"the checkpoint '{path}' does not fit this run; was the model changed since? (KeyError: 'trainer')"
     )
@@ -137,7 +140,7 @@ def test_a_model_that_was_changed_since(
     assert program("train", *short, "--model", "changing_model:build", "--out", "run").code == 0
     Path("changing_model.py").write_text(source.format("False"))
     monkeypatch.delitem(sys.modules, "changing_model")  # as in a new process
-    message = error(program, "run")
+    message = error(program, "run", "--trust")
     assert message.startswith(
         "the checkpoint 'run/checkpoint.pt' does not fit this run; was the model changed since? ("
     )
@@ -147,8 +150,8 @@ def test_a_model_that_was_changed_since(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot read '{path}': Expecting property name enclosed in double quotes"),
-        ("[1]", "'{path}' does not hold a configuration."),
+        ("{", "cannot read '{path}': it is not JSON (Expecting property name enclosed in double quotes"),
+        ("[1]", "cannot read '{path}': it holds [1]; it must be a table."),
         ('{"epochs": "2"}', "{path}: option 'epochs' is '2'; it must be of type int."),
     ],
 )
@@ -156,3 +159,99 @@ def test_a_damaged_configuration(program: Program, finished: Path, text: str, me
     path = finished / "config.json"
     path.write_text(text)
     assert error(program, finished).startswith(message.replace("{path}", str(path)))
+
+
+def test_an_edited_configuration_is_named(program: Program, finished: Path) -> None:
+    path = finished / "config.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps(saved | {"batch_size": 128, "lr_scheduler": "none"}))
+    assert error(program, finished) == (
+        f"the run in '{finished}' was begun with other options than its config.json has now: batch_size (was 256, now 128), "
+        "lr_scheduler (was plateau, now none). Put them back, or start a new run with --out."
+    )
+    path.write_text(json.dumps({name: value for name, value in saved.items() if name not in ("normalize", "width")}))
+    assert error(program, finished).startswith(
+        f"the run in '{finished}' was begun with other options than its config.json has now: width (was 0.25, now 1.0). "
+    )
+
+
+def write_images(train: int, shade: int = 0) -> None:
+    generator = np.random.default_rng(0)
+    pixels = {"x_train": generator.integers(0, 200, (train, 8, 8), np.uint8) + np.uint8(shade)}
+    pixels["x_test"] = pixels["x_train"][:20]
+    labels = {"y_train": np.arange(train) % 10, "y_test": np.arange(20) % 10}
+    np.savez("images.npz", **pixels, **labels)  # type: ignore[arg-type]  # by name
+
+
+def test_data_that_changed_since_are_named(program: Program, short: tuple[str, ...]) -> None:
+    write_images(600)
+    assert program("train", *short, "--dataset", "images.npz", "--batch-size", "100", "--out", "run").code == 0
+    write_images(250)
+    message = error(program, "run")
+    assert message.startswith(
+        "the run in 'run' was begun with other data: train samples (was 600, now 250), train digest (was "
+    )
+    assert message.endswith("Put them back, or start a new run with --out.")
+    write_images(600, shade=1)
+    assert error(program, "run").startswith("the run in 'run' was begun with other data: train digest (was ")
+    write_images(50)
+    assert error(program, "run") == ("batch size 100 is larger than the training set of 50 samples; choose 1 to 50.")
+    write_images(600)
+    assert program("train", "--resume", "run").code == 0
+
+
+def test_metrics_that_got_lost_are_noticed(program: Program, finished: Path) -> None:
+    path = finished / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text(lines[1] + "\n")
+    assert error(program, finished) == (
+        f"'{path}' has not one line for each of the 2 epochs before the checkpoint: the run is damaged."
+    )
+    row = json.loads(lines[0])
+    del row["batches"]
+    path.write_text(json.dumps(row) + "\n" + lines[1] + "\n")
+    assert error(program, finished) == f"line 1 of '{path}' is damaged: 'batches' is missing."
+
+
+EVIL = """
+from pathlib import Path
+Path("harm").touch()
+def build(*arguments, **options):
+    raise AssertionError
+class Source:
+    produce = build
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("model", "evil:build"), ("method", "evil:Source"), ("plugins", ["evil"])]
+)
+def test_code_that_a_folder_names_is_not_run(program: Program, finished: Path, option: str, value: Any) -> None:
+    Path("evil.py").write_text(EVIL)
+    path = finished / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {option: value}))
+    flag, name = f"--{option.removesuffix('s')}", value if isinstance(value, str) else value[0]
+    sentence = (
+        f"error: the run in '{finished}' wants to run code that it names itself: {flag} {name}. If you know it and trust it, "
+        f"give {flag} {name} as well, or --trust.\n"
+    )
+    for words in (("train", "--resume", finished), ("simulate", "--from-run", finished), ("simulate", finished)):
+        ended = program(*words)
+        assert (ended.code, ended.err) == (2, sentence)
+    for words in (("report", finished), ("plot", finished)):
+        assert program(*words).code == 0
+    assert not Path("harm").exists()
+    if option == "model":
+        assert program("train", "--resume", finished, flag, name).code == 2
+        assert Path("harm").exists()  # named by the user, it is
+
+
+def test_two_processes_do_not_share_a_run(program: Program, finished: Path, python: Callable[..., Any]) -> None:
+    from adagp.run.lock import locked
+
+    with locked(finished):
+        ended = python("-m", "adagp", "train", "--resume", finished)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("error: another process (process ")
+        assert ended.stderr.endswith(f"is at work in '{finished}'; wait for it, or end it first.\n")
+    assert program("train", "--resume", finished).code == 0

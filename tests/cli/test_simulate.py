@@ -156,7 +156,12 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
     run = write_run("one")
     for file, content, message in (
         ("config.json", "{}", f"the run in '{run}' does not say its model in config.json."),
-        ("config.json", "{", f"the run in '{run}' is damaged: config.json cannot be read."),
+        (
+            "config.json",
+            "{",
+            f"the run in '{run}' is damaged: config.json cannot be read: it is not JSON (Expecting property name "
+            "enclosed in double quotes: line 1 column 2 (char 1)).",
+        ),
         ("metrics.jsonl", "", f"the run in '{run}' has no finished epoch yet: there is nothing to replay."),
     ):
         before = (run / file).read_text()

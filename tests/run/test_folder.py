@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from adagp.errors import RunError
-from adagp.run.folder import FILES, RunFolder, to_json, unused_path, write_atomically
+from adagp.run.folder import FILES, STARTING, RunFolder, to_json, unused_path, write_atomically
+from adagp.run.lock import LOCK
 
 ROWS: list[dict[str, Any]] = [
     {"epoch": 0, "loss": 2.5, "batches": {"bp": 3, "gp": 0}, "sites": {"stem": {"mse": 0.5, "cosine": None}}},
@@ -20,14 +21,47 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir())
+    """Return the files of a folder; the lock is none of them."""
+    return sorted(entry.name for entry in path.iterdir() if entry.name != LOCK)
 
 
 def test_create_makes_an_empty_folder_and_its_parents(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
-    assert RunFolder.create(path).path == path
-    assert names(path) == []
-    RunFolder.create(path)  # an empty folder is as good as none
+    folder = RunFolder.create(path, {"lr": 1})
+    assert folder.path == path
+    assert names(path) == [STARTING]
+    assert not folder.begun
+    folder.begin()
+    assert names(path) == ["config.json"]
+    assert folder.read_json("config.json") == {"lr": 1}
+
+
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path) -> None:
+    for name in (".config.json.tmp", "..starting.json.tmp", LOCK):  # what a killed process may leave
+        (tmp_path / name).touch()
+    assert RunFolder.create(tmp_path).path == tmp_path
+
+
+def test_a_start_that_was_interrupted_can_be_repeated(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, {"lr": 1}).write_json("versions.json", {})
+    with pytest.raises(RunError) as caught:
+        RunFolder.open(tmp_path)
+    assert str(caught.value) == (
+        f"the run in '{tmp_path}' was interrupted before it had begun: there is nothing to continue. "
+        "Give the command that starts it again."
+    )
+    RunFolder.create(tmp_path, {"lr": 2}).begin()
+    assert names(tmp_path) == ["config.json"]
+    assert RunFolder.open(tmp_path).read_json("config.json") == {"lr": 2}
+
+
+def test_a_replacement_that_was_interrupted_before_it_deleted_anything_leaves_the_old_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / STARTING).write_text('{"lr": 2}')
+    with pytest.raises(RunError, match="holds a run already"):
+        RunFolder.create(tmp_path)
+    assert RunFolder.claim(tmp_path).read_json("config.json") == {}
+    assert names(tmp_path) == ["config.json"]
 
 
 def test_an_existing_run_is_kept(tmp_path: Path) -> None:
@@ -45,7 +79,7 @@ def test_force_deletes_the_files_of_the_run_and_no_others(tmp_path: Path) -> Non
     for name in (*FILES, "notes.txt"):
         (tmp_path / name).write_text("{}")
     RunFolder.create(tmp_path, force=True)
-    assert names(tmp_path) == ["notes.txt"]
+    assert names(tmp_path) == [STARTING, "notes.txt"]
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -85,9 +119,9 @@ def test_open_wants_a_run(tmp_path: Path) -> None:
 
 
 def test_json_files_come_back(folder: RunFolder) -> None:
-    folder.write_json("config.json", {"a": [1, None]})
-    assert folder.read_json("config.json") == {"a": [1, None]}
-    assert (folder.path / "config.json").read_text() == '{\n  "a": [\n    1,\n    null\n  ]\n}\n'
+    folder.write_json("notes.json", {"a": [1, None]})
+    assert folder.read_json("notes.json") == {"a": [1, None]}
+    assert (folder.path / "notes.json").read_text() == '{\n  "a": [\n    1,\n    null\n  ]\n}\n'
 
 
 def test_broken_json_is_refused(folder: RunFolder) -> None:
@@ -95,10 +129,10 @@ def test_broken_json_is_refused(folder: RunFolder) -> None:
     path.write_text("{")
     with pytest.raises(RunError) as caught:
         folder.read_json("config.json")
-    assert str(caught.value).startswith(f"cannot read '{path}': Expecting property name")
+    assert str(caught.value).startswith(f"cannot read '{path}': it is not JSON (Expecting property name")
     with pytest.raises(RunError) as caught:
         folder.read_json("summary.json")
-    assert str(caught.value).startswith(f"cannot read '{folder.path / 'summary.json'}': [Errno 2]")
+    assert str(caught.value) == f"cannot read '{folder.path / 'summary.json'}': there is no such file."
 
 
 def test_numbers_that_json_cannot_say_become_null() -> None:
@@ -141,7 +175,7 @@ def test_a_damaged_line_before_the_last_is_refused(folder: RunFolder) -> None:
     path.write_text(f'{json.dumps(ROWS[0])}\n{{"epoch"\n{json.dumps(ROWS[1])}\n')
     with pytest.raises(RunError) as caught:
         folder.rows()
-    assert str(caught.value) == f"line 2 of '{path}' is not JSON: the run is damaged."
+    assert str(caught.value).startswith(f"line 2 of '{path}' is damaged: it is not JSON (")
 
 
 def test_files_are_replaced_whole(tmp_path: Path) -> None:
@@ -154,6 +188,14 @@ def test_files_are_replaced_whole(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
+def test_what_lies_under_the_temporary_name_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "diary").write_text("mine")
+    (tmp_path / ".file.tmp").symlink_to(tmp_path / "diary")
+    write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "diary").read_text() == "mine"
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
 def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
@@ -162,7 +204,7 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
         raise OSError("the disk is full")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(RunError, match="^cannot write '.*/file': the disk is full.$"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
 

@@ -7,6 +7,9 @@ from adagp.errors import RunError
 from adagp.run.metrics import Metric
 from adagp.run.record import collect, read_run, read_whole_run
 
+CUT_OFF = "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+FROM_0 = "it must be a whole number from 0 on"
+SCALAR = "it must be text, a number, true, false or null"
 ERROR = Metric("mean_squared_error", higher_is_better=False)
 
 
@@ -69,8 +72,8 @@ def test_damaged_files_are_named(write_run: Any) -> None:
     record = read_run(run, "one")
     assert len(record.epochs) == 1
     assert record.problems == (
-        "config.json cannot be read.",
-        "summary.json cannot be read.",
+        f"config.json cannot be read: it is not JSON ({CUT_OFF}).",
+        "summary.json cannot be read: it is not text in UTF-8.",
         "metrics.jsonl cannot be read in lines 2, 3, 4: left out.",
         "Not finished, or no summary.json: 1 epochs are there.",
     )
@@ -126,10 +129,13 @@ def test_a_whole_run_is_read_and_any_other_refused(write_run: Any, tmp_path: Pat
     ]
     for place, (file, content, words) in enumerate(
         (
-            ("config.json", "{", "config.json cannot be read."),
-            ("config.json", "[]", "config.json cannot be read."),
-            ("config.json", '{"metrics": 5}', "config.json: its metrics cannot be read."),
-            ("summary.json", "{", "summary.json cannot be read."),
+            ("config.json", "{", f"config.json cannot be read: it is not JSON ({CUT_OFF})."),
+            ("config.json", "[]", "config.json cannot be read: it holds []; it must be a table."),
+            ("config.json", '{"metrics": 5}', "config.json cannot be read: 'metrics' is 5; it must be a list."),
+            ("config.json", '{"metrics": []}', "config.json: its metrics cannot be read."),
+            ("summary.json", "{", f"summary.json cannot be read: it is not JSON ({CUT_OFF})."),
+            ("summary.json", '{"batches": {"bp": -1}}', f"summary.json cannot be read: 'batches.bp' is -1; {FROM_0}."),
+            ("versions.json", '{"torch": []}', f"versions.json cannot be read: 'torch' is []; {SCALAR}."),
             ("metrics.jsonl", '{"epoch": 0}\nx', "metrics.jsonl cannot be read in line 2: left out."),
         )
     ):

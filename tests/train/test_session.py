@@ -158,7 +158,7 @@ def test_a_run_of_some_batches_ends_within_an_epoch_and_resumes_exactly(
         assert_resumes(config, loop, tmp_path / f"stopped-{stop}", stop)
     again = Session(config)
     assert again.run(again.resume(tmp_path / "whole"), Silent()) == summary
-    saved, _ = read_config(loop.folder)
+    saved, _ = read_config(loop.folder, trust=True)
     assert (saved.epochs, saved.batches) == (3, 16)
 
 
@@ -248,9 +248,9 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, error = process.communicate()
     assert process.returncode == 130
-    assert error == f"Stopped. Go on with: adagp train --resume {path}\n"
+    assert error == f"Stopped. Continue with: adagp train --resume {path}\n"
     state = load_checkpoint(path / "checkpoint.pt")
-    config, _ = read_config(RunFolder.open(path))
+    config, _ = read_config(RunFolder.open(path), trust=True)
     loop = Session(config).resume(path)
     assert loop.trainer.at.epoch == state["trainer"]["epoch"]
 
@@ -268,7 +268,7 @@ def test_a_run_folder_says_all_about_the_run(tmp_path: Path, user_model: str) ->
     assert summary["seconds"] == pytest.approx(sum(summary["seconds_by_phase"].values()))
     assert set(summary["sites"]) == {"0", "5"}
     assert set(summary["sites"]["0"]) == {"cosine", "norm_ratio", "mse", "mape", "cosine_previous"}
-    assert read_config(folder) == (config, None)
+    assert read_config(folder, trust=True) == (config, None)
     assert folder.read_json("versions.json")["torch"] == torch.__version__
     assert len((folder.path / "sites.csv").read_text().splitlines()) == 1 + 3 * 2
     weights = torch.load(folder.weights, weights_only=True)

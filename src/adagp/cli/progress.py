@@ -14,7 +14,7 @@ from adagp.loggers import build_loggers
 from adagp.run.metrics import ACCURACY, SHARE, Metric
 from adagp.train.logged import LoggedRun
 from adagp.train.loop import Loop, News, Observer
-from adagp.train.session import Session
+from adagp.train.session import Session, resume_words
 
 STOPPED = 130
 """Exit code of a run that Ctrl-C stopped, as shells have it."""
@@ -32,7 +32,8 @@ def carry_out(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[
             observers.append(stack.enter_context(LoggedRun(loggers, done, session.task.metric.name)))
         summary = session.run(loop, Observers(observers), stop)
     if summary is None:
-        console.print(f"Stopped. Go on with: adagp train --resume {loop.folder.path}", highlight=False, soft_wrap=True)
+        command = resume_words(session.config, loop.folder.path)
+        console.print(f"Stopped. Continue with: {command}", highlight=False, soft_wrap=True)
         sys.exit(STOPPED)
     if session.quiet:
         return summary

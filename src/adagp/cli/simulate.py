@@ -87,6 +87,7 @@ def simulate(
     from_run: Annotated[
         Path | None, option("Replay the phases that a training run recorded.", panel=_RUN, unset="none")
     ] = None,
+    trust: Annotated[bool, switch("--trust", "Run the code that the folder of --from-run names.", panel=_RUN)] = False,
     design: Annotated[str, option("all, or names separated by commas.", panel=_HARDWARE)] = "all",
     preset: Annotated[
         str | None,
@@ -179,7 +180,7 @@ def simulate(
     check_export(export, out)
     check_classes(classes)
     shape = sample_shape(model, input_, image_size, channels, dataset)
-    origin = find_origin(model, from_run, dataset, shape, width, classes)
+    origin = find_origin(model, from_run, dataset, shape, width, classes, method=method, trust=trust)
     plan = RunOptions(batch, epochs, samples, ratio, warmup, find_source(method).source)
     run = plan.run(origin)
     simulation = run_simulation(origin.workload(), accelerator, run, designs)

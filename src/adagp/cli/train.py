@@ -10,14 +10,17 @@ from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
 from adagp.loggers import require_loggers
 from adagp.run import RunFolder, TrainConfig
-from adagp.run.config import read_toml
+from adagp.run.config import PARALLEL, read_toml
 from adagp.run.folder import to_json, unused_path
+from adagp.run.origin import CODE
 
 if TYPE_CHECKING:
     from adagp.train.loop import Loop
     from adagp.train.session import Session
 
 _RUN = "Run"
+LONGEST_TIMEOUT = 86_400
+"""Seconds of --timeout at most: a day."""
 
 
 def train(
@@ -34,6 +37,10 @@ def train(
     checkpoint_seconds: Annotated[
         float, option("Checkpoint at least this often, besides each epoch.", panel=_RUN)
     ] = 60.0,
+    timeout: Annotated[
+        float, option("Seconds after which a silent process ends a parallel run.", panel=PARALLEL)
+    ] = 300.0,
+    trust: Annotated[bool, switch("--trust", "Run the code that the folder of --resume names.", panel=_RUN)] = False,
     log: Annotated[
         str | None,
         option("Loggers: some of tensorboard, csv, wandb (offline), mlflow (files).", panel=_RUN, unset="none"),
@@ -46,15 +53,20 @@ def train(
         given = read_toml(config) | given
     if "epochs" in given and "batches" in given and resume is None:
         raise OptionError("--epochs and --batches both say how long the run is; give one of them.")
+    if trust and resume is None:
+        raise OptionError("--trust is for --resume: it says that the code which a run folder names may run.")
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
     if threads is not None and threads < 1:
         raise OptionError(f"--threads is {threads}; it must be 1 or more.")
+    if not 1 <= timeout <= LONGEST_TIMEOUT:
+        raise OptionError(f"--timeout is {timeout:g}; it must be 1 to {LONGEST_TIMEOUT} seconds.")
     loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
     require_loggers(loggers)
-    place = {"data_dir": data_dir, "download": download, "threads": threads, "checkpoint_seconds": checkpoint_seconds}
+    place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
+    place |= {"checkpoint_seconds": checkpoint_seconds, "timeout": timeout}
     if resume:
-        session, loop = _resume(resume, given, place)
+        session, loop = _resume(resume, given, place, trust)
     else:
         session, loop = _start(given, place, out, force)
     from adagp.cli.progress import carry_out
@@ -74,7 +86,7 @@ def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force
 
 def restarted(folder: Path) -> bool:
     """Tell whether torchrun has begun this run anew after a process died: then it goes on from its checkpoint."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and RunFolder(folder).checkpoint.is_file()
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and RunFolder(folder).begun
 
 
 def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
@@ -82,17 +94,17 @@ def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
     if options.parallel == "none":
         from adagp.train.session import Session
 
-        return Session(options, **place)
+        return Session(options, **{name: value for name, value in place.items() if name != "timeout"})
     from adagp.distributed.session import ParallelSession
 
     return ParallelSession(options, **place)
 
 
-def _resume(path: Path, given: dict[str, Any], place: dict[str, Any]) -> "tuple[Session, Loop]":
+def _resume(path: Path, given: dict[str, Any], place: dict[str, Any], trust: bool) -> "tuple[Session, Loop]":
     folder = RunFolder.open(path)
     from adagp.train.session import read_config
 
-    saved, saved_place = read_config(folder)
+    saved, saved_place = read_config(folder, [str(given.get(option)) for option in CODE], trust=trust)
     refuse_changes(saved, given, path)
     place["data_dir"] = place["data_dir"] or saved_place
     session = _session(saved, place)

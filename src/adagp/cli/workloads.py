@@ -10,6 +10,7 @@ from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
 from adagp.methods import find_method
 from adagp.models.zoo import find_in_zoo
+from adagp.run.origin import admit_code
 from adagp.run.record import read_whole_run
 from adagp.workloads import dataset_info, model_workload, run_workload
 
@@ -58,14 +59,20 @@ def find_origin(
     shape: tuple[int, ...] | None,
     width: float,
     classes: int | None = None,
+    *,
+    method: str = "",
+    trust: bool = False,
 ) -> Origin:
-    """Tell a run folder, the files of models and workloads, and a model's name apart."""
+    """Tell a run folder, the files of models and workloads, and a model's name apart.
+
+    Code that a run folder names is imported only if the user names it as well, as `model` or `method`, or trusts the folder.
+    """
     if model is not None and Path(model).is_dir():
         if from_run is not None:
             raise OptionError(f"both '{model}' and --from-run name a run; give one of them.")
-        return _replay(None, Path(model), shape)
+        return _replay(None, Path(model), shape, method, trust)
     if from_run is not None:
-        return _replay(model, from_run, shape)
+        return _replay(model, from_run, shape, method, trust)
     if model is None:
         raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
     info = dataset_info(dataset)
@@ -75,10 +82,11 @@ def find_origin(
     return Origin(cache(lambda: model_workload(model, dataset, shape, width, classes=classes)), dataset, info.train)
 
 
-def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None) -> Origin:
+def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None, method: str, trust: bool) -> Origin:
     """The run's own model, unless another is named: what would this run's phases have been worth there?"""
     record = read_whole_run(folder, "replay")
     name, dataset, width = model or record.model, record.dataset, record.width
+    admit_code({**record.config, "model": name}, folder, (model or "", method), trust=trust)
 
     def workload() -> Workload:
         if shape is None:

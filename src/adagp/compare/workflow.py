@@ -21,12 +21,12 @@ from adagp.jobs import (
     Stop,
     affordable_jobs,
     free_memory,
-    locked,
     never,
     run_jobs,
     usable_cores,
 )
 from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
+from adagp.run.lock import locked
 from adagp.run.metrics import ACCURACY
 from adagp.tasks.base import Task
 from adagp.train.job import TrainingJob

@@ -6,8 +6,8 @@ seen.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,10 @@ class Batches(Protocol):
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of the batches `start`, `start` + 1, ... of `epoch`; both count from 0."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How many `samples` there are, and a `digest` of them."""
 
 
 class ImageBatches:
@@ -78,6 +82,11 @@ class ImageBatches:
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             yield self._images(chosen, epoch, batch), self.labels[chosen]
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How many samples there are, and a digest of their pixels and labels."""
+        return {"samples": len(self.images), "digest": fingerprint([self.images.numpy(), self.labels.numpy()])}
+
     def _images(self, chosen: Tensor, epoch: int, batch: int) -> Tensor:
         images = self.images.index_select(0, chosen)
         if self.augment:
@@ -122,6 +131,15 @@ def generator_for(*place: int) -> torch.Generator:
 def seed_for(*place: int) -> int:
     """Return a well mixed 64-bit seed for a place in a run."""
     return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest(), "big")
+
+
+def fingerprint(content: Iterable[Any]) -> str:
+    """Return a short digest of arrays, texts and plain values."""
+    found = hashlib.blake2b(digest_size=8)
+    for one in content:
+        is_array = isinstance(one, np.ndarray)
+        found.update(one.reshape(-1).view(np.uint8).data if is_array else f"{one}\n".encode("utf-8", "replace"))
+    return found.hexdigest()
 
 
 def batch_count(samples: int, batch_size: int, drop_last: bool) -> int:

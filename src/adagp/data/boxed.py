@@ -1,12 +1,13 @@
 """Batches of pictures with boxes: a pure function of seed, epoch and batch, like those of `adagp.data.batches`."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, generator_for
+from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, fingerprint, generator_for
 from adagp.data.letterbox import letterboxed, read_letterboxed
 from adagp.data.stream import IMAGENET_MEAN, IMAGENET_STD
 from adagp.data.voc import Annotated
@@ -59,6 +60,15 @@ class BoxedBatches:
             most = max(1, int((labels >= 0).sum(1).max()))
             first = (labels < 0).int().argsort(dim=1, stable=True)[:, :most]  # objects before gaps
             yield images, (boxes.gather(1, first[..., None].expand(-1, -1, 4)), labels.gather(1, first))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How many samples there are, and a digest of their names and objects; the pictures themselves are not compared."""
+        names = [sample.picture.name for sample in self.samples]
+        return {
+            "samples": len(names),
+            "digest": fingerprint([*names, self._boxes.numpy(), self._labels.numpy()]),
+        }
 
     def _images(self, chosen: Tensor) -> Tensor:
         if self._pixels is None:

@@ -4,11 +4,12 @@ Which pairs are in a batch is a pure function of seed, epoch and batch, as in `a
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, generator_for
+from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, fingerprint, generator_for
 from adagp.models.tokens import BEGIN, END, PAD
 
 Pieces = Sequence[Sequence[int]]
@@ -53,6 +54,11 @@ class SentenceBatches:
         groups = self._groups(epoch)
         for batch in range(start, len(self)):
             yield self._batch(groups[batch])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How many pairs there are, and a digest of their pieces."""
+        return {"samples": len(self.source), "digest": fingerprint([*self.source, *self.target])}
 
     def _groups(self, epoch: int) -> list[list[int]]:
         order: list[int] = epoch_order(len(self.source), self.seed, epoch, self.shuffle).tolist()

@@ -6,6 +6,7 @@ from a generator of its own, whichever worker decodes it.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from adagp.data.batches import (
     check_batch_size,
     check_seed,
     epoch_order,
+    fingerprint,
     generator_for,
     normaliser,
 )
@@ -88,6 +90,12 @@ class FolderBatches:
         )
         for images, labels in loader:
             yield self.normalise(images.permute(0, 3, 1, 2)), labels
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How many samples there are, and a digest of their names and labels; the pictures themselves are not read."""
+        names = [Path(path).name for path in self.pictures.paths]
+        return {"samples": len(names), "digest": fingerprint([*names, *self.pictures.labels])}
 
 
 class _Pictures(Dataset[tuple[Tensor, int]]):

@@ -13,6 +13,7 @@ from adagp.engine.trainer import Trainer
 from adagp.errors import RunError
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
+from adagp.run.origin import refuse_other_origin
 from adagp.sources.support.learned import LearnedSource
 from adagp.tasks.base import Task
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
@@ -37,9 +38,9 @@ class ParallelLoop(Loop):
         *,
         config: TrainConfig,
         world: World,
-        checkpoint_seconds: float = 60.0,
+        **options: Any,
     ) -> None:
-        super().__init__(trainer, task, rate, folder, epochs=config.epochs, checkpoint_seconds=checkpoint_seconds)
+        super().__init__(trainer, task, rate, folder, epochs=config.epochs, **options)
         self.config = config
         self.world = world
         self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
@@ -80,10 +81,10 @@ class ParallelLoop(Loop):
             raise RunError(
                 f"the run in '{self.folder.path}' has {len(parts)} processes; it cannot continue with {self.world.size}."
             )
-        self.load_state_dict(state)
+        refuse_other_origin(state.get("origin"), self.origin, self.folder.path)
+        self.take_over(state)
         torch.set_rng_state(parts[self.world.rank]["random"])
         self.meter.load_state_dict(parts[self.world.rank]["meter"])
-        self.rows = [row for row in self.folder.rows() if row["epoch"] < self.trainer.at.epoch]
 
     def check_copies(self, copies: Callable[[], dict[str, str]]) -> None:
         """Compare the processes' copies, once `check_every` batches were trained since the last time."""
@@ -108,7 +109,7 @@ class ParallelLoop(Loop):
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate in the first process; the others' figures are not used."""
-        return super()._evaluate() if self.world.rank == 0 else {"loss": nan, self.task.metric.name: nan}
+        return self.world.wait_for_first(super()._evaluate, {"loss": nan, self.task.metric.name: nan})
 
     def _extra(self) -> dict[str, Any]:
         """Return the bytes that all processes sent, by phase and kind."""
@@ -124,6 +125,12 @@ class ParallelLoop(Loop):
 
 class ReadOnlyFolder(RunFolder):
     """The run folder as the other processes see it: they may read, and write nothing."""
+
+    def begin(self) -> None:
+        """Leave it to the first process."""
+
+    def release(self) -> None:
+        """Leave it to the first process."""
 
     def write_json(self, name: str, content: Any) -> None:
         """Leave it to the first process."""

@@ -2,19 +2,32 @@
 
 import hashlib
 import os
+import sys
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from adagp.errors import OptionError, RunError
+from adagp.jobs import die_with_parent
 
-TIME_OUT = timedelta(minutes=30)
-"""How long a process waits for another one that is alive but sends nothing. A dead one is noticed at once."""
+TIMEOUT = 300.0
+"""Seconds that a process waits for another one that is there but sends nothing. A dead one is noticed at once."""
+GRACE = 0.1
+"""The share of the timeout in which the others notice the same."""
+
+
+_LIFE = "signs of life"
+_TIMED_OUT = ("Timed out", "timed out", "timeout")
+T = TypeVar("T")
 
 
 class World:
@@ -24,21 +37,30 @@ class World:
     for a share of 1 / size), or of one that it sends to a neighbour.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store | None = None, timeout: float = TIMEOUT) -> None:
+        self.store = store
+        self.timeout = timeout
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
+        self._waited = 0
         self.phase = ""
         self.sent: Counter[tuple[str, str]] = Counter()
 
     @classmethod
-    def join(cls, device: str, time_out: timedelta = TIME_OUT) -> "World":
-        """Meet the other processes that torchrun started."""
+    def join(cls, device: str, timeout: float = TIMEOUT) -> "World":
+        """Meet the other processes that torchrun started; from now on this one dies with torchrun."""
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             raise OptionError(
                 "--parallel needs processes: start them with torchrun --nproc-per-node 4 -m adagp train --parallel ..."
             )
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=time_out)
-        return cls()
+        if sys.platform == "linux":
+            die_with_parent(os.getppid())
+        limit = timedelta(seconds=timeout)
+        store, rank, size = next(rendezvous("env://", timeout=limit))
+        store = PrefixStore(f"adagp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        backend = "nccl" if device.startswith("cuda") else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        return cls(store, timeout)
 
     def leave(self) -> None:
         """Leave the process group, when nothing uses it any more."""
@@ -92,6 +114,50 @@ class World:
             raise RunError(box[1])
         return box[0]
 
+    def wait_for_first(self, work: Callable[[], T], otherwise: T) -> T:
+        """Let the first process do something that may take long; the others wait as long as it gives signs of life."""
+        self._waited += 1
+        done = f"done/{self._waited}"
+        if self.store is None:
+            return work() if self.rank == 0 else otherwise
+        if self.rank == 0:
+            with _SignsOfLife(self.store, self.timeout / 10):
+                result = work()
+            self.store.set(done, "")
+            return result
+        seen = -1
+        while True:
+            try:
+                self.store.wait([done], timedelta(seconds=self.timeout))
+            except dist.DistStoreError:
+                before, seen = seen, self.store.add(_LIFE, 0)
+                if seen == before:
+                    raise RunError(self._silence([0])) from None
+            else:
+                return otherwise
+
+    def explain(self, error: RuntimeError) -> str | None:
+        """Return which processes have been silent for too long, if that is what the error of an exchange says."""
+        if self.store is None or not any(words in str(error) for words in _TIMED_OUT):
+            return None
+        self.store.set(f"late/{self.rank}", "")
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        return self._silence([rank for rank in others if not self._is_late(rank)])
+
+    def _is_late(self, rank: int) -> bool:
+        """Tell whether a process waits for somebody, too: then it is not the one that is waited for."""
+        assert self.store is not None
+        end = time.monotonic() + max(1.0, GRACE * self.timeout)
+        while not self.store.check([f"late/{rank}"]):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def _silence(self, ranks: Sequence[int]) -> str:
+        who = f"process{'' if len(ranks) == 1 else 'es'} {' and '.join(map(str, ranks))}" if ranks else "some process"
+        return f"{who} sent nothing for {self.timeout:g} seconds (--timeout): stopped, or hung up."
+
     def compare(self, copies: dict[str, str], when: str) -> None:
         """Raise on every process if two of them have different digests under the same name."""
         seen: dict[str, tuple[str, int]] = {}
@@ -103,6 +169,26 @@ class World:
                         f"the copies of {name} in the processes {holder} and {rank} differ {when}. The run is stopped; "
                         "its last checkpoint is from before. A device or a source of randomness is not the same for all."
                     )
+
+
+class _SignsOfLife:
+    """Counts in the store while something takes long. A stopped process counts no further."""
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._store, self._seconds = store, seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._count, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _count(self) -> None:
+        while not self._over.wait(self._seconds):
+            self._store.add(_LIFE, 1)
 
 
 def digest(tensors: Iterable[Tensor]) -> str:

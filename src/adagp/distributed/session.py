@@ -9,20 +9,20 @@ import torch
 from adagp.distributed.data_parallel import DataLoop
 from adagp.distributed.loop import ParallelLoop, ReadOnlyFolder
 from adagp.distributed.pipeline import PipelineLoop, assign_stages
-from adagp.distributed.processes import World
+from adagp.distributed.processes import TIMEOUT, World
 from adagp.errors import OptionError, RunError
 from adagp.methods import METHODS
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.tasks.classify import Classification
 from adagp.train.loop import Loop, Observer
-from adagp.train.session import Session
+from adagp.train.session import Session, resume_words
 
 
 class ParallelSession(Session):
     """One run in several processes. Each builds the same model from the same seed; the first one keeps the folder."""
 
-    def __init__(self, config: TrainConfig, **place: Any) -> None:
+    def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **place: Any) -> None:
         self.kind, _, self.pipeline = config.parallel.partition(":")
         if self.kind not in config.declaration.parallel:
             able = [name for name in METHODS if self.kind in METHODS[name].parallel]
@@ -31,7 +31,7 @@ class ParallelSession(Session):
             )
         if config.compile:
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
-        self.world = World.join(config.device)
+        self.world = World.join(config.device, timeout)
         self.quiet = self.world.rank > 0
         super().__init__(config, **place)
         if not isinstance(self.task, Classification):
@@ -53,13 +53,18 @@ class ParallelSession(Session):
         torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
 
     def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
-        """Return a new run folder, made by the first process."""
+        """Return the folder of a new run, made by the first process."""
         prepare = super().prepare_folder
         self.world.first_does(lambda: prepare(path, force=force).path)
-        return self.open_folder(path)
+        return self._folder(path)
 
-    def open_folder(self, path: Path) -> RunFolder:
-        """Return the run folder, in which the first process alone writes."""
+    def claim_folder(self, path: Path) -> RunFolder:
+        """Return the folder of a run to be continued, in which the first process alone writes."""
+        claim = super().claim_folder
+        self.world.first_does(lambda: claim(path).path)
+        return self._folder(path)
+
+    def _folder(self, path: Path) -> RunFolder:
         return RunFolder(path) if self.world.rank == 0 else ReadOnlyFolder(path)
 
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
@@ -67,13 +72,15 @@ class ParallelSession(Session):
         assert isinstance(loop, ParallelLoop)
         try:
             summary = super().run(loop, observer, stop)
+        except RunError:
+            raise
         except RuntimeError as error:
-            if "by peer" not in str(error):  # what gloo says of a closed connection
+            reason = self.world.explain(error)
+            if reason is None and "by peer" not in str(error):  # what gloo says of a closed connection
                 raise
-            raise RunError(
-                f"process {self.world.rank} has lost another process of the run: see what that one says. "
-                f"Continue from the last checkpoint with --resume {loop.folder.path}."
-            ) from None
+            reason = reason or f"process {self.world.rank} has lost another process of the run: see what that one says."
+            words = resume_words(self.config, loop.folder.path)
+            raise RunError(f"{reason} Continue from the last checkpoint: {words}") from None
         finally:
             loop.close()
         self.world.leave()
@@ -85,7 +92,12 @@ class ParallelSession(Session):
 
     def _loop(self, folder: RunFolder) -> ParallelLoop:
         arguments = (self.trainer, self.task, self.rate, folder)
-        options = {"config": self.config, "world": self.world, "checkpoint_seconds": self.checkpoint_seconds}
+        options: dict[str, Any] = {
+            "config": self.config,
+            "world": self.world,
+            "checkpoint_seconds": self.checkpoint_seconds,
+            "origin": self.origin,
+        }
         if self.kind == "data":
             return DataLoop(*arguments, **options)
         assert isinstance(self.task, Classification)

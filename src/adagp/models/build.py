@@ -1,12 +1,12 @@
 """From a model's name to the model."""
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from adagp.errors import ModelError, OptionError
-from adagp.models.references import accepted, import_function
+from adagp.models.references import accepted, import_function, parameters_of
 from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo
 from adagp.models.zoo import ZooModel, find_in_zoo
+from adagp.references import faults_as
 
 if TYPE_CHECKING:
     from torch import nn
@@ -75,12 +75,13 @@ def _build_users(reference: str, classes: int, image: Image, width: float, task:
     function = import_function(reference)
     offered: dict[str, Any] = {"vocabulary": classes, "length": length, "width": width}
     if task != LANGUAGE:
-        named = "num_classes" if "num_classes" in inspect.signature(function).parameters else "classes"
+        named = "num_classes" if "num_classes" in parameters_of(function, reference) else "classes"
         offered = {named: classes, "image": image, "width": width}
     options = accepted(function, offered, reference)
     if width != 1 and "width" not in options:
         raise ModelError(f"'{reference}' takes no argument 'width', so it cannot be built with width {width:g}.")
-    model = function(**options)
+    with faults_as(ModelError, f"'{reference}' cannot be built"):
+        model = function(**options)
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{reference}' returned a {type(model).__name__}; it must return a torch.nn.Module.")
     return model

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from adagp.errors import DataError, RunError
 from adagp.figures.style import require_matplotlib
-from adagp.jobs import Job, JobFailure, JobObserver, locked, run_jobs
+from adagp.jobs import Job, JobFailure, JobObserver, run_jobs
 from adagp.reproduce.catalogue import EXPERIMENTS
 from adagp.reproduce.experiment import BUDGETS, Experiment, read_verdicts, write_conclusion
 from adagp.reproduce.parts import Part, Place, part_job
 from adagp.reproduce.verdict import markdown, tally
-from adagp.run.folder import flat_csv, to_json, write_atomically
+from adagp.run.folder import flat_csv, is_leftover, to_json, write_atomically
+from adagp.run.lock import locked
 
 MARKER = "reproduce.json"
 
@@ -136,7 +137,7 @@ def refuse_other_budget(out: Path, budget: str) -> None:
         before = json.loads(marker.read_text("utf-8")).get("budget")
         if before != budget:
             raise RunError(f"'{out}' holds results of budget {before}; give another --out for budget {budget}.")
-    elif out.exists() and any(out.iterdir()):
+    elif out.is_dir() and not all(is_leftover(entry.name) for entry in out.iterdir()):
         raise RunError(f"'{out}' holds files that are not a reproduction; give another --out.")
 
 

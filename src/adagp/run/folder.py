@@ -3,10 +3,16 @@
 config.json       the options; `command` repeats the run
 versions.json     what it ran on
 metrics.jsonl     a JSON object an epoch; metrics.csv the same without the sites, sites.csv a row for each site and epoch
-checkpoint.pt     all that is needed to go on exactly; replaced as the run goes on
+checkpoint.pt     all that is needed to continue exactly; replaced as the run goes on
 model.pt          the trained weights alone: a plain state_dict
 summary.json      the result, written last
 scalars.csv       figures during the run, and the folders tensorboard/, wandb/ and mlflow/, for the loggers that are wanted
+
+
+A folder becomes a run in one step. Its configuration is first written as `.starting.json`; then the files of a run that
+is to be replaced are deleted, its config.json before all others; then the new files are written, the first checkpoint
+among them; and last of all `.starting.json` is renamed to config.json. So a folder with config.json is a whole run at any
+time, and one with `.starting.json` alone holds nothing that anybody wants to keep: the same command begins it again.
 """
 
 import csv
@@ -14,15 +20,36 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from adagp.errors import RunError
+from adagp.run.documents import (
+    AMOUNT,
+    ANYTHING,
+    COUNT,
+    FIGURE,
+    SCALAR,
+    TEXT,
+    TEXT_OR_NOTHING,
+    Fields,
+    ListOf,
+    Shape,
+    TableOf,
+    parse_document,
+    read_document,
+    read_text,
+)
+from adagp.run.lock import LOCK, hold, release
 
+CONFIG = "config.json"
+STARTING = ".starting.json"
+"""The configuration of a run that is not complete yet."""
 FILES = (
-    "config.json",
+    CONFIG,  # deleted first: without it nothing is left of a run
     "versions.json",
     "metrics.jsonl",
     "metrics.csv",
@@ -35,42 +62,129 @@ SCALARS = "scalars.csv"
 LOGS = ("mlflow", "tensorboard", "wandb")
 """The file and the folders of loggers, if they are wanted."""
 
+MEGABYTE = 2**20
+SITES = TableOf(TableOf(FIGURE))
+SHAPES: Mapping[str, tuple[Shape, int]] = {
+    CONFIG: (
+        Fields(
+            {
+                "data_dir": TEXT_OR_NOTHING,
+                "command": TEXT,
+                "plugins": ListOf(TEXT),
+                "metrics": ListOf(TableOf(SCALAR)),
+            },
+            others=SCALAR,
+        ),
+        MEGABYTE,
+    ),
+    "versions.json": (TableOf(SCALAR), MEGABYTE),
+    "summary.json": (
+        Fields(
+            {
+                "batches": TableOf(COUNT),
+                "seconds": AMOUNT,
+                "seconds_by_phase": TableOf(AMOUNT),
+                "samples_per_second": TableOf(FIGURE),
+                "peak_memory": AMOUNT,
+                "sites": SITES,
+                "schedule_log": ListOf(ANYTHING),
+                "test_loss": FIGURE,
+                "train_loss": FIGURE,
+            },
+            others=ANYTHING,
+        ),
+        64 * MEGABYTE,
+    ),
+}
+"""What the files of a run hold, and how many bytes they have at most."""
+MOST_METRICS = 256 * MEGABYTE
+ROW_PARTS: Mapping[str, Shape] = {
+    "epoch": COUNT,
+    "label": TEXT,
+    "batches": TableOf(COUNT),
+    "answers": TableOf(COUNT),
+    "seconds": TableOf(AMOUNT),
+    "sites": SITES,
+}
+
 
 class RunFolder:
-    """The files of one run. `create` makes a new one, `open` goes on with an old one."""
+    """The files of one run. `create` makes a new one, `claim` continues an old one, `open` only reads it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, *, force: bool = False) -> "RunFolder":
-        """Make an empty run folder; one that holds anything is refused, unless `force` and it holds a run."""
+    def create(cls, path: Path, config: Mapping[str, Any] | None = None, *, force: bool = False) -> "RunFolder":
+        """Lock and empty a folder for a new run, which it becomes with `begin`.
+
+        One that holds anything is refused, unless `force` and it holds a run.
+        """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            held = sorted(entry.name for entry in path.iterdir())
-            (path / ".write-test").touch()
-            (path / ".write-test").unlink()
+            cls(path)._refuse_contents(force)  # before anything is written there
+            hold(path)
+            cls(path)._refuse_contents(force)  # somebody may have been faster
+            write_atomically(path / STARTING, (to_json(config or {}, indent=2) + "\n").encode())
+            for name in (*FILES, SCALARS):
+                (path / name).unlink(missing_ok=True)
+            for name in LOGS:
+                shutil.rmtree(path / name, ignore_errors=True)
         except OSError as error:
+            release(path)
             raise RunError(f"cannot write the run folder '{path}': {error.strerror}.") from None
-        if held and "config.json" not in held:
-            raise RunError(f"'{path}' holds files that are not a run ({held[0]}, ...); give another --out.")
+        except RunError:
+            release(path)
+            raise
+        return cls(path)
+
+    def _refuse_contents(self, force: bool) -> None:
+        held = sorted(entry.name for entry in self.path.iterdir() if not is_leftover(entry.name))
+        if not held or (STARTING in held and CONFIG not in held):  # nothing, or a start that was interrupted
+            return
+        held = [name for name in held if name != STARTING]
+        if held and CONFIG not in held:
+            raise RunError(f"'{self.path}' holds files that are not a run ({held[0]}, ...); give another --out.")
         if held and not force:
             raise RunError(
-                f"'{path}' holds a run already. Give another --out, --resume {path} to go on with it, "
+                f"'{self.path}' holds a run already. Give another --out, --resume {self.path} to go on with it, "
                 "or --force to delete it and start anew."
             )
-        for name in (*FILES, SCALARS):
-            (path / name).unlink(missing_ok=True)
-        for name in LOGS:
-            shutil.rmtree(path / name, ignore_errors=True)
-        return cls(path)
+
+    def begin(self) -> None:
+        """Make the folder a run, all of whose first files are there."""
+        (self.path / STARTING).replace(self.path / CONFIG)
+        _sync_folder(self.path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Return the run that `path` holds."""
-        if not (path / "config.json").is_file():
-            raise RunError(f"'{path}' is not a run folder: it has no config.json.")
+        """Return the run that `path` holds, for reading."""
+        if not (path / CONFIG).is_file():
+            if (path / STARTING).is_file():
+                raise RunError(
+                    f"the run in '{path}' was interrupted before it had begun: there is nothing to continue. "
+                    "Give the command that starts it again."
+                )
+            raise RunError(f"'{path}' is not a run folder: it has no {CONFIG}.")
         return cls(path)
+
+    @classmethod
+    def claim(cls, path: Path) -> "RunFolder":
+        """Return the run that `path` holds, locked for this process, to be continued."""
+        folder = cls.open(path)
+        hold(path)
+        with suppress(OSError):  # a --force that was interrupted before it deleted anything
+            (path / STARTING).unlink(missing_ok=True)
+        return folder
+
+    def release(self) -> None:
+        """Let other processes have the folder."""
+        release(self.path)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run that can be continued."""
+        return (self.path / CONFIG).is_file() and self.checkpoint.is_file()
 
     @property
     def checkpoint(self) -> Path:
@@ -83,28 +197,35 @@ class RunFolder:
         return self.path / "model.pt"
 
     def read_json(self, name: str) -> Any:
-        """Return the content of one JSON file of the run."""
-        try:
-            return json.loads((self.path / name).read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"cannot read '{self.path / name}': {error}.") from None
+        """Return the content of one JSON file of the run, checked against its shape."""
+        shape, most = SHAPES.get(name, (ANYTHING, 64 * MEGABYTE))
+        return read_document(self.path / name, shape, most)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write one JSON file of the run."""
         write_atomically(self.path / name, (to_json(content, indent=2) + "\n").encode())
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of the epochs so far. A last line that was cut off by a crash is left out."""
+    def rows(self, required: Sequence[str] = ("epoch",)) -> list[dict[str, Any]]:
+        """Return the metrics of the epochs so far, each with the `required` parts.
+
+        A last line that was cut off by a crash is left out.
+        """
         path = self.path / "metrics.jsonl"
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        if not path.exists():
+            return []
+        try:
+            lines = read_text(path, MOST_METRICS).splitlines()
+        except RunError as error:
+            raise RunError(f"cannot read '{path}': {error}") from None
+        shape = Fields(ROW_PARTS, ANYTHING, tuple(required))
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append(json.loads(line))
-            except ValueError:
-                if number == len(lines):
+                rows.append(parse_document(line, shape))
+            except RunError as error:
+                if number == len(lines) and not _is_json(line):
                     break
-                raise RunError(f"line {number} of '{path}' is not JSON: the run is damaged.") from None
+                raise RunError(f"line {number} of '{path}' is damaged: {error}") from None
         return rows
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
@@ -117,6 +238,19 @@ class RunFolder:
             {"epoch": row["epoch"], "site": site, **figures} for row in rows for site, figures in row["sites"].items()
         ]
         write_atomically(self.path / "sites.csv", flat_csv(sites).encode())
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_leftover(name: str) -> bool:
+    """Tell whether a file is the lock, or what a killed process may leave of a file that it was writing."""
+    return name == LOCK or (name.startswith(".") and name.endswith(TEMPORARY))
 
 
 def to_json(content: Any, indent: int | None = None) -> str:
@@ -132,14 +266,35 @@ def _finite(content: Any) -> Any:
     return None if isinstance(content, float) and not isfinite(content) else content
 
 
+TEMPORARY = ".tmp"
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds either all of it or what it held before, even if the machine stops."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    """Write `content` so that `path` holds either all of it or what it held before, even if the machine stops.
+
+    What a foreign folder has under the temporary name, a link elsewhere say, is removed and never written through.
+    """
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    try:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write '{path}': {error.strerror or error}.") from None
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """Bring the names in a folder to the disk, where the system can."""
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def unused_path(base: Path) -> Path:

@@ -2,7 +2,6 @@
 commands that need a whole run ask for it with `read_whole_run`, which refuses others.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adagp.errors import RunError
-from adagp.run.folder import RunFolder
+from adagp.run.documents import ANYTHING, COUNT, Fields, parse_document, read_text
+from adagp.run.folder import CONFIG, MOST_METRICS, SHAPES, RunFolder
 from adagp.run.metrics import ACCURACY, Metric, read_metrics
 
 T = TypeVar("T")
@@ -20,6 +20,7 @@ SIGNS = ("config.json", "metrics.jsonl", "summary.json", "checkpoint.pt")
 """A folder with one of these files is a run."""
 EXPECTED = ("config.json", "versions.json", "metrics.jsonl", "metrics.csv", "sites.csv")
 """Files that every run writes before its first epoch is over."""
+_ROW = Fields({"epoch": COUNT}, ANYTHING, required=("epoch",))
 NOT_TRAINING = "evaluation"
 """The part of a run's seconds that is no training."""
 
@@ -186,8 +187,9 @@ def read_run(path: Path, name: str) -> RunRecord:
     if missing:
         everything = len(missing) == len(EXPECTED)
         problems.append("The folder holds no files of a run." if everything else f"Missing: {', '.join(missing)}.")
-    config = _object(path / "config.json", damage)
-    summary = _object(path / "summary.json", damage)
+    config = _object(path, CONFIG, damage)
+    summary = _object(path, "summary.json", damage)
+    _object(path, "versions.json", damage)
     try:
         metrics = read_metrics(config)
     except RunError as error:
@@ -220,30 +222,37 @@ def read_whole_run(path: Path, purpose: str) -> RunRecord:
     return record
 
 
-def _object(path: Path, damage: list[str]) -> dict[str, Any]:
+def _object(folder: Path, name: str, damage: list[str]) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one if there is none."""
+    path = folder / name
     if not path.is_file():
         return {}
+    shape, most = SHAPES[name]
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        content = None
-    if isinstance(content, dict):
-        return content
-    damage.append(f"{path.name} cannot be read.")
-    return {}
+        content: dict[str, Any] = parse_document(read_text(path, most), shape)
+    except RunError as error:
+        damage.append(f"{name} cannot be read: {error}")
+        return {}
+    return content
 
 
 def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
+    """Yield the epochs that can be read, in rising order."""
     if not path.is_file():
         return
-    damaged = []
-    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), start=1):
+    try:
+        lines = read_text(path, MOST_METRICS).splitlines()
+    except RunError as error:
+        damage.append(f"{path.name} cannot be read: {error}")
+        return
+    damaged, before = [], -1
+    for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict) and isinstance(row.get("epoch"), int):
+            row = parse_document(line, _ROW)
+        except RunError:
+            row = {"epoch": before}
+        if row["epoch"] > before:
+            before = row["epoch"]
             yield _epoch(row, metric)
         else:
             damaged.append(str(number))
@@ -252,8 +261,8 @@ def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
 
 
 def _epoch(row: dict[str, Any], metric: str) -> Epoch:
-    batches = {name: int(value) for name, value in _numbers(row.get("batches")) if value is not None}
-    seconds = {name: value for name, value in _numbers(row.get("seconds")) if value is not None}
+    batches = {name: int(value) for name, value in _numbers(row.get("batches")) if value is not None and value >= 0}
+    seconds = {name: value for name, value in _numbers(row.get("seconds")) if value is not None and value >= 0}
     sites = row.get("sites")
     return Epoch(
         number=row["epoch"] + 1,

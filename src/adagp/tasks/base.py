@@ -39,6 +39,10 @@ class Task(ABC):
     def batches_per_epoch(self) -> int:
         """Batches in each epoch."""
 
+    def data_facts(self) -> dict[str, Any]:
+        """Return plain values that tell these data from others: a run goes on with the data that it was begun with only."""
+        return {"batches_per_epoch": self.batches_per_epoch}
+
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
         """Yield `(inputs, targets)` from batch `start` of `epoch` on. A tuple of inputs is passed as several arguments."""
@@ -83,6 +87,11 @@ def check_evaluation(task: Task, model: nn.Module) -> None:
     if type(task).__module__.partition(".")[0] != __name__.partition(".")[0]:
         with torch.random.fork_rng(devices=[]):
             evaluated(task, model)
+
+
+def facts_of_parts(**parts: dict[str, Any]) -> dict[str, Any]:
+    """Return `data_facts` of a training and a test set, by `train_samples`, `train_digest`, ..."""
+    return {f"{part}_{name}": value for part, facts in parts.items() for name, value in facts.items()}
 
 
 def evaluated(task: Task, model: nn.Module) -> dict[str, float]:

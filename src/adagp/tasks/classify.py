@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from adagp.data.loaders import image_loaders
 from adagp.models.build import build_model
 from adagp.modes import evaluation_mode
 from adagp.run.config import TrainConfig
-from adagp.tasks.base import Task
+from adagp.tasks.base import Task, facts_of_parts
 
 
 class Classification(Task):
@@ -33,6 +34,12 @@ class Classification(Task):
     def batches_per_epoch(self) -> int:
         """Whole batches in the training set."""
         return len(self.data.train)
+
+    def data_facts(self) -> dict[str, Any]:
+        """Return how many images there are, their shape and classes, and digests of them."""
+        shape = "x".join(map(str, self.data.shape))
+        parts = facts_of_parts(train=self.data.train.facts, test=self.data.test.facts)
+        return {**parts, "image": shape, "classes": self.data.classes}
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images and labels."""

@@ -22,7 +22,7 @@ from adagp.models.registry import DETECTION
 from adagp.modes import evaluation_mode
 from adagp.run.config import TrainConfig
 from adagp.run.metrics import Metric
-from adagp.tasks.base import Task
+from adagp.tasks.base import Task, facts_of_parts
 
 STRIDES = (8, 16, 32)
 
@@ -49,6 +49,10 @@ class Detection(Task):
     def batches_per_epoch(self) -> int:
         """Whole batches in the training set."""
         return len(self.train)
+
+    def data_facts(self) -> dict[str, Any]:
+        """Return how many samples there are, and digests of them."""
+        return facts_of_parts(train=self.train.facts, test=self.test.facts)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[BoxedBatch]:
         """Yield images, and boxes with labels."""

@@ -21,7 +21,7 @@ from adagp.models.tokens import PAD
 from adagp.modes import evaluation_mode
 from adagp.run.config import TrainConfig
 from adagp.run.metrics import Metric
-from adagp.tasks.base import Task
+from adagp.tasks.base import Task, facts_of_parts
 from adagp.tasks.bleu import corpus_bleu
 
 Decode = Callable[[Any, Tensor], list[list[int]]]
@@ -54,6 +54,10 @@ class Translation(Task):
     def batches_per_epoch(self) -> int:
         """Whole batches of sentence pairs in the training set."""
         return len(self.train)
+
+    def data_facts(self) -> dict[str, Any]:
+        """Return how many samples there are, and digests of them."""
+        return facts_of_parts(train=self.train.facts, test=self.test.facts)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[SentenceBatch]:
         """Yield source and shifted target as inputs, the target as targets."""

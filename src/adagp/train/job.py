@@ -32,6 +32,6 @@ class TrainingJob:
     def __call__(self, stop: Stop = never) -> dict[str, Any] | None:
         """Return the summary of the run, None if it was stopped before the end: its checkpoint is then kept."""
         session = Session(self.config, data_dir=self.data_dir, threads=1 if self.config.device == "cpu" else None)
-        begun = RunFolder(self.folder).checkpoint.is_file()
+        begun = RunFolder(self.folder).begun
         loop = session.resume(self.folder) if begun else session.start(self.folder, force=True)
         return session.run(loop, Silent(), stop)

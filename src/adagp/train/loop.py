@@ -10,7 +10,7 @@ for each epoch that is left:
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from adagp.engine.trainer import Trainer
 from adagp.errors import RunError
 from adagp.plan import Phase, Step
 from adagp.run.folder import RunFolder
+from adagp.run.origin import refuse_other_origin
 from adagp.tasks.base import Task, evaluated
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.meter import EpochMeter
@@ -61,7 +62,9 @@ class Loop:
         *,
         epochs: int,
         checkpoint_seconds: float = 60.0,
+        origin: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
+        self.origin = dict(origin or {"options": {}, "data": {}})
         self.trainer = trainer
         self.task = task
         self.rate = rate
@@ -98,18 +101,38 @@ class Loop:
     def resume(self) -> None:
         """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""
         state = load_checkpoint(self.folder.checkpoint)
+        refuse_other_origin(state.get("origin"), self.origin, self.folder.path)
+        self.take_over(state)
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint's state; refuse one that does not fit."""
         try:
             self.load_state_dict(state)
-        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            check_optimizer(self.trainer.optimizer)
+        except Exception as error:  # whatever a foreign or damaged state leads to
             raise RunError(
                 f"the checkpoint '{self.folder.checkpoint}' does not fit this run; was the model changed since? "
                 f"({type(error).__name__}: {' '.join(str(error).split())})"
             ) from error
-        self.rows = [row for row in self.folder.rows() if row["epoch"] < self.trainer.at.epoch]
+        self.rows = self._rows_before(self.trainer.at.epoch)
+
+    def _rows_before(self, epoch: int) -> list[dict[str, Any]]:
+        """Return the metrics of all epochs before `epoch`; refuse to continue where some are missing."""
+        name = self.task.metric.name
+        figures = ("train_loss", f"train_{name}", "test_loss", f"test_{name}")
+        rows = self.folder.rows(("epoch", "label", "batches", "answers", "seconds", "sites", *figures))
+        kept = [row for row in rows if row["epoch"] < epoch]
+        if [row["epoch"] for row in kept] != list(range(epoch)):
+            raise RunError(
+                f"'{self.folder.path / 'metrics.jsonl'}' has not one line for each of the {epoch} epochs before the "
+                "checkpoint: the run is damaged."
+            )
+        return kept
 
     def state_dict(self) -> dict[str, Any]:
-        """Return model, optimizer, scheduler, trainer, the epoch's sums and the random state."""
+        """Return model, optimizer, scheduler, trainer, the epoch's sums, the random state, and what the run was begun with."""
         return {
+            "origin": self.origin,
             "model": self.trainer.model.state_dict(),
             "optimizer": self.trainer.optimizer.state_dict(),
             "scheduler": self.rate.state_dict(),
@@ -207,6 +230,14 @@ class Loop:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse a state that does not belong to the optimizer's parameters, as it would fail in the first step only."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:
+                raise ValueError(f"'{name}' of shape {tuple(value.shape)} for a parameter of {tuple(parameter.shape)}")
 
 
 def to_device(value: Any, device: torch.device) -> Any:

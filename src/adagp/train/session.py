@@ -3,7 +3,7 @@
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -17,11 +17,12 @@ from adagp._version import __version__
 from adagp.engine.attach import attach
 from adagp.engine.guard import Guard
 from adagp.engine.trainer import Trainer
-from adagp.errors import OptionError, RunError
+from adagp.errors import ModelError, OptionError
 from adagp.plan import Phase
 from adagp.plugins import loaded_plugins
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
+from adagp.run.origin import CODE, admit_code
 from adagp.sources.base import RunFacts
 from adagp.sources.build import build_source
 from adagp.sources.support.options import milestones
@@ -70,36 +71,50 @@ class Session:
         check_evaluation(self.task, self.model)
         loop = self._loop(self.prepare_folder(path, force=force))
         loop.save()
+        loop.folder.begin()
         return loop
 
     def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
-        """Return a new run folder with all that is known before the first batch."""
-        folder = RunFolder.create(path, force=force)
-        folder.write_json("config.json", saved_config(self.config, self.data_dir, self.task))
+        """Return the folder of a new run with all that is known before the first batch but the checkpoint."""
+        folder = RunFolder.create(path, saved_config(self.config, self.data_dir, self.task), force=force)
         folder.write_json("versions.json", versions())
         folder.write_rows([])
         return folder
 
     def resume(self, path: Path) -> Loop:
         """Return the loop of the run in `path`, where it was left."""
-        loop = self._loop(self.open_folder(path))
-        loop.resume()
+        loop = self._loop(self.claim_folder(path))
+        try:
+            loop.resume()
+        except BaseException:
+            loop.folder.release()
+            raise
         return loop
 
-    def open_folder(self, path: Path) -> RunFolder:
-        """Return the folder of a run that was begun before."""
-        return RunFolder.open(path)
+    def claim_folder(self, path: Path) -> RunFolder:
+        """Return the folder of a run to be continued, locked for this process."""
+        return RunFolder.claim(path)
 
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
         """Train to the end and return the summary; None if stopped before."""
-        return self.finish(loop) if loop.run(observer, stop) else None
+        try:
+            return self.finish(loop) if loop.run(observer, stop) else None
+        except SystemExit as fault:  # no part of training does that
+            raise ModelError(f"the run was ended by code of its model, method or task: SystemExit: {fault}.") from fault
+        finally:
+            loop.folder.release()
+
+    @property
+    def origin(self) -> dict[str, dict[str, Any]]:
+        """What decides the run: the options and the data. A checkpoint keeps it."""
+        return {"options": self.config.as_dict(), "data": self.task.data_facts()}
 
     def finish(self, loop: Loop) -> dict[str, Any]:
         """Write weights and summary of a run that has reached its end."""
         save_weights(loop.folder.weights, self.model)
         summary = summarize(self.config, self.data_dir, loop) | self.task.final_metrics(self.model)
         if (loop.folder.path / "summary.json").is_file():  # it had ended before: this process did not train
-            summary["peak_memory"] = loop.folder.read_json("summary.json")["peak_memory"]
+            summary["peak_memory"] = loop.folder.read_json("summary.json").get("peak_memory", 0)
         loop.folder.write_json("summary.json", summary)
         return summary
 
@@ -111,6 +126,7 @@ class Session:
             folder,
             epochs=self.config.epochs,
             checkpoint_seconds=self.checkpoint_seconds,
+            origin=self.origin,
         )
 
 
@@ -181,6 +197,10 @@ def check_device(name: str) -> torch.device:
     return device
 
 
+BESIDE = ("data_dir", "plugins", "command", "metrics")
+"""What config.json holds beside the options."""
+
+
 def saved_config(config: TrainConfig, data_dir: Path | None, task: Task) -> dict[str, Any]:
     """Return what config.json holds: the options, where the data were, plugins, the command to repeat it, the metrics."""
     plugins = loaded_plugins()
@@ -190,19 +210,31 @@ def saved_config(config: TrainConfig, data_dir: Path | None, task: Task) -> dict
     return {**config.as_dict(), **beside, "metrics": [asdict(metric) for metric in task.all_metrics]}
 
 
-def read_config(folder: RunFolder) -> tuple[TrainConfig, Path | None]:
-    """Return the configuration of a run, and where its data were."""
+def read_config(
+    folder: RunFolder, named: Collection[str] = (), *, trust: bool = False
+) -> tuple[TrainConfig, Path | None]:
+    """Return the configuration of a run, and where its data were.
+
+    Models and methods of its own, `package.module:name`, are imported only if they are among `named`, or the user trusts it.
+    """
     saved = folder.read_json("config.json")
-    if not isinstance(saved, dict):
-        raise RunError(f"'{folder.path / 'config.json'}' does not hold a configuration.")
-    data_dir, plugins = saved.pop("data_dir", None), saved.pop("plugins", [])
-    for name in ("command", "metrics"):
-        saved.pop(name, None)
-    missing = [name for name in plugins if name not in loaded_plugins()]
-    if missing:
-        raise RunError(f"the run in '{folder.path}' was made with a plugin; give it again: --plugin {missing[0]}.")
-    config = TrainConfig.from_dict(saved, str(folder.path / "config.json"), foreign="drop")
+    admit_code(saved, folder.path, named, trust=trust)
+    options = {name: value for name, value in saved.items() if name not in BESIDE}
+    config = TrainConfig.from_dict(options, str(folder.path / "config.json"), foreign="drop")
+    data_dir = saved.get("data_dir")
     return config, Path(data_dir) if data_dir else None
+
+
+def resume_words(config: TrainConfig, path: Path) -> str:
+    """Return the command that continues the run in `path`, which names the code that the run needs."""
+    code = [
+        word
+        for option in CODE
+        for word in (f"--{option}", str(getattr(config, option)))
+        if ":" in getattr(config, option)
+    ]
+    words = ["adagp", "train", "--resume", str(path), *code]
+    return shlex.join([*words, *(word for name in loaded_plugins() for word in ("--plugin", name))])
 
 
 def versions() -> dict[str, Any]:
@@ -232,7 +264,9 @@ def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[st
     rows, metric = loop.rows, loop.task.metric
     batches, seconds, answers = (total(row[name] for row in rows) for name in ("batches", "seconds", "answers"))
     last = rows[-1]
-    sampled = [row["sites"] for row in rows if any(figures["cosine"] is not None for figures in row["sites"].values())]
+    sampled = [
+        row["sites"] for row in rows if any(figures.get("cosine") is not None for figures in row["sites"].values())
+    ]
     speeds = {phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if phase in answers}
     return {
         "run": str(loop.folder.path),

@@ -1,0 +1,158 @@
+"""JSON files that anybody may have written: read within limits and checked against a shape, with one sentence on a fault.
+
+A shape says what a value must be. What a file holds is data: nothing in it is ever imported or run.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from adagp.errors import RunError
+
+DEPTH = 32
+"""Tables and lists inside each other at most."""
+HIGHEST = 2**63
+"""The size of numbers at most."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A value that is `accepted`; `words` say what that is."""
+
+    words: str
+    accepted: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list whose items all have one shape."""
+
+    item: "Shape"
+
+
+@dataclass(frozen=True)
+class TableOf:
+    """A table whose values all have one shape."""
+
+    value: "Shape"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A table with known names; other names have the shape `others`."""
+
+    known: Mapping[str, "Shape"]
+    others: "Shape"
+    required: tuple[str, ...] = ()
+
+
+Shape = Plain | ListOf | TableOf | Fields
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+ANYTHING = Plain("anything", lambda value: True)
+TEXT = Plain("text", lambda value: isinstance(value, str))
+TEXT_OR_NOTHING = Plain("text or null", lambda value: value is None or isinstance(value, str))
+NUMBER = Plain("a number", _is_number)
+FIGURE = Plain("a number or null", lambda value: value is None or _is_number(value))
+AMOUNT = Plain("a number from 0 on", lambda value: _is_number(value) and value >= 0)
+COUNT = Plain("a whole number from 0 on", lambda value: _is_number(value) and isinstance(value, int) and value >= 0)
+SCALAR = Plain("text, a number, true, false or null", lambda value: not isinstance(value, dict | list))
+
+
+def read_document(path: Path, shape: Shape, most: int) -> Any:
+    """Return the content of the JSON file `path` of at most `most` bytes; refuse what cannot be read or has another shape."""
+    try:
+        return parse_document(read_text(path, most), shape)
+    except RunError as error:
+        raise RunError(f"cannot read '{path}': {error}") from None
+
+
+def read_text(path: Path, most: int) -> str:
+    """Return the text of a regular file of at most `most` bytes, or raise a `RunError` that says in a sentence why not."""
+    if not path.is_file():  # a pipe or a device would keep us waiting
+        raise RunError("there is no such file." if not path.exists() else "it is not a regular file.")
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise RunError(f"{error.strerror}.") from None
+    if len(content) > most:
+        raise RunError(f"it has more than {most:,} bytes.")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise RunError("it is not text in UTF-8.") from None
+
+
+def parse_document(text: str, shape: Shape) -> Any:
+    """Return the content of a JSON text, or raise a `RunError` that says in a sentence what is wrong with it."""
+    try:
+        content = json.loads(text, parse_constant=_constant)
+    except RecursionError:
+        raise RunError(f"it is nested more than {DEPTH} levels deep.") from None
+    except ValueError as error:
+        raise RunError(f"it is not JSON ({error}).") from None
+    _check_limits(content)
+    if fault := find_fault(content, shape):
+        raise RunError(fault)
+    return content
+
+
+def _constant(name: str) -> Any:
+    """NaN and Infinity are not JSON, but other programs write them: a figure that is not there."""
+    return None
+
+
+def _check_limits(content: Any) -> None:
+    """Refuse numbers and depths that no run has, and text that is not text."""
+    waiting = [(content, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > DEPTH:
+            raise RunError(f"it is nested more than {DEPTH} levels deep.")
+        if isinstance(value, dict):
+            waiting += [(one, depth + 1) for pair in value.items() for one in pair]
+        elif isinstance(value, list):
+            waiting += [(one, depth + 1) for one in value]
+        elif isinstance(value, str):
+            try:
+                value.encode("utf-8", "surrogateescape")  # names of files may hold any bytes
+            except UnicodeEncodeError:
+                raise RunError("it holds half a character.") from None
+        elif _is_number(value) and not (abs(value) <= HIGHEST if isinstance(value, int) else isfinite(value)):
+            raise RunError(f"it holds a number beyond {float(HIGHEST):.2g}.")
+
+
+def find_fault(value: Any, shape: Shape, place: str = "") -> str | None:
+    """Return a sentence on the first place where `value` has another shape, None if there is none."""
+    if isinstance(shape, Plain):
+        return None if shape.accepted(value) else _sentence(value, place, shape.words)
+    if isinstance(shape, ListOf):
+        if not isinstance(value, list):
+            return _sentence(value, place, "a list")
+        found = (find_fault(one, shape.item, f"{place}[{number}]") for number, one in enumerate(value))
+        return next(filter(None, found), None)
+    if not isinstance(value, dict):
+        return _sentence(value, place, "a table")
+    if isinstance(shape, Fields):
+        for name in shape.required:
+            if name not in value:
+                return f"{place + ': ' if place else ''}'{name}' is missing."
+    inner = [
+        (name, shape.known.get(name, shape.others) if isinstance(shape, Fields) else shape.value) for name in value
+    ]
+    found = (find_fault(value[name], one, f"{place}.{name}" if place else name) for name, one in inner)
+    return next(filter(None, found), None)
+
+
+def _sentence(value: Any, place: str, allowed: str) -> str:
+    given = json.dumps(value)
+    given = given if len(given) <= 40 else f"{given[:37]}..."
+    return f"{f'{place!r} is' if place else 'it holds'} {given}; it must be {allowed}."
