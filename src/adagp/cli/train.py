@@ -46,8 +46,6 @@ def train(
         raise OptionError("--epochs and --batches both say how long the run is; give one of them.")
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
-    if threads is not None and threads < 1:
-        raise OptionError(f"--threads is {threads}; it must be 1 or more.")
     if tensorboard:
         from adagp.train.tensorboard import require_tensorboard
 

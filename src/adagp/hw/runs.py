@@ -13,6 +13,8 @@ from adagp.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
 
+MOST_BATCHES = 2_000_000
+"""Batches of an epoch; ImageNet has 1,281,167 samples."""
 PlanKey = tuple[str, bool, frozenset[str], tuple[tuple[str, str], ...]]
 
 
@@ -54,6 +56,11 @@ def scheduled_run(schedule: Schedule, epochs: int, samples: int, batch: int, wor
     for name, value in (("epochs", epochs), ("samples", samples), ("batch", batch)):
         if value < 1:
             raise OptionError(f"{name} is {value}; it must be 1 or more.")
+    if -(-samples // batch) > MOST_BATCHES:
+        raise OptionError(
+            f"{samples:,} samples in batches of {batch:,} are {-(-samples // batch):,} batches an epoch; at most "
+            f"{MOST_BATCHES:,} are allowed, since they are counted one by one."
+        )
     if workload is not None:
         schedule = schedule.resolve(workload_layout(workload))
     counts = _counts(schedule, epochs, -(-samples // batch))

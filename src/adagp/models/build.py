@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from adagp.errors import ModelError, OptionError
+from adagp.memory import check_memory
 from adagp.models.references import accepted, import_function
 from adagp.models.registry import IMAGES, MODELS, ModelInfo
 
@@ -40,6 +41,9 @@ def _build_classifier(info: ModelInfo, classes: int, image: Image, width: float)
     builder = import_function(info.builder)
     with torch.device("meta"):
         model: nn.Module = builder(name=info.name, classes=classes, image=image, width=width)
+    if torch.get_default_device().type != "meta":
+        size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        check_memory(size, f"model '{info.name}' with {classes:,} classes and width {width:g}", ModelError)
     return materialise(model)
 
 
