@@ -1,5 +1,6 @@
 """Files that users name: read within limits, and written only where they can be, which is known before any work."""
 
+import errno
 import tempfile
 from pathlib import Path
 
@@ -12,10 +13,10 @@ LARGEST_TEXT = 64 * 2**20
 def read_text(path: Path, what: str, error: type[AdagpError] = OptionError) -> str:
     """Return the text in the file `path`; raise `error` if there is none, it is too large, or not UTF-8."""
     try:
-        if path.exists() and not path.is_file():  # a pipe or a device may never end
-            raise error(f"cannot read {what} '{path}': it is not a file.")
-        if (size := path.stat().st_size) > LARGEST_TEXT:
-            raise error(f"cannot read {what} '{path}': it has {size:,} bytes; at most {LARGEST_TEXT:,} are allowed.")
+        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe or a device may never end
+            raise OSError(errno.EINVAL, "it is not a file")
+        if (size := path.stat().st_size) > LARGEST_TEXT and path.is_file():
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes; at most {LARGEST_TEXT:,} are allowed")
         return path.read_text("utf-8")
     except UnicodeDecodeError:
         raise error(f"cannot read {what} '{path}': it is not text.") from None
@@ -55,9 +56,6 @@ def check_output_folder(path: Path) -> None:
         if not there.is_dir():
             raise OptionError(f"cannot write to the folder '{path}': '{there}' is not a folder.")
         tempfile.TemporaryFile(dir=there).close()
-        for name in path.parts:
-            if len(name.encode("utf-8", "surrogateescape")) > 255:
-                raise OptionError(f"cannot write to the folder '{path}': the name is too long.")
     except (OSError, ValueError) as fault:
         if isinstance(fault, OptionError):
             raise

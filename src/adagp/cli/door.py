@@ -21,11 +21,11 @@ def _range(name: str, kind: type, **bounds: Any) -> Option:
     return Option(name, kind, None, "", optional=True, **bounds)
 
 
-_COUNTED = "1 to 1,000,000, since they are counted one by one"
+_COUNTED = "1 to 100,000, since they are counted one by one"
 RANGES: Mapping[str, Option] = {
     option.name: option
     for option in (
-        _range("epochs", int, low=1, high=1_000_000, allowed=_COUNTED),
+        _range("epochs", int, low=1, high=100_000, allowed=_COUNTED),
         _range("samples", int, low=1),
         _range("batch", int, low=1),
         _range("warmup", int, low=0),
@@ -52,7 +52,7 @@ RANGES: Mapping[str, Option] = {
         _range("gradient_bits", int, low=1),
         _range("sum_bits", int, low=1),
         _range("node", int, low=1),
-        _range("devices", int, low=1, high=100_000),
+        _range("devices", int, low=1, high=4096),
         _range("micro_batches", int, low=1),
         _range("forward", float, low=0, high=1e12),
         _range("backward", float, low=0, high=1e12),

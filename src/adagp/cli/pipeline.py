@@ -12,7 +12,7 @@ import typer
 from adagp.cli.options import option, switch
 from adagp.cli.workloads import parse_shape
 from adagp.errors import OptionError
-from adagp.figures.gantt import plot_gantt, text_gantt
+from adagp.figures.gantt import check_drawable, plot_gantt, text_gantt
 from adagp.figures.style import check_picture_path
 from adagp.files import read_text
 from adagp.hw import DESIGNS, Accelerator
@@ -80,6 +80,8 @@ def pipeline(
     if plot is not None:
         check_picture_path(plot)
     program = read_program(schedule, devices, micro_batches, phases)
+    if plot is not None:
+        check_drawable(program)
     if actions:
         typer.echo(shown(program, lines=True), nl=False)
         return

@@ -52,8 +52,8 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _array(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> NDArray[Any]:
+    _refuse_false_size(archive, key, path)
     try:
-        _refuse_false_size(archive, key, path)
         array = archive[key]
     except ValueError as fault:
         if "allow_pickle" in str(fault):

@@ -19,8 +19,8 @@ from adagp.plan import Phase
 Kind = Literal["F", "B", "U"]
 """What an action does. Plain strings: a program may have a million actions, and an enum hashes slowly."""
 
-MOST_ACTIONS = 1_000_000
-"""Actions of a program at most: each is an object in memory, and a million take some ten seconds to walk through."""
+MOST_ACTIONS = 200_000
+"""Actions of a program at most: each is an object in memory, and they are walked through one by one."""
 
 FORWARD: Kind = "F"
 BACKWARD: Kind = "B"
