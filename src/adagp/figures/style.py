@@ -79,8 +79,7 @@ def save(figure: "Figure", path: Path) -> Path:
     from matplotlib.ticker import LogFormatter
 
     for text in figure.findobj(Text):
-        if isinstance(text, Text) and (words := shown(text.get_text(), lines=True)) != text.get_text():
-            text.set_text(words)
+        text.set_text(shown(text.get_text(), lines=True))
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "log":  # its usual labels are formulas

@@ -88,7 +88,7 @@ def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, 
         alike.setdefault((schedule.label(epoch), schedule.phase(Step(epoch, 0))), []).append(epoch)
     plans: dict[tuple[Phase, PlanKey], tuple[Plan, int]] = {}
     for members in alike.values():
-        period = min(batches, schedule.period(members[0]) or batches)
+        period = min(batches, schedule.repeats_after(members[0]) or batches)
         if period > MOST_WALKED:
             raise OptionError(
                 f"an epoch of {batches:,} batches under this schedule repeats itself after {period:,} at the earliest; at "

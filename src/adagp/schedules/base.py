@@ -94,7 +94,7 @@ class Schedule(ABC):
         """Return the phase of the batch at `step`."""
         return self.plan(step).phase
 
-    def period(self, epoch: int) -> int | None:
+    def repeats_after(self, epoch: int) -> int | None:
         """Return a number of batches after which the plans of `epoch` repeat themselves; None if none is known."""
         return None
 

@@ -93,7 +93,7 @@ class Ladder(Schedule):
         """Return the ratio of the epoch."""
         return self.rung(epoch).ratio
 
-    def period(self, epoch: int) -> int:
+    def repeats_after(self, epoch: int) -> int:
         """Return the batches of one alternation."""
         rung = self.rung(epoch)
         return rung.predicted + rung.true
@@ -131,7 +131,7 @@ class EpochAlternation(Schedule):
         """Return the phase of the epoch."""
         return f"all {self.phase(Step(epoch, 0))}"
 
-    def period(self, epoch: int) -> int:
+    def repeats_after(self, epoch: int) -> int:
         """Return 1: the batches of an epoch are alike."""
         return 1
 
@@ -158,7 +158,7 @@ class BackpropOnly(Schedule):
         """Return `backprop`."""
         return "backprop"
 
-    def period(self, epoch: int) -> int:
+    def repeats_after(self, epoch: int) -> int:
         """Return 1: the batches of an epoch are alike."""
         return 1
 

@@ -59,11 +59,11 @@ class WarmUp(Schedule):
         place = self.place(Step(epoch, max(0, self.batches_per_epoch - 1)))
         return "warm-up" if place is None else self.schedule.label(place.epoch)
 
-    def period(self, epoch: int) -> int | None:
+    def repeats_after(self, epoch: int) -> int | None:
         """Return that of the schedule; an epoch in which a warm-up of batches ends has none."""
         if self.batches:
             return None
-        return 1 if epoch < self.epochs else self.schedule.period(epoch - self.epochs)
+        return 1 if epoch < self.epochs else self.schedule.repeats_after(epoch - self.epochs)
 
     @property
     def text(self) -> str:
