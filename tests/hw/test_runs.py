@@ -134,4 +134,4 @@ def test_epochs_that_do_not_repeat_themselves_have_a_limit() -> None:
         "an epoch of 1,000,000,000 batches under this schedule repeats itself after 1,000,000,000 at the earliest; at most "
         "1,000,000 can be counted. Give fewer samples, or larger batches."
     )
-    assert scheduled_run(parse_schedule("4:1", 2, 1), 2, 10**9, 1).phases["gp"] == 8 * 10**8
+    assert scheduled_run(parse_schedule("4:1", 2, 1), 2, 10**9, 1).phases[Phase.GP] == 8 * 10**8

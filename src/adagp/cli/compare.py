@@ -12,6 +12,7 @@ from adagp.compare.contenders import COMPARED_EPOCHS
 from adagp.errors import OptionError
 from adagp.run.config import TrainConfig, read_toml
 from adagp.run.folder import to_json
+from adagp.shown import shown
 
 if TYPE_CHECKING:
     from adagp.compare.comparison import Comparison
@@ -164,7 +165,7 @@ def _show(document: dict[str, Any], out: Path) -> None:
             table.add_row(*row)
         console.print(table)
     console.print(
-        f"{out}: comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg",
+        f"{shown(out)}: comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg",
         highlight=False,
         soft_wrap=True,
     )

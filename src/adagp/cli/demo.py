@@ -43,12 +43,14 @@ def demo(
         for name, configs in contenders.items()
     ]
     console.print(_table(rows, seeds))
-    console.print(f"Runs are in {out}; pictures of the first seed:", highlight=False, soft_wrap=True)
+    console.print(f"Runs are in {shown(out)}; pictures of the first seed:", highlight=False, soft_wrap=True)
     drawn = [demonstration.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")]
     for path in draw(drawn, out / "pictures"):
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
+        console.print(f"  {shown(path)}", highlight=False, soft_wrap=True)
     write_report([out], page)
-    console.print(f"The report on all of it, to be opened in a browser:\n  {page}", highlight=False, soft_wrap=True)
+    console.print(
+        f"The report on all of it, to be opened in a browser:\n  {shown(page)}", highlight=False, soft_wrap=True
+    )
 
 
 def _train(jobs: "list[Job]") -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from adagp.cli.terminal import Terminal, text_column
 from adagp.jobs import StopFlag
 from adagp.run.metrics import ACCURACY, SHARE, Metric
+from adagp.shown import shown
 from adagp.train.loop import Loop, News, Observer
 from adagp.train.session import Session
 from adagp.train.tensorboard import TensorBoard
@@ -31,12 +32,14 @@ def carry_out(session: Session, loop: Loop, *, tensorboard: bool = False) -> dic
             )
         summary = session.run(loop, Observers(observers), stop)
     if summary is None:
-        console.print(f"Stopped. Go on with: adagp train --resume {loop.folder.path}", highlight=False, soft_wrap=True)
+        console.print(
+            f"Stopped. Go on with: adagp train --resume {shown(loop.folder.path)}", highlight=False, soft_wrap=True
+        )
         sys.exit(STOPPED)
     if session.quiet:
         return summary
     console.print(summary_table(summary, session.task.all_metrics))
-    console.print(f"Run folder: {loop.folder.path}", highlight=False, soft_wrap=True)
+    console.print(f"Run folder: {shown(loop.folder.path)}", highlight=False, soft_wrap=True)
     return summary
 
 

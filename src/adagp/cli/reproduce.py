@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adagp.cli.options import option
+from adagp.shown import shown
 
 if TYPE_CHECKING:
     from adagp.cli.terminal import Terminal
@@ -87,7 +88,7 @@ def _report(study: "Study", folder: Path) -> None:
         counts = tally(read_verdicts(folder / experiment.name) or [])
         table.add_row(experiment.name, ", ".join(f"{count} {word}" for word, count in counts.items()))
     console.print(table)
-    console.print(f"Every number: {folder / 'verdicts.md'}", highlight=False, soft_wrap=True)
+    console.print(f"Every number: {shown(folder / 'verdicts.md')}", highlight=False, soft_wrap=True)
 
 
 def _list() -> None:
