@@ -26,7 +26,20 @@ HEAVY = (
     "amaranth",
 )
 
-FOUNDATION = {"errors", "registry", "plan", "statistics", "options", "references", "methods", "plugins", "_version"}
+FOUNDATION = {
+    "errors",
+    "registry",
+    "plan",
+    "statistics",
+    "files",
+    "memory",
+    "options",
+    "references",
+    "methods",
+    "plugins",
+    "shown",
+    "_version",
+}
 """May be imported from everywhere."""
 
 ALLOWED: dict[str, set[str]] = {
@@ -34,10 +47,13 @@ ALLOWED: dict[str, set[str]] = {
     "registry": {"errors"},
     "plan": set(),
     "statistics": set(),
+    "files": {"errors"},
+    "memory": {"errors"},
     "options": {"errors"},
     "references": {"errors"},
     "methods": {"errors", "options", "references", "registry"},
     "plugins": {"errors", "references"},
+    "shown": set(),
     "_version": set(),
     "allocator": set(),
     "modes": set(),

@@ -276,15 +276,6 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def free_memory() -> int | None:
-    """Return the bytes that new processes can have, None if the system does not say."""
-    table = Path("/proc/meminfo")
-    if not table.is_file():
-        return None
-    lines = (line.split() for line in table.read_text("utf-8").splitlines())
-    return next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), None)
-
-
 def affordable_jobs(peak: int, free: int | None, cores: int) -> int:
     """Return how many jobs of `peak` bytes each may run at a time: a CPU core each, and memory for all."""
     return max(1, min(cores, cores if free is None else int(MEMORY_SHARE * free / peak)))

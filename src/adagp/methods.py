@@ -200,7 +200,7 @@ _PARTS = _option(
     low=1,
     parameter="parts",
 )
-_FEATURES = _option("features", int, 64, "Numbers of the output's error that feedback uses at most.", low=1)
+_FEATURES = _option("features", int, 64, "Numbers of the output's error that feedback uses at most.", low=1, high=8192)
 _SHARED = AcceleratorWork(predictor=True)
 _FREE = AcceleratorWork()
 _SYNTHETIC = AcceleratorWork("exact", synthetic=True)
@@ -225,7 +225,15 @@ for _method in (
         schedule="epochs:3:1",
         options=(
             *_predictor("plateau"),
-            _option("remap_outputs", int, 10_000, "Numbers that remap predicts per layer.", low=1, parameter="outputs"),
+            _option(
+                "remap_outputs",
+                int,
+                10_000,
+                "Numbers that remap predicts per layer.",
+                low=1,
+                high=1_000_000,
+                parameter="outputs",
+            ),
         ),
         accelerator=_SHARED,
         parallel=("data",),
@@ -280,7 +288,9 @@ for _method in (
         "average",
         "control: the mean of the last true gradients",
         _SOURCES + "remembered:AverageSource",
-        options=(_option("average", int, 4, "True gradients in the mean of average.", low=1, parameter="last"),),
+        options=(
+            _option("average", int, 4, "True gradients in the mean of average.", low=1, high=1000, parameter="last"),
+        ),
         accelerator=AcceleratorWork(remembered=4),
     ),
     Method(

@@ -2,10 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from adagp.errors import OptionError, unknown_name
+
+MOST = 10**9
+"""No whole number may be above it, unless its option says otherwise."""
+LARGEST = 3e38
+"""No other number may be beyond it: it must fit single precision, in which models compute."""
 
 Choices = Sequence[str] | Callable[[], Iterable[str]]
 """Allowed names; a function where they are known only when plugins have been loaded."""
@@ -16,7 +21,8 @@ class Option:
     """Something that a user may set.
 
     `kind` is bool, int, float or str; `optional` allows None as well, and `unset` says what None means. The value must be
-    at least `low` or above `above`, below `below` or at most `high`; `allowed` says it in better words than these. `panel`
+    at least `low` or above `above`, below `below` or at most `high`; `allowed` says it in better words than these. It must be
+    finite, unless `infinite` allows infinity. `panel`
     is the heading of the help that it stands under. In a comparison of methods an option is `common` to all of them, or
     each may have its `own`, or it is `fixed` by the comparison itself. `parameter` is the keyword by which a source gets it, if
     that is not the option's name.
@@ -33,6 +39,7 @@ class Option:
     below: float | None = None
     high: float | None = None
     allowed: str = ""
+    infinite: bool = False
     choices: Choices | None = None
     panel: str = ""
     compared: str = "own"
@@ -64,6 +71,8 @@ class Option:
             names = list(self.choices() if callable(self.choices) else self.choices)
             if value not in names:
                 raise unknown_name(self.name.replace("_", " "), value, names)
+        if self.infinite and value == inf:
+            return
         if isinstance(value, float) and not isfinite(value):
             raise OptionError(f"{self.flag} is {value}; it must be a finite number.")
         for holds, words in self._bounds(value):
@@ -80,3 +89,7 @@ class Option:
             yield value < self.below, f"below {self.below:g}"
         if self.high is not None:
             yield value <= self.high, f"at most {self.high}"
+        elif self.kind is int:
+            yield value <= MOST, f"at most {MOST:,}"
+        elif self.kind is float:
+            yield abs(value) <= LARGEST, f"at most {LARGEST:g}, so that it fits single precision"

@@ -68,15 +68,15 @@ def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -
     [
         (("--schedule", "gpip"), "unknown pipeline 'gpip'. Did you mean 'gpipe'? Choose from: chimera, dapple, gpipe."),
         (("--schedule", "none.txt"), "cannot read the schedule 'none.txt': No such file or directory."),
-        (("--devices", "0"), "a pipeline of 0 devices does nothing; give 1 or more."),
-        (("--micro-batches", "-1"), "a pipeline of -1 micro-batches does nothing; give 1 or more."),
+        (("--devices", "0"), "--devices is 0; it must be 1 or more."),
+        (("--micro-batches", "-1"), "--micro-batches is -1; it must be 1 or more."),
         (
             ("--devices", "5", "--schedule", "chimera"),
             "chimera pairs its devices, two for each stage; 5 is odd. Give an even number.",
         ),
         (("--phases", "GP,XP"), "cannot read the phases 'GP,XP'; write GP and BP, separated by commas."),
-        (("--alpha", "-1"), "alpha is -1.0; it must be a finite number of 0 or more."),
-        (("--backward", "nan"), "backward of a stage is nan; it must be a finite number of 0 or more."),
+        (("--alpha", "-1"), "--alpha is -1.0; it must be 0 or more."),
+        (("--backward", "nan"), "--backward is nan; it must be a finite number."),
         (("--bandwidth", "1"), "--bandwidth belongs to a model on accelerators; give --model too."),
         (("--model", "vgg13", "--alpha", "1"), "--alpha is a constant; with --model, times come from the model."),
         (
@@ -85,11 +85,11 @@ def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -
         ),
         (
             ("--model", "vgg13", "--bandwidth", "0"),
-            "a link of 0 gigabytes per second carries nothing; give more than 0.",
+            "--bandwidth is 0.0; it must be 0.000001 to 1,000,000,000 (gigabytes), or inf.",
         ),
         (
             ("--model", "vgg13", "--latency", "-2"),
-            "a link's latency is -2 microseconds; it must be 0 or more.",
+            "--latency is -2.0; it must be 0 or more.",
         ),
         (
             ("--model", "digits_cnn", "--dataset", "digits", "--devices", "5"),

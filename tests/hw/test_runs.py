@@ -5,6 +5,7 @@ import pytest
 
 from adagp.errors import OptionError
 from adagp.hw import Convolution, Linear, Run, Workload, replayed_run, scheduled_run
+from adagp.hw.layout import workload_layout
 from adagp.hw.runs import plan_key
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules import Schedule, WarmUp, parse_schedule
@@ -113,3 +114,24 @@ def test_a_recorded_run_is_replayed() -> None:
 
 def test_a_run_of_backprop_teaches_no_predictor() -> None:
     assert not replayed_run([{"warmup": 0, "bp": 5, "gp": 0, "guarded": 0}], 32, "").predictor_learns
+
+
+@pytest.mark.parametrize("text", ["ladder", "paper", "4:1", "3:1x2,2:1", "0:3", "epochs:3:1", "bp", "approx:1"])
+@pytest.mark.parametrize("batches", [1, 3, 4, 17])
+def test_whole_periods_count_as_walked_batches(text: str, batches: int) -> None:
+    """Counting one period of an epoch gives what walking through all of its batches gives."""
+    schedule = parse_schedule(text, 12, None)
+    if text == "approx:1":
+        schedule = schedule.resolve(workload_layout(WORKLOAD))
+    walked = Counter(schedule.plan(Step(epoch, batch)).phase for epoch in range(12) for batch in range(batches))
+    assert scheduled_run(schedule, 12, batches, 1, WORKLOAD).phases == walked
+
+
+def test_epochs_that_do_not_repeat_themselves_have_a_limit() -> None:
+    with pytest.raises(OptionError) as caught:
+        scheduled_run(parse_schedule("999999999:1", 2, 1), 2, 10**9, 1)
+    assert str(caught.value) == (
+        "an epoch of 1,000,000,000 batches under this schedule repeats itself after 1,000,000,000 at the earliest; at most "
+        "1,000,000 can be counted. Give fewer samples, or larger batches."
+    )
+    assert scheduled_run(parse_schedule("4:1", 2, 1), 2, 10**9, 1).phases[Phase.GP] == 8 * 10**8

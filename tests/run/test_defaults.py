@@ -40,7 +40,7 @@ def test_a_saved_configuration_is_taken_as_it_is() -> None:
     [
         ({"label_smoothing": 1.0}, "--label-smoothing is 1.0; it must be 0 or more and below 1."),
         ({"label_smoothing": -0.1}, "--label-smoothing is -0.1; it must be 0 or more and below 1."),
-        ({"beam": 0}, "--beam is 0; it must be 1 (greedy) or more."),
+        ({"beam": 0}, "--beam is 0; it must be 1 (greedy) to 1000."),
     ],
 )
 def test_values_that_are_not_allowed(options: dict[str, float], message: str) -> None:

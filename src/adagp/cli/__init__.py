@@ -10,6 +10,8 @@ from adagp.allocator import keep_freed_memory
 from adagp.cli.catalogue import datasets, models
 from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
+from adagp.cli.door import checked
+from adagp.cli.endings import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, sentence, tell
 from adagp.cli.explore import AXIS_OPTIONS, explore
 from adagp.cli.options import with_options
 from adagp.cli.pipeline import pipeline
@@ -43,7 +45,8 @@ def make_app() -> typer.Typer:
     compared = [replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"]
     options: dict[object, Iterable[Option]] = {train: known, compare: compared, explore: AXIS_OPTIONS}
     for command in COMMANDS:
-        app.command(epilog=EPILOG)(with_options(command, options[command]) if command in options else command)
+        door = checked(command)
+        app.command(epilog=EPILOG)(with_options(door, options[command]) if command in options else door)
     app.add_typer(rtl)
     app.callback()(root)
     return app
@@ -57,14 +60,28 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the program. What a user did wrong is told in a line or two, with exit code 2."""
     keep_freed_memory()
     try:
-        load_installed_plugins()
-        left = take_plugins(sys.argv[1:] if words is None else words)
-        for name in named_methods(left):
-            find_method(name)  # so that its own options are known
-        make_app()(left)
-    except AdagpError as error:
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
-        sys.exit(2)
+        check_streams()
+        with flushed_output():
+            _run(sys.argv[1:] if words is None else words)
+    except BrokenPipeError:
+        drop_output()
+        sys.exit(READER_LEFT)
+    except Exception as error:
+        text = sentence(error)
+        if text is None:
+            raise
+        if not isinstance(error, AdagpError):
+            drop_output()
+        tell(text)
+        sys.exit(FAILED)
+
+
+def _run(words: Sequence[str]) -> None:
+    load_installed_plugins()
+    left = take_plugins(words)
+    for name in named_methods(left):
+        find_method(name)  # so that its own options are known
+    make_app()(left)
 
 
 def named_methods(words: Sequence[str]) -> list[str]:

@@ -80,14 +80,15 @@ def _millions(count: int) -> str:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
     """Print a table whose last column gives way where the terminal is narrow; a pipe or file gets it whole."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from adagp.cli.terminal import Terminal
+
+    console = Terminal()
     table = Table()
     for name in columns:
         last = name == columns[-1]
         table.add_column(name, justify="right" if name in right else "left", no_wrap=not last, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    (console if console.is_terminal else Console(width=160)).print(table)
+    (console if console.is_terminal else Terminal(width=160)).print(table)

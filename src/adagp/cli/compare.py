@@ -12,6 +12,7 @@ from adagp.compare.contenders import COMPARED_EPOCHS
 from adagp.errors import OptionError
 from adagp.run.config import TrainConfig, read_toml
 from adagp.run.folder import to_json
+from adagp.shown import shown
 
 if TYPE_CHECKING:
     from adagp.compare.comparison import Comparison
@@ -69,8 +70,6 @@ def compare(
     as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_PLACE)] = False,
 ) -> None:
     """Train several methods over several seeds, at equal batches and at equal seconds, and tell what each is worth."""
-    if jobs is not None and jobs < 1:
-        raise OptionError(f"--jobs is {jobs}; it must be 1 or more.")
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
     wanted = {"seeds": seeds, "seconds": seconds, **measured, "regimes": tuple(_words(regimes))}
     comparison, length = _read(methods, read_toml(config) if config else {}, given, settings or [], wanted, data_dir)
@@ -132,14 +131,13 @@ def _with_data(
 def _carry_out(
     comparison: "Comparison", task: "Task", out: Path, jobs: int | None, target: float | None
 ) -> dict[str, Any]:
-    from rich.console import Console
-
     from adagp.cli.job_progress import JobProgress
     from adagp.cli.progress import STOPPED
+    from adagp.cli.terminal import Terminal
     from adagp.compare.workflow import carry_out
     from adagp.jobs import StopFlag, Stopped
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     command = shlex.join(["adagp", *sys.argv[1:]])
     try:
         with StopFlag() as stop, JobProgress(console) as progress:
@@ -151,12 +149,12 @@ def _carry_out(
 
 def _show(document: dict[str, Any], out: Path) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
+    from adagp.cli.terminal import Terminal
     from adagp.compare.tables import sheets
 
-    console = Console()
+    console = Terminal()
     for sheet in sheets(document):
         table = Table(
             title=sheet.title, caption=sheet.note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
@@ -167,7 +165,7 @@ def _show(document: dict[str, Any], out: Path) -> None:
             table.add_row(*row)
         console.print(table)
     console.print(
-        f"{out}: comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg",
+        f"{shown(out)}: comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg",
         highlight=False,
         soft_wrap=True,
     )

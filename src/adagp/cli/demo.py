@@ -8,6 +8,7 @@ import typer
 
 from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
+from adagp.shown import shown
 
 if TYPE_CHECKING:
     from adagp.jobs import Job
@@ -22,9 +23,8 @@ def demo(
     """Train on the embedded digits by backprop and by ADA-GP, and compare."""
     if seeds < 1 or epochs < 2:
         raise OptionError(f"the demonstration needs 1 seed and 2 epochs at least; got {seeds} and {epochs}.")
-    from rich.console import Console
-
     from adagp import demo as demonstration
+    from adagp.cli.terminal import Terminal
     from adagp.figures.curves import draw
     from adagp.figures.style import require_matplotlib
     from adagp.report.page import require_library, write_report
@@ -33,7 +33,7 @@ def demo(
     require_matplotlib()
     require_library()
     demonstration.prepare_folder(out, force=force)
-    console = Console()
+    console = Terminal()
     contenders = demonstration.plan(seeds, epochs)
     console.print("The schedule of ADA-GP in this run:", highlight=False)
     console.print(contenders["adagp"][0].schedule().table(epochs, demonstration.BATCHES), highlight=False)
@@ -43,24 +43,25 @@ def demo(
         for name, configs in contenders.items()
     ]
     console.print(_table(rows, seeds))
-    console.print(f"Runs are in {out}; pictures of the first seed:", highlight=False, soft_wrap=True)
+    console.print(f"Runs are in {shown(out)}; pictures of the first seed:", highlight=False, soft_wrap=True)
     drawn = [demonstration.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")]
     for path in draw(drawn, out / "pictures"):
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
+        console.print(f"  {shown(path)}", highlight=False, soft_wrap=True)
     write_report([out], page)
-    console.print(f"The report on all of it, to be opened in a browser:\n  {page}", highlight=False, soft_wrap=True)
+    console.print(
+        f"The report on all of it, to be opened in a browser:\n  {shown(page)}", highlight=False, soft_wrap=True
+    )
 
 
 def _train(jobs: "list[Job]") -> None:
     """Train the runs, as many at a time as there are CPU cores; Ctrl-C ends the demonstration."""
-    from rich.console import Console
-
     from adagp.cli.job_progress import JobProgress
     from adagp.cli.progress import STOPPED
+    from adagp.cli.terminal import Terminal
     from adagp.jobs import StopFlag, Stopped, run_jobs, usable_cores
 
     try:
-        with StopFlag() as stop, JobProgress(Console(stderr=True)) as progress:
+        with StopFlag() as stop, JobProgress(Terminal(stderr=True)) as progress:
             progress.begin("training on the digits", len(jobs))
             failures = run_jobs(jobs, usable_cores(), progress, stop)
     except Stopped:
@@ -77,7 +78,7 @@ def plot(
     from adagp.figures.curves import draw
 
     for path in draw(runs, out):
-        typer.echo(path)
+        typer.echo(shown(path))
 
 
 def _table(rows: list[dict[str, Any]], seeds: int) -> Any:

@@ -1,10 +1,10 @@
 """How jobs go, in a terminal: a bar, the jobs that are running, and what failed. All of it on standard error."""
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn
 
+from adagp.cli.terminal import Terminal, text_column
 from adagp.jobs import Job, JobFailure
+from adagp.shown import shown
 
 
 class JobProgress:
@@ -13,17 +13,17 @@ class JobProgress:
     When nobody looks, it is silent but for failures and remarks; with `lines` it tells of every job that is over instead.
     """
 
-    def __init__(self, console: Console, *, lines: bool = False) -> None:
+    def __init__(self, console: Terminal, *, lines: bool = False) -> None:
         self._console = console
         self._lines = lines
         self._running: list[str] = []
         self._task: TaskID | None = None
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            text_column("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[running]}"),
+            text_column("{task.fields[running]}"),
             console=console,
             disable=not console.is_terminal,
             transient=True,
@@ -38,7 +38,7 @@ class JobProgress:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(escape(text), highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Add a bar, for `total` steps of which some are `done` already."""
@@ -53,12 +53,12 @@ class JobProgress:
 
     def on_start(self, job: Job) -> None:
         """Show the job beside the bar."""
-        self._running.append(job.name)
+        self._running.append(shown(job.name))
         self._show()
 
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
         """Move the bar; tell of a failure."""
-        self._running = [name for name in self._running if name != job.name]
+        self._running = [name for name in self._running if name != shown(job.name)]
         self._show()
         self.advance()
         if failure is not None:

@@ -12,13 +12,15 @@ import typer
 from adagp.cli.options import option, switch
 from adagp.cli.workloads import parse_shape
 from adagp.errors import OptionError
-from adagp.figures.gantt import plot_gantt, text_gantt
+from adagp.figures.gantt import check_drawable, plot_gantt, text_gantt
 from adagp.figures.style import check_picture_path
+from adagp.files import read_text
 from adagp.hw import DESIGNS, Accelerator
 from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import Link, modelled_costs
 from adagp.plan import Phase
+from adagp.shown import shown
 from adagp.workloads import dataset_info, model_workload
 
 _PIPELINE, _MODEL, _OUTPUT = "Pipeline", "Model on accelerators", "Output"
@@ -78,8 +80,10 @@ def pipeline(
     if plot is not None:
         check_picture_path(plot)
     program = read_program(schedule, devices, micro_batches, phases)
+    if plot is not None:
+        check_drawable(program)
     if actions:
-        typer.echo(str(program), nl=False)
+        typer.echo(shown(program, lines=True), nl=False)
         return
     constants = {"forward": forward, "backward": backward, "alpha": alpha}
     modelled = {
@@ -106,11 +110,7 @@ def read_program(schedule: str, devices: int, micro_batches: int, phases: str) -
     """Return the program of a pipeline by name, or the one in a file."""
     if not schedule.endswith(".txt"):
         return generate(schedule, devices, micro_batches, parse_phases(phases))
-    try:
-        return parse_program(Path(schedule).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise OptionError(f"cannot read the schedule '{schedule}': {reason}.") from None
+    return parse_program(read_text(Path(schedule), "the schedule"))
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,9 @@ def pipeline_report(timeline: Timeline, setting: Setting) -> dict[str, Any]:
 
 def print_gantt(timeline: Timeline, report: dict[str, Any]) -> None:
     """Print the timeline and what came out."""
-    from rich.console import Console
+    from adagp.cli.terminal import Terminal
 
-    console = Console()
+    console = Terminal()
     for line in text_gantt(timeline, console.width):
         console.print(line, highlight=False)
     parts = [f"{report['steps']:,.5g} steps", f"bubble {report['bubble_share']:.1%}"]

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 from rich.table import Table
 
+from adagp.cli.terminal import Terminal, text_column
 from adagp.jobs import StopFlag
 from adagp.loggers import build_loggers
 from adagp.run.metrics import ACCURACY, SHARE, Metric
+from adagp.shown import shown
 from adagp.train.logged import LoggedRun
 from adagp.train.loop import Loop, News, Observer
 from adagp.train.session import Session, resume_words
@@ -22,7 +23,7 @@ STOPPED = 130
 
 def carry_out(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[str, Any]:
     """Run to the end and return the summary. Ctrl-C stops after the running batch, with a checkpoint; twice, at once."""
-    console = Console(stderr=True, quiet=session.quiet)
+    console = Terminal(stderr=True, quiet=session.quiet)
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
         observers: list[Observer] = [stack.enter_context(LiveProgress(console, session, loop))]
@@ -32,13 +33,13 @@ def carry_out(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[
             observers.append(stack.enter_context(LoggedRun(loggers, done, session.task.metric.name)))
         summary = session.run(loop, Observers(observers), stop)
     if summary is None:
-        command = resume_words(session.config, loop.folder.path)
+        command = shown(resume_words(session.config, loop.folder.path))
         console.print(f"Stopped. Continue with: {command}", highlight=False, soft_wrap=True)
         sys.exit(STOPPED)
     if session.quiet:
         return summary
     console.print(summary_table(summary, session.task.all_metrics))
-    console.print(f"Run folder: {loop.folder.path}", highlight=False, soft_wrap=True)
+    console.print(f"Run folder: {shown(loop.folder.path)}", highlight=False, soft_wrap=True)
     return summary
 
 
@@ -62,19 +63,19 @@ class Observers:
 class LiveProgress:
     """A bar over the batches of the run with epoch, phase, loss and metric. Silent when nobody looks."""
 
-    def __init__(self, console: Console, session: Session, loop: Loop) -> None:
+    def __init__(self, console: Terminal, session: Session, loop: Loop) -> None:
         self._epochs = session.config.epochs
         self._metric = session.task.metric
         self._batches = session.config.batches or self._epochs * session.task.batches_per_epoch
         self._done = loop.trainer.done
         self._bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            TextColumn("{task.fields[phase]:<6}"),
+            text_column("epoch {task.fields[epoch]}"),
+            text_column("{task.fields[phase]:<6}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]} batches/s"),
+            text_column("{task.fields[speed]} batches/s"),
             TimeRemainingColumn(),
-            TextColumn("loss {task.fields[loss]:.4f} {task.fields[score]}"),
+            text_column("loss {task.fields[loss]:.4f} {task.fields[score]}"),
             console=console,
             disable=session.quiet or not console.is_terminal,
             transient=True,

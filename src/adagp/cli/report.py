@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from adagp.cli.options import option
+from adagp.shown import shown
 
 
 def report(
@@ -19,4 +20,4 @@ def report(
     from adagp.report.page import write_report
 
     count = write_report(runs, out, phases)
-    typer.echo(f"{out}: {count} run{'' if count == 1 else 's'}, {out.stat().st_size / 1e6:.1f} MB")
+    typer.echo(f"{shown(out)}: {count} run{'' if count == 1 else 's'}, {out.stat().st_size / 1e6:.1f} MB")

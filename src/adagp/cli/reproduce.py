@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adagp.cli.options import option
-from adagp.errors import OptionError
+from adagp.shown import shown
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from adagp.cli.terminal import Terminal
     from adagp.reproduce.study import Study
 
 MOST_JOBS = 8
@@ -36,15 +35,12 @@ def reproduce(
         _list()
         return
     experiments = choose(names)
-    if jobs is not None and jobs < 1:
-        raise OptionError(f"--jobs is {jobs}; it must be 1 or more.")
-    from rich.console import Console
-
     from adagp.cli.progress import STOPPED
+    from adagp.cli.terminal import Terminal
     from adagp.jobs import StopFlag, Stopped
     from adagp.reproduce.study import Study
 
-    folder, console = out or Path("runs") / f"reproduce-{budget}", Console(stderr=True)
+    folder, console = out or Path("runs") / f"reproduce-{budget}", Terminal(stderr=True)
     try:
         with StopFlag() as stop:
             study = Study(experiments, budget, Place(folder, data_dir, device, stop))
@@ -62,7 +58,7 @@ def _usual_jobs(device: str) -> int:
     return min(usable_cores(), MOST_JOBS) if device == "cpu" else 1
 
 
-def _run(study: "Study", jobs: int, console: "Console") -> None:
+def _run(study: "Study", jobs: int, console: "Terminal") -> None:
     """Do the parts under a bar; where nobody looks at a terminal, a line for each."""
     from adagp.cli.job_progress import JobProgress
 
@@ -79,20 +75,20 @@ def _run(study: "Study", jobs: int, console: "Console") -> None:
 
 
 def _report(study: "Study", folder: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from adagp.cli.terminal import Terminal
     from adagp.reproduce.experiment import read_verdicts
     from adagp.reproduce.verdict import tally
 
-    console, table = Console(), Table(title=f"Verdicts at budget {study.budget}")
+    console, table = Terminal(), Table(title=f"Verdicts at budget {study.budget}")
     table.add_column("experiment", no_wrap=True)
     table.add_column("verdicts")
     for experiment in study.experiments:
         counts = tally(read_verdicts(folder / experiment.name) or [])
         table.add_row(experiment.name, ", ".join(f"{count} {word}" for word, count in counts.items()))
     console.print(table)
-    console.print(f"Every number: {folder / 'verdicts.md'}", highlight=False, soft_wrap=True)
+    console.print(f"Every number: {shown(folder / 'verdicts.md')}", highlight=False, soft_wrap=True)
 
 
 def _list() -> None:

@@ -250,10 +250,11 @@ class RunOptions:
 
 def print_tables(simulation: Simulation, report: dict[str, Any]) -> None:
     """Print a row for each design and, if the report has them, for each layer."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from adagp.cli.terminal import Terminal
+
+    console = Terminal()
     phases = ", ".join(f"{count:,} {phase}" for phase, count in report["batches"].items() if count)
     heading = f"{report['model']}: {report['dataflow']} on {report['array']} PEs; batches: {phases}"
     table = Table(title=heading, title_justify="left")

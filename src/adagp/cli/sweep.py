@@ -18,6 +18,7 @@ from adagp.figures.style import check_picture_path
 from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array, parse_predictor
 from adagp.hw import simulate as run_simulation
 from adagp.models import MODELS
+from adagp.shown import shown
 from adagp.workloads import PAPER_MODELS, dataset_info, model_workload
 
 
@@ -130,14 +131,16 @@ def _arrays(text: str) -> list[Array]:
 
 
 def _with_progress(grid: Grid, options: RunOptions) -> Iterator[SweepRow]:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    from adagp.cli.terminal import Terminal
+
+    with Progress(console=Terminal(stderr=True), transient=True) as progress:
         task = progress.add_task("simulating", total=grid.simulations)
         for model in grid.models:
             for dataset in grid.datasets:
-                progress.update(task, description=f"{model} on {dataset}")
+                progress.update(task, description=escape(shown(f"{model} on {dataset}")))
                 workload = model_workload(model, dataset)
                 for accelerator in grid.accelerators:
                     yield from sweep_rows(workload, dataset, accelerator, grid.designs, options)

@@ -57,8 +57,6 @@ def train(
         raise OptionError("--trust is for --resume: it says that the code which a run folder names may run.")
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
-    if threads is not None and threads < 1:
-        raise OptionError(f"--threads is {threads}; it must be 1 or more.")
     if not 1 <= timeout <= LONGEST_TIMEOUT:
         raise OptionError(f"--timeout is {timeout:g}; it must be 1 to {LONGEST_TIMEOUT} seconds.")
     loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))

@@ -20,11 +20,11 @@ from adagp.jobs import (
     JobObserver,
     Stop,
     affordable_jobs,
-    free_memory,
     never,
     run_jobs,
     usable_cores,
 )
+from adagp.memory import free_memory
 from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
 from adagp.run.lock import locked
 from adagp.run.metrics import ACCURACY
@@ -264,6 +264,6 @@ def _write(document: Record, out: Path) -> None:
         "sites.csv": flat_csv(site_rows(document)),
     }
     for name, content in contents.items():
-        write_atomically(out / name, content.encode())
+        write_atomically(out / name, content.encode("utf-8", "backslashreplace"))
     if all(content["methods"] for content in document["regimes"].values()):
         draw_pareto(document, out)

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from adagp.errors import DataError
 
+MOST_CLASSES = 100_000
+"""Classes that are numbered by their labels: a model has a score for each. ImageNet-21k has 21,841."""
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
@@ -51,6 +53,10 @@ def image_set(
     _refuse_unequal_sizes(pixels["train"], pixels["test"], where)
     if class_names is None:
         highest = max(int(values.max()) for values in labels.values())
+        if highest >= MOST_CLASSES:
+            raise DataError(
+                f"{where}: a label is {highest}; without class names labels run to {MOST_CLASSES - 1} at most."
+            )
         class_names = tuple(str(label) for label in range(highest + 1))
     for part, values in labels.items():
         _refuse_foreign_labels(f"y_{part}", values, len(class_names), where)

@@ -1,15 +1,18 @@
 """Image sets in `.npz` files, read without pickle: a foreign file cannot run code."""
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 from numpy.typing import NDArray
 
 from adagp.data.images import ImageSet, image_set
 from adagp.errors import DataError
+from adagp.memory import check_memory
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 NAMES_KEY = "class_names"
@@ -49,6 +52,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _array(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> NDArray[Any]:
+    _refuse_false_size(archive, key, path)
     try:
         array = archive[key]
     except ValueError as fault:
@@ -58,6 +62,26 @@ def _array(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> NDArray[Any
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path}: {key} is not a numpy array.")
     return array
+
+
+def _refuse_false_size(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> None:
+    """Refuse an array that claims more than its entry holds, or more than fits into memory, before it is allocated."""
+    entry = next((one for one in archive.zip.infolist() if one.filename == f"{key}.npy"), None)  # type: ignore[union-attr]
+    if entry is None:
+        return
+    with archive.zip.open(entry) as file:  # type: ignore[union-attr]
+        try:
+            read_header = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}[read_magic(file)]
+            shape, _, dtype = read_header(file)
+        except (ValueError, KeyError, EOFError):
+            return  # numpy says what is wrong with it
+    claimed = math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and claimed > entry.file_size:
+        raise DataError(
+            f"{path}: {key} claims shape {shape} and dtype {dtype}, {claimed:,} bytes, but the archive holds "
+            f"{entry.file_size:,}."
+        )
+    check_memory(claimed, f"{path}: {key}", DataError)
 
 
 def _names(names: NDArray[Any], path: Path) -> tuple[str, ...]:

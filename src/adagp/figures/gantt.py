@@ -4,8 +4,9 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adagp.errors import OptionError
 from adagp.figures.style import check_picture_path, save, style, subplots
-from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action
+from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program
 from adagp.pipe.timeline import Timeline
 from adagp.plan import Phase
 
@@ -20,6 +21,8 @@ STYLES = {
     "backward": "white on blue",
     "update": "white on green",
 }
+MOST_DRAWN = 20_000
+"""Actions in a drawing: more are narrower than a point, and take minutes to draw."""
 _MOST_LABELS = 400
 """Actions in a drawing that still get their names."""
 
@@ -86,9 +89,19 @@ def _sampled(timeline: Timeline, device: int, room: int) -> "Text":
     return line
 
 
+def check_drawable(program: Program) -> None:
+    """Refuse to draw a program of which nothing could be seen."""
+    actions = sum(map(len, program.devices))
+    if actions > MOST_DRAWN:
+        raise OptionError(
+            f"a pipeline of {actions:,} actions cannot be drawn; at most {MOST_DRAWN:,} can. Leave out --plot."
+        )
+
+
 def plot_gantt(timeline: Timeline, unit: str, path: Path) -> None:
     """Draw the timeline into `path`; `unit` names the unit of time."""
     check_picture_path(path)
+    check_drawable(timeline.program)
     count = len(timeline.spans)
     with style():
         figure, axes = subplots(1, 1, (13, 1.5 + min(12, 0.5 * count)))

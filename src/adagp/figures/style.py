@@ -4,10 +4,13 @@ Colours are those of Okabe and Ito, which colour-blind readers tell apart.
 """
 
 import importlib.util
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagp.errors import OptionError
+from adagp.files import check_output_file
+from adagp.shown import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +30,7 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "savefig.dpi": 150,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "svg.hashsalt": "adagp",  # the same picture gives the same file
 }
 
@@ -42,8 +46,7 @@ def check_picture_path(path: Path) -> None:
     require_matplotlib()
     if path.suffix not in FORMATS:
         raise OptionError(f"cannot plot to '{path}'; the name must end in {', '.join(FORMATS)}.")
-    if not path.parent.is_dir():
-        raise OptionError(f"cannot plot to '{path}': there is no folder '{path.parent}'.")
+    check_output_file(path, "plot to")
 
 
 def style() -> Any:
@@ -68,6 +71,21 @@ def subplots(
 
 
 def save(figure: "Figure", path: Path) -> Path:
-    """Write the picture; without the date, so that the same picture gives the same file."""
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    """Write the picture; without the date, so that the same picture gives the same file.
+
+    Names of users are shown as they are, what cannot be seen escaped; characters without a glyph become boxes.
+    """
+    from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatter
+
+    for text in figure.findobj(Text):
+        text.set_text(shown(text.get_text(), lines=True))
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":  # its usual labels are formulas
+                axis.set_major_formatter(LogFormatter())
+                axis.set_minor_formatter(LogFormatter())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path

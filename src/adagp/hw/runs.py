@@ -13,6 +13,8 @@ from adagp.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
 
+MOST_WALKED = 1_000_000
+"""Batches of an epoch that are walked through one by one; where they repeat themselves, one period is."""
 PlanKey = tuple[str, bool, frozenset[str], tuple[tuple[str, str], ...]]
 
 
@@ -79,7 +81,8 @@ def plan_key(plan: Plan) -> PlanKey:
 
 @lru_cache(maxsize=256)
 def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, int], ...]:
-    """Count plans epoch by epoch; epochs of one label that begin alike are alike, so one of each is walked.
+    """Count plans epoch by epoch; epochs of one label that begin alike are alike, so one of each is walked,
+    and of its batches one period.
 
     Only the epoch in which a warm-up of batches ends begins otherwise than its label says.
     """
@@ -88,10 +91,18 @@ def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, 
         alike.setdefault((schedule.label(epoch), schedule.phase(Step(epoch, 0))), []).append(epoch)
     plans: dict[tuple[Phase, PlanKey], tuple[Plan, int]] = {}
     for members in alike.values():
-        for batch in range(batches):
+        period = min(batches, schedule.repeats_after(members[0]) or batches)
+        if period > MOST_WALKED:
+            raise OptionError(
+                f"an epoch of {batches:,} batches under this schedule repeats itself after {period:,} at the earliest; at "
+                f"most {MOST_WALKED:,} can be counted. Give fewer samples, or larger batches."
+            )
+        whole, rest = divmod(batches, period)
+        for batch in range(period):
             plan = schedule.plan(Step(members[0], batch))
             key = (plan.phase, plan_key(plan))
-            plans[key] = (plan, plans.get(key, (plan, 0))[1] + len(members))
+            times = len(members) * (whole + (batch < rest))
+            plans[key] = (plan, plans.get(key, (plan, 0))[1] + times)
     return tuple(plans.values())
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from adagp.errors import ModelError, OptionError
+from adagp.memory import check_memory
 from adagp.models.references import accepted, import_function, parameters_of
 from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo
 from adagp.models.zoo import ZooModel, find_in_zoo
@@ -55,6 +56,9 @@ def _build_registered(info: ModelInfo, classes: int, image: Image, width: float)
     if info.task == IMAGES:
         with torch.device("meta"):
             network: nn.Module = builder(name=info.name, classes=classes, image=image, width=width)
+        if torch.get_default_device().type != "meta":
+            size = sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
+            check_memory(size, f"model '{info.name}' with {classes:,} classes and width {width:g}", ModelError)
         return materialise(network)
     options = {"vocabulary" if info.task == LANGUAGE else "classes": classes}
     model: nn.Module = builder(**options, width=width)

@@ -19,6 +19,9 @@ from adagp.plan import Phase
 Kind = Literal["F", "B", "U"]
 """What an action does. Plain strings: a program may have a million actions, and an enum hashes slowly."""
 
+MOST_ACTIONS = 200_000
+"""Actions of a program at most: each is an object in memory, and they are walked through one by one."""
+
 FORWARD: Kind = "F"
 BACKWARD: Kind = "B"
 UPDATE: Kind = "U"
@@ -35,7 +38,7 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.number}"
 
 
-_ACTION = re.compile(r"(\d+)([FBU])(\d+)")
+_ACTION = re.compile(r"(\d{1,9})([FBU])(\d{1,9})")
 
 
 def parse_action(text: str) -> Action:
@@ -76,7 +79,7 @@ class Program:
         return "\n".join([head, *(" ".join(map(str, actions)) for actions in self.devices)]) + "\n"
 
 
-_HEAD = re.compile(r"(\S+): (\d+) micro-batches, phases (\S+?)(?:, (\d+) stages per device)?")
+_HEAD = re.compile(r"(\S+): (\d{1,9}) micro-batches, phases (\S+?)(?:, (\d{1,9}) stages per device)?")
 
 
 def parse_program(text: str) -> Program:
@@ -89,23 +92,31 @@ def parse_program(text: str) -> Program:
         )
     devices = tuple(tuple(map(parse_action, row.split())) for row in rows)
     micro_batches, phases = int(match[2]), parse_phases(match[3])
-    check_sizes(len(devices), micro_batches, phases)
-    return Program(match[1], micro_batches, phases, devices, int(match[4] or 1))
+    stages_per_device = int(match[4] or 1)
+    check_sizes(len(devices), micro_batches, phases, stages_per_device)
+    return Program(match[1], micro_batches, phases, devices, stages_per_device)
 
 
 def parse_phases(text: str) -> tuple[Phase, ...]:
     """Return the phases that `text` names, for example `GP,BP`."""
     names = [part.strip().lower() for part in text.split(",")]
     if any(name not in (Phase.BP, Phase.GP) for name in names):
-        raise OptionError(f"cannot read the phases '{text}'; write GP and BP, separated by commas.")
+        raise OptionError(f"cannot read the phases '{text[:100]}'; write GP and BP, separated by commas.")
     return tuple(map(Phase, names))
 
 
-def check_sizes(devices: int, micro_batches: int, phases: Sequence[Phase]) -> None:
-    """Refuse a pipeline without devices, micro-batches or batches."""
-    for name, value in (("devices", devices), ("micro-batches", micro_batches), ("phases", len(phases))):
+def check_sizes(devices: int, micro_batches: int, phases: Sequence[Phase], stages_per_device: int = 1) -> None:
+    """Refuse a pipeline without devices, micro-batches or batches, and one with more actions than can be walked through."""
+    counts = {"devices": devices, "micro-batches": micro_batches, "phases": len(phases), "stages": stages_per_device}
+    for name, value in counts.items():
         if value < 1:
             raise OptionError(f"a pipeline of {value} {name} does nothing; give 1 or more.")
+    actions = devices * stages_per_device * len(phases) * (2 * micro_batches + 1)
+    if actions > MOST_ACTIONS:
+        raise OptionError(
+            f"a pipeline of {devices:,} devices, {micro_batches:,} micro-batches and {len(phases):,} batches has up to "
+            f"{actions:,} actions; at most {MOST_ACTIONS:,} are allowed."
+        )
 
 
 def forwards(stage: int, numbers: Iterable[int]) -> list[Action]:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from adagp._version import __version__
 from adagp.errors import OptionError
+from adagp.files import check_output_file
 from adagp.pipe import parse_phases
 from adagp.report.groups import chapters
 from adagp.report.sections import write_chapter
 from adagp.run.folder import write_atomically
 from adagp.run.record import RunRecord, collect
+from adagp.shown import shown
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -22,7 +24,7 @@ def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) ->
     check(out, phases)
     records = collect(paths)
     words = ["adagp", "report", *map(str, paths), "--out", str(out), *(["--phases", phases] if phases else [])]
-    write_atomically(out, render(records, shlex.join(words), phases).encode())
+    write_atomically(out, render(records, shown(shlex.join(words)), phases).encode("utf-8", "backslashreplace"))
     return len(records)
 
 
@@ -31,8 +33,7 @@ def check(out: Path, phases: str | None = None) -> None:
     require_library()
     if out.suffix not in (".html", ".htm"):
         raise OptionError(f"cannot write the report to '{out}'; the name must end in .html.")
-    if not out.parent.is_dir():
-        raise OptionError(f"cannot write the report to '{out}': there is no folder '{out.parent}'.")
+    check_output_file(out, "write the report to")
     if phases is not None:
         parse_phases(phases)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from adagp.errors import OptionError, unknown_name
+from adagp.files import read_text
 from adagp.methods import METHODS, Method, find_method, method_options, methods_with
 from adagp.options import Option
 from adagp.pipe.generate import PIPELINES
@@ -86,18 +87,21 @@ class TrainConfig:
     guard_limit: float = setting(
         10.0, "Refuse predictions over this many times the usual norm.", PREDICTION, above=0, compared="own"
     )
-    width: float = setting(1.0, "Factor on the model's channels.", above=0)
+    width: float = setting(1.0, "Factor on the model's channels.", above=0, high=1000)
     label_smoothing: float = setting(
         0.0, "Share of the target spread over all classes.", low=0, below=1, allowed="0 or more and below 1"
     )
-    vocabulary: int = setting(8000, "Word pieces to learn (translation).")
-    sequence_length: int = setting(128, "Bytes in a sample (language modelling).", low=1)
-    beam: int = setting(4, "Hypotheses of beam search for BLEU (translation).", low=1, allowed="1 (greedy) or more")
+    vocabulary: int = setting(8000, "Word pieces to learn (translation).", low=1, high=1_000_000)
+    sequence_length: int = setting(128, "Bytes in a sample (language modelling).", low=1, high=1_000_000)
+    beam: int = setting(
+        4, "Hypotheses of beam search for BLEU (translation).", low=1, high=1000, allowed="1 (greedy) to 1000"
+    )
     image_size: int | None = setting(
         None,
         "Height and width in pixels that pictures are brought to.",
         low=1,
-        allowed="1 pixel or more",
+        high=8192,
+        allowed="1 to 8192 pixels",
         unset="the data set's",
     )
     seed: int = setting(
@@ -173,7 +177,7 @@ class TrainConfig:
                 raise OptionError(f"method '{self.method}' predicts nothing: it takes no --ratio and no --warmup.")
             return BackpropOnly()
         warmup = self.warmup if self.warmup_batches is None else 0
-        schedule = parse_schedule(self.ratio or method.schedule, epochs, warmup, method.source)
+        schedule = parse_schedule(method.schedule if self.ratio is None else self.ratio, epochs, warmup, method.source)
         if not schedule.sources <= {method.source}:
             raise OptionError(
                 f"method '{self.method}' takes gradients from the source '{method.source}', but the schedule names "
@@ -263,11 +267,8 @@ def _foreign_option(name: str, method: str) -> OptionError:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the options in a TOML file, names and types checked; hyphens and underscores in names are the same."""
     try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
-    except OSError as error:
-        raise OptionError(f"cannot read the configuration file '{path}': {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = tomllib.loads(read_text(path, "the configuration file"))
+    except tomllib.TOMLDecodeError as error:
         raise OptionError(f"'{path}' is not valid TOML: {error}.") from None
     values: dict[str, Any] = {}
     for name, value in content.items():

@@ -324,4 +324,4 @@ def flat_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
+    return text.getvalue().encode("utf-8", "backslashreplace").decode()  # a name may hold bytes that are not UTF-8

@@ -13,6 +13,7 @@ from adagp.errors import RunError
 from adagp.run.documents import ANYTHING, COUNT, Fields, parse_document, read_text
 from adagp.run.folder import CONFIG, MOST_METRICS, SHAPES, RunFolder
 from adagp.run.metrics import ACCURACY, Metric, read_metrics
+from adagp.shown import shown
 
 T = TypeVar("T")
 
@@ -158,7 +159,7 @@ def collect(paths: Sequence[Path]) -> list[RunRecord]:
     found: dict[Path, str] = {}
     for path in paths:
         for folder in _runs_below(path):
-            name = path.name if folder == path else folder.relative_to(path).as_posix()
+            name = shown(path.name if folder == path else folder.relative_to(path).as_posix())
             found.setdefault(folder.resolve(), name or str(folder))
     names = list(found.values())
     return [read_run(path, name if names.count(name) == 1 else str(path)) for path, name in found.items()]
@@ -214,7 +215,7 @@ def read_whole_run(path: Path, purpose: str) -> RunRecord:
     `purpose` ends the sentence "there is nothing to ...".
     """
     RunFolder.open(path)
-    record = read_run(path, path.name)
+    record = read_run(path, shown(path.name))
     if record.damage:
         raise RunError(f"the run in '{path}' is damaged: {' '.join(record.damage)}")
     if not record.epochs:

@@ -94,6 +94,10 @@ class Schedule(ABC):
         """Return the phase of the batch at `step`."""
         return self.plan(step).phase
 
+    def repeats_after(self, epoch: int) -> int | None:
+        """Return a number of batches after which the plans of `epoch` repeat themselves; None if none is known."""
+        return None
+
     def observe(self, report: Report) -> None:  # noqa: B027  # most schedules are fixed beforehand
         """Take note of a batch that is over."""
 

@@ -93,6 +93,11 @@ class Ladder(Schedule):
         """Return the ratio of the epoch."""
         return self.rung(epoch).ratio
 
+    def repeats_after(self, epoch: int) -> int:
+        """Return the batches of one alternation."""
+        rung = self.rung(epoch)
+        return rung.predicted + rung.true
+
     @property
     def text(self) -> str:
         """The rungs as `parse_schedule` reads them."""
@@ -126,6 +131,10 @@ class EpochAlternation(Schedule):
         """Return the phase of the epoch."""
         return f"all {self.phase(Step(epoch, 0))}"
 
+    def repeats_after(self, epoch: int) -> int:
+        """Return 1: the batches of an epoch are alike."""
+        return 1
+
     @property
     def text(self) -> str:
         """The alternation as `parse_schedule` reads it."""
@@ -148,6 +157,10 @@ class BackpropOnly(Schedule):
     def label(self, epoch: int) -> str:
         """Return `backprop`."""
         return "backprop"
+
+    def repeats_after(self, epoch: int) -> int:
+        """Return 1: the batches of an epoch are alike."""
+        return 1
 
     @property
     def text(self) -> str:

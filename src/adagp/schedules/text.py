@@ -44,6 +44,7 @@ from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
 from adagp.schedules.pattern import APPROXIMATIONS, Pattern, read_clauses
 from adagp.schedules.warmup import PAPER_WARMUP, WarmUp, scaled_warmup
 
+LONGEST_TEXT = 10_000
 _PART = r"(-?\d+):(-?\d+)(?:x(-?\d+))?"
 _RUNG = rf"\s*{_PART}\s*"
 
@@ -90,6 +91,10 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
 
 
 def _form_of(text: str) -> TextForm:
+    if len(text) > LONGEST_TEXT or re.search(r"\d{10}", text):
+        raise OptionError(
+            f"cannot read the ratio '{text[:40]}...'; it may have {LONGEST_TEXT:,} characters, and numbers of 9 digits."
+        )
     for written in reversed(list(SCHEDULE_FORMS)):
         if re.fullmatch(SCHEDULE_FORMS[written].pattern, text, re.DOTALL):
             return SCHEDULE_FORMS[written]

@@ -59,6 +59,12 @@ class WarmUp(Schedule):
         place = self.place(Step(epoch, max(0, self.batches_per_epoch - 1)))
         return "warm-up" if place is None else self.schedule.label(place.epoch)
 
+    def repeats_after(self, epoch: int) -> int | None:
+        """Return that of the schedule; an epoch in which a warm-up of batches ends has none."""
+        if self.batches:
+            return None
+        return 1 if epoch < self.epochs else self.schedule.repeats_after(epoch - self.epochs)
+
     @property
     def text(self) -> str:
         """The schedule as `parse_schedule` reads it; the warm-up is an option of its own."""

@@ -190,6 +190,8 @@ def check_device(name: str) -> torch.device:
     """Return the device called `name`, tried out."""
     try:
         device = torch.device(name)
+        if device.type == "meta" or (device.type == "cpu" and device.index not in (None, 0)):
+            raise RuntimeError("it computes nothing." if device.type == "meta" else "there is one CPU device only.")
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

@@ -1,0 +1,68 @@
+"""How the program ends when something outside it fails: a full disk, a closed output, too little memory. One sentence each."""
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+
+import typer
+
+from adagp.errors import AdagpError, OptionError
+from adagp.files import reason
+from adagp.shown import shown
+
+FAILED, READER_LEFT = 2, 1
+"""Exit codes: an error that was told; and standard output closed by its reader, as `| head` does, which is told to nobody."""
+LONGEST_MESSAGE = 8000
+
+
+def check_streams() -> None:
+    """Refuse a closed standard output before any work; what is said to a closed standard error is dropped."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
+    if sys.stdout is None:
+        raise OptionError("standard output is closed; give it somewhere to go, such as >/dev/null.")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that its encoding lacks is no reason to fail
+
+
+@contextmanager
+def flushed_output() -> Iterator[None]:
+    """Write out all of standard output at the end, so that a failure is ours to tell."""
+    try:
+        yield
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Forget what standard output could not take; else Python would try again at exit, and complain."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def sentence(error: BaseException) -> str | None:
+    """Return what to tell the user of an error; None if it is a defect of ours, whose traceback is worth more."""
+    if isinstance(error, AdagpError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        place = f"'{error.filename}'" if error.filename is not None else "a file or standard output"
+        word = "write to" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS) else "use"
+        return f"cannot {word} {place}: {reason(error)}."
+    out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if out_of_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
+        return "there is not enough memory for this; take a smaller model, batch or width."
+    return None
+
+
+def tell(text: str) -> None:
+    """Print an error, if anybody can be told."""
+    text = shown(text)
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
+    with suppress(OSError):
+        typer.secho(f"error: {text}", fg=typer.colors.RED, err=True)
