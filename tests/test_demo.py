@@ -56,8 +56,8 @@ def test_the_demonstration_trains_compares_and_draws(tmp_path: Path) -> None:
 
 
 def test_too_small_a_demonstration_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="^the demonstration needs 1 seed and 2 epochs at least; got 0 and 20.$"):
-        CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--seeds", "0"], catch_exceptions=False)
+    with pytest.raises(OptionError, match="^the demonstration needs 1 seed and 2 epochs at least; got 5 and 1.$"):
+        CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--epochs", "1"], catch_exceptions=False)
 
 
 def test_a_run_without_a_finished_epoch_cannot_be_drawn(tmp_path: Path) -> None:

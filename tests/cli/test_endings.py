@@ -69,14 +69,14 @@ def test_nobody_to_tell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "sweep --models digits_cnn --datasets digits --dataflows ws --out it.csv",
-        "simulate digits_cnn --dataset digits --save-workload it.json",
+        "sweep --models digits_cnn --datasets digits --out it.csv",
+        "simulate resnet20 --save-workload it.json",
         "pipeline --plot it.svg",
     ],
 )
 def test_a_file_that_cannot_grow(tmp_path: Path, command: str) -> None:
     """A limit on the size of files stands for a full disk."""
-    ended = shell(f"trap '' XFSZ; ulimit -f 0; adagp {command} 2>&1 | cat", tmp_path)
+    ended = shell(f"trap '' XFSZ; ulimit -f 1; adagp {command} 2>&1 | cat", tmp_path)
     assert ended.returncode == 2, ended
     assert "Traceback" not in ended.stdout
     assert "File too large" in ended.stdout
