@@ -38,7 +38,7 @@ def test_every_option_of_a_run_can_be_given() -> None:
 
 
 def test_every_command_is_there() -> None:
-    assert sorted(PROGRAM.commands) == sorted(command.__name__ for command in COMMANDS)
+    assert sorted(PROGRAM.commands) == sorted(["rtl", *(command.__name__ for command in COMMANDS)])
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAM.commands))

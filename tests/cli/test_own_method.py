@@ -103,7 +103,6 @@ def test_one_that_does_not_say_its_cost_is_trained_but_not_simulated(program: Pr
     ("source", "beginning"),
     [
         ("nonsense", "unknown source 'nonsense'. Did you mean 'noise'? Choose from: average, dni, "),
-        ("dni", "method 'dni' does not say what its batches cost on an accelerator, so it cannot be simulated. "),
         ("nowhere.module:Source", "cannot import 'nowhere.module' of 'nowhere.module:Source': ModuleNotFoundError: "),
     ],
 )

@@ -10,7 +10,7 @@ import typer
 
 from adagp.cli.options import option, switch
 from adagp.cli.simulate import EPOCHS, RunOptions
-from adagp.cli.workloads import check_classes, find_origin, sample_shape
+from adagp.cli.workloads import find_origin, sample_shape
 from adagp.errors import OptionError
 from adagp.figures.style import check_picture_path
 from adagp.hw import Accelerator
@@ -76,8 +76,7 @@ def explore(
     base = with_preset(Accelerator(), preset)
     values = parse_axes(axis_texts(given, preset))
     objectives = parse_objectives(objective)
-    _check_output(out, force, plot, objectives, workers)
-    check_classes(classes)
+    _check_output(out, force, plot, objectives)
     machines = accelerators(base, values)  # refuses what cannot be built
     origin = find_origin(
         model, None, dataset, sample_shape(model, input_, image_size, channels, dataset), width, classes
@@ -130,11 +129,7 @@ def write_points(points: Sequence[Point], front: Sequence[bool], path: Path) -> 
         writer.writerows([*point.row.values(), int(on)] for point, on in zip(points, front, strict=True))
 
 
-def _check_output(
-    out: Path | None, force: bool, plot: Path | None, objectives: Sequence[str], workers: int | None
-) -> None:
-    if workers is not None and not 1 <= workers <= 256:
-        raise OptionError(f"--workers is {workers}; it must be from 1 to 256.")
+def _check_output(out: Path | None, force: bool, plot: Path | None, objectives: Sequence[str]) -> None:
     if out is not None and not out.parent.is_dir():
         raise OptionError(f"cannot write '{out}': there is no folder '{out.parent}'.")
     if out is not None and out.exists() and not force:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import given_options, option, switch
-from adagp.cli.workloads import FILES, Origin, check_classes, find_origin, sample_shape
+from adagp.cli.workloads import FILES, Origin, find_origin, sample_shape
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_simulation
 from adagp.figures.style import check_picture_path
@@ -178,7 +178,6 @@ def simulate(
     if plot is not None:
         check_picture_path(plot)
     check_export(export, out)
-    check_classes(classes)
     shape = sample_shape(model, input_, image_size, channels, dataset)
     origin = find_origin(model, from_run, dataset, shape, width, classes, method=method, trust=trust)
     plan = RunOptions(batch, epochs, samples, ratio, warmup, find_source(method).source)

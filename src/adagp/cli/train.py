@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from adagp.train.session import Session
 
 _RUN = "Run"
-LONGEST_TIMEOUT = 86_400
-"""Seconds of --timeout at most: a day."""
 
 
 def train(
@@ -57,8 +55,6 @@ def train(
         raise OptionError("--trust is for --resume: it says that the code which a run folder names may run.")
     if resume is not None and (out is not None or force):
         raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
-    if not 1 <= timeout <= LONGEST_TIMEOUT:
-        raise OptionError(f"--timeout is {timeout:g}; it must be 1 to {LONGEST_TIMEOUT} seconds.")
     loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
     require_loggers(loggers)
     place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}

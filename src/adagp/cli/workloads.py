@@ -34,8 +34,6 @@ READERS: Mapping[str, Callable[[Path, tuple[int, ...] | None], Workload]] = {
     ".pt2": _read_exported_program,
 }
 """What reads a file, by the end of its name, for samples of a shape."""
-LARGEST_SIDE = 65_536
-MOST_CLASSES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -118,15 +116,6 @@ def sample_shape(
         return parse_shape(input_, any_sizes=model is not None and (":" in model or Path(model).suffix in READERS))
     if input_ is not None:
         raise OptionError("--input says what --image-size and --channels say; give one or the other.")
-    for flag, value in (("--image-size", image_size), ("--channels", channels)):
-        if value is not None and not 1 <= value <= LARGEST_SIDE:
-            raise OptionError(f"{flag} is {value}; it must be from 1 to {LARGEST_SIDE:,}.")
     usual = dataset_info(dataset).shape or (3, 32, 32)
     side = image_size or usual[1]
     return (channels or usual[0], side, side)
-
-
-def check_classes(classes: int | None) -> None:
-    """Refuse a number of classes that no model has."""
-    if classes is not None and not 2 <= classes <= MOST_CLASSES:
-        raise OptionError(f"--classes is {classes}; it must be from 2 to {MOST_CLASSES:,}.")

@@ -6,7 +6,7 @@ import numpy as np
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.dataflows import array_cost
-from adagp.hw.product import Cost, Operation, Product
+from adagp.hw.product import Bits, Cost, Operation, Product
 from adagp.rtl.formats import NumberFormat, Words
 from adagp.rtl.instructions import Mode, Opcode, Store
 from adagp.rtl.simulation import Counts, SimulatedChip
@@ -65,8 +65,8 @@ def find_mapping(dataflow: str, operation: str, rows: int, depth: int, columns: 
 
 
 def model_cost(sizes: CoreSizes, dataflow: str, operation: str, rows: int, depth: int, columns: int) -> Cost:
-    """Return what adagp.hw says the product costs."""
-    product = Product(rows, depth, columns).gradient(OPERATIONS[operation])
+    """Return what adagp.hw says the product costs, in words: each has one bit."""
+    product = Product(rows, depth, columns, bits=Bits(1, 1, 1, 1)).gradient(OPERATIONS[operation])
     return array_cost(dataflow, product, sizes.array)
 
 

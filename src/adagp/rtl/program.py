@@ -43,7 +43,7 @@ class PredictorRegions:
 
 
 @dataclass
-class Job:
+class CompiledBatch:
     """Programs, what the host writes before they run, and where it finds the results."""
 
     programs: list[list[int]]
@@ -109,7 +109,7 @@ class Compiler:
             )
         return regions
 
-    def compile(self, state: State) -> Job:
+    def compile(self, state: State) -> CompiledBatch:
         """Return the job for a batch that starts from `state`."""
         self._write(state)
         if self.phase == "gp":
@@ -122,7 +122,7 @@ class Compiler:
             self.own.halt()
             codes.append(self.own)
         first = self.predictors[0] if self.predictors else None
-        return Job(
+        return CompiledBatch(
             [code.program for code in codes],
             self.contents,
             [layer.weights for layer in self.layers],

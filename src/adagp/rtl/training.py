@@ -10,12 +10,12 @@ from adagp.rtl.golden import golden_batch
 from adagp.rtl.instructions import Store
 from adagp.rtl.network import SmallNetwork, State
 from adagp.rtl.products import fetch
-from adagp.rtl.program import Compiler, Job
+from adagp.rtl.program import CompiledBatch, Compiler
 from adagp.rtl.simulation import Counts, SimulatedChip
 
 
 @dataclass(frozen=True)
-class BatchResult:
+class BatchReport:
     """What a batch left on the chip and in the golden model, what it took, and the cycles that adagp.hw gives its products."""
 
     state: State
@@ -39,7 +39,7 @@ class BatchResult:
         return not any(self.differences.values()) and cycles == (self.model_cycles, self.model_predictor_cycles)
 
 
-def run_batch(chip: SimulatedChip, network: SmallNetwork, state: State, phase: str) -> BatchResult:
+def run_batch(chip: SimulatedChip, network: SmallNetwork, state: State, phase: str) -> BatchReport:
     """Run one batch on the chip."""
     blueprint = chip.blueprint
     job = Compiler(blueprint, network, phase).compile(state)
@@ -56,10 +56,10 @@ def run_batch(chip: SimulatedChip, network: SmallNetwork, state: State, phase: s
     cycles = [
         sum(array_cost("ws", product, code.sizes.array).cycles for product in code.products) for code in job.codes
     ]
-    return BatchResult(_read(chip, job, state), golden, counts, cycles[0], sum(cycles[1:]))
+    return BatchReport(_read(chip, job, state), golden, counts, cycles[0], sum(cycles[1:]))
 
 
-def _read(chip: SimulatedChip, job: Job, state: State) -> State:
+def _read(chip: SimulatedChip, job: CompiledBatch, state: State) -> State:
     """Return what is on the chip after a batch."""
     weights = tuple(fetch(chip, place.memory, place.base, (place.lines, place.extent)).T for place in job.weights)
     kernel, readout = state.kernel, state.readout
