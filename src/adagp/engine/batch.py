@@ -137,6 +137,11 @@ class Batch:
         )
 
     @property
+    def called(self) -> frozenset[str]:
+        """The names of the sites that were called so far."""
+        return frozenset(site.name for site in self._called)
+
+    @property
     def report(self) -> Report:
         """What a schedule that adapts may know of the batch, once it is over."""
         cosine, norm_ratio = self._agreement or (None, None)

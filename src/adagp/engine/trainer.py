@@ -30,6 +30,7 @@ from adagp.engine.outputs import OutputSelector
 from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
+from adagp.engine.rehearsal import Rehearsal, rehearse
 from adagp.errors import UsageError
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules.base import Schedule
@@ -96,6 +97,8 @@ class Trainer:
         self._open: Batch | None = None
         self._attached = True
         self._left: list[tuple[int, int] | None] = []
+        self.last: Batch | None = None
+        self.ended = 0
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -202,11 +205,33 @@ class Trainer:
                 stack.enter_context(self._open.paused())
             yield
 
+    def rehearse(self, step: Callable[[], object]) -> Rehearsal:
+        """Run `step`, which trains one batch in your own way, once as a BP and once as a GP batch; put everything back.
+
+        `print` the answer: it names layers that are never called, get no gradient or are refused, parameters that move and
+        should not, and what the GP batch saves. What does not work raises here instead of after the warm-up.
+        """
+        return rehearse(self, step)
+
+    @contextmanager
+    def forced(self, plan: Plan) -> Iterator[None]:
+        """Train under `plan` inside the context, whatever the schedule says."""
+        before, self._forced = self._forced, plan
+        try:
+            yield
+        finally:
+            self._forced = before
+
+    def keep_gradients(self) -> None:
+        """Take the gradients that there are as those of the last batch, which the next one drops."""
+        self._left = self._gradients()
+
     def _end(self, batch: Batch) -> None:
         if self._open is not batch:
             raise UsageError("the batch is over already.")
         self._close()
-        self._left = self._gradients()
+        self.keep_gradients()
+        self.last, self.ended = batch, self.ended + 1
         if self.schedule.adapts and not batch.abandoned:
             self.schedule.observe(batch.report)
         self.advance(guarded=batch.guarded)
