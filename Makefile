@@ -37,5 +37,5 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[detect,dev,models,plot,report,tensorboard,text]'
+		-e '.[accelerate,detect,dev,lightning,models,plot,report,tensorboard,text,transformers]'
 	touch $@

@@ -12,7 +12,18 @@ import pytest
 import adagp
 
 ROOT = Path(adagp.__file__).parent
-HEAVY = ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "jinja2", "vl_convert")
+HEAVY = (
+    "torch",
+    "torchvision",
+    "timm",
+    "transformers",
+    "lightning",
+    "accelerate",
+    "matplotlib",
+    "tensorboard",
+    "jinja2",
+    "vl_convert",
+)
 
 FOUNDATION = {"errors", "registry", "plan", "statistics", "options", "references", "methods", "plugins", "_version"}
 """May be imported from everywhere."""
@@ -39,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "detection": {"data"},
     "tasks": {"data", "detection", "models", "modes", "run"},
     "engine": {"modes", "predictor", "schedules", "sites", "sources"},
+    "integrations": {"engine", "models"},
     "jobs": {"allocator"},
     "train": {"engine", "jobs", "run", "schedules", "sources", "tasks"},
     "hw": {"schedules"},

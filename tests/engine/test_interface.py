@@ -93,18 +93,21 @@ def test_batches_that_overlap_or_end_too_early_are_refused() -> None:
         batch.abandon()
 
 
+def two_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    weights = [one for one in model.parameters() if one.dim() > 1]
+    biases = [one for one in model.parameters() if one.dim() == 1]
+    return [torch.optim.SGD(weights, lr=0.1), torch.optim.Adam(biases)]
+
+
 def test_several_optimizers() -> None:
     ours, other = net(), net()
-    first = [torch.optim.SGD([one.weight for one in (ours[0], ours[2])], lr=0.1), torch.optim.Adam([ours[0].bias])]
-    trainer = attached(ours, optimizer=first)
-    second = [torch.optim.SGD([one.weight for one in (other[0], other[2])], lr=0.1), torch.optim.Adam([other[0].bias])]
+    trainer, optimizers = attached(ours, optimizer=two_optimizers(ours)), two_optimizers(other)
     for inputs in draws(2):
         assert train(trainer, inputs) is Phase.WARMUP
         F.cross_entropy(other(inputs), LABELS).backward()
-        for optimizer in second:
+        for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        other.zero_grad()
     assert all(map(torch.equal, ours.parameters(), other.parameters()))
     assert train(trainer, draws(1)[0]) is Phase.GP
 
