@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from adagp.data import load_images
-from adagp.integrations.accelerate import Accelerator, Batches
+from adagp.integrations.accelerate import AcceleratedBatches, Accelerator
 
 EPOCHS = 12
 
@@ -26,7 +26,7 @@ def main() -> None:
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     steps = EPOCHS * -(-len(loader) // 2)
-    batches = Batches(accelerator, model, optimizer, steps=steps, method="feedback", features=10)
+    batches = AcceleratedBatches(accelerator, model, optimizer, steps=steps, method="feedback", features=10)
     for _ in range(EPOCHS):
         for inputs, targets in loader:
             with batches.accumulate():  # in place of accelerator.accumulate(model)

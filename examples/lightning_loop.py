@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from adagp.data import load_images
-from adagp.integrations.lightning import PredictedGradients, pl
+from adagp.integrations.lightning import PredictedGradientsCallback, pl
 
 
 class Classifier(pl.LightningModule):  # type: ignore[misc]  # its types are not read here
@@ -46,7 +46,7 @@ def main() -> None:
         accelerator="cpu",
         gradient_clip_val=1.0,
         accumulate_grad_batches=2,
-        callbacks=[PredictedGradients(model="net", method="feedback", features=10)],
+        callbacks=[PredictedGradientsCallback(model="net", method="feedback", features=10)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

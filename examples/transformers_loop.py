@@ -7,12 +7,12 @@ import tempfile
 
 import torch
 
-from adagp.integrations.transformers import PredictedGradients  # before transformers
+from adagp.integrations.transformers import PredictedGradientsMixin  # before transformers
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # isort: skip
 
 
-class PredictingTrainer(PredictedGradients, Trainer):  # type: ignore[misc]  # transformers has no types
+class PredictingTrainer(PredictedGradientsMixin, Trainer):  # type: ignore[misc]  # transformers has no types
     """The Trainer, with predicted gradients."""
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import adagp
 from adagp.errors import UsageError
-from adagp.integrations.accelerate import Accelerator, Batches
+from adagp.integrations.accelerate import AcceleratedBatches, Accelerator
 
 pytestmark = pytest.mark.slow
 LENGTH: dict[str, Any] = {"epochs": 1, "batches_per_epoch": 10, "schedule": "1:1", "warmup_batches": 3}
@@ -29,7 +29,7 @@ def test_it_is_the_loop_of_ones_own(method: str) -> None:
     ours, other = net(), net()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model, optimizer = accelerator.prepare(ours, adam(ours))
-    batches = Batches(accelerator, model, optimizer, method=method, **LENGTH)
+    batches = AcceleratedBatches(accelerator, model, optimizer, method=method, **LENGTH)
     trainer = adagp.attach(other, adam(other), method=method, **LENGTH)
     labels = torch.arange(6) % 3
     for _ in range(10):

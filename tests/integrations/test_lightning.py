@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import adagp
 from adagp.errors import UsageError
-from adagp.integrations.lightning import PredictedGradients, pl
+from adagp.integrations.lightning import PredictedGradientsCallback, pl
 from adagp.plan import Phase
 
 pytestmark = [
@@ -50,7 +50,7 @@ def fit(module: Module, folder: Path, resume: str | None = None, epochs: int = 4
         accelerator="cpu",
         accumulate_grad_batches=2,
         gradient_clip_val=0.5,
-        callbacks=[PredictedGradients(**given)],
+        callbacks=[PredictedGradientsCallback(**given)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -110,12 +110,12 @@ def test_manual_optimization_is_refused(tmp_path: Path) -> None:
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
-        callbacks=[PredictedGradients()],
+        callbacks=[PredictedGradientsCallback()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=tmp_path,
     )
-    with pytest.raises(UsageError, match=r"^PredictedGradients works with automatic optimization"):
+    with pytest.raises(UsageError, match=r"^PredictedGradientsCallback works with automatic optimization"):
         trainer.fit(Manual(), loader())

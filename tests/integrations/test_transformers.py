@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from adagp.integrations.transformers import STATE, PredictedGradients
+from adagp.integrations.transformers import STATE, PredictedGradientsMixin
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # isort: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
-class PredictingTrainer(PredictedGradients, Trainer):  # type: ignore[misc]  # transformers has no types
+class PredictingTrainer(PredictedGradientsMixin, Trainer):  # type: ignore[misc]  # transformers has no types
     pass
 
 

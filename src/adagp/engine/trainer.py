@@ -30,7 +30,7 @@ from adagp.engine.outputs import OutputSelector
 from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
-from adagp.engine.rehearsal import Rehearsal, rehearse
+from adagp.engine.rehearsal import Rehearsal
 from adagp.errors import UsageError
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules.base import Schedule
@@ -211,6 +211,8 @@ class Trainer:
         `print` the answer: it names layers that are never called, get no gradient or are refused, parameters that move and
         should not, and what the GP batch saves. What does not work raises here instead of after the warm-up.
         """
+        from adagp.engine.rehearse import rehearse  # which needs trainers
+
         return rehearse(self, step)
 
     @contextmanager

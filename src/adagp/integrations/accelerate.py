@@ -1,4 +1,4 @@
-"""accelerate: `Batches(accelerator, model, optimizer, ...)` gives `accumulate` and `backward` in place of the accelerator's."""
+"""accelerate: `AcceleratedBatches(accelerator, model, optimizer, ...)` gives `accumulate` and `backward` in place of the accelerator's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +16,10 @@ prepare_torchvision()  # which accelerate may import
 from accelerate import Accelerator  # noqa: E402
 from accelerate.optimizer import AcceleratedOptimizer  # noqa: E402
 
-__all__ = ["Accelerator", "Batches"]
+__all__ = ["AcceleratedBatches", "Accelerator"]
 
 
-class Batches:
+class AcceleratedBatches:
     """A loop over batches of a model and an optimizer that `accelerator.prepare` has returned.
 
     `options` are those of `adagp.attach`; a step is one of the optimizer. Everything else of the loop stays: the optimizer's

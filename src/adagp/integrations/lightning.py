@@ -1,4 +1,4 @@
-"""Lightning: `Trainer(callbacks=[PredictedGradients(method="feedback", model="net")])`. Automatic optimization only."""
+"""Lightning: `Trainer(callbacks=[PredictedGradientsCallback(method="feedback", model="net")])`. Automatic optimization only."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ prepare_torchvision()  # which Lightning imports
 
 import lightning.pytorch as pl  # noqa: E402
 
-__all__ = ["PredictedGradients", "pl"]
+__all__ = ["PredictedGradientsCallback", "pl"]
 
 
-class PredictedGradients(pl.Callback):  # type: ignore[misc]  # its types are not read
+class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its types are not read
     """Trains a LightningModule, or the part of it that `model` names, with `adagp.attach(..., **options)`.
 
     Accumulation, clipping, learning-rate schedulers, bf16 and checkpoints are Lightning's own. Name the part that the
@@ -37,10 +37,10 @@ class PredictedGradients(pl.Callback):  # type: ignore[misc]  # its types are no
         """Attach to the model, and take the place of Lightning's backward pass."""
         if not pl_module.automatic_optimization:
             raise UsageError(
-                "PredictedGradients works with automatic optimization; use trainer.batch() in a manual loop."
+                "PredictedGradientsCallback works with automatic optimization; use trainer.batch() in a manual loop."
             )
         if trainer.world_size > 1 or getattr(trainer.precision_plugin, "scaler", None) is not None:
-            raise UsageError("PredictedGradients works on one device, in 32-bit or bf16 precision.")
+            raise UsageError("PredictedGradientsCallback works on one device, in 32-bit or bf16 precision.")
         length: dict[str, Any] = {}
         if not {"steps", "epochs"} & self.options.keys():
             length = {"steps": int(trainer.estimated_stepping_batches)}

@@ -1,4 +1,4 @@
-"""transformers: `class MyTrainer(PredictedGradients, Trainer)`, with the options of `adagp.attach` as `adagp={...}`."""
+"""transformers: `class MyTrainer(PredictedGradientsMixin, Trainer)`, with the options of `adagp.attach` as `adagp={...}`."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ STATE = "adagp.pt"
 """The file in a checkpoint's folder with the state of the sources."""
 
 
-class PredictedGradients:
+class PredictedGradientsMixin:
     """A mixin for `transformers.Trainer`. Accumulation, clipping, schedulers, bf16, checkpoints and resume stay its own.
 
     Its models compute the loss themselves: for a method that needs the error at the output, name the layer whose output the
@@ -54,7 +54,7 @@ class PredictedGradients:
 
     def _attach(self) -> Trainer:
         if self.accelerator.scaler is not None or self.args.n_gpu > 1:  # type: ignore[attr-defined]
-            raise UsageError("PredictedGradients works with one device a process, in 32-bit or bf16 precision.")
+            raise UsageError("PredictedGradientsMixin works with one device a process, in 32-bit or bf16 precision.")
         optimizer = self.optimizer  # type: ignore[attr-defined]
         optimizer = getattr(optimizer, "optimizer", optimizer)
         trainer = attach(self.model, optimizer, **{"steps": self.state.max_steps, **self._options})  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ class PredictedGradients:
 class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     """Tells the mixin what happens in the loop."""
 
-    def __init__(self, owner: PredictedGradients) -> None:
+    def __init__(self, owner: PredictedGradientsMixin) -> None:
         self.owner = owner
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
