@@ -1,4 +1,4 @@
-"""accelerate: `AcceleratedBatches(accelerator, model, optimizer, ...)` gives `accumulate` and `backward` in place of the accelerator's."""
+"""accelerate: `AcceleratedBatches(...)` has `accumulate` and `backward` in place of the accelerator's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
