@@ -181,7 +181,7 @@ def outcome(model: nn.Module, inputs: Any, loss_of: Callable[[Any], Tensor], out
     optimizers = [torch.optim.SGD(one.parameters(), lr=1e-2, momentum=0.9) for one in (model, twin)]
     targets = torch.tensor([0, 1, 0, 1])
     schedule = WarmUp(Ladder((Rung(1, 0),), adagp.METHODS[method].source), batches=WARMUP, batches_per_epoch=99)
-    options = {} if output is None else {"output": output}
+    options: dict[str, Any] = {} if output is None else {"output": output}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AdagpWarning)
         try:
@@ -216,9 +216,9 @@ def row(name: str) -> str:
 HEADING = [
     "# Models and methods",
     "",
-    "Tiny models of many kinds, each trained by each method for two BP batches and one GP batch. Where a number of sites stands,",
-    "the BP batches were bit-equal to plain PyTorch, and in the GP batch no parameter moved but weights of sites; where it says",
-    "refused, there is an error with the reason. Made and checked by `tests/engine/test_matrix.py`.",
+    "Tiny models of many kinds, each trained by each method for two BP batches and one GP batch. Where a number of sites",
+    "stands, the BP batches were bit-equal to plain PyTorch, and in the GP batch no parameter moved but weights of sites;",
+    "where it says refused, there is an error with the reason. Made and checked by `tests/engine/test_matrix.py`.",
     "",
     "| model | " + " | ".join(METHODS) + " |",
     "|---" * (len(METHODS) + 1) + "|",
