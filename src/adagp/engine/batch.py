@@ -195,14 +195,12 @@ class Batch:
             self._scaled = [one for one in self._setup.optimizers if _has_gradient(one)]
             for optimizer in self._scaled:
                 self._setup.scaler.unscale_(optimizer)
-        try:
-            with self._setup.hooks.suspended(), torch.autocast(self._setup.device.type, enabled=False):
-                if not self.skipped:
-                    self._learn(agree)
-                    with torch.set_grad_enabled(self.needs_loss):
-                        self._take()
-        finally:
-            self.idle.release()  # before the user clips what requires a gradient
+        self.idle.release()  # before sources look at the weights, or the user clips what requires a gradient
+        with self._setup.hooks.suspended(), torch.autocast(self._setup.device.type, enabled=False):
+            if not self.skipped:
+                self._learn(agree)
+                with torch.set_grad_enabled(self.needs_loss):
+                    self._take()
 
     def step(self) -> None:
         """Step the user's optimizer, unless the batch is skipped or the guard refused it."""
