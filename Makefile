@@ -38,5 +38,5 @@ $(READY): pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[detect,dev,hf,mlflow,models,onnx,plot,report,rtl,tensorboard,text,wandb]'
+		-e '.[accelerate,detect,dev,hf,lightning,mlflow,models,onnx,plot,report,rtl,tensorboard,text,transformers,wandb]'
 	touch $@

@@ -46,3 +46,7 @@ def unknown_name(kind: str, given: str, options: Iterable[str]) -> OptionError:
     near = get_close_matches(given.lower(), names, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return OptionError(f"unknown {kind} '{given}'.{hint} Choose from: {', '.join(names)}.")
+
+
+class AdagpWarning(UserWarning):
+    """Training goes on, but not as one might expect."""

@@ -21,13 +21,17 @@ from adagp.predictor.reorganize import Rule, rule_for
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A layer with a weight whose gradient can be predicted. `index` is its place among the model's sites."""
+    """A layer with a weight whose gradient can be predicted. `index` is its place among the model's sites.
+
+    `sequence_first` says that it lies inside a layer whose `batch_first` is False: sequences are `(positions, samples, ...)`.
+    """
 
     name: str
     index: int
     module: nn.Module
     weight: nn.Parameter
     rule: Rule
+    sequence_first: bool = False
 
     @property
     def rows(self) -> int:
@@ -97,7 +101,7 @@ def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude:
         reason = _why_no_site(owner, model, moving, exclude)
         rule = rule_for(module)
         if reason is None and rule is not None:
-            sites.append(Site(path, len(sites), module, parameter, rule))
+            sites.append(Site(path, len(sites), module, parameter, rule, _sequence_first(model, path)))
         else:
             rest.append(Unpredicted(name, parameter, reason or "no rule"))
     return Survey(tuple(sites), tuple(rest))
@@ -148,6 +152,17 @@ def _full_name(path: str, leaf: str) -> str:
 
 def _parent(model: nn.Module, path: str) -> nn.Module:
     return model.get_submodule(path.rpartition(".")[0])
+
+
+def _sequence_first(model: nn.Module, path: str) -> bool:
+    """Tell whether the nearest layer around `path` that knows about sequences has them first; in its parts it may say so."""
+    while path:
+        path = path.rpartition(".")[0]
+        around = model.get_submodule(path)
+        for known in (around, getattr(around, "self_attn", None)):
+            if isinstance(known, nn.Module) and isinstance(getattr(known, "batch_first", None), bool):
+                return not known.batch_first
+    return False
 
 
 def _refuse_uninitialized(model: nn.Module) -> None:

@@ -158,6 +158,7 @@ def test_replay_gives_the_last_true_gradient_once_more() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
             batch.step()
     with trainer.batch() as batch:
+        model(INPUTS)
         batch.backward()
         assert torch.equal(gradient_of(model, 3), truth)
         batch.step()

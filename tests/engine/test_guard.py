@@ -16,12 +16,12 @@ def test_the_guard_knows_the_usual_norm() -> None:
     sites = survey(nn.Linear(3, 2, bias=False)).sites
     norms = RunningNorms(sites)
     guard = Guard(limit=2.0)
-    assert guard.allows(sites, torch.tensor([1e15]), norms), "before the first truth only finiteness counts"
+    assert guard.allowed(sites, torch.tensor([1e15]), norms) == [True], "before the first truth only finiteness counts"
     norms.update(sites, torch.tensor([1.0]))
-    assert guard.allows(sites, torch.tensor([1.96]), norms)
-    assert not guard.allows(sites, torch.tensor([2.03]), norms)
-    assert not guard.allows(sites, torch.tensor([math.nan]), norms)
-    assert not guard.allows(sites, torch.tensor([math.inf]), norms)
+    assert guard.allowed(sites, torch.tensor([1.96]), norms) == [True]
+    assert guard.allowed(sites, torch.tensor([2.03]), norms) == [False]
+    assert guard.allowed(sites, torch.tensor([math.nan]), norms) == [False]
+    assert guard.allowed(sites, torch.tensor([math.inf]), norms) == [False]
     with pytest.raises(
         OptionError, match=r"^the guard's limit is 0; it must be above 0 \(infinity checks finiteness only\)\.$"
     ):

@@ -18,6 +18,7 @@ from adagp.sources import (
     Source,
     ZeroSource,
 )
+from adagp.sources.base import ModelCall
 
 
 class Noting(Source):
@@ -36,7 +37,7 @@ class Noting(Source):
         self.calls.append("watch")
         return output + 1
 
-    def observe_error(self, error: Tensor) -> None:
+    def observe_error(self, call: ModelCall) -> None:
         self.calls.append("observe_error")
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
@@ -74,7 +75,7 @@ def test_every_part_is_told_everything(sites: tuple[Site, ...]) -> None:
     changed = mixture.watch(sites[0], (), torch.zeros(1))
     assert changed is not None
     assert changed.item() == 2, "each part goes on with what the one before made of the output"
-    mixture.observe_error(torch.zeros(1))
+    mixture.observe_error(ModelCall())
     mixture.observe(sites, [site.weight for site in sites])
     mixture.forget()
     mixture.end_epoch()
@@ -91,7 +92,7 @@ def test_every_part_is_told_everything(sites: tuple[Site, ...]) -> None:
 def test_parts_that_want_less_get_less(sites: tuple[Site, ...]) -> None:
     mixture = MixedSource([(ZeroSource(), 1.0), (ReplaySource(), 1.0)])
     mixture.bind(sites, RunningNorms(sites))
-    mixture.observe_error(torch.zeros(1))
+    mixture.observe_error(ModelCall())
     truths = [torch.ones_like(site.weight) for site in sites]
     mixture.observe(sites, truths)
     assert all(

@@ -84,6 +84,7 @@ def test_it_learns_the_gradient_at_the_output() -> None:
             assert found is not None
             found = found.clone()
             batch.step()
+        optimizer.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
         truth = model[0].weight.grad
         assert isinstance(truth, Tensor)

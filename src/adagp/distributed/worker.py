@@ -119,7 +119,7 @@ class Worker:
         inputs, targets = (self._part(one, number) for one in state.samples[batch])
         value = inputs if value is None else value
         learning = not state.plans[batch].hold_rest
-        listeners = Listeners(dict.fromkeys(self.stages[stage].sites, self.learners))
+        listeners = Listeners(dict.fromkeys(self.stages[stage].sites, self.learners), everywhere=True)
         with torch.set_grad_enabled(learning), self.trainer.setup.hooks.active(listeners):
             output = self.stages[stage].forward(value.requires_grad_(learning and stage > 0))
         if stage + 1 == len(self.stages):

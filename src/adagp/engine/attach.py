@@ -8,81 +8,108 @@ from torch import nn
 
 from adagp.engine.compiled import compile_model
 from adagp.engine.guard import Guard
+from adagp.engine.length import read_schedule, refuse_foreign_options, run_length
+from adagp.engine.outputs import OutputSelector
+from adagp.engine.processes import Processes, refuse_unknown_parallelism, several_processes
 from adagp.engine.trainer import Trainer
 from adagp.engine.trial import registered, try_out
 from adagp.engine.validate import validate
 from adagp.errors import OptionError
-from adagp.schedules import Schedule, parse_schedule
-from adagp.sources.base import Source
-from adagp.sources.build import default_source
+from adagp.methods import find_method
+from adagp.schedules import Schedule
+from adagp.sources.base import RunFacts, Source
+from adagp.sources.build import build_source, default_source
 
 
 def attach(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
-    epochs: int,
-    batches_per_epoch: int,
+    epochs: int | None = None,
+    batches_per_epoch: int | None = None,
     batches: int | None = None,
-    schedule: Schedule | str = "ladder",
+    steps: int | None = None,
+    method: str | None = None,
+    schedule: Schedule | str | None = None,
     sources: Mapping[str, Source] | None = None,
     warmup: int | None = None,
+    warmup_batches: int | None = None,
     exclude: Sequence[str] = (),
+    output: OutputSelector = None,
     guard: Guard | None = None,
     metrics_every: int = 10,
     scaler: torch.amp.GradScaler | None = None,
     sample: Any = None,
     compile: bool | str = False,  # noqa: A002  # torch's own name for it
+    seed: int = 0,
+    synchronize: bool | None = None,
+    **options: Any,
 ) -> Trainer:
-    """Return a trainer for `model` and `optimizer`, which stay in use as they are.
+    """Return a trainer for `model` and `optimizer` (or several of these), which stay in use as they are.
 
-    `batches` is the length of the run if its last epoch is not whole. `schedule` is a `Schedule` or its text form (see
-    `adagp.schedules.text`); `warmup` goes with the text form. `sources` gives ready-made sources by the names that the
-    schedule uses; the others are made with their defaults. `exclude` are name patterns of layers that are not to be
-    predicted. `sample` is a batch of inputs, on the model's device, for a trial
-    forward pass: schedules that cut the model in two need it, and what does not fit the layers' output sizes is then
-    refused here. Attach after the model has been moved to its device. `compile=True` compiles the model in place with torch's
-    compiler, or with another backend of `torch.compile` that is named.
+    The length of the run is `epochs` of `batches_per_epoch`, or `steps` batches where there are no epochs. `batches` is its
+    length if the last epoch is not whole.
+
+    `method` names one of `adagp.METHODS`; `options` are its own (`features=32`), `seed` is for what it draws. Without it the
+    schedule says which sources there are. `schedule` is a `Schedule` or its text form (see `adagp.schedules.text`), by
+    default the method's; `warmup` (epochs) or `warmup_batches` go with the text form. `sources` gives ready-made sources by
+    the names that the schedule uses; the others are made with their defaults. `exclude` are name patterns of layers that are
+    not to be predicted.
+
+    `output` says which outputs of the model the loss depends on, for methods that look at the error there: by default all
+    floating-point tensors that it returns; else the name of a field of what it returns (`"logits"`), a function of it, or the
+    name of a layer of the model, where the model computes the loss itself.
+
+    `sample` is a batch of inputs, on the model's device, for a trial forward pass: schedules that cut the model in two need
+    it, and what does not fit the layers' output sizes is then refused here. Attach after the model has been moved to its
+    device. `compile=True` compiles the model in place with torch's compiler, or with another backend of `torch.compile` that
+    is named. `synchronize` says whether the gradients that sources produce are averaged over the processes of
+    `torch.distributed`; None: if there are several.
+
+    `Trainer.rehearse` tries both kinds of batches in your own loop and puts everything back: do that before a long run.
     """
-    if epochs < 1 or batches_per_epoch < 1:
-        raise OptionError(
-            f"a run needs at least 1 epoch and 1 batch per epoch; got {epochs} epochs, {batches_per_epoch} batches."
-        )
-    if batches is not None and not 0 <= epochs * batches_per_epoch - batches < batches_per_epoch:
-        raise OptionError(
-            f"{batches} batches do not end in epoch {epochs} of a run with {batches_per_epoch} batches per epoch."
-        )
-    if isinstance(schedule, str):
-        schedule = parse_schedule(schedule, epochs, warmup)
-    elif warmup is not None:
-        raise OptionError("warmup goes with a schedule in text form; put a WarmUp around a Schedule object.")
-    validation = validate(model, optimizer, exclude)
+    optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
+    length = run_length(epochs, batches_per_epoch, batches, steps)
+    chosen = None if method is None else find_method(method)
+    refuse_foreign_options(chosen, options)
+    resolved = read_schedule(chosen, schedule, length, warmup, warmup_batches)
+    validation = validate(model, optimizers, exclude)
     validation.raise_problems()
+    several = several_processes() if synchronize is None else synchronize
+    refuse_unknown_parallelism(model, resolved, several=several)
     given = dict(sources or {})
-    idle = sorted(set(given) - schedule.sources)
+    idle = sorted(set(given) - resolved.sources)
     if idle:
-        raise OptionError(f"source '{idle[0]}' was given, but the schedule names only: {', '.join(schedule.sources)}.")
-    needed = {name: given[name] if name in given else default_source(name) for name in sorted(schedule.sources)}
-    refuse_misfits(schedule, needed)
+        raise OptionError(f"source '{idle[0]}' was given, but the schedule names only: {', '.join(resolved.sources)}.")
+    if chosen is not None and chosen.source in resolved.sources:
+        given.setdefault(chosen.source, build_source(chosen, RunFacts(seed, length.epochs), options))
+    needed = {name: given[name] if name in given else default_source(name) for name in sorted(resolved.sources)}
+    refuse_misfits(resolved, needed)
     trial = None if sample is None else try_out(model, validation.survey, sample)
-    schedule = schedule.resolve(registered(validation.survey) if trial is None else trial.layout)
+    resolved = resolved.resolve(registered(validation.survey) if trial is None else trial.layout)
     trainer = Trainer(
         model,
-        optimizer,
-        schedule,
+        optimizers,
+        resolved,
         needed,
         validation.survey,
-        batches_per_epoch=batches_per_epoch,
-        batches=batches,
+        batches_per_epoch=length.batches_per_epoch,
+        batches=length.batches,
         guard=guard or Guard(),
         metrics_every=metrics_every,
         scaler=scaler,
+        output=output,
+        processes=Processes(model, several=several),
     )
-    if trial is not None:
-        for source in needed.values():
-            source.prepare({site: shape for site, shape in trial.shapes.items() if schedule.serves(site.name)})
-    if compile:
-        compile_model(model, "inductor" if compile is True else compile)
+    try:
+        if trial is not None:
+            for source in needed.values():
+                source.prepare({site: shape for site, shape in trial.shapes.items() if resolved.serves(site.name)})
+        if compile:
+            compile_model(model, "inductor" if compile is True else compile)
+    except BaseException:
+        trainer.detach()
+        raise
     return trainer
 
 

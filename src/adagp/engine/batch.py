@@ -1,27 +1,31 @@
 """One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.guard import Guard
+from adagp.engine.guard import Guard, Refusals
 from adagp.engine.hooks import Listeners, ModelHooks
+from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter, agreement
+from adagp.engine.reach import Reach
+from adagp.engine.switches import IdleParameters
 from adagp.errors import UsageError
 from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
 from adagp.sites import Site, Survey
-from adagp.sources.base import BatchContext, Source
+from adagp.sources.base import BatchContext, ModelCall, Source, missing_error
 from adagp.sources.support.norms import RunningNorms
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What `Trainer.step` did: the phase, the loss before the update, the model's output, and whether the guard refused.
+    """What `Trainer.step` did: the phase, the loss before the update, the model's output, and whether the guard refused all.
 
     A skipped batch was not run: its output is None and its loss NaN.
     """
@@ -37,14 +41,18 @@ class BatchResult:
 class TrainingSetup:
     """What all batches of a run share. `adapts` says that the schedule wants predictions measured in every BP batch."""
 
+    model: nn.Module
     survey: Survey
-    optimizer: torch.optim.Optimizer
+    optimizers: tuple[torch.optim.Optimizer, ...]
     scaler: torch.amp.GradScaler
     sources: Mapping[str, Source]
     hooks: ModelHooks
     guard: Guard
+    refusals: Refusals
+    reach: Reach
     norms: RunningNorms
     quality: QualityMeter
+    processes: Processes
     device: torch.device
     adapts: bool
 
@@ -53,12 +61,19 @@ class TrainingSetup:
         """The sources that learn from BP batches."""
         return [source for source in self.sources.values() if source.learns]
 
+    def drop_gradients(self) -> None:
+        """Take all gradients away."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
 
 class Batch:
     """One batch in progress: ask for its `phase`, run the forward, call `backward`, then `step`.
 
-    If it is `skipped`, do nothing: such a batch is not to be trained on. A process that holds part of the model gives its
-    own `sites`, and may call the two halves of `backward` by themselves: `differentiate` and `complete`.
+    If it is `skipped`, do nothing: such a batch is not to be trained on. Where somebody else steps the optimizer, `finish`
+    takes the place of `step`. `abandon` gives a batch up. `refused` names the sites whose gradient the guard refused: they
+    are held; `guarded` says that it refused all there was. A process that holds part of the model gives its own `sites`,
+    and may call the two halves of `backward` by themselves: `differentiate` and `complete`.
     """
 
     def __init__(
@@ -73,24 +88,34 @@ class Batch:
         self.plan = plan
         self.phase = plan.phase
         self.guarded = False
+        self.refused: tuple[str, ...] = ()
         self.loss: Tensor | None = None
-        self._error_seen = False
+        self.abandoned = False
+        self.on_end: Callable[[], None] = lambda: None
+        self._calls: list[ModelCall] = []
+        self._taps: list[tuple[ModelCall, int, Tensor]] = []
+        self._called: dict[Site, bool] = dict.fromkeys(sites or (), True)
+        self._scaled: list[torch.optim.Optimizer] = []
         self._has_gradients = False
         self._stepped = False
         self._agreement: tuple[float, float] | None = None
         named = {site.name: site for site in (setup.survey.sites if sites is None else sites)}
-        groups = {name: [named[site] for site in members] for name, members in plan.sources(named).items()}
+        groups = {
+            name: [named[site] for site in members if named[site].weight.requires_grad]  # the user may have frozen some
+            for name, members in plan.sources(named).items()
+        }
         self._by_backprop = groups.pop(BACKPROP, [])
         self._served = groups
         self._serving = [setup.sources[name] for name in groups]
         self._learners = setup.learners if self._by_backprop else []
         self.skipped = any(source.skips for source in self._serving)
         self.context = self._context(step, targets)
+        self.idle = IdleParameters(self._idle())
 
     @property
     def needs_backward(self) -> bool:
         """Whether this batch has a backward pass."""
-        if self._by_backprop or any(source.needs_backward for source in self._serving):
+        if self._by_backprop or not self._served or any(source.needs_backward for source in self._serving):
             return True
         return any(not self.plan.holds(one.name) for one in self._setup.survey.rest)
 
@@ -101,20 +126,20 @@ class Batch:
 
     @property
     def listeners(self) -> Listeners:
-        """The sources that see each site (the one that serves it, or those that learn from it), and the error."""
+        """The sources that see each site (the one that serves it, or those that learn from it), and the errors."""
         served = {site: [self._setup.sources[name]] for name, sites in self._served.items() for site in sites}
         wanted = any(source.needs_error for source in (*self._serving, *self._learners))
         return Listeners(
             served | dict.fromkeys(self._by_backprop, self._learners),
-            on_error=self._pass_error if wanted and self.needs_loss else None,
-            error_only=not self.needs_backward,
+            called=self._called,
+            on_call=self._enter if wanted and self.needs_loss else None,
+            taps=None if self.needs_backward else self._taps,
         )
 
     @property
-    def idle(self) -> list[nn.Parameter]:
-        """The parameters for which autograd computes nothing."""
-        replaced = [site.weight for sites in self._served.values() for site in sites]
-        return replaced + [one.parameter for one in self._setup.survey.rest if self.plan.holds(one.name)]
+    def called(self) -> frozenset[str]:
+        """The names of the sites that were called so far."""
+        return frozenset(site.name for site in self._called)
 
     @property
     def report(self) -> Report:
@@ -139,23 +164,26 @@ class Batch:
             self.complete()
 
     def differentiate(self, loss: Tensor | None) -> None:
-        """Run autograd, if this batch needs it: to the parameters that need it, or to the model's output alone."""
+        """Run autograd, if this batch needs it: to the parameters that need it, or to the model's outputs alone."""
         if loss is not None:
             self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
         if self.skipped or not self.needs_loss:
             return
         if loss is None:
             raise UsageError(f"a {self.phase.upper()} batch needs the loss: call backward(loss).")
-        self._error_seen = False
-        wanting = [name for name in self._served if self._setup.sources[name].needs_error]
-        if loss.requires_grad or not wanting:
-            with self._setup.hooks.suspended():
-                self._setup.scaler.scale(loss).backward()
-        if wanting and not self._error_seen:
-            raise UsageError(
-                f"source '{wanting[0]}' needs the error at the model's output, but none reached it: call the model "
-                "itself (not parts of it), and compute the loss from what it returns."
-            )
+        scaled = self._setup.scaler.scale(loss)
+        with self._setup.hooks.suspended():
+            if self.needs_backward:
+                if loss.requires_grad or self._by_backprop:  # else nothing was called that a source could serve
+                    scaled.backward()
+            else:
+                self._differentiate_to_outputs(scaled)
+        self._pass_errors()
+
+    def differentiated(self, loss: Tensor) -> None:
+        """Take note that somebody else has run the backward pass of `loss`."""
+        self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+        self._pass_errors()
 
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
         """After the last `differentiate`: let sources learn from the true gradients, and put the others in place.
@@ -163,11 +191,16 @@ class Batch:
         `agree` makes one decision of all processes out of this one's: whether the true gradients are finite.
         """
         self._has_gradients = True
-        if self.needs_backward:
-            self._setup.scaler.unscale_(self._setup.optimizer)
+        if self.needs_backward and self._setup.scaler.is_enabled():
+            self._scaled = [one for one in self._setup.optimizers if _has_gradient(one)]
+            for optimizer in self._scaled:
+                self._setup.scaler.unscale_(optimizer)
+        self.idle.release()  # before sources look at the weights, or the user clips what requires a gradient
         with self._setup.hooks.suspended(), torch.autocast(self._setup.device.type, enabled=False):
-            self._learn(agree)
-            self._take()
+            if not self.skipped:
+                self._learn(agree)
+                with torch.set_grad_enabled(self.needs_loss):
+                    self._take()
 
     def step(self) -> None:
         """Step the user's optimizer, unless the batch is skipped or the guard refused it."""
@@ -178,17 +211,43 @@ class Batch:
         self._stepped = True
         if self.skipped:
             return
-        setup, scaled = self._setup, self.needs_backward  # without a backward pass nothing was scaled
-        if not self.guarded and scaled:
-            setup.scaler.step(setup.optimizer)
-        elif not self.guarded:
-            setup.optimizer.step()
-        if scaled:
-            setup.scaler.update()  # after a refusal too: an overflow is one of the things that the guard refuses
+        if self.guarded:
+            return
+        for optimizer in self._setup.optimizers:
+            if optimizer in self._scaled:
+                self._setup.scaler.step(optimizer)
+            else:  # without a backward pass nothing was scaled
+                optimizer.step()
+        if self._scaled:
+            self._setup.scaler.update()
+
+    def finish(self, stepped: bool = True) -> None:
+        """End the batch: the trainer moves on to the next one. The optimizers were stepped by somebody else if not here.
+
+        `stepped=False` says that they were not: the batch has taught the sources, and that is all.
+        """
+        if not (self._has_gradients or self.skipped or self.abandoned):
+            raise UsageError("finish() was called before backward().")
+        self._stepped = self._stepped or stepped
+        self.on_end()
+
+    def abandon(self) -> None:
+        """Give the batch up, as after a loss that is not finite: no gradients are left, nobody learns from it, and the
+        trainer moves on to the next one."""
+        self.abandoned = True
+        self.idle.release()
+        self._setup.drop_gradients()
+        self.on_end()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the model be the user's own inside the context: nobody watches, and all gradients can be taken."""
+        with self._setup.hooks.suspended(), self.idle.released():
+            yield
 
     def refuse_unfinished(self) -> None:
         """Raise if the body of the batch left out one of its two calls."""
-        if not self._stepped and not self.skipped:
+        if not self._stepped and not self.skipped and not self.abandoned:
             missing = "step()" if self._has_gradients else "backward() and step()"
             raise UsageError(
                 f"the batch ended without {missing}. One batch() is one step of the optimizer; "
@@ -210,15 +269,54 @@ class Batch:
             measured=bool(self._learners) and (setup.adapts or setup.quality.due()),
         )
 
-    def _pass_error(self, error: Tensor) -> None:
-        self._error_seen = True
+    def _idle(self) -> list[nn.Parameter]:
+        """Return the parameters for which autograd computes nothing: all of them, where there is no backward pass."""
+        if self.skipped:
+            return []
+        if not self.needs_backward:
+            return list(self._setup.model.parameters())
+        replaced = [site.weight for sites in self._served.values() for site in sites]
+        return replaced + [one.parameter for one in self._setup.survey.rest if self.plan.holds(one.name)]
+
+    def _enter(self, call: ModelCall) -> None:
+        call.scale = self.context.scale
+        self._calls.append(call)
         for source in (*self._serving, *self._learners):
             if source.needs_error:
-                source.observe_error(error / self.context.scale)
+                source.enter(call)
+
+    def _differentiate_to_outputs(self, loss: Tensor) -> None:
+        """Take the gradients at the outputs of the model, and no others: parameters that the loss has get none."""
+        if not self._taps or not loss.requires_grad:
+            return
+        errors = torch.autograd.grad(loss, [tap for _, _, tap in self._taps], allow_unused=True)
+        waiting: list[tuple[ModelCall, int, Tensor]] = []
+        for (call, place, tap), error in zip(self._taps, errors, strict=True):
+            if error is None:
+                waiting.append((call, place, tap))  # another loss of the same batch may depend on it
+            else:
+                call.receive(place, error)
+        self._taps[:] = waiting
+
+    def _pass_errors(self) -> None:
+        """Show the errors at the model's outputs to the sources that need them; refuse a loss that gave none."""
+        wanting = [source for source in (*self._serving, *self._learners) if source.needs_error]
+        if not wanting or not (self._served or self._by_backprop):
+            return
+        known = [call for call in self._calls if call.known]
+        if not known:
+            name = next(name for name, source in self._setup.sources.items() if source in wanting)
+            raise missing_error(name)
+        for call in known:
+            for source in wanting:
+                source.observe_error(call)
+        self._calls = [call for call in self._calls if not call.known]
 
     def _learn(self, agree: Callable[[bool], bool]) -> None:
         """Show the true gradients to the norms, the metrics and the sources that learn."""
         setup = self._setup
+        if self._by_backprop and setup.sources:
+            setup.reach.note(self._by_backprop, self._called)
         sites = [site for site in self._by_backprop if site.weight.grad is not None]
         truths = [site.weight.grad for site in sites if site.weight.grad is not None]
         if not sites or not self._learners:
@@ -241,15 +339,45 @@ class Batch:
         sizes: list[Tensor] = []
         for name, sites in self._served.items():
             source = setup.sources[name]
-            given = [(site, one) for site, one in zip(sites, source.produce(sites), strict=True) if one is not None]
-            pairs += given
-            if given:
-                sizes.append(source.sizes([one for _, one in given]))
+            mine = setup.reach.served(sites, self._called)
+            given = list(zip(mine, source.produce(mine), strict=True))
+            if setup.processes.several:
+                known = dict(given)
+                found = setup.processes.average([(site, known.get(site)) for site in sites])
+                sizes += [gradient_norms([one for _, one in found])] if found else []
+            else:
+                found = [(site, one) for site, one in given if one is not None]
+                sizes += [source.sizes([one for _, one in found])] if found else []
+            pairs += found
         if not pairs:
+            self._refuse_silence()
             return
-        self.guarded = not setup.guard.allows([site for site, _ in pairs], torch.cat(sizes), setup.norms)
-        if self.guarded:
-            setup.optimizer.zero_grad(set_to_none=True)
-            return
-        for site, gradient in pairs:
-            site.weight.grad = gradient
+        sites = [site for site, _ in pairs]
+        allowed = setup.guard.allowed(sites, torch.cat(sizes), setup.norms)
+        setup.refusals.note(sites, allowed)
+        self.refused = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
+        self.guarded = not any(allowed) and not self.needs_backward
+        for (site, gradient), may in zip(pairs, allowed, strict=True):
+            if may:
+                place(site.weight, gradient)
+
+    def _refuse_silence(self) -> None:
+        if any(self._served.values()) and not self._called:
+            raise UsageError(
+                f"no layer of the model was called in this {self.phase.upper()} batch, so that there is nothing to train on. "
+                "Was the model compiled and called before adagp.attach, or is another model in use?"
+            )
+
+
+def place(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Make `gradient` that of `parameter`, with the user's hooks on the parameter, as a backward pass would."""
+    for hook in (getattr(parameter, "_backward_hooks", None) or {}).values():
+        changed = hook(gradient)
+        gradient = gradient if changed is None else changed
+    parameter.grad = gradient
+    for hook in (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values():
+        hook(parameter)
+
+
+def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])

@@ -2,11 +2,28 @@
 
 import os
 import shutil
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from adagp.errors import OptionError
+
+
+class CompiledForward:
+    """The compiled `forward` of one module. A copy of the module, or one that comes out of a file, has its plain one."""
+
+    def __init__(self, module: nn.Module, backend: str) -> None:
+        self._module = module
+        self._compiled = torch.compile(module.forward, backend=backend)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Run the compiled code."""
+        return self._compiled(*inputs, **named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (type(self._module).forward, self._module)
 
 
 def compile_model(model: nn.Module, backend: str) -> None:
@@ -17,8 +34,14 @@ def compile_model(model: nn.Module, backend: str) -> None:
     """
     if backend == "inductor" and next(model.parameters()).device.type == "cpu":
         _require_compiler()
-    # Not model.compile(): that would take in the hooks on the model itself, which switch autograd on and off.
-    model.forward = torch.compile(model.forward, backend=backend)
+    # Not model.compile(): that would take in the hooks on the model itself.
+    model.forward = CompiledForward(model, backend)
+
+
+def restore_forward(model: nn.Module) -> None:
+    """Give `model` the forward of its class again, if `compile_model` has compiled it."""
+    if isinstance(vars(model).get("forward"), CompiledForward):
+        del model.forward
 
 
 def _require_compiler() -> None:

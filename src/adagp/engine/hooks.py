@@ -1,16 +1,16 @@
 """Hooks on the sites and on the model. All state is kept here; nothing is hung on the user's modules but the hooks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from adagp.engine.outputs import OutputSelector, replaced, selected
 from adagp.sites import Site
-from adagp.sources.base import Source
+from adagp.sources.base import ModelCall, Source
 from adagp.sources.support.taps import on_gradient
 
 
@@ -18,35 +18,64 @@ from adagp.sources.support.taps import on_gradient
 class Listeners:
     """Who is called in a batch.
 
-    `sites` are the sources that see each site's forward calls; `on_error` is called with the loss's gradient at the model's
-    output, if a source needs it. With `error_only` no other gradient is needed: the model runs without autograd.
+    `sites` are the sources that see each site's forward calls, and `called` notes which sites had any. `on_call` is told of
+    each forward call of the model, before the first site in it, if a source needs the error at its outputs. With `taps` that
+    error is all that is differentiated: the beginnings of the loss's graph are put there. Calls in which the user has
+    switched autograd off are none of training, unless `everywhere`.
     """
 
     sites: Mapping[Site, Sequence[Source]] = field(default_factory=dict)
-    on_error: Callable[[Tensor], None] | None = None
-    error_only: bool = False
+    called: dict[Site, bool] = field(default_factory=dict)
+    on_call: Callable[[ModelCall], None] | None = None
+    taps: list[tuple[ModelCall, int, Tensor]] | None = None
+    everywhere: bool = False
 
 
 NO_LISTENERS = Listeners()
 
 
-class ModelHooks:
-    """Passes each forward call of a site, and the error at the model's output, to the active listeners."""
+class Hook:
+    """A function as a forward hook. A copy of the module, or one that comes out of a file, has a hook that does nothing."""
 
-    def __init__(self, model: nn.Module, sites: Sequence[Site]) -> None:
+    def __init__(self, function: Callable[..., Any], *first: Any) -> None:
+        self.function = function
+        self.first = first
+
+    def __call__(self, module: nn.Module, *given: Any) -> Any:
+        """Call the function with what it was made with, and what the hook is given besides the module."""
+        return self.function(*self.first, *given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")  # takes anything, does nothing, and is known without this library
+
+
+class ModelHooks:
+    """Passes each forward call of a site, and the errors at the model's outputs, to the active listeners.
+
+    `output` says which outputs these are (see `adagp.engine.outputs`): what the model returns, or what a layer of that name
+    does. What is watched between two such outputs belongs to one call.
+    """
+
+    def __init__(self, model: nn.Module, sites: Sequence[Site], output: OutputSelector = None) -> None:
         self._listeners = NO_LISTENERS
-        self._handles = [site.module.register_forward_hook(self._hook(site)) for site in sites]
-        self._handles.append(model.register_forward_pre_hook(self._before))
-        self._handles.append(model.register_forward_hook(self._after))  # last: the model may be a site itself
+        self._recorded: bool | None = None  # whether the call of the model under way is one of training
+        self._call: ModelCall | None = None
+        layer = dict(model.named_modules()).get(output) if isinstance(output, str) and output else None
+        self._output = None if layer is not None else output
+        self._handles = [site.module.register_forward_hook(Hook(self._watch, site), with_kwargs=True) for site in sites]
+        self._handles.append(model.register_forward_pre_hook(Hook(self._before)))
+        self._handles.append((layer or model).register_forward_hook(Hook(self._tap)))  # last: it may be a site itself
+        self._handles.append(model.register_forward_hook(Hook(self._after)))
 
     @contextmanager
     def active(self, listeners: Listeners) -> Iterator[None]:
         """Call `listeners` inside the context."""
-        before, self._listeners = self._listeners, listeners
+        before = self._listeners, self._recorded, self._call
+        self._listeners, self._recorded, self._call = listeners, None, None
         try:
             yield
         finally:
-            self._listeners = before
+            self._listeners, self._recorded, self._call = before
 
     def suspended(self) -> AbstractContextManager[None]:
         """Call no listeners inside the context: a backward pass may run forwards again (activation checkpointing)."""
@@ -57,30 +86,57 @@ class ModelHooks:
         for handle in self._handles:
             handle.remove()
 
-    def _hook(self, site: Site) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            changed = None
-            for source in self._listeners.sites.get(site, ()):
-                replacement = source.watch(site, inputs, output if changed is None else changed)
-                changed = changed if replacement is None else replacement
-            return changed
+    def _before(self, inputs: tuple[Any, ...]) -> None:
+        if self._listeners is not NO_LISTENERS:
+            self._recorded = self._listeners.everywhere or torch.is_grad_enabled()
+            self._call = None
 
-        return hook
+    def _after(self, inputs: tuple[Any, ...], output: Any) -> None:
+        self._recorded = None
 
-    def _before(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._listeners.error_only:
-            torch.set_grad_enabled(False)  # until _after; if the model raises, the batch's own context switches it on
+    def _records(self) -> bool:
+        if self._recorded is None:  # a part of the model was called by itself
+            return self._listeners.everywhere or torch.is_grad_enabled()
+        return self._recorded
 
-    def _after(self, model: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        on_error = self._listeners.on_error
-        if on_error is None:
+    def _watch(self, site: Site, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor | None:
+        listeners = self._listeners
+        if site not in listeners.sites or not self._records():
             return None
-        if self._listeners.error_only:
-            torch.set_grad_enabled(True)
-        leaves, shape = tree_flatten(output)
-        for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor) and leaf.is_floating_point():  # the first one: the others are side outputs
-                # A view of its own: hooks on it run before those of a last layer whose output this is.
-                leaves[place] = on_gradient(leaf.view_as(leaf), on_error)
-                break
-        return tree_unflatten(leaves, shape)
+        listeners.called[site] = True
+        if listeners.on_call is not None and self._call is None:
+            self._call = ModelCall()
+            listeners.on_call(self._call)
+        if output.numel() == 0:  # an empty batch teaches nothing
+            return None
+        changed = None
+        for source in listeners.sites[site]:
+            seen = inputs or tuple(named.values())[:1]
+            replacement = source.watch(site, seen, output if changed is None else changed)
+            changed = changed if replacement is None else replacement
+        return changed
+
+    def _tap(self, inputs: tuple[Any, ...], output: Any) -> Any:
+        call, self._call = self._call, None
+        if self._listeners.on_call is None or call is None or not self._records():
+            return None
+        tensors = selected(output, self._output)
+        call.open([tensor.shape for tensor in tensors])
+        new = {id(tensor): self._tapped(call, place, tensor) for place, tensor in enumerate(tensors)}
+        return replaced(output, new)
+
+    def _tapped(self, call: ModelCall, place: int, tensor: Tensor) -> Tensor:
+        """Return the tensor to go on with in place of an output, at which the error of `call` will be known."""
+        taps = self._listeners.taps
+        if taps is None:
+            # A tensor of its own: hooks on it run before those of a last layer whose output this is; and no view, of which a
+            # change in place would be one of the layer's output as well.
+            own = tensor.clone() if tensor.requires_grad else tensor
+            return on_gradient(own, lambda error: call.receive(place, error))
+        if tensor.requires_grad:  # the inputs do
+            tap = tensor.view_as(tensor)
+            taps.append((call, place, tap))
+            return tap
+        tap = tensor.detach().requires_grad_()
+        taps.append((call, place, tap))
+        return tap.clone()  # which may be changed in place

@@ -1,28 +1,43 @@
-"""What autograd is to compute in a batch: nothing, the loss alone, or all but what comes from elsewhere."""
+"""What autograd is to compute in a batch: nothing of the model, or all but what comes from elsewhere."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 
-@contextmanager
-def only_needed_gradients(idle: Sequence[nn.Parameter], *, backward: bool, loss: bool) -> Iterator[None]:
-    """Let autograd compute what the batch needs.
+class IdleParameters:
+    """Parameters for which autograd computes nothing, because `requires_grad` is switched off while a batch runs.
 
-    With `backward` there is a backward pass, in which `idle` parameters get no gradient; autograd then stops below the
-    lowest parameter that needs one. Without it autograd is off, but for the `loss` where that is to be differentiated: the
-    hooks switch it off inside the model.
+    Autograd builds no graph below the lowest parameter that needs a gradient: none at all, where all are idle. Whether it is
+    enabled is left to the user: gradients of inputs, or of another model, are taken as ever. Parameters that the user has
+    frozen stay so.
     """
-    if not backward:
-        with torch.set_grad_enabled(loss):
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._parameters = [one for one in parameters if one.requires_grad]
+        self._held = False
+
+    def hold(self) -> None:
+        """Switch their gradients off."""
+        for one in self._parameters:
+            one.requires_grad_(False)
+        self._held = True
+
+    def release(self) -> None:
+        """Switch them on again, if they are off."""
+        if self._held:
+            for one in self._parameters:
+                one.requires_grad_(True)
+        self._held = False
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Let them be as the user has them inside the context."""
+        held = self._held
+        self.release()
+        try:
             yield
-        return
-    for parameter in idle:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in idle:
-            parameter.requires_grad_(True)
+        finally:
+            if held:
+                self.hold()

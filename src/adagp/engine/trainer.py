@@ -3,7 +3,7 @@
 Read top to bottom, this file is the story of a batch::
 
     plan = schedule.plan(step)                  # or backprop, where the guard has broken off a GP phase
-    switch off what the plan does not need      # autograd itself, or requires_grad of single parameters
+    switch off what the plan does not need      # requires_grad of the weights that come from elsewhere
     output = model(inputs)                      # sources see the sites' forward calls
     batch.backward(loss)                        # differentiate (autograd where some site needs it), then
                                                 # complete: sources learn from the truth and give the other gradients
@@ -14,18 +14,23 @@ Within a batch each weight is used with one value, so collecting all gradients a
 forward pass gives the same weights as updating each layer as soon as its output is known, and works with any optimizer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from adagp.engine.batch import Batch, BatchResult, TrainingSetup
-from adagp.engine.guard import Guard
+from adagp.engine.compiled import restore_forward
+from adagp.engine.guard import Guard, Refusals
 from adagp.engine.hooks import ModelHooks
+from adagp.engine.inputs import call
+from adagp.engine.outputs import OutputSelector
+from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter
-from adagp.engine.switches import only_needed_gradients
+from adagp.engine.reach import Reach
+from adagp.engine.rehearsal import Rehearsal
 from adagp.errors import UsageError
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules.base import Schedule
@@ -45,7 +50,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         schedule: Schedule,
         sources: Mapping[str, Source],
         survey: Survey,
@@ -55,9 +60,11 @@ class Trainer:
         guard: Guard,
         metrics_every: int,
         scaler: torch.amp.GradScaler | None = None,
+        output: OutputSelector = None,
+        processes: Processes | None = None,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
+        self.optimizers = tuple(optimizers)
         self.schedule = schedule
         self.sources = dict(sources)
         self.survey = survey
@@ -66,22 +73,42 @@ class Trainer:
         self.norms = RunningNorms(survey.sites)
         learners = [name for name, source in self.sources.items() if source.learns]
         self.quality = QualityMeter(survey.sites, metrics_every, learners)
+        for source in self.sources.values():
+            source.bind(survey.sites, self.norms)
         self.setup = TrainingSetup(
+            model,
             survey,
-            optimizer,
+            self.optimizers,
             scaler or torch.amp.GradScaler(enabled=False),
             self.sources,
-            ModelHooks(model, survey.sites),
+            ModelHooks(model, survey.sites, output),
             guard,
+            Refusals(survey.sites),
+            Reach(),
             self.norms,
             self.quality,
+            processes or Processes(model, several=False),
             self.device,
             schedule.adapts,
         )
         self._at = Step(0, 0)
         self._broken_off = False
-        for source in self.sources.values():
-            source.bind(survey.sites, self.norms)
+        self._forced: Plan | None = None
+        self._open: Batch | None = None
+        self._attached = True
+        self._left: list[tuple[int, int] | None] = []
+        self.last: Batch | None = None
+        self.ended = 0
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer, or the first of several."""
+        return self.optimizers[0]
+
+    @property
+    def refusals(self) -> Refusals:
+        """What the guard has refused."""
+        return self.setup.refusals
 
     @property
     def at(self) -> Step:
@@ -95,6 +122,8 @@ class Trainer:
     @property
     def plan(self) -> Plan:
         """The plan of the coming batch."""
+        if self._forced is not None:
+            return self._forced
         return BACKPROP_ALL if self._broken_off else self.schedule.plan(self.at)
 
     @property
@@ -114,11 +143,11 @@ class Trainer:
         return self.plan.phase
 
     def step(self, inputs: Any, targets: Any, loss_fn: LossFunction) -> BatchResult:
-        """Train on one batch. A tuple of inputs is passed to the model as separate arguments."""
+        """Train on one batch. A tuple of inputs is passed to the model as separate arguments, a dict by name."""
         with self.batch(targets) as batch:
             if batch.skipped:
                 return BatchResult(batch.phase, torch.full((), torch.nan), None, guarded=False, skipped=True)
-            output = self.model(*inputs) if isinstance(inputs, tuple) else self.model(inputs)
+            output = call(self.model, inputs)
             loss = loss_fn(output, targets)
             batch.backward(loss)
             batch.step()
@@ -131,23 +160,116 @@ class Trainer:
         `targets` are for sources that look at them. If the body raises, model and trainer are as before the batch, but for
         weights that `Batch.step` changed.
         """
-        batch = Batch(self.setup, self.plan, self.at, targets)
-        self._refuse_left_gradients()
+        batch = self.begin(targets)
         try:
+            yield batch
+            if self._open is batch:
+                batch.refuse_unfinished()
+                batch.finish()
+        finally:
+            if self._open is batch:
+                self._give_up()
+
+    def begin(self, targets: Any = None) -> Batch:
+        """Begin the coming batch, as `batch` does, where a `with` does not fit: end it by `Batch.finish` or `abandon`."""
+        if not self._attached:
+            raise UsageError("the trainer was detached from its model; call adagp.attach again to train.")
+        if self._open is not None:
+            raise UsageError("the last batch is not over: call its finish(), or abandon() to give it up.")
+        batch = Batch(self.setup, self.plan, self.at, targets)
+        self._drop_left_gradients()
+        self._open, self._exits = batch, ExitStack()
+        try:
+            self._exits.callback(self._forget)
             if not batch.skipped:
                 for source in self.sources.values():
                     source.begin(batch.context)
-            needed = only_needed_gradients(batch.idle, backward=batch.needs_backward, loss=batch.needs_loss)
-            with self.setup.hooks.active(batch.listeners), needed:
-                yield batch
-            batch.refuse_unfinished()
+            self._exits.enter_context(self.setup.hooks.active(batch.listeners))
+            self._exits.enter_context(self.setup.processes.without_exchange(batch.needs_backward))
+            self._exits.callback(batch.idle.release)
+            batch.idle.hold()
+        except BaseException:
+            self._give_up()
+            raise
+        batch.on_end = lambda: self._end(batch)
+        return batch
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the model be the user's own inside the context, in the middle of a batch too.
+
+        For forward and backward passes that are no part of training: adversarial examples, an evaluation, a teacher.
+        """
+        with ExitStack() as stack:
+            if self._open is not None:
+                stack.enter_context(self._open.paused())
+            yield
+
+    def rehearse(self, step: Callable[[], object]) -> Rehearsal:
+        """Run `step`, which trains one batch in your own way, once as a BP and once as a GP batch; put everything back.
+
+        `print` the answer: it names layers that are never called, get no gradient or are refused, parameters that move and
+        should not, and what the GP batch saves. What does not work raises here instead of after the warm-up.
+        """
+        from adagp.engine.rehearse import rehearse  # which needs trainers
+
+        return rehearse(self, step)
+
+    @contextmanager
+    def forced(self, plan: Plan) -> Iterator[None]:
+        """Train under `plan` inside the context, whatever the schedule says."""
+        before, self._forced = self._forced, plan
+        try:
+            yield
         finally:
-            self.optimizer.zero_grad(set_to_none=True)
-            for source in self.sources.values():
-                source.forget()
-        if self.schedule.adapts:
+            self._forced = before
+
+    def keep_gradients(self) -> None:
+        """Take the gradients that there are as those of the last batch, which the next one drops."""
+        self._left = self._gradients()
+
+    def _end(self, batch: Batch) -> None:
+        if self._open is not batch:
+            raise UsageError("the batch is over already.")
+        self._close()
+        self.keep_gradients()
+        self.last, self.ended = batch, self.ended + 1
+        if self.schedule.adapts and not batch.abandoned:
             self.schedule.observe(batch.report)
         self.advance(guarded=batch.guarded)
+
+    def _close(self) -> None:
+        self._open = None
+        self._exits.close()
+
+    def _give_up(self) -> None:
+        self._close()
+        self.setup.drop_gradients()
+
+    def _forget(self) -> None:
+        for source in self.sources.values():
+            source.forget()
+
+    def _gradients(self) -> list[tuple[int, int] | None]:
+        """Return where each gradient lies and how often it was changed: enough to know it again."""
+        gradients = (
+            parameter.grad
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+        return [None if one is None else (one.data_ptr(), one._version) for one in gradients]
+
+    def _drop_left_gradients(self) -> None:
+        """Drop the gradients of the last batch, which were left for the user to look at; refuse others."""
+        found = self._gradients()
+        if found != self._left and any(one is not None and one not in self._left for one in found):
+            raise UsageError(
+                "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
+                "batches, as a GP batch has none to add to: accumulate inside one batch with "
+                "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
+            )
+        self.setup.drop_gradients()
 
     def advance(self, *, guarded: bool = False) -> None:
         """Move on to the next batch; `guarded` says that the guard refused this one."""
@@ -168,6 +290,8 @@ class Trainer:
     def detach(self) -> None:
         """Take the hooks off the model. The trainer cannot be used after that; the model is the user's as before."""
         self.setup.hooks.remove()
+        restore_forward(self.model)
+        self._attached = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of the trainer's own state: not the model's, not the optimizer's."""
@@ -177,24 +301,24 @@ class Trainer:
             "broken_off": self._broken_off,
             "norms": self.norms.state_dict(),
             "quality": self.quality.state_dict(),
+            "refusals": self.refusals.state_dict(),
+            "reach": self.setup.reach.state_dict(),
             "schedule": self.schedule.state_dict(),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
+        if set(state["sources"]) != set(self.sources):
+            saved, own = (", ".join(sorted(names)) or "none" for names in (state["sources"], self.sources))
+            raise UsageError(f"the state is that of a trainer with the sources: {saved}; this one has: {own}.")
         self.move_to(Step(state["epoch"], state["batch"]))
         self._broken_off = state["broken_off"]
         self.norms.load_state_dict(state["norms"])
         self.quality.load_state_dict(state["quality"])
+        if "refusals" in state:  # older checkpoints have none
+            self.refusals.load_state_dict(state["refusals"])
+            self.setup.reach.load_state_dict(state["reach"])
         self.schedule.load_state_dict(state["schedule"])
         for name, source in self.sources.items():
             source.load_state_dict(state["sources"][name])
-
-    def _refuse_left_gradients(self) -> None:
-        if any(parameter.grad is not None for group in self.optimizer.param_groups for parameter in group["params"]):
-            raise UsageError(
-                "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
-                "batches, as a GP batch has none to add to: accumulate inside one batch with "
-                "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
-            )

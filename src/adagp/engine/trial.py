@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor, nn
 
+from adagp.engine.inputs import call
 from adagp.modes import evaluation_mode
 from adagp.schedules.layout import Layer, Layout
 from adagp.sites import Site, Survey
@@ -52,7 +53,7 @@ def try_out(model: nn.Module, survey: Survey, sample: Any) -> Trial:
     handles += [site.module.register_forward_hook(look(site)) for site in survey.sites]
     try:
         with evaluation_mode(model):
-            _ = model(*sample) if isinstance(sample, tuple) else model(sample)
+            _ = call(model, sample)
     finally:
         for handle in handles:
             handle.remove()

@@ -40,20 +40,23 @@ class Validation:
         return "\n".join(lines)
 
 
-def validate(model: nn.Module, optimizer: torch.optim.Optimizer, exclude: Sequence[str] = ()) -> Validation:
-    """Look at a model and its optimizer without changing or running them. `print` the answer to read it."""
-    optimized = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def validate(
+    model: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], exclude: Sequence[str] = ()
+) -> Validation:
+    """Look at a model and its optimizers without changing or running them. `print` the answer to read it."""
+    optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
+    optimized = [parameter for one in optimizers for group in one.param_groups for parameter in group["params"]]
     found = survey(model, optimized, exclude)
-    return Validation(found, tuple(_problems(model, optimizer, found)), tuple(_notes(model, optimized, found)))
+    return Validation(found, tuple(_problems(optimizers, found)), tuple(_notes(model, optimized, found)))
 
 
-def _problems(model: nn.Module, optimizer: torch.optim.Optimizer, found: Survey) -> list[str]:
-    problems = []
-    if _needs_closure(optimizer):
-        problems.append(
-            f"{type(optimizer).__name__} calls a closure several times per step, each with a loss and a backward pass; "
-            "a GP batch has neither. Use an optimizer whose step() needs no closure."
-        )
+def _problems(optimizers: Sequence[torch.optim.Optimizer], found: Survey) -> list[str]:
+    problems = [
+        f"{type(optimizer).__name__} calls a closure several times per step, each with a loss and a backward pass; "
+        "a GP batch has neither. Use an optimizer whose step() needs no closure."
+        for optimizer in optimizers
+        if _needs_closure(optimizer)
+    ]
     if not found.sites:
         problems.append(
             "the model has no layer whose gradient can be predicted: no trainable weight of a convolution, "

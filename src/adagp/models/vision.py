@@ -105,6 +105,12 @@ def _set_channels(model: nn.Module, channels: int) -> None:
     model.set_submodule(name, new)
 
 
+def prepare_torchvision() -> None:
+    """Make torchvision, if it is there, ready for a library that imports it."""
+    if importlib.util.find_spec("torchvision") is not None:
+        _prepare()
+
+
 @cache
 def _prepare() -> Any:
     """Declare the missing operators once; the returned library must stay alive, and the cache keeps it."""

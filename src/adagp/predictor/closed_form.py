@@ -254,6 +254,6 @@ def _alike(parts: Sequence[RowBlock]) -> Iterator[tuple[int, float, slice]]:
 def _taps(grid: int, device: torch.device) -> Tensor:
     """Return `(9, cells * cells)`: which cell of the input meets which tap of the kernel for which cell of the output."""
     cells = grid * grid
-    inputs = torch.eye(cells, device=device).view(cells, 1, grid, grid)
-    kernels = torch.eye(9, device=device).view(9, 1, 3, 3)
+    inputs = torch.eye(cells, dtype=torch.float32, device=device).view(cells, 1, grid, grid)
+    kernels = torch.eye(9, dtype=torch.float32, device=device).view(9, 1, 3, 3)
     return F.conv2d(inputs, kernels, padding=1).view(cells, 9, cells).transpose(0, 1).reshape(9, -1)

@@ -90,7 +90,7 @@ class KeptMean:
         numbers = output.shape[1:].numel()
         if output.dim() < self._dimensions or numbers > _SMALL or not _plain(output) or not _dense(output):
             return
-        self._flat = torch.empty(numbers)
+        self._flat = torch.empty(numbers, dtype=torch.float32)
         self._matrix, self._strides = (numbers, len(output)), (1, numbers)
         seen = view(self._flat.as_strided(output.shape[1:], output.stride()[1:]))
         copied = seen.untyped_storage().data_ptr() != self._flat.untyped_storage().data_ptr()

@@ -83,6 +83,7 @@ RULES: dict[type[nn.Module] | str, Rule] = {
     nn.ConvTranspose2d: _TRANSPOSED,
     nn.ConvTranspose3d: _TRANSPOSED,
     nn.Linear: Rule(linear, 0, "linear"),
+    "timm.layers.linear.Linear": Rule(linear, 0, "linear"),  # torch's own, but for scripted models
     "transformers.pytorch_utils.Conv1D": Rule(linear, 1, "linear"),  # GPT-2's linear layers
 }
 """The rule of each layer type; types of libraries that need not be there go by their full name. A subclass follows its
@@ -174,8 +175,10 @@ def _pool(
 def _averages(height: int, width: int, grid: int, device: torch.device) -> Tensor:
     """Return `(height * width, grid * grid)`: the share of each place of a picture in each cell."""
     if height == 1:  # a sequence fills the grid line by line, as above
-        return F.adaptive_avg_pool1d(torch.eye(width, device=device), grid * grid)
-    down, across = (F.adaptive_avg_pool1d(torch.eye(size, device=device), grid) for size in (height, width))
+        return F.adaptive_avg_pool1d(torch.eye(width, dtype=torch.float32, device=device), grid * grid)
+    down, across = (
+        F.adaptive_avg_pool1d(torch.eye(size, dtype=torch.float32, device=device), grid) for size in (height, width)
+    )
     return torch.kron(down, across)
 
 

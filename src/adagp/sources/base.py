@@ -6,8 +6,9 @@ The engine calls a source in this order, and never asks which one it has::
     prepare(shapes)                     once, where a trial forward pass was made: refuse here what cannot work
     for each batch:
         begin(context)                  what may be known before the forward pass
+        enter(call)                     a forward call of the model begins, if it `needs_error`
         watch(site, inputs, output)     in every forward call of a site it serves (or learns from)
-        observe_error(error)            the loss's gradient at the model's output, if it `needs_error`
+        observe_error(call)             the loss's gradients at the outputs of that call are known, if it `needs_error`
         produce(sites)                  sites whose plan names it: give their weight gradients
         sizes(gradients)                the norms of these, for the guard
         observe(sites, gradients)       sites trained by backprop: learn from the truth, if it learns
@@ -25,6 +26,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Size, Tensor
 
+from adagp.errors import UsageError
 from adagp.methods import AcceleratorWork
 from adagp.options import Option
 from adagp.plan import Step
@@ -48,6 +50,43 @@ class BatchContext:
     targets: Any = None
     scale: float = 1.0
     measured: bool = False
+
+
+class ModelCall:
+    """One forward call of the model, and the loss's gradients at its outputs, as far as they are known.
+
+    There is one for each output that was looked at; None where the loss does not depend on it, or before the backward pass.
+    `scale` is what the loss was multiplied by.
+    """
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self.shapes: list[Size] = []
+        self.errors: list[Tensor | None] = []
+
+    def open(self, shapes: Sequence[Size]) -> None:
+        """Take note of the outputs, by their shapes."""
+        self.shapes = list(shapes)
+        self.errors = [None] * len(shapes)
+
+    def receive(self, place: int, error: Tensor) -> None:
+        """Take note of the loss's gradient at the output number `place`. Gradients of one output add up."""
+        before, error = self.errors[place], error.detach() / self.scale
+        self.errors[place] = error if before is None else before + error
+
+    @property
+    def known(self) -> bool:
+        """Whether the loss's gradient at one of the outputs is known."""
+        return any(error is not None for error in self.errors)
+
+
+def missing_error(source: str) -> UsageError:
+    """Return the refusal of a batch whose loss does not depend on the outputs that `source` looks at."""
+    return UsageError(
+        f"source '{source}' needs the error at the model's output, but none reached it: call the model itself (not parts of "
+        "it, and not its forward()), and compute the loss from what it returns. If the model computes the loss itself, name "
+        "the layer whose output the loss is computed from: adagp.attach(output='head')."
+    )
 
 
 @dataclass(frozen=True)
@@ -102,8 +141,11 @@ class Source(ABC):
         A tensor that is returned takes the place of the output; it must have the same values.
         """
 
-    def observe_error(self, error: Tensor) -> None:  # noqa: B027
-        """See the loss's gradient at the model's output, samples first, before any gradient at a site's output is known."""
+    def enter(self, call: ModelCall) -> None:  # noqa: B027
+        """Take note that what is watched from now on belongs to `call` of the model."""
+
+    def observe_error(self, call: ModelCall) -> None:  # noqa: B027
+        """See the loss's gradients at the outputs of `call`, samples first. They are known before any at a site's output."""
 
     @abstractmethod
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:

@@ -8,7 +8,7 @@ from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import BatchContext, RunFacts, Source
+from adagp.sources.base import BatchContext, ModelCall, RunFacts, Source
 from adagp.sources.feedback import FeedbackSource
 from adagp.sources.remembered import ReplaySource
 from adagp.sources.support.norms import RunningNorms
@@ -50,11 +50,17 @@ class MixedSource(Source):
             changed = changed if replacement is None else replacement
         return changed
 
-    def observe_error(self, error: Tensor) -> None:
-        """Show the error to the parts that need it."""
+    def enter(self, call: ModelCall) -> None:
+        """Tell the parts that need errors of the call."""
         for source, _ in self.parts:
             if source.needs_error:
-                source.observe_error(error)
+                source.enter(call)
+
+    def observe_error(self, call: ModelCall) -> None:
+        """Show the errors to the parts that need them."""
+        for source, _ in self.parts:
+            if source.needs_error:
+                source.observe_error(call)
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:

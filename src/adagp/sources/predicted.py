@@ -122,7 +122,7 @@ class PredictedSource(LearnedSource):
         """
         result = self._results.get(site)
         if result is None:
-            result = torch.empty(site.rows, site.width, device=site.weight.device)
+            result = torch.empty(site.rows, site.width, dtype=torch.float32, device=site.weight.device)
             if result.device.type != "cpu" or not freed_memory_is_kept():
                 self._results[site] = result
         return result

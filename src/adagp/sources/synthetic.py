@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp.errors import OptionError
+from adagp.errors import DataError, OptionError
 from adagp.sites import Site
 from adagp.sources.base import BatchContext
 from adagp.sources.support.labels import class_count, class_shares
 from adagp.sources.support.learner import Learner, TrainedSource
-from adagp.sources.support.local import LocalSource, weight_gradient
+from adagp.sources.support.local import LocalSource, refuse_recomputed, weight_gradient
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.options import LearningOptions
 from adagp.sources.support.taps import on_gradient
@@ -94,7 +94,9 @@ class SyntheticSource(LocalSource, TrainedSource):
         self.hidden = hidden
         self.needs_targets = labels
         self.classes = classes
-        self._seen: dict[Site, list[tuple[Tensor, Tensor]]] = {}
+        self._seen: dict[Site, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
+        self._samples: dict[Site, int] = {}
+        self._blind: set[Site] = set()
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Build the networks, without touching the global random state."""
@@ -103,7 +105,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
             networks = [SyntheticNetwork(site, self.hidden, self._classes) for site in sites]
-        self.networks = nn.ModuleList(networks).to(sites[0].weight.device)
+        self.networks = nn.ModuleList(networks).to(sites[0].weight.device, torch.float32)
         self.learner = Learner(self.networks, self.options)
 
     def begin(self, context: BatchContext) -> None:
@@ -114,14 +116,18 @@ class SyntheticSource(LocalSource, TrainedSource):
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Predict at once where the site is served (or measured); else keep the output until its gradient is known."""
         served = site in self._context.replaced
+        shares = self._shares_of(site, len(output))
         if served or self._context.measured:
-            self.add(site, weight_gradient(site, inputs[0], self._predict(site, output)))
-        if served or not output.requires_grad:
+            self.add(site, weight_gradient(site, inputs[0], self._predict(site, output, shares)))
+        if served:
+            return None
+        if not output.requires_grad:
+            self._blind |= set() if torch.is_grad_enabled() else {site}
             return None
         copy = output.detach().clone()  # the next layer may change it in place
 
         def receive(gradient: Tensor) -> None:
-            self._seen.setdefault(site, []).append((copy, gradient / self._context.scale))
+            self._seen.setdefault(site, []).append((copy, gradient / self._context.scale, shares))
 
         return on_gradient(output, receive)
 
@@ -130,11 +136,12 @@ class SyntheticSource(LocalSource, TrainedSource):
         """Take one step on the sum of the sites' mean squared errors."""
         losses = []
         for site in sites:
+            refuse_recomputed(site, seen=site in self._seen, blind=site in self._blind)
             network = self._network(site)
-            for output, truth in self._seen.get(site, []):
+            for output, truth, shares in self._seen.get(site, []):
                 network.rescale(truth)
                 aim = truth.float() / network.scale.clamp(min=1e-30)
-                losses.append(F.mse_loss(network(output, self._shares), aim))
+                losses.append(F.mse_loss(network(output, shares), aim))
         if losses:
             self.learner.step(self.learner.differentiate(torch.stack(losses).sum()))
 
@@ -142,16 +149,32 @@ class SyntheticSource(LocalSource, TrainedSource):
         """Drop what was kept of this batch."""
         super().forget()
         self._seen.clear()
+        self._samples.clear()
+        self._blind.clear()
 
     def _network(self, site: Site) -> SyntheticNetwork:
         network = self.networks[site.index]
         assert isinstance(network, SyntheticNetwork)
         return network
 
+    def _shares_of(self, site: Site, samples: int) -> Tensor | None:
+        """Return the classes of the samples in a forward call: micro-batches take the targets one part after the other."""
+        if self._shares is None or samples == len(self._shares):
+            return self._shares
+        first = self._samples.get(site, 0) % len(self._shares)
+        if first + samples > len(self._shares):
+            raise DataError(
+                f"site '{site.name}' was called with {samples} samples after {first} of {len(self._shares)} targets: the "
+                "labels cannot be assigned to them. Give the targets of the whole batch, and its micro-batches in their order."
+            )
+        self._samples[site] = first + samples
+        return self._shares[first : first + samples]
+
     @torch.no_grad()
-    def _predict(self, site: Site, output: Tensor) -> Tensor:
+    def _predict(self, site: Site, output: Tensor, shares: Tensor | None) -> Tensor:
         network = self._network(site)
-        prediction: Tensor = network(output.detach(), self._shares)
+        with torch.autocast(output.device.type, enabled=False):
+            prediction: Tensor = network(output.detach(), shares)
         return prediction * network.scale
 
 

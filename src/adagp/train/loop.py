@@ -210,6 +210,7 @@ class Loop:
             "batches": self.meter.counts(),
             "answers": dict(self.meter.answers_by_phase),
             "seconds": dict(self.meter.seconds),
+            **self._refused(),
             **self._extra(),
             "sites": self.trainer.quality.read(),
         }
@@ -218,6 +219,12 @@ class Loop:
         self.rows.append(row)
         self.folder.write_rows(self.rows)
         return row
+
+    def _refused(self) -> dict[str, float]:
+        """Return the share of the produced gradients that the guard refused in this epoch, if it refused any."""
+        refused, produced = self.trainer.refusals.total
+        self.trainer.refusals.read()
+        return {"refused": refused / produced} if refused else {}
 
     def _evaluate(self) -> dict[str, float]:
         return evaluated(self.task, self.trainer.model)

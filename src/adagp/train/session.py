@@ -183,6 +183,7 @@ def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: 
         metrics_every=config.metrics_every,
         sample=sample,
         compile=config.compile,
+        synchronize=False,  # runs in several processes exchange what they need themselves
     )
 
 

@@ -53,6 +53,7 @@ def predicted(trainer: Trainer, inputs: Tensor, targets: Tensor) -> list[Tensor]
         batch.backward(loss)
         gradients = [site.weight.grad.clone() for site in trainer.survey.sites if site.weight.grad is not None]
         batch.step()
+    trainer.optimizer.zero_grad()
     return gradients
 
 
@@ -133,6 +134,7 @@ def test_the_last_layer_gets_its_true_gradient() -> None:
     for inputs, targets in seen:
         trainer.step(inputs, targets, F.cross_entropy)
     last = predicted(trainer, *now)[-1]
+    trainer.optimizer.zero_grad()
     F.cross_entropy(model(now[0]), now[1]).backward()
     truth = model[5].weight.grad
     assert isinstance(truth, Tensor)
@@ -184,7 +186,9 @@ def test_what_predictions_lacked_in_bp_batches_is_added_in_gp_batches() -> None:
                 assert site.weight.grad is not None
                 one.lerp_(site.weight.grad - plain._sums[site], 0.3)
             batch.step()
+        trainers[0].optimizer.zero_grad()
         trainers[1].step(inputs, targets, F.cross_entropy)
+        trainers[1].optimizer.zero_grad()
     for guess, missing, found in zip(predicted(trainers[0], *now), lack, predicted(trainers[1], *now), strict=True):
         assert missing.norm() > 0.05 * guess.norm()
         torch.testing.assert_close(found, guess + missing)
@@ -233,6 +237,7 @@ def test_sequences_are_regressed_word_by_word() -> None:
         batch.backward(loss_of(model(words), words))
         last = trainer.survey.sites[-1].weight.grad
         batch.step()
+    trainer.optimizer.zero_grad()
     loss_of(model(words), words).backward()
     torch.testing.assert_close(last, model[3].weight.grad, rtol=1e-3, atol=1e-6)
 
@@ -257,7 +262,8 @@ def test_misuse_is_refused() -> None:
         batch.backward(F.cross_entropy(hidden, targets))
     assert str(caught.value) == (
         "source 'feedback' needs the error at the model's output, but none reached it: call the model itself (not parts of "
-        "it), and compute the loss from what it returns."
+        "it, and not its forward()), and compute the loss from what it returns. If the model computes the loss itself, name "
+        "the layer whose output the loss is computed from: adagp.attach(output='head')."
     )
     with (
         pytest.raises(UsageError, match=r"^a GP batch needs the loss: call backward\(loss\)\.$"),

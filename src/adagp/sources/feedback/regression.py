@@ -17,8 +17,8 @@ class RunningRegression:
     def __init__(self, features: int, outputs: int, decay: float, ridge: float, device: torch.device) -> None:
         self.decay = decay
         self.ridge = ridge
-        self.second = torch.zeros(features, features, device=device)
-        self.cross = torch.zeros(features, outputs, device=device)
+        self.second = torch.zeros(features, features, dtype=torch.float32, device=device)
+        self.cross = torch.zeros(features, outputs, dtype=torch.float32, device=device)
         self._new: tuple[Tensor, Tensor] | None = None
 
     @property

@@ -8,10 +8,10 @@ from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.sites import Site
-from adagp.sources.base import BatchContext, RunFacts
+from adagp.sources.base import BatchContext, ModelCall, RunFacts, missing_error
 from adagp.sources.feedback.error_features import ErrorFeatures
 from adagp.sources.feedback.site_regression import SiteRegression
-from adagp.sources.support.local import Kept, LocalSource
+from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.taps import on_gradient
 
@@ -56,7 +56,11 @@ class FeedbackSource(LocalSource):
         self._errors = ErrorFeatures(features, seed)
         self._fits: dict[int, SiteRegression] = {}
         self._lacks: dict[int, Tensor] = {}
-        self._pending: list[tuple[Site, Kept, Size]] = []
+        self._call = ModelCall()
+        self._pending: dict[ModelCall, list[tuple[Site, Kept, Size]]] = {}
+        self._features: dict[ModelCall, Tensor] = {}
+        self._blind: set[int] = set()
+        self._taught: set[int] = set()
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
@@ -67,38 +71,56 @@ class FeedbackSource(LocalSource):
         """Refuse layers whose gradient cannot be taken locally."""
         super().bind(sites, norms)
         self._sites = {site.index: site for site in sites}
+        self._device = sites[0].weight.device
 
     def begin(self, context: BatchContext) -> None:
         """Keep what is known of the batch."""
         self._context = context
 
+    def enter(self, call: ModelCall) -> None:
+        """Keep the call: each has errors of its own."""
+        self._call = call
+
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
-        served = site in self._context.replaced
+        served, call = site in self._context.replaced, self._call
         if served or self.correction or self._context.measured:
-            self._pending.append((site, Kept(site, inputs), output.shape))
-        if served or not output.requires_grad:
+            self._pending.setdefault(call, []).append((site, Kept(site, inputs), output.shape))
+        if served:
+            return None
+        if not output.requires_grad:
+            self._blind |= set() if torch.is_grad_enabled() else {site.index}
             return None
 
         def receive(gradient: Tensor) -> None:
-            features = self._features
+            if not call.known:
+                raise missing_error(self._name)
+            features = self._settled(call)
             if site.index not in self._fits:
                 self._fits[site.index] = SiteRegression.fresh(
                     site, features.shape[-1], gradient, self.decay, self.ridge
                 )
+            self._taught.add(site.index)
             self._fits[site.index].learn(features, gradient, self._context.scale)
 
         return on_gradient(output, receive)
 
-    def observe_error(self, error: Tensor) -> None:
-        """Take the weight gradients of the sites whose inputs are kept."""
-        self._features = self._errors.of(error)
-        for site, kept, shape in self._pending:
-            if site.index in self._fits:
-                self.add(site, self._fits[site.index].weight_gradient(kept.get(), self._features, shape))
-            else:
-                self.add(site, torch.zeros_like(site.weight))  # no true gradient was seen yet
-        self._pending.clear()
+    def observe_error(self, call: ModelCall) -> None:
+        """Take the weight gradients of the sites whose inputs are kept, if that has not been done."""
+        self._settled(call)
+
+    def _settled(self, call: ModelCall) -> Tensor:
+        """Return the features of a call's errors, after the weight gradients of the sites in it have been taken."""
+        if call in self._features:
+            return self._features[call]
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+            features = self._features[call] = self._errors.of_call(call)
+            for site, kept, shape in self._pending.pop(call, []):
+                if site.index in self._fits:
+                    self.add(site, self._fits[site.index].weight_gradient(kept.get(), features, shape))
+                else:
+                    self.add(site, torch.zeros_like(site.weight))  # no true gradient was seen yet
+        return features
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
@@ -113,6 +135,7 @@ class FeedbackSource(LocalSource):
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Learn from the output gradients that came by in the backward pass, and from what the predictions lacked."""
         for site, truth, guess in zip(sites, gradients, super().produce(sites), strict=True):
+            refuse_recomputed(site, blind=site.index in self._blind, seen=site.index in self._taught)
             fit = self._fits.get(site.index)
             if fit is None:
                 continue
@@ -125,6 +148,9 @@ class FeedbackSource(LocalSource):
         """Drop what was kept of this batch."""
         super().forget()
         self._pending.clear()
+        self._features.clear()
+        self._blind.clear()
+        self._taught.clear()
         for fit in self._fits.values():
             fit.regression.drop()
 
@@ -133,6 +159,7 @@ class FeedbackSource(LocalSource):
         return {
             "fits": {index: fit.state_dict() for index, fit in self._fits.items()},
             "lacks": {index: lack.clone() for index, lack in self._lacks.items()},
+            "outputs": list(self._errors.outputs),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -141,6 +168,7 @@ class FeedbackSource(LocalSource):
             index: SiteRegression.restored(self._sites[index], fit, self.decay, self.ridge)
             for index, fit in state["fits"].items()
         }
+        self._errors.outputs = list(state.get("outputs", ()))  # older checkpoints have none: there was one output
         self._lacks = {
             index: lack.to(self._sites[index].weight.device, copy=True) for index, lack in state["lacks"].items()
         }

@@ -26,8 +26,8 @@ def class_shares(targets: Any, classes: int) -> Tensor:
         raise DataError(
             f"a source that sees labels needs whole numbers, one or more a sample; the targets are {given}."
         )
-    labels = targets.reshape(len(targets), -1).long()
-    if bool((labels >= classes).any()):
+    labels = (targets.flatten(1) if targets.dim() > 1 else targets[:, None]).long()
+    if labels.numel() and bool((labels >= classes).any()):
         raise DataError(
             f"label {int(labels.max())} is not among the {classes} classes that the source was made for "
             "(the outputs of the model's last layer, unless classes=... says otherwise)."

@@ -49,7 +49,7 @@ class LearnedSource(TrainedSource):
         weight = sites[0].weight
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
-            self.network = self.build_network(sites).to(weight.device)
+            self.network = self.build_network(sites).to(weight.device, torch.float32)
         self.learner = Learner(self.network, self.options)
         self._means = {site: kept_mean(site.rule, site.module) for site in sites}
 
@@ -168,4 +168,4 @@ class LearnedSource(TrainedSource):
     def _scales(self, sites: Sequence[Site]) -> Tensor:
         """Return the root mean square of each site's true gradient, from its running norm."""
         norms = self._norms.of(sites)
-        return norms / torch.tensor([site.weight.numel() ** 0.5 for site in sites], device=norms.device)
+        return norms / torch.tensor([site.weight.numel() ** 0.5 for site in sites]).to(norms)

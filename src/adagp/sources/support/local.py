@@ -26,6 +26,15 @@ def refuse_unknown_layers(source: str, sites: Sequence[Site]) -> None:
             )
 
 
+def refuse_recomputed(site: Site, *, blind: bool, seen: bool) -> None:
+    """Refuse a site with a true gradient that ran without autograd in the forward pass (`blind`), if none was seen later."""
+    if blind and not seen:
+        raise ModelError(
+            f"site '{site.name}' has a gradient, but none was seen at its output: it is computed again in the backward "
+            "pass. Give checkpoint(..., use_reentrant=False), or exclude the site."
+        )
+
+
 @dataclass(frozen=True)
 class Geometry:
     """A convolution's steps, one number a spatial dimension, for an input that was padded where zeros do not do it."""
@@ -57,6 +66,10 @@ def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
 @torch.no_grad()
 def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tensor:
     """Return the gradient of `site`'s weight, and nothing else, given its input and the loss's gradient at its output."""
+    kind = inputs.device.type
+    if torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            return weight_gradient(site, inputs, output_gradient)
     weight = site.weight
     inputs, output_gradient = (batched(site, one.to(weight.dtype)) for one in (inputs.detach(), output_gradient))
     if site.rule.kind == "linear":

@@ -19,9 +19,9 @@ class RunningNorms:
     def __init__(self, sites: Sequence[Site], decay: float = 0.95) -> None:
         device = sites[0].weight.device if sites else torch.device("cpu")
         self.decay = decay
-        self.values = torch.zeros(len(sites), device=device)
-        self.counts = torch.zeros(len(sites), device=device)
-        self._newest = torch.zeros(len(sites), device=device)
+        self.values = torch.zeros(len(sites), dtype=torch.float32, device=device)
+        self.counts = torch.zeros(len(sites), dtype=torch.float32, device=device)
+        self._newest = torch.zeros(len(sites), dtype=torch.float32, device=device)
 
     @torch.no_grad()
     def update(self, sites: Sequence[Site], norms: Tensor) -> None:

@@ -16,7 +16,8 @@ def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     """
 
     def hook(gradient: Tensor) -> None:
-        receive(gradient)
+        with torch.autocast(gradient.device.type, enabled=False):  # a backward pass may run under it
+            receive(gradient)
 
     if output.requires_grad:
         output.register_hook(hook)

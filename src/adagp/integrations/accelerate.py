@@ -1,0 +1,62 @@
+"""accelerate: `AcceleratedBatches(...)` has `accumulate` and `backward` in place of the accelerator's."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from adagp.engine.attach import attach
+from adagp.engine.batch import Batch
+from adagp.errors import UsageError
+from adagp.models.vision import prepare_torchvision
+
+prepare_torchvision()  # which accelerate may import
+
+from accelerate import Accelerator  # noqa: E402
+from accelerate.optimizer import AcceleratedOptimizer  # noqa: E402
+
+__all__ = ["AcceleratedBatches", "Accelerator"]
+
+
+class AcceleratedBatches:
+    """A loop over batches of a model and an optimizer that `accelerator.prepare` has returned.
+
+    `options` are those of `adagp.attach`; a step is one of the optimizer. Everything else of the loop stays: the optimizer's
+    step and `zero_grad`, `accelerator.clip_grad_norm_`, schedulers. `trainer` is to be saved and loaded with the rest:
+    `accelerator.register_for_checkpointing(batches.trainer)`.
+    """
+
+    def __init__(
+        self, accelerator: Accelerator, model: nn.Module, optimizer: AcceleratedOptimizer, **options: Any
+    ) -> None:
+        if accelerator.scaler is not None:
+            raise UsageError("predicted gradients work in 32-bit or bf16 precision here; fp16 scales the loss.")
+        self.accelerator = accelerator
+        self.model = model
+        self.trainer = attach(model, optimizer.optimizer, **options)
+        self._batch: Batch | None = None
+
+    @contextmanager
+    def accumulate(self) -> Iterator[Batch]:
+        """Do what `accelerator.accumulate(model)` does: the body trains on a batch, or on a micro-batch of one."""
+        with self.accelerator.accumulate(self.model):
+            if self._batch is None:
+                self._batch = self.trainer.begin()
+            batch = self._batch
+            try:
+                yield batch
+                if self.accelerator.sync_gradients:
+                    self._batch = None
+                    batch.finish()
+            except BaseException:
+                self._batch = None
+                batch.abandon()
+                raise
+
+    def backward(self, loss: Tensor) -> None:
+        """Do what `accelerator.backward(loss)` does: true gradients, or produced ones."""
+        if self._batch is None:
+            raise UsageError("backward() was called outside accumulate().")
+        more = not self.accelerator.sync_gradients
+        self._batch.backward(loss / self.accelerator.gradient_accumulation_steps, more=more)

@@ -1,0 +1,105 @@
+"""Lightning: `Trainer(callbacks=[PredictedGradientsCallback(method="feedback", model="net")])`. Automatic optimization only."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adagp.engine.attach import attach
+from adagp.engine.batch import Batch
+from adagp.engine.trainer import Trainer
+from adagp.errors import UsageError
+from adagp.models.vision import prepare_torchvision
+
+prepare_torchvision()  # which Lightning imports
+
+import lightning.pytorch as pl  # noqa: E402
+
+__all__ = ["PredictedGradientsCallback", "pl"]
+
+
+class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its types are not read
+    """Trains a LightningModule, or the part of it that `model` names, with `adagp.attach(..., **options)`.
+
+    Accumulation, clipping, learning-rate schedulers, bf16 and checkpoints are Lightning's own. Name the part that the
+    training step calls and takes the loss from, if a method needs the error at the model's output.
+    """
+
+    def __init__(self, model: str = "", **options: Any) -> None:
+        self.part = model
+        self.options = options
+        self.trainer: Trainer | None = None
+        self._batch: Batch | None = None
+        self._complete = False
+        self._saved: dict[str, Any] | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Attach to the model, and take the place of Lightning's backward pass."""
+        if not pl_module.automatic_optimization:
+            raise UsageError(
+                "PredictedGradientsCallback works with automatic optimization; use trainer.batch() in a manual loop."
+            )
+        if trainer.world_size > 1 or getattr(trainer.precision_plugin, "scaler", None) is not None:
+            raise UsageError("PredictedGradientsCallback works on one device, in 32-bit or bf16 precision.")
+        length: dict[str, Any] = {}
+        if not {"steps", "epochs"} & self.options.keys():
+            length = {"steps": int(trainer.estimated_stepping_batches)}
+        self.trainer = attach(pl_module.get_submodule(self.part), trainer.optimizers, **length, **self.options)
+        if self._saved is not None:
+            self.trainer.load_state_dict(self._saved)
+        pl_module.backward = self._backward
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Begin a batch, unless gradients of the last ones are still being accumulated."""
+        if self.trainer is not None and self._batch is None:
+            self._batch, self._complete = self.trainer.begin(), False
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Put all gradients in place, before Lightning clips them."""
+        if self._batch is not None and not self._complete:
+            self._batch.complete()
+            self._complete = True
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """End the batch, if the optimizer was stepped."""
+        if self._batch is not None and self._complete:
+            self._batch.finish()
+            self._batch = None
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leave the model as it was."""
+        self._leave(pl_module)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Leave the model as it was."""
+        self._leave(pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the trainer's state, for Lightning's checkpoints."""
+        state = self._saved if self.trainer is None else self.trainer.state_dict()
+        return {} if state is None else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the state of a checkpoint until training starts."""
+        self._saved = state_dict or None
+
+    def _backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
+        assert self._batch is not None, "a batch has begun"
+        self._batch.differentiate(loss)
+
+    def _leave(self, pl_module: pl.LightningModule) -> None:
+        if self.trainer is None:
+            return
+        if self._batch is not None:
+            self._batch.abandon()
+            self._batch = None
+        self._saved = self.trainer.state_dict()
+        self.trainer.detach()
+        self.trainer = None
+        vars(pl_module).pop("backward", None)

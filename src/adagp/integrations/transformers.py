@@ -1,0 +1,106 @@
+"""transformers: `class MyTrainer(PredictedGradientsMixin, Trainer)`, with the options of `adagp.attach` as `adagp={...}`."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adagp.engine.attach import attach
+from adagp.engine.batch import Batch
+from adagp.engine.trainer import Trainer
+from adagp.errors import UsageError
+from adagp.models.vision import prepare_torchvision
+
+prepare_torchvision()  # which transformers may import
+
+from transformers import TrainerCallback  # noqa: E402
+
+STATE = "adagp.pt"
+"""The file in a checkpoint's folder with the state of the sources."""
+
+
+class PredictedGradientsMixin:
+    """A mixin for `transformers.Trainer`. Accumulation, clipping, schedulers, bf16, checkpoints and resume stay its own.
+
+    Its models compute the loss themselves: for a method that needs the error at the output, name the layer whose output the
+    loss is computed from (`adagp={"method": "feedback", "output": "classifier"}`; `lm_head` of language models).
+    """
+
+    def __init__(self, *arguments: Any, adagp: dict[str, Any] | None = None, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._options = dict(adagp or {})
+        self._attached: Trainer | None = None
+        self._batch: Batch | None = None
+        self._checkpoint: str | None = None
+        self.add_callback(_Steps(self))  # type: ignore[attr-defined]  # of transformers.Trainer, as is all below
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Train on a batch, or a micro-batch of one, as the schedule says."""
+        if self._attached is None:
+            self._attached = self._attach()
+        if self._batch is None:
+            self._batch = self._attached.begin()
+        batch, accelerator = self._batch, self.accelerator  # type: ignore[attr-defined]
+
+        def backward(loss: Tensor, **_: Any) -> None:
+            batch.backward(loss, more=not accelerator.gradient_state.sync_gradients)
+
+        accelerator.backward = backward
+        try:
+            return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc, no-any-return]
+        finally:
+            del accelerator.backward
+
+    def _attach(self) -> Trainer:
+        if self.accelerator.scaler is not None or self.args.n_gpu > 1:  # type: ignore[attr-defined]
+            raise UsageError("PredictedGradientsMixin works with one device a process, in 32-bit or bf16 precision.")
+        optimizer = self.optimizer  # type: ignore[attr-defined]
+        optimizer = getattr(optimizer, "optimizer", optimizer)
+        trainer = attach(self.model, optimizer, **{"steps": self.state.max_steps, **self._options})  # type: ignore[attr-defined]
+        if self._checkpoint is not None and (Path(self._checkpoint) / STATE).is_file():
+            trainer.load_state_dict(torch.load(Path(self._checkpoint) / STATE, weights_only=True))
+        return trainer
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        self._checkpoint = checkpoint
+
+    def stepped(self) -> None:
+        """Take note that the optimizer was stepped."""
+        if self._batch is not None:
+            self._batch.finish()
+            self._batch = None
+
+    def saved(self, folder: Path) -> None:
+        """Save the state of the sources into a checkpoint's folder."""
+        if self._attached is not None and folder.is_dir():
+            torch.save(self._attached.state_dict(), folder / STATE)
+
+    def ended(self) -> None:
+        """Leave the model as it was."""
+        if self._attached is not None:
+            if self._batch is not None:
+                self._batch.abandon()
+                self._batch = None
+            self._attached.detach()
+            self._attached = None
+
+
+class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Tells the mixin what happens in the loop."""
+
+    def __init__(self, owner: PredictedGradientsMixin) -> None:
+        self.owner = owner
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take note that the optimizer was stepped."""
+        self.owner.stepped()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save beside the checkpoint that was just written."""
+        self.owner.saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Leave the model as it was."""
+        self.owner.ended()
