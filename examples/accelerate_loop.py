@@ -15,7 +15,7 @@ EPOCHS = 12
 
 
 def main() -> None:
-    """Train on the embedded digits, two micro-batches a step."""
+    """Train on the embedded digits, two micro-batches per step."""
     torch.manual_seed(0)
     digits = load_images("digits")
     samples = TensorDataset(torch.from_numpy(digits.x_train).float() / 16, torch.from_numpy(digits.y_train))

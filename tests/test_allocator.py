@@ -26,7 +26,7 @@ print(kept, faults() - before)
 
 
 def run(argument: str) -> tuple[str, int]:
-    """Return whether the process keeps memory, and how many pages it got anew in four batches."""
+    """Return whether the process keeps memory, and how many pages it got again in four batches."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, argument], capture_output=True, text=True, check=True, env=environment

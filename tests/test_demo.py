@@ -39,7 +39,7 @@ def test_the_demonstration_trains_compares_and_draws(tmp_path: Path) -> None:
     pictures = sorted(path.name for path in (tmp_path / "demo" / "pictures").iterdir())
     assert pictures == ["curves.png", "curves.svg", "sites-adagp-seed0.png", "sites-adagp-seed0.svg"]
     with pytest.raises(
-        RunError, match="holds a demonstration already. Give another --out, or --force to make it anew."
+        RunError, match="holds a demonstration already. Give another --out, or --force to make it again."
     ):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 

@@ -18,7 +18,7 @@ BATCHES = 44
 
 
 def plan(seeds: int, epochs: int) -> dict[str, list[TrainConfig]]:
-    """Return the runs of each contender, one a seed.
+    """Return the runs of each contender, one per seed.
 
     `bp short` is the control that ADA-GP must beat: backprop for as many epochs as ADA-GP has BP batches, as if its GP
     batches had been left out. Epochs are short, so quality is sampled often.
@@ -38,7 +38,7 @@ def prepare_folder(out: Path, *, force: bool) -> None:
     """Refuse a folder that holds a demonstration already, unless `force`: then its runs are deleted."""
     runs = [path.parent for path in out.glob("*/config.json")]
     if runs and not force:
-        raise RunError(f"'{out}' holds a demonstration already. Give another --out, or --force to make it anew.")
+        raise RunError(f"'{out}' holds a demonstration already. Give another --out, or --force to make it again.")
     for run in runs:
         rmtree(run)
 

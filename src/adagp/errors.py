@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 
 class AdagpError(Exception):
-    """Base of all errors that a user can cause and mend."""
+    """Base of all errors that a user can cause and fix."""
 
 
 class OptionError(AdagpError, ValueError):

@@ -1,4 +1,4 @@
-"""`adagp compare` as a user calls it: real runs on the digits, gone on with, and what is refused before any run."""
+"""`adagp compare` as a user calls it: real runs on the digits, continued, and what is refused before any run."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def test_a_comparison_from_beginning_to_end_and_again(program: Program) -> None:
     check_files(document)
     check_a_run_is_an_ordinary_run(document)
 
-    # Again with the same options: nothing is repeated. A run that was cut off is gone on with; another target is allowed.
+    # Again with the same options: nothing is repeated. A run that was cut off is continued; another target is allowed.
     kept = {path: path.stat().st_mtime_ns for path in Path("compared").glob("*/*/summary.json")}
     Path("compared/runs/skip-16-seed0/summary.json").unlink()
     again = program("compare", *OPTIONS, "--json")
@@ -64,7 +64,7 @@ def test_a_comparison_from_beginning_to_end_and_again(program: Program) -> None:
     assert (refused.code, refused.err) == (
         2,
         "error: 'compared' holds a comparison with other options (options differ). "
-        "Repeat it with the same ones to go on, or give another --out.\n",
+        "Repeat it with the same ones to continue, or give another --out.\n",
     )
     run = Path("compared/runs/bp-16-seed0")
     (run / "summary.json").unlink()

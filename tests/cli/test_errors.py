@@ -169,7 +169,7 @@ def test_an_output_folder_of_somebody_else(refuses: Refuses) -> None:
 def test_resume_takes_neither_out_nor_force(refuses: Refuses) -> None:
     for more in (("--out", "other"), ("--force",)):
         assert refuses("train", "--resume", "run", *more) == (
-            "--resume goes on in the run's own folder; it takes neither --out nor --force."
+            "--resume continues in the run's own folder; it takes neither --out nor --force."
         )
 
 

@@ -179,7 +179,7 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
     [
         (["x", "--array", "0x5"], "array 0x5 is not allowed: rows and columns must be at least 1, for example 12x15."),
         (["x", "--dataflow", "wss"], "unknown dataflow 'wss'. Did you mean 'ws'? Choose from: is, os, rs, ws."),
-        (["x", "--bandwidth", "-2"], "bandwidth is -2 gigabytes a second; it must be more than 0."),
+        (["x", "--bandwidth", "-2"], "bandwidth is -2 gigabytes per second; it must be more than 0."),
         (
             ["x", "--design", "min"],
             "unknown design 'min'. Choose from: baseline, efficient, equal-area, equal-power, low, max.",

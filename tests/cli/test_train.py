@@ -11,6 +11,7 @@ import torch
 
 from adagp.models import build_model
 from adagp.run.folder import FILES
+from adagp.run.lock import LOCK
 
 Program = Callable[..., Any]
 
@@ -60,7 +61,7 @@ def test_without_json_standard_output_stays_empty(program: Program, short: tuple
 
 
 def test_the_run_folder_is_complete(finished: Path) -> None:
-    assert sorted(path.name for path in finished.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in finished.iterdir()) == sorted([LOCK, *FILES])
     config = strict((finished / "config.json").read_text())
     assert config["command"] == "adagp train --epochs 2 --warmup 1 --ratio 1:1 --batch-size 256 --width 0.25"
     assert (config["epochs"], config["dataset"], config["data_dir"]) == (2, "digits", None)
@@ -94,8 +95,8 @@ def test_an_existing_run_is_not_overwritten(program: Program, finished: Path) ->
     ended = program("train", "--method", "bp", "--out", finished)
     assert ended.code == 2
     assert ended.err == (
-        f"error: '{finished}' holds a run already. Give another --out, --resume {finished} to go on with it, "
-        "or --force to delete it and start anew.\n"
+        f"error: '{finished}' holds a run already. Give another --out, --resume {finished} to continue it, "
+        "or --force to delete it and start again.\n"
     )
     assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
 

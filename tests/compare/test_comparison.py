@@ -89,7 +89,7 @@ def test_a_folder_keeps_its_comparison(tmp_path: Path) -> None:
     assert json.loads(before) == wanted.as_dict()
     assert refusal(folder, replace(wanted, seeds=3, batches=21)) == (
         f"'{folder.path}' holds a comparison with other options (seeds, batches differ). "
-        "Repeat it with the same ones to go on, or give another --out."
+        "Repeat it with the same ones to continue, or give another --out."
     )
     assert (folder.path / "comparison.json").read_bytes() == before
 

@@ -86,7 +86,7 @@ def test_grey_images_may_lack_the_channel_axis(tmp_path: Path) -> None:
         ),
         (
             {"y_train": np.zeros((6, 1), np.uint8)},
-            "FILE: y_train has shape (6, 1); labels must be (N,), one number an image.",
+            "FILE: y_train has shape (6, 1); labels must be (N,), one number per image.",
         ),
         ({"y_test": np.zeros(3, np.uint8)}, "FILE: x_test has 2 images but y_test has 3 labels."),
         (
@@ -103,7 +103,7 @@ def test_grey_images_may_lack_the_channel_axis(tmp_path: Path) -> None:
         ),
         (
             {"class_names": np.array([1, 2, 3])},
-            "FILE: class_names has shape (3,) and dtype int64; it must be a list of strings, one a class.",
+            "FILE: class_names has shape (3,) and dtype int64; it must be a list of strings, one per class.",
         ),
         (
             {"y_test": np.array([{}, {}], dtype=object)},

@@ -194,7 +194,7 @@ def test_a_large_output_of_a_small_input_is_summarised_without_reading_it(
 
 
 def test_users_own_loop_with_clipping_scheduler_and_micro_batches() -> None:
-    """The own-loop form, two micro-batches a batch, equals a plain loop with the joined batch; no dropout or batch norm."""
+    """The own-loop form, two micro-batches per batch, equals a plain loop with the joined batch; no dropout or batch norm."""
     torch.manual_seed(0)
     ours = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
     plain = copy.deepcopy(ours)

@@ -24,7 +24,7 @@ def test_stalls_appear_when_bandwidth_is_short() -> None:
 
 
 def port_stepped(cycles: int, bits: int, port: int) -> int:
-    """Step an array whose every cycle needs an equal share of `bits`, which come through a port of so many bits a cycle."""
+    """Step an array whose every cycle needs an equal share of `bits`, which come through a port of so many bits per cycle."""
     clock = done = delivered = 0
     while done < cycles or delivered < bits:
         clock += 1
@@ -53,7 +53,7 @@ def test_sums_are_at_least_32_bits_wide_unless_given() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bandwidth": -1e9}, "bandwidth is -1 gigabytes a second; it must be more than 0."),
+        ({"bandwidth": -1e9}, "bandwidth is -1 gigabytes per second; it must be more than 0."),
         ({"clock_hz": 0}, "clock is 0 megahertz; it must be more than 0."),
         ({"buffer_kilobytes": -3}, "buffer is -3 kilobytes; it must be more than 0."),
         ({"buffer_port": 0}, "buffer port is 0 bits; it must be more than 0."),

@@ -63,7 +63,7 @@ def fit(module: Module, folder: Path, resume: str | None = None, epochs: int = 4
 
 @pytest.mark.parametrize("method", ["adagp", "feedback"])
 def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
-    """With two micro-batches a step and clipping, bit by bit; and a GP batch of the predictor builds no graph."""
+    """With two micro-batches per step and clipping, bit by bit; and a GP batch of the predictor builds no graph."""
     module, other = Module(), Module()
     fit(module, tmp_path, method=method)
     trainer = adagp.attach(

@@ -78,14 +78,14 @@ def test_size_at_cifar(name: str, parameters: int) -> None:
 
 
 def test_resnet20_by_hand() -> None:
-    """Count every convolution (3x3, no bias), batch norm (two numbers a channel) and the linear layer."""
+    """Count every convolution (3x3, no bias), batch norm (two numbers per channel) and the linear layer."""
     convolutions = 3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64
     norms = 2 * (7 * 16 + 6 * 32 + 6 * 64)
     assert 9 * convolutions + norms + 65 * 10 == 269_722
 
 
 def test_small_vggs_by_hand() -> None:
-    """Count every convolution (3x3, no bias), batch norm (two numbers a channel) and the linear layer."""
+    """Count every convolution (3x3, no bias), batch norm (two numbers per channel) and the linear layer."""
     six = 3 * 16 + 16 * 16 + 16 * 32 + 32 * 32 + 32 * 64 + 64 * 64
     assert 9 * six + 4 * (16 + 32 + 64) + 1025 * 10 == 82_554
     eight = 3 * 32 + 32 * 32 + 32 * 64 + 64 * 64 + 64 * 128 + 128 * 128 + 128 * 256 + 256 * 256

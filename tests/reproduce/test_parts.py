@@ -54,7 +54,7 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
     carry_out(part, place)
     place.marker(part).write_text("{")
     with pytest.raises(
-        RunError, match=r"^cannot read the finished part '.*\.json': .* Delete the file to do it anew\.$"
+        RunError, match=r"^cannot read the finished part '.*\.json': .* Delete the file to do it again\.$"
     ):
         place.result(part)
 

@@ -93,7 +93,7 @@ def test_a_failed_part_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         study.run(1, notes)
     assert str(caught.value).startswith(f"1 of 2 parts failed; {missing.key}: data set 'cifar10' is not in {tmp_path}.")
-    assert str(caught.value).endswith(" Finished parts are kept: the same command goes on from there.")
+    assert str(caught.value).endswith(" Finished parts are kept: the same command continues from there.")
     assert [one.partition(" is not in ")[0] for one in notes.ended] == ["data set 'cifar10'", kernel.key]
     assert set(study.place.result(kernel)) == {"exact", "approximated"}
 
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path, moment: str) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, told = process.communicate()
     assert process.returncode == 130, told
-    assert told.endswith("Stopped. The same command goes on from here.\n")
+    assert told.endswith("Stopped. The same command continues from here.\n")
     assert "Traceback" not in told
 
 

@@ -69,8 +69,8 @@ def test_an_existing_run_is_kept(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         RunFolder.create(tmp_path)
     assert str(caught.value) == (
-        f"'{tmp_path}' holds a run already. Give another --out, --resume {tmp_path} to go on with it, "
-        "or --force to delete it and start anew."
+        f"'{tmp_path}' holds a run already. Give another --out, --resume {tmp_path} to continue it, "
+        "or --force to delete it and start again."
     )
     assert names(tmp_path) == ["config.json"]
 

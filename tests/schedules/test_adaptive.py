@@ -171,7 +171,7 @@ def refuses_to_be_counted(schedule: Schedule) -> None:
     with pytest.raises(UsageError) as caught:
         schedule.count(3, 10)
     assert str(caught.value) == (
-        "an adaptive schedule decides during the run; its batches cannot be counted beforehand."
+        "an adaptive schedule decides during the run; its batches cannot be counted in advance."
     )
 
 

@@ -74,7 +74,7 @@ def test_every_part_is_told_everything(sites: tuple[Site, ...]) -> None:
     mixture.begin(BatchContext(Step(0, 0)))
     changed = mixture.watch(sites[0], (), torch.zeros(1))
     assert changed is not None
-    assert changed.item() == 2, "each part goes on with what the one before made of the output"
+    assert changed.item() == 2, "each part continues with what the one before made of the output"
     mixture.observe_error(ModelCall())
     mixture.observe(sites, [site.weight for site in sites])
     mixture.forget()

@@ -71,7 +71,7 @@ def short(model: str, **options: Any) -> TrainConfig:
         {
             "model": model,
             "epochs": 3,
-            "batch_size": 200,  # 7 batches an epoch
+            "batch_size": 200,  # 7 batches per epoch
             "ratio": "2:1",
             "warmup": 1,
             "lr": 0.02,
@@ -124,7 +124,7 @@ RATIOS = {"zero": BY_LAYERS, "random": BY_LAYERS, "topk": BY_LAYERS, "average": 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"adagp", "remap", "bp"}))
 def test_every_other_method_resumes_exactly(method: str, tmp_path: Path, user_model: str) -> None:
-    """Stopped in the middle of a GP phase; sources and schedules start anew from the checkpoint."""
+    """Stopped in the middle of a GP phase; sources and schedules start again from the checkpoint."""
     config = short(user_model, method=method, ratio=RATIOS.get(method, "2:1"), epochs=2, metrics_every=3)
     whole = Session(config)
     loop = whole.start(tmp_path / "whole")

@@ -143,7 +143,7 @@ def _carry_out(
         with StopFlag() as stop, JobProgress(console) as progress:
             return carry_out(comparison, out, task, progress, command=command, jobs=jobs, target=target, stop=stop)
     except Stopped:
-        console.print("Stopped. The same command goes on from here.", highlight=False)
+        console.print("Stopped. The same command continues from here.", highlight=False)
         sys.exit(STOPPED)
 
 

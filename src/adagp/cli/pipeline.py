@@ -42,7 +42,7 @@ def pipeline(
         option("gpipe, dapple, chimera, a pipeline of a plugin, or a file of actions (.txt).", panel=_PIPELINE),
     ] = "gpipe",
     devices: Annotated[int, option("Devices, and stages of the model.", panel=_PIPELINE)] = 4,
-    micro_batches: Annotated[int, option("Micro-batches a batch.", panel=_PIPELINE)] = 4,
+    micro_batches: Annotated[int, option("Micro-batches per batch.", panel=_PIPELINE)] = 4,
     phases: Annotated[str, option("Phase of each batch.", panel=_PIPELINE)] = "GP,BP",
     forward: Annotated[float | None, option("Steps of a micro-batch's forward.", panel=_PIPELINE, unset="1")] = None,
     backward: Annotated[float | None, option("Steps of a micro-batch's backward.", panel=_PIPELINE, unset="2")] = None,

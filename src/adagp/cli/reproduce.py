@@ -25,7 +25,7 @@ def reproduce(
     jobs: Annotated[int | None, option("Parts at a time.", unset="one per CPU core, at most 8")] = None,
     device: Annotated[str, option("Device of training: cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Repeat the papers' experiments. Finished parts are kept: the same command goes on after a stop."""
+    """Repeat the papers' experiments. Finished parts are kept: the same command continues after a stop."""
     from adagp.reproduce.catalogue import choose
     from adagp.reproduce.experiment import check_budget
     from adagp.reproduce.parts import Place
@@ -46,7 +46,7 @@ def reproduce(
             study = Study(experiments, budget, Place(folder, data_dir, device, stop))
             _run(study, jobs or _usual_jobs(device), console)
     except Stopped:
-        console.print("Stopped. The same command goes on from here.", highlight=False)
+        console.print("Stopped. The same command continues from here.", highlight=False)
         sys.exit(STOPPED)
     _report(study, folder)
 
@@ -67,7 +67,7 @@ def _run(study: "Study", jobs: int, console: "Terminal") -> None:
         progress.say(f"Parts: {total}, finished before: {total - left}, at a time: {jobs}.")
         if study.is_stale:
             progress.say(
-                "Finished parts in this folder were made by another state of the program. They are kept; to do them anew, "
+                "Finished parts in this folder were made by another state of the program. They are kept; to do them again, "
                 "delete the folder."
             )
         progress.begin("parts", total, total - left)
@@ -104,9 +104,7 @@ def _list() -> None:
         rows.append((name, experiment.published.paper, *times, needs, experiment.shows))
     columns = ("experiment", "paper", *BUDGETS, "data but at quick", "what it shows")
     print_table(columns, rows, right=tuple(BUDGETS))
-    typer.echo(
-        "Times on one processor, each experiment by itself; those of quick were measured, the others are estimates."
-    )
+    typer.echo("Times on one CPU, each experiment by itself; those of quick were measured, the others are estimates.")
 
 
 def _time(minutes: float | None) -> str:

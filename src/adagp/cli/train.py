@@ -54,7 +54,7 @@ def train(
     if trust and resume is None:
         raise OptionError("--trust is for --resume: it says that the code which a run folder names may run.")
     if resume is not None and (out is not None or force):
-        raise OptionError("--resume goes on in the run's own folder; it takes neither --out nor --force.")
+        raise OptionError("--resume continues in the run's own folder; it takes neither --out nor --force.")
     loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
     require_loggers(loggers)
     place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
@@ -79,7 +79,7 @@ def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force
 
 
 def restarted(folder: Path) -> bool:
-    """Tell whether torchrun has begun this run anew after a process died: then it goes on from its checkpoint."""
+    """Tell whether torchrun has begun this run again after a process died: then it continues from its checkpoint."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and RunFolder(folder).begun
 
 
@@ -106,7 +106,7 @@ def _resume(path: Path, given: dict[str, Any], place: dict[str, Any], trust: boo
 
 
 def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
-    """Refuse to go on with a run under other options than it was begun with."""
+    """Refuse to continue with a run under other options than it was begun with."""
     before = saved.as_dict()
     changed = [
         f"{name} (was {before.get(name)}, now {value})" for name, value in given.items() if before.get(name) != value

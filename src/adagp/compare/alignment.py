@@ -186,7 +186,7 @@ def compare(gradient: Tensor | None, truth: Tensor, other: Tensor, large: Tensor
 def choose_points(session: Session, count: int) -> list[int]:
     """Return `count` batches (fewer, if there are not so many) evenly spread over the GP batches of the run, or over all.
 
-    A schedule that adapts tells no GP batches beforehand: the points are spread over all batches, and each is measured at
+    A schedule that adapts tells no GP batches in advance: the points are spread over all batches, and each is measured at
     the next GP batch.
     """
     trainer, config = session.trainer, session.config

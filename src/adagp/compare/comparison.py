@@ -154,7 +154,7 @@ class ComparisonFolder:
         if changed:
             raise RunError(
                 f"'{self.path}' holds a comparison with other options ({', '.join(changed)} differ). "
-                "Repeat it with the same ones to go on, or give another --out."
+                "Repeat it with the same ones to continue, or give another --out."
             )
 
     def runs(self, comparison: Comparison, batches: Mapping[str, int]) -> Iterator[ComparedRun]:

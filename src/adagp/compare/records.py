@@ -1,4 +1,4 @@
-"""From finished runs to the figures of a comparison: one flat record a run, one a method and regime, one a site."""
+"""From finished runs to the figures of a comparison: one flat record per run, one per method and regime, one per site."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

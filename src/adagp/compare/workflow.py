@@ -1,4 +1,4 @@
-"""A comparison from the first check to the report. Stopped anywhere and begun again, it goes on where it was."""
+"""A comparison from the first check to the report. Stopped anywhere and begun again, it continues where it was."""
 
 import json
 from collections.abc import Sequence

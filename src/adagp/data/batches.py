@@ -38,7 +38,7 @@ class Batches(Protocol):
 class ImageBatches:
     """The images of one part of a set in batches of float32 tensors (N, C, H, W) with int64 labels (N,).
 
-    `images` are uint8 (N, H, W, C); `mean` and `std` are the training set's, a number a channel
+    `images` are uint8 (N, H, W, C); `mean` and `std` are the training set's, a number per channel
     (`channel_statistics`). `augment` shifts images by up to an eighth of their height (4 pixels of 32) and
     mirrors every second one. With `drop_last`, the choice for training, every batch has the same size and the
     surplus of an epoch is left out, other images each time if shuffled. `part` names the set in errors.

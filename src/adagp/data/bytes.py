@@ -30,7 +30,7 @@ def read_bytes(path: Path) -> tuple[Tensor, Tensor]:
 class ByteBatches:
     """Sequences of `length` bytes in batches: inputs and targets are int64 `(N, length)`, and a target is the next byte.
 
-    With `shuffle`, the choice for training, each epoch cuts the text anew, from a random place among its first `length`
+    With `shuffle`, the choice for training, each epoch cuts the text again, from a random place among its first `length`
     bytes on, and visits the pieces in random order; all batches have one size, and a surplus is left out. Without it, the
     pieces come in their order from the first byte on. A rest of the text that is shorter than a piece is left out.
     """

@@ -83,7 +83,7 @@ def _checked_labels(part: str, arrays: dict[str, NDArray[Any]], where: str) -> L
     if labels.dtype.kind not in "iu":
         raise DataError(f"{where}: y_{part} has dtype {labels.dtype}; labels must be whole numbers (an integer dtype).")
     if labels.ndim != 1:
-        raise DataError(f"{where}: y_{part} has shape {labels.shape}; labels must be (N,), one number an image.")
+        raise DataError(f"{where}: y_{part} has shape {labels.shape}; labels must be (N,), one number per image.")
     if len(labels) != len(images):
         raise DataError(f"{where}: x_{part} has {len(images)} images but y_{part} has {len(labels)} labels.")
     return labels.astype(np.int64)

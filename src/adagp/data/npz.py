@@ -88,6 +88,6 @@ def _names(names: NDArray[Any], path: Path) -> tuple[str, ...]:
     if names.ndim != 1 or names.dtype.kind not in "US" or not len(names):
         raise DataError(
             f"{path}: {NAMES_KEY} has shape {names.shape} and dtype {names.dtype}; "
-            "it must be a list of strings, one a class."
+            "it must be a list of strings, one per class."
         )
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())

@@ -126,7 +126,7 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
 def random_box(width: int, height: int, generator: torch.Generator) -> tuple[float, float, float, float]:
     """Return a random part (left, top, right, bottom): 8% to 100% of the area, aspect 3:4 to 4:3.
 
-    Parts that do not fit are drawn anew, ten times at most; then the largest centred square is taken.
+    Parts that do not fit are drawn again, ten times at most; then the largest centred square is taken.
     """
     for _ in range(_TRIES):
         area, aspect, across, down = torch.rand(4, generator=generator).tolist()

@@ -1,7 +1,7 @@
 """A vocabulary of word pieces: byte-pair encoding, learned from the training text. No torch here.
 
 It works on bytes, so every text can be written with it and read back unchanged: there is no unknown word. Learning takes
-seconds and depends on nothing but the text and the size, so a vocabulary is learned anew in each run and written nowhere.
+seconds and depends on nothing but the text and the size, so a vocabulary is learned again in each run and written nowhere.
 """
 
 import importlib.util

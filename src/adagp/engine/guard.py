@@ -74,7 +74,7 @@ class Refusals:
         return sum(self._refused), sum(self._given)
 
     def read(self) -> dict[str, float]:
-        """Return the share of refused gradients of each site that had any since the last call, and start anew."""
+        """Return the share of refused gradients of each site that had any since the last call, and start again."""
         shares = {
             name: refused / given
             for name, refused, given in zip(self._names, self._refused, self._given, strict=True)

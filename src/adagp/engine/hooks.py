@@ -126,7 +126,7 @@ class ModelHooks:
         return replaced(output, new)
 
     def _tapped(self, call: ModelCall, place: int, tensor: Tensor) -> Tensor:
-        """Return the tensor to go on with in place of an output, at which the error of `call` will be known."""
+        """Return the tensor to continue with in place of an output, at which the error of `call` will be known."""
         taps = self._listeners.taps
         if taps is None:
             # A tensor of its own: hooks on it run before those of a last layer whose output this is; and no view, of which a

@@ -70,7 +70,7 @@ class QualityMeter:
             self._previous = {site.index: truth.detach().clone() for site, truth in zip(sites, truths, strict=True)}
 
     def read(self) -> dict[str, dict[str, float | None]]:
-        """Return the mean figures of each site since the last call, None where nothing was sampled, and start anew.
+        """Return the mean figures of each site since the last call, None where nothing was sampled, and start again.
 
         With several learners a site is listed once for each, as `site (learner)`.
         """

@@ -100,7 +100,7 @@ def _energy(axes: "Axes", simulation: Simulation) -> None:
 
 
 def _roofline(axes: "Axes", simulation: Simulation) -> None:
-    """Each layer's forward pass: multiply-accumulates a cycle against those for each off-chip byte."""
+    """Each layer's forward pass: multiply-accumulates per cycle against those for each off-chip byte."""
     accelerator = simulation.accelerator
     costs = [accelerator.with_stalls(stage.forward) for stage in simulation.stages]
     reached = [cost.macs / cost.cycles for cost in costs]

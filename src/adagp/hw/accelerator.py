@@ -28,7 +28,7 @@ WIDEST = 64
 class Accelerator:
     """All assumptions about the hardware. The defaults are those of `docs/hardware.md`.
 
-    `bandwidth` is off-chip, in bytes a second, infinite if memory is never to stall the array. `buffer_port` is how many bits
+    `bandwidth` is off-chip, in bytes per second, infinite if memory is never to stall the array. `buffer_port` is how many bits
     enter or leave the global buffer in a cycle, infinite if it has as many banks as the array can use.
     `accumulator_kilobytes` hold partial sums beside the array; with 0 they are in the global buffer. `word_bits` holds for
     weights, activations and gradients that have no width of their own; partial sums are at least 32 bits wide by default.
@@ -64,7 +64,7 @@ class Accelerator:
         DATAFLOWS[self.dataflow]
         for name, value, unit in (
             ("clock", self.clock_hz / 1e6, "megahertz"),
-            ("bandwidth", self.bandwidth / 1e9, "gigabytes a second"),
+            ("bandwidth", self.bandwidth / 1e9, "gigabytes per second"),
             ("buffer", self.buffer_kilobytes, "kilobytes"),
             ("buffer port", self.buffer_port, "bits"),
         ):

@@ -11,7 +11,7 @@ LONGEST_SIDE = 65_536
 
 @dataclass(frozen=True)
 class Array:
-    """A grid of processing elements, each with one multiply-accumulate a cycle."""
+    """A grid of processing elements, each with one multiply-accumulate per cycle."""
 
     rows: int
     columns: int

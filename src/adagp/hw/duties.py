@@ -76,7 +76,7 @@ def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, teaches: Accelerat
     backward = _chain(stage, above_stop) + gradient
     update = _update(stage, work, accelerator)
     if backward == NOTHING:
-        forward += update  # the weights are there, so they are updated as the forward pass goes on
+        forward += update  # the weights are there, so they are updated as the forward pass proceeds
     else:
         backward += update if gradient == NOTHING else update + stage.read_back
     learns = teaches is not None and source == BACKPROP

@@ -7,7 +7,7 @@ from math import inf
 @dataclass(frozen=True)
 class Memory:
     """What limits a tiling: bits of the global buffer and of accumulators beside it (0: sums are in the buffer), and
-    off-chip bits a cycle.
+    off-chip bits per cycle.
     """
 
     buffer_bits: float

@@ -64,7 +64,7 @@ PRESETS.add(
             "word_bits": 8,
             "bandwidth": 16e9,
         },
-        "Genc et al., DAC 2021: the default 16x16 array of 8-bit words, 256 KiB scratchpad, 1 GHz; a bus of 16 bytes a cycle",
+        "Genc et al., DAC 2021: the default 16x16 array of 8-bit words, 256 KiB scratchpad, 1 GHz; a bus of 16 bytes per cycle",
     ),
 )
 PRESETS.add(

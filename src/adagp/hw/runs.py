@@ -20,7 +20,7 @@ PlanKey = tuple[str, bool, frozenset[str], tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True)
 class Run:
-    """`batch` samples a batch, and how many batches there are under each plan.
+    """`batch` samples per batch, and how many batches there are under each plan.
 
     `predictor_learns` says whether backprop batches also train a predictor, that of the source `learner` or, if None, the
     shared one.

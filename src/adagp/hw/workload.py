@@ -76,7 +76,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer that maps `rows` vectors a sample (1 in a classifier, the tokens in a Transformer).
+    """A linear layer that maps `rows` vectors per sample (1 in a classifier, the tokens in a Transformer).
 
     `groups` of them, of these sizes and with weights of their own, lie side by side, as in a mixture of experts.
     `shared_weights` are those of all weights that an earlier layer of the workload uses, too.
@@ -119,7 +119,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Attention:
-    """`count` products a sample of two activations, (rows x depth) (depth x columns): attention scores and their use."""
+    """`count` products per sample of two activations, (rows x depth) (depth x columns): attention scores and their use."""
 
     kind: ClassVar[str] = "attention"
     name: str
@@ -156,7 +156,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """Everything that is no product (normalisation, activation, pooling, sums): traffic only, in words a sample."""
+    """Everything that is no product (normalisation, activation, pooling, sums): traffic only, in words per sample."""
 
     kind: ClassVar[str] = "elementwise"
     name: str

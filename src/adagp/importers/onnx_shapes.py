@@ -1,7 +1,7 @@
 """The shapes of every value of an ONNX model.
 
 ONNX's own inference stops where a shape is computed by nodes of the graph. Those that compute with numbers alone (shapes and
-indices) are therefore evaluated, with ONNX's reference implementation, and the inference goes on from there.
+indices) are therefore evaluated, with ONNX's reference implementation, and the inference continues from there.
 """
 
 from math import prod

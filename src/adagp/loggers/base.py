@@ -20,7 +20,7 @@ class Logger(ABC):
         self.write(step, values)
 
     def on_end(self) -> None:
-        """Finish: the run has ended or goes on in another process."""
+        """Finish: the run has ended or continues in another process."""
         return
 
     @abstractmethod

@@ -10,7 +10,7 @@ from adagp.loggers.base import Logger
 
 
 class MlflowRun(Logger):
-    """Writes metrics into a file store in the folder `mlflow`, as one run, which a resumed run goes on with.
+    """Writes metrics into a file store in the folder `mlflow`, as one run, which a resumed run continues with.
 
     What was written cannot be taken back, so steps that are there already are left out: a resumed run repeats them exactly.
     """

@@ -9,7 +9,7 @@ from adagp.references import faults_as
 
 
 def check_scores(model: nn.Module, name: str, classes: int, image: tuple[int, ...]) -> None:
-    """Refuse a model that does not turn one image into one score a class; its modes are left as they were."""
+    """Refuse a model that does not turn one image into one score per class; its modes are left as they were."""
     device = next((tensor.device for tensor in model.parameters()), torch.get_default_device())
     size = "x".join(str(length) for length in image)
     told = faults_as(ModelError, f"'{name}' cannot take images of {size}")

@@ -47,7 +47,7 @@ def beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: f
         scores, state = model.advance(pieces[:, :, -1].flatten(), state)
         added = _without_marks(scores).log_softmax(1).view(sentences, beam, -1)
         added[ended] = -torch.inf
-        added[..., PAD].masked_fill_(ended, 0.0)  # a hypothesis that has ended goes on unchanged
+        added[..., PAD].masked_fill_(ended, 0.0)  # a hypothesis that has ended continues unchanged
         totals = total[..., None] + added
         lengths = (length + ~ended)[..., None].expand_as(totals)
         ranks = (totals / lengths**length_penalty).flatten(1)

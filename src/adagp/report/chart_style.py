@@ -1,6 +1,6 @@
 """How the page's charts look: colours, the settings that all share, and the wrapping of a chart for the page.
 
-Text and lines are drawn in `currentColor`, so that charts follow the page from light to dark without being drawn anew.
+Text and lines are drawn in `currentColor`, so that charts follow the page from light to dark without being drawn again.
 """
 
 from collections.abc import Mapping, Sequence

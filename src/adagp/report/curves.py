@@ -163,7 +163,7 @@ def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
 
 
 def pareto(chapter: Chapter) -> list[Chart]:
-    """Return the final values against training seconds: one point a group with its intervals, and who is not beaten."""
+    """Return the final values against training seconds: one point per group with its intervals, and who is not beaten."""
     metric = chapter.metric
     rows = [row for group in chapter.groups if (row := _outcome(group, metric))]
     rough, fine = formats(metric)

@@ -103,7 +103,7 @@ def conclude_tradeoff(name: str, budget: str, place: Place) -> Conclusion:
     losses = {method: full.mean(place, BEST) - one.mean(place, BEST) for method, one in runs.items()}
     gains = {method: 100 * (full.seconds(place) / one.seconds(place) - 1) for method, one in runs.items()}
     terms = network.terms(budget)
-    machine = Terms(unlike=f"{terms.unlike or terms.reduced}; a processor that other runs share, not a Titan Xp")
+    machine = Terms(unlike=f"{terms.unlike or terms.reduced}; a CPU that other runs share, not a Titan Xp")
     verdicts: list[Verdict] = []
     for method in runs:
         if method in section.content["speedup"]:

@@ -43,7 +43,7 @@ def time_kernels(part: Part, place: Place) -> dict[str, Any]:
         "approximated": lambda: topk_gradient(site, inputs, gradient, 1),
     }
     seconds: dict[str, list[float]] = {name: [] for name in kernels}
-    # The processor's own time does not count what else it does; on other devices only the wall clock knows.
+    # The CPU's own time does not count what else it does; on other devices only the wall clock knows.
     clock = time.process_time if place.device == "cpu" else time.perf_counter
     for turn in range(part.options["rounds"] + 1):
         for name, kernel in kernels.items():
@@ -69,7 +69,7 @@ def _cases(budget: str) -> list[tuple[dict[str, Any], Part]]:
 def conclude(budget: str, place: Place) -> Conclusion:
     """Compare the speed-up of every case, and whether it is three in most."""
     section = published(TABLE_1)
-    unlike = Terms(unlike=f"one thread of a processor, batch {SAMPLES[budget]}, not a Titan Xp")
+    unlike = Terms(unlike=f"one thread of a CPU, batch {SAMPLES[budget]}, not a Titan Xp")
     rows, verdicts = [], []
     for case, part in _cases(budget):
         seconds = place.result(part)

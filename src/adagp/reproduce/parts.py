@@ -78,7 +78,9 @@ class Place:
         try:
             result: dict[str, Any] = json.loads(path.read_text("utf-8"))["result"]
         except (OSError, ValueError, KeyError) as error:
-            raise RunError(f"cannot read the finished part '{path}': {error}. Delete the file to do it anew.") from None
+            raise RunError(
+                f"cannot read the finished part '{path}': {error}. Delete the file to do it again."
+            ) from None
         return result
 
 

@@ -98,7 +98,7 @@ def conclude_accuracy(budget: str, place: Place) -> Conclusion:
 def conclude_seconds(budget: str, place: Place) -> Conclusion:
     """Compare the speed-ups of Table II: seconds in batches of backprop over those of re-mapping."""
     section, pairs = published(TABLE_2), _pairs(budget)
-    machine = "a processor that other runs share, not the paper's GPU"
+    machine = "a CPU that other runs share, not the paper's GPU"
     base = TERMS[budget]
     terms = Terms(unlike=base.unlike and f"{base.unlike}; {machine}", reduced=f"{base.reduced}; {machine}")
     speedups = {model: pair["bp"].seconds(place) / pair["remap"].seconds(place) for model, pair in pairs.items()}

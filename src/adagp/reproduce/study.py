@@ -70,7 +70,7 @@ class Study:
         if failures:
             raise RunError(
                 f"{len(failures)} of {len(parts)} parts failed; {failures[0].name}: {failures[0].reason} "
-                "Finished parts are kept: the same command goes on from there."
+                "Finished parts are kept: the same command continues from there."
             )
 
     def conclude(self, experiments: Sequence[Experiment]) -> list[Experiment]:

@@ -30,7 +30,7 @@ KEPT = (
 
 
 def train_run(part: Part, place: Place) -> dict[str, Any] | None:
-    """Train one run into a run folder, or go on with it where it was left."""
+    """Train one run into a run folder, or continue with it where it was left."""
     folder = RunFolder(place.run_folder(part))
     summary = folder.read_json(SUMMARY) if (folder.path / SUMMARY).is_file() else _train(part, place, folder)
     if summary is None:
@@ -49,7 +49,7 @@ def _train(part: Part, place: Place, folder: RunFolder) -> dict[str, Any] | None
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs of one configuration, one a seed."""
+    """Runs of one configuration, one per seed."""
 
     parts: tuple[Part, ...]
 

@@ -18,7 +18,7 @@ README = """# A chip of design {design}
 1. Hold `rst` for a cycle.
 2. Write the program of each core: instruction by instruction, 32 bits at a time (`program_write`, `program_slice`,
    `program_address`, `program_in`; `host_core` chooses the core).
-3. Write values into the banks: `host_write` with `host_memory`, `host_lane`, `host_address` and `host_in`, one a cycle.
+3. Write values into the banks: `host_write` with `host_memory`, `host_lane`, `host_address` and `host_in`, one per cycle.
 4. Raise `start` for a cycle and wait for `halted`.
 5. Read words: `host_read` with the same address lines; the word is in `host_out` in the next cycle.
 

@@ -14,7 +14,7 @@ TAPS = KERNEL**2
 
 @dataclass(frozen=True)
 class SmallNetwork:
-    """Layer widths, input first; samples a batch; the predictor's shape; steps of the weights and of the predictor's.
+    """Layer widths, input first; samples per batch; the predictor's shape; steps of the weights and of the predictor's.
 
     The loss is half the squared error, summed over the batch. Layers and predictor have no biases.
     """

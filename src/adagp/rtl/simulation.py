@@ -102,12 +102,12 @@ class VerilatedChip(SimulatedChip):
         )
 
     def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
-        """Write values, one a cycle."""
+        """Write values, one per cycle."""
         data = np.ascontiguousarray(words, np.int64)
         self._library.bench_write(self._bench, core, int(memory), lane, address, len(data), _pointer(data))
 
     def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
-        """Return words, one a cycle."""
+        """Return words, one per cycle."""
         data = np.zeros(count, np.int64)
         self._library.bench_read(self._bench, core, int(memory), lane, address, count, _pointer(data))
         return data
@@ -205,7 +205,7 @@ class InterpretedChip(SimulatedChip):
         context.set(self.chip.host_lane, lane)
 
     def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
-        """Write values, one a cycle."""
+        """Write values, one per cycle."""
 
         async def job(context: Any) -> None:
             self._point(context, core, memory, lane)
@@ -219,7 +219,7 @@ class InterpretedChip(SimulatedChip):
         self._do(job)
 
     def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
-        """Return words, one a cycle."""
+        """Return words, one per cycle."""
         found: list[int] = []
 
         async def job(context: Any) -> None:

@@ -20,7 +20,7 @@ _RUN_YOSYS = (
 
 
 def need_amaranth() -> None:
-    """Refuse to go on without Amaranth, in which the hardware is written."""
+    """Refuse to continue without Amaranth, in which the hardware is written."""
     if find_spec("amaranth") is None:
         raise ToolError(f"the hardware is written in Amaranth, which is not installed. {INSTALL}")
 

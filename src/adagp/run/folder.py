@@ -2,8 +2,8 @@
 
 config.json       the options; `command` repeats the run
 versions.json     what it ran on
-metrics.jsonl     a JSON object an epoch; metrics.csv the same without the sites, sites.csv a row for each site and epoch
-checkpoint.pt     all that is needed to continue exactly; replaced as the run goes on
+metrics.jsonl     a JSON object per epoch; metrics.csv the same without the sites, sites.csv a row for each site and epoch
+checkpoint.pt     all that is needed to continue exactly; replaced during the run
 model.pt          the trained weights alone: a plain state_dict
 summary.json      the result, written last
 scalars.csv       figures during the run, and the folders tensorboard/, wandb/ and mlflow/, for the loggers that are wanted
@@ -147,8 +147,8 @@ class RunFolder:
             raise RunError(f"'{self.path}' holds files that are not a run ({held[0]}, ...); give another --out.")
         if held and not force:
             raise RunError(
-                f"'{self.path}' holds a run already. Give another --out, --resume {self.path} to go on with it, "
-                "or --force to delete it and start anew."
+                f"'{self.path}' holds a run already. Give another --out, --resume {self.path} to continue it, "
+                "or --force to delete it and start again."
             )
 
     def begin(self) -> None:

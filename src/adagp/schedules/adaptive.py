@@ -180,7 +180,7 @@ class Adaptive(Schedule):
         memory.length = self.shortest
         memory.left_predicted, memory.left_true = 0, self.longest * memory.pauses
         if not (memory.recent_loss is None or isfinite(memory.recent_loss)):
-            memory.recent_loss = memory.usual_loss = None  # begin anew
+            memory.recent_loss = memory.usual_loss = None  # begin again
         memory.log.append(
             f"epoch {report.step.epoch + 1}, batch {report.step.batch + 1}: {signature}; {why}. "
             f"Backprop for {memory.left_true} batches."

@@ -98,7 +98,7 @@ class Schedule(ABC):
         """Return a number of batches after which the plans of `epoch` repeat themselves; None if none is known."""
         return None
 
-    def observe(self, report: Report) -> None:  # noqa: B027  # most schedules are fixed beforehand
+    def observe(self, report: Report) -> None:  # noqa: B027  # most schedules are fixed in advance
         """Take note of a batch that is over."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Schedule(ABC):
     def rows(self, epochs: int, batches_per_epoch: int) -> list[Row]:
         """Return the schedule as runs of epochs with the same label, each with its counts of batches."""
         if self.adapts:
-            raise UsageError("an adaptive schedule decides during the run; its batches cannot be counted beforehand.")
+            raise UsageError("an adaptive schedule decides during the run; its batches cannot be counted in advance.")
         rows = []
         for label, run in groupby(range(epochs), key=self.label):
             members = list(run)

@@ -53,7 +53,7 @@ class Ladder(Schedule):
     """Rungs of `k:m` batches, each for some epochs, the last one to the end.
 
     The default is the paper's after its warm-up of 10 epochs: 4:1, 3:1 and 2:1 for four epochs each, then 1:1. The count
-    starts anew in each epoch, so an epoch always begins with Phase GP.
+    restarts in each epoch, so an epoch always begins with Phase GP.
     """
 
     rungs: tuple[Rung, ...] = PAPER_RUNGS

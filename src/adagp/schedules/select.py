@@ -95,7 +95,7 @@ def _kind(kind: str, every: Every, whole: str) -> Kind:
 
 
 def read_batches(text: str) -> Every | Ratio:
-    """Return the batch pattern that `text` describes; batches are counted in each epoch anew."""
+    """Return the batch pattern that `text` describes; batches are counted in each epoch again."""
     if text == "all":
         return Every(1, 1)
     if match := _EVERY_BATCH.fullmatch(text):

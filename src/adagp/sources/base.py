@@ -158,7 +158,7 @@ class Source(ABC):
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the norms of the gradients that it has just given.
 
-        A source that knows them beforehand saves reading the gradients once more.
+        A source that knows them in advance saves reading the gradients once more.
         """
         return gradient_norms(gradients)
 

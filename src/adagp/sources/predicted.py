@@ -118,7 +118,7 @@ class PredictedSource(LearnedSource):
     def _result(self, site: Site) -> Tensor:
         """Return memory for a prediction, the same from one GP batch to the next: fresh memory costs a third as much again.
 
-        Not so where freed memory is kept: it is what the last layers have just used, and still in the processor's caches.
+        Not so where freed memory is kept: it is what the last layers have just used, and still in the CPU's caches.
         """
         result = self._results.get(site)
         if result is None:

@@ -13,7 +13,7 @@ from adagp.sources.support.options import LearningOptions
 
 
 class RemappedSource(LearnedSource):
-    """Predicts one vector of `outputs` numbers a layer and repeats it over the layer's weight."""
+    """Predicts one vector of `outputs` numbers per layer and repeats it over the layer's weight."""
 
     def __init__(self, options: LearningOptions | None = None, outputs: int = 10_000, channels: int = 64) -> None:
         super().__init__(options or LearningOptions(plateau=True))

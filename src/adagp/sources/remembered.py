@@ -15,7 +15,7 @@ from adagp.sources.support.norms import RunningNorms
 class AverageSource(Source):
     """The mean of each site's last `last` true gradients, of those there are; 0 before the first.
 
-    With `decay` (0 to 1) it is their exponential average instead, which keeps one tensor a site in place of `last`: a plain
+    With `decay` (0 to 1) it is their exponential average instead, which keeps one tensor per site in place of `last`: a plain
     mean until `1 / (1 - decay)` gradients were seen, exponential forgetting after that.
     """
 

@@ -1,4 +1,4 @@
-"""Synthetic gradients after Jaderberg and others (2017): one small network a site predicts the gradient at its output."""
+"""Synthetic gradients after Jaderberg and others (2017): one small network per site predicts the gradient at its output."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -40,7 +40,7 @@ class Task(ABC):
         """Batches in each epoch."""
 
     def data_facts(self) -> dict[str, Any]:
-        """Return plain values that tell these data from others: a run goes on with the data that it was begun with only."""
+        """Return plain values that tell these data from others: a run continues with the data that it was begun with only."""
         return {"batches_per_epoch": self.batches_per_epoch}
 
     @abstractmethod

@@ -281,7 +281,7 @@ def test_inputs_of_another_size_are_refused() -> None:
     with pytest.raises(ModelError) as caught:
         trainer.step(torch.randn(12, 1, 9, 9), targets, F.cross_entropy)
     assert str(caught.value) == (
-        "the output of site '0' had 108 numbers a sample and now has 147: feedback needs inputs of one size."
+        "the output of site '0' had 108 numbers per sample and now has 147: feedback needs inputs of one size."
     )
 
 

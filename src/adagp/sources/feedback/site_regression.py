@@ -70,7 +70,7 @@ class SiteRegression:
     def _refuse_another_size(self, outputs: int) -> None:
         if outputs != self.regression.outputs:
             raise ModelError(
-                f"the output of site '{self.site.name}' had {self.regression.outputs} numbers a sample and now has "
+                f"the output of site '{self.site.name}' had {self.regression.outputs} numbers per sample and now has "
                 f"{outputs}: feedback needs inputs of one size."
             )
 

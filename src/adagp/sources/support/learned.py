@@ -20,7 +20,7 @@ from adagp.sources.support.options import LearningOptions
 class LearnedSource(TrainedSource):
     """A predictor network that maps summaries of sites' outputs to their weight gradients, and learns from the truth.
 
-    A summary is the site's output averaged over the batch, one sample a weight row, pooled to `grid` x `grid`. Several
+    A summary is the site's output averaged over the batch, one sample per weight row, pooled to `grid` x `grid`. Several
     forward calls in a batch (a layer used twice, micro-batches) are averaged, weighted by their number of samples.
     """
 
@@ -57,7 +57,7 @@ class LearnedSource(TrainedSource):
         """Add the pooled batch mean of `output` to the site's summary.
 
         A small one is pooled after the forward pass, together with those of the other sites: between two layers, whose data
-        have just gone through the processor's caches, everything that is small takes several times as long.
+        have just gone through the CPU's caches, everything that is small takes several times as long.
         """
         if site in self._waiting:
             self._pool_waiting()

@@ -12,7 +12,7 @@ from adagp.sources.support.options import LEARNING, LearningOptions
 
 
 class Learner:
-    """Trains `network` with Adam, one step a batch, and lowers the learning rate by epochs."""
+    """Trains `network` with Adam, one step per batch, and lowers the learning rate by epochs."""
 
     def __init__(self, network: nn.Module, options: LearningOptions) -> None:
         self.network = network
@@ -25,7 +25,7 @@ class Learner:
             self.scheduler = ReduceLROnPlateau(self.optimizer, factor=0.5, patience=3)
         else:
             self.scheduler = MultiStepLR(self.optimizer, list(options.milestones), gamma=options.gamma)
-        self.epoch_loss = torch.zeros(())  # on the model's device after the first batch: no transfer a batch
+        self.epoch_loss = torch.zeros(())  # on the model's device after the first batch: no transfer per batch
         self.epoch_batches = 0
         self.on_gradients: Callable[[list[Tensor]], None] = lambda tensors: None
         """Called with the network's gradients and, last, its loss, before the optimizer steps. A run that is spread over

@@ -54,7 +54,7 @@ def batched(site: Site, tensor: Tensor) -> Tensor:
 
 
 def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
-    """Return a convolution's input, padded beforehand where its padding is not simply zeros, and the geometry that is left."""
+    """Return a convolution's input, padded in advance where its padding is not simply zeros, and the geometry that is left."""
     padding = module.padding
     if module.padding_mode != "zeros" or isinstance(padding, str):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
-    """Call `receive` with the loss's gradient at `output` in the backward pass; return the tensor to go on with.
+    """Call `receive` with the loss's gradient at `output` in the backward pass; return the tensor to continue with.
 
     Where `output` needs no gradient, because nothing below it does, it is made to begin a graph of its own. That one is a
     copy: the layers above may change what they get in place, which is not allowed for the beginning of a graph.
