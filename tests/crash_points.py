@@ -1,4 +1,6 @@
-"""Kills a command of adagp before every single file operation, and sees what recovers: `python -m tests.crash_points SCENARIO`.
+"""Kills a command of adagp before its file operations, and sees what recovers: `python -m tests.crash_points SCENARIO [EVERY]`.
+
+Each operation is a point; with EVERY, every so many of them.
 
 The command is run once to warm up; each attempt is a fork of that process in a folder of its own. Jobs of `compare` and
 `reproduce` are done in the process itself, so that every operation of theirs is a point as well; that real processes of
@@ -119,14 +121,14 @@ def recover(scenario: str, folder: Path) -> tuple[str, int]:
     return "same", ended(folder, without)
 
 
-def examine(scenario: str, fresh: Callable[[], Path]) -> dict[str, Any]:
+def examine(scenario: str, fresh: Callable[[], Path], every: int) -> dict[str, Any]:
     """Return the results of whole commands, and of each point how it recovered and to which result."""
     whole = fresh()
     before = result(whole)
     assert ended(whole, SCENARIOS[scenario]) == 0, (whole / "output").read_text()
     expected = result(whole)
     points = []
-    for point in range(1, 1000):
+    for point in range(1, 1000, every):
         folder = fresh()
         code = ended(folder, SCENARIOS[scenario], point)
         if code == 0:
@@ -144,7 +146,7 @@ def examine(scenario: str, fresh: Callable[[], Path]) -> dict[str, Any]:
     return {"before": before, "expected": expected, "points": points}
 
 
-def start(scenario: str) -> dict[str, Any]:
+def start(scenario: str, every: int) -> dict[str, Any]:
     """Examine a scenario in folders of its own."""
     torch.set_num_threads(1)
     for module in (adagp.compare.workflow, adagp.reproduce.study):
@@ -167,8 +169,8 @@ def start(scenario: str) -> dict[str, Any]:
             folder = Path(tempfile.mkdtemp(dir=place))
             return shutil.copytree(old, folder, dirs_exist_ok=True)
 
-        return examine(scenario, fresh)
+        return examine(scenario, fresh, every)
 
 
 if __name__ == "__main__":
-    json.dump(start(sys.argv[1]), sys.stdout)
+    json.dump(start(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1), sys.stdout)
