@@ -180,11 +180,6 @@ class Batch:
                 self._differentiate_to_outputs(scaled)
         self._pass_errors()
 
-    def differentiated(self, loss: Tensor) -> None:
-        """Take note that somebody else has run the backward pass of `loss`."""
-        self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
-        self._pass_errors()
-
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
         """After the last `differentiate`: let sources learn from the true gradients, and put the others in place.
 
