@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,16 +129,6 @@ def start(nets: Path) -> Start:
     """Return a function that runs a training in some processes and returns how each of them ended."""
 
     def run(size: int, folder: str, parallel: str, **options: Any) -> list[int | None]:
-        """Forks of a process with threads now and then hang or abort, whatever they do: such a start is repeated, twice."""
-        for _ in range(2):
-            ended = once(size, folder, parallel, **options)
-            if "accident" in options or all(code is not None and code >= 0 for code in ended):
-                return ended
-            if not options.get("resume"):
-                shutil.rmtree(nets / folder, ignore_errors=True)
-        return once(size, folder, parallel, **options)
-
-    def once(size: int, folder: str, parallel: str, **options: Any) -> list[int | None]:
         plain = {name: options.pop(name) for name in ("resume", "stop_after", "accident") if name in options}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
