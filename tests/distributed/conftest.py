@@ -1,9 +1,11 @@
 """Runs in several processes, forked from this one: no interpreter has to start, so they take moments."""
 
+import gc
 import multiprocessing
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,21 @@ def work(job: Job) -> None:
     session.run(loop, Observer(), lambda: job.stop_after is not None and seen >= job.stop_after)
 
 
+@contextmanager
+def nothing_to_collect() -> Iterator[None]:
+    """Leave no garbage to processes that are forked meanwhile.
+
+    A store of an earlier test's process group joins its thread when it is collected. A fork has no such thread: it would abort
+    or hang, at whatever moment its collector happens to run.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 Start = Callable[..., list[int | None]]
 
 
@@ -137,8 +154,9 @@ def start(nets: Path) -> Start:
         settings = OPTIONS | {"parallel": parallel, "check_every": 3} | options
         jobs = [Job(rank, size, port, settings, nets / folder, **plain) for rank in range(size)]
         processes = [context.Process(target=work, args=(job,), daemon=True) for job in jobs]
-        for process in processes:
-            process.start()
+        with nothing_to_collect():
+            for process in processes:
+                process.start()
         for process in processes:
             process.join(60)
         ended = [process.exitcode for process in processes]
