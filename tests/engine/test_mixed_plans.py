@@ -7,12 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.engine.small_convnet import assert_equal_states, gp_only, small_batches, small_model, snapshot, trainer_for
-    small_batches,
-    small_model,
-    snapshot,
-    trainer_for,
-)
+from tests.engine.small_convnet import assert_equal_states, small_batches, small_model, snapshot, trainer_for
 from torch import Tensor, nn
 
 import adagp
