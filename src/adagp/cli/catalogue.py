@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from adagp.cli.options import option, switch
-from adagp.cli.workloads import parse_shape
+from adagp.workloads import parse_shape
 
 Json = Annotated[bool, switch("--json", "One JSON document on standard output.")]
 

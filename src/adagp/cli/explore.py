@@ -10,7 +10,6 @@ import typer
 
 from adagp.cli.options import option, switch
 from adagp.cli.simulate import EPOCHS, RunOptions
-from adagp.cli.workloads import find_origin, sample_shape
 from adagp.errors import OptionError
 from adagp.figures.style import check_picture_path
 from adagp.hw import Accelerator
@@ -21,6 +20,7 @@ from adagp.hw.presets import PRESETS, with_preset
 from adagp.jobs import usable_cores
 from adagp.methods import find_source
 from adagp.options import Option
+from adagp.workloads import find_origin, sample_shape
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import option, switch
-from adagp.cli.workloads import parse_shape
 from adagp.errors import OptionError
 from adagp.figures.gantt import check_drawable, plot_gantt, text_gantt
 from adagp.figures.style import check_picture_path
@@ -21,7 +20,7 @@ from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import Link, modelled_costs
 from adagp.plan import Phase
 from adagp.shown import shown
-from adagp.workloads import dataset_info, model_workload
+from adagp.workloads import dataset_info, model_workload, parse_shape
 
 _PIPELINE, _MODEL, _OUTPUT = "Pipeline", "Model on accelerators", "Output"
 MODELLED: dict[str, Any] = {

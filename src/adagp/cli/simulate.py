@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import given_options, option, switch
-from adagp.cli.workloads import FILES, Origin, find_origin, sample_shape
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_simulation
 from adagp.figures.style import check_picture_path
@@ -33,6 +32,7 @@ from adagp.hw.runs import refuse_adaptive
 from adagp.methods import find_source
 from adagp.run.folder import flat_csv, write_atomically
 from adagp.schedules import Schedule, parse_schedule
+from adagp.workloads import FILES, Origin, find_origin, sample_shape
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
 _A_WORD = "those of a word"

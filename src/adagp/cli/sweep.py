@@ -11,7 +11,6 @@ from typing import Annotated, TextIO
 
 from adagp.cli.options import option, switch
 from adagp.cli.simulate import BATCH, EPOCHS, RunOptions, parse_designs
-from adagp.cli.workloads import Origin
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_speedups
 from adagp.figures.style import check_picture_path
@@ -19,7 +18,7 @@ from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array, pars
 from adagp.hw import simulate as run_simulation
 from adagp.models import MODELS
 from adagp.shown import shown
-from adagp.workloads import PAPER_MODELS, dataset_info, model_workload
+from adagp.workloads import PAPER_MODELS, Origin, dataset_info, model_workload
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ the power and the area of `max`, in the shape that suits the model best.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from adagp.hw.duties import Duty
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import NOTHING, Cost
+from adagp.hw.stages import Duty
 from adagp.registry import Registry
 
 StepCosts = list[Cost]
