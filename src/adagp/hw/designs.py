@@ -109,3 +109,13 @@ DESIGNS.add("equal-power", replace(DESIGNS["baseline"], array_factor=1.10))
 DESIGNS.add("equal-area", replace(DESIGNS["baseline"], array_factor=1.11))
 
 PAPER_DESIGNS = ("baseline", "low", "efficient", "max")
+
+
+def parse_designs(text: str) -> tuple[str, ...]:
+    """Return the designs that `text` names, separated by commas; `all` are the paper's."""
+    if text == "all":
+        return PAPER_DESIGNS
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        DESIGNS[name]
+    return names
