@@ -100,8 +100,8 @@ class Tilings:
     """All tilings of a product, one after the other, with what depends on neither the array nor the size of its memories.
 
     `loops` are the cuts of rows, depth and columns. Of each tiling's six orders only the one with the least traffic is kept,
-    since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the bits of a tile of each matrix,
-    the result at the width of sums; `held_whole` those where only a result that leaves the chip unfinished has that width.
+    since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the bits of a tile of each
+    matrix, the result at the width of sums; `held_whole` those where only a result that leaves the chip unfinished has it.
     """
 
     loops: tuple[Cuts, Cuts, Cuts]
