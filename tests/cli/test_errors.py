@@ -56,6 +56,13 @@ Refuses = Callable[..., str]
         ),
         ("--method", "adapg", f"unknown method 'adapg'. Did you mean 'adagp'? Choose from: {listed(METHODS)}."),
         ("--optimizer", "xyz", "unknown optimizer 'xyz'. Choose from: adam, adamw, sgd."),
+        ("--keep", "0", "--keep is 0.0; it must be above 0 and at most 1."),
+        ("--keep", "1.01", "--keep is 1.01; it must be above 0 and at most 1."),
+        (
+            "--keep-rule",
+            "magnitude",
+            "--keep-rule is about sparse training; give --keep, the share of weights to keep.",
+        ),
     ],
 )
 def test_unknown_names(refuses: Refuses, option: str, value: str, message: str) -> None:
