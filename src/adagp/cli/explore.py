@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
-from adagp.cli.simulated_runs import Preset, RunOptions, SampleOptions
+from adagp.cli.simulated_runs import PresetName, RunOptions, SampleOptions
 from adagp.errors import OptionError
 from adagp.hw import Accelerator
 from adagp.hw.axes import AXES, parse_axes
@@ -42,11 +42,11 @@ AXIS_OPTIONS = tuple(
 
 def explore(
     *,
-    given: Mapping[str, Any],
     model: Annotated[str, typer.Argument(help="As for simulate: name, package.module:function, file or run folder.")],
     data: SampleOptions,
     plan: RunOptions,
-    preset: Preset = None,
+    preset: PresetName = None,
+    given: Mapping[str, Any],
     objective: Annotated[
         str, option(f"What is to be small: of {', '.join(OBJECTIVES)}.", panel=_SPACE)
     ] = "cycles,energy,area",

@@ -61,29 +61,33 @@ def _flat_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter
                 yield inspect.Parameter(
                     one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
                 )
-        elif parameter.name != "given":
+        else:
             yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -> Callable[..., None]:
-    """Return `command` as typer takes it: with `options` before its own parameters, and all values checked before it begins."""
+    """Return `command` as typer takes it: with `options` in the place of `given`, and all values checked before it begins."""
     more = {option.name: option for option in options}
     own = own_options(command)
-    parameters = [_parameter(option) for option in more.values()]
-    parameters += [_parameter(own[one.name]) if one.name in own else one for one in _flat_parameters(command)]
+    parameters: list[inspect.Parameter] = []
+    for one in _flat_parameters(command):
+        if one.name == "given":
+            parameters += map(_parameter, more.values())
+        else:
+            parameters.append(_parameter(own[one.name]) if one.name in own else one)
     parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
     taken = inspect.signature(command).parameters
-    groups = {name: one.annotation for name, one in taken.items() if is_dataclass(one.annotation)}
+    groups: dict[str, Any] = {name: one.annotation for name, one in taken.items() if is_dataclass(one.annotation)}
 
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:
         for declared in (*more.values(), *own.values()):
             declared.check(values[declared.name])
         others = {name: values.pop(name) for name in more}
+        if more:
+            values["given"] = {name: value for name, value in others.items() if _is_given(context, name)}
         for name, group in groups.items():
             values[name] = group(**{one.name: values.pop(one.name) for one in fields(group)})
-        if "given" in taken:
-            values["given"] = {name: value for name, value in others.items() if _is_given(context, name)}
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer looks at

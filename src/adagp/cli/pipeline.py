@@ -58,7 +58,6 @@ MODELLED = (
 
 def pipeline(
     *,
-    given: Mapping[str, Any],
     schedule: Annotated[
         str,
         option("gpipe, dapple, chimera, a pipeline of a plugin, or a file of actions (.txt).", panel=_PIPELINE),
@@ -67,6 +66,7 @@ def pipeline(
     micro_batches: Annotated[int, option("Micro-batches per batch.", panel=_PIPELINE, low=1)] = 4,
     phases: Annotated[str, option("Phase of each batch.", panel=_PIPELINE)] = "GP,BP",
     model: Annotated[str | None, option("Cost this model instead of constants.", panel=_MODEL, unset="none")] = None,
+    given: Mapping[str, Any],
     actions: Annotated[
         bool, switch("--actions", "Print the actions of each device, and no more.", panel=OUTPUT)
     ] = False,
@@ -99,7 +99,7 @@ def read_program(schedule: str, devices: int, micro_batches: int, phases: str) -
 
 
 @dataclass(frozen=True)
-class Setting:
+class PipelineCosts:
     """Costs with and without a predictor, and the unit they are in."""
 
     costs: Costs
@@ -108,13 +108,13 @@ class Setting:
     clock_hz: float | None = None
 
 
-def _constants(program: Program, given: Mapping[str, Any]) -> Setting:
+def _constants(program: Program, given: Mapping[str, Any]) -> PipelineCosts:
     _refuse(MODELLED, given, "belongs to a model on accelerators; give --model too")
     cost = partial(constant_costs, program.stages, devices=len(program.devices))
-    return Setting(cost(**given), cost(**{**given, "alpha": 0.0}), "steps")
+    return PipelineCosts(cost(**given), cost(**{**given, "alpha": 0.0}), "steps")
 
 
-def _model(program: Program, model: str, wanted: Mapping[str, Any]) -> Setting:
+def _model(program: Program, model: str, wanted: Mapping[str, Any]) -> PipelineCosts:
     _refuse(CONSTANTS, wanted, "is a constant; with --model, times come from the model")
     given = {option.name: option.default for option in MODELLED} | dict(wanted)
     samples, rest = divmod(given["batch"], program.micro_batches)
@@ -131,7 +131,7 @@ def _model(program: Program, model: str, wanted: Mapping[str, Any]) -> Setting:
         modelled_costs(workload, accelerator, program.stages, samples, design=design, link=link)
         for design in (given["design"], "baseline")
     )
-    return Setting(costs, plain, "cycles", accelerator.clock_hz)
+    return PipelineCosts(costs, plain, "cycles", accelerator.clock_hz)
 
 
 def _refuse(options: Sequence[Option], given: Mapping[str, Any], reason: str) -> None:
@@ -140,7 +140,7 @@ def _refuse(options: Sequence[Option], given: Mapping[str, Any], reason: str) ->
             raise OptionError(f"{one.flag} {reason}.")
 
 
-def pipeline_report(timeline: Timeline, setting: Setting) -> dict[str, Any]:
+def pipeline_report(timeline: Timeline, setting: PipelineCosts) -> dict[str, Any]:
     """Return the result as plain values with stable names.
 
     A step is the mean forward of a micro-batch on a stage, as in the paper; with constants, the unit itself.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
-from adagp.cli.simulated_runs import MODEL, RUN, BatchSize, Preset, RunOptions, SampleOptions
+from adagp.cli.simulated_runs import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
 from adagp.figures.accelerator import plot_simulation
 from adagp.files import check_output_file
 from adagp.hw import Accelerator, Simulation
@@ -24,7 +24,6 @@ from adagp.workloads import FILES
 
 def simulate(
     *,
-    given: Mapping[str, Any],
     model: Annotated[
         str | None,
         typer.Argument(
@@ -41,7 +40,8 @@ def simulate(
     ] = None,
     trust: Annotated[bool, switch("--trust", "Run the code that the folder of --from-run names.", panel=RUN)] = False,
     design: Annotated[str, option("all, or names separated by commas.", panel=PANEL)] = "all",
-    preset: Preset = None,
+    preset: PresetName = None,
+    given: Mapping[str, Any],
     per_layer: Annotated[bool, switch("--per-layer", "A row for each layer.", panel=OUTPUT)] = False,
     as_json: Json = False,
     layers_csv: Annotated[

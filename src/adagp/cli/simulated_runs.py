@@ -22,7 +22,7 @@ _THE_SETS = "the data set's"
 BatchSize = Annotated[int | None, option("Samples per batch.", panel=RUN, unset=f"{BATCH}", low=1)]
 Width = Annotated[float, option("Factor on the model's channels.", panel=MODEL, above=0, high=1000)]
 InputShape = Annotated[str | None, option("Input shape, for example 3x64x64.", "--input", panel=MODEL, unset=_THE_SETS)]
-Preset = Annotated[
+PresetName = Annotated[
     str | None,
     option(f"Known sizes for what is not given: {', '.join(PRESETS)}.", panel=PANEL, unset="none"),
 ]

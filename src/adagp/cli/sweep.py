@@ -68,7 +68,6 @@ ACCELERATOR_OPTIONS = setting_options("bandwidth", "predictor", "backward", "buf
 
 def sweep(
     *,
-    given: Mapping[str, Any],
     models: Annotated[str, option("Model names, separated by commas.", panel=_GRID)] = ",".join(PAPER_MODELS),
     datasets: Annotated[str, option("Data sets.", panel=_GRID)] = "cifar10,cifar100,imagenet",
     dataflows: Annotated[str, option("Dataflows.", panel=_GRID)] = "ws,os,is,rs",
@@ -76,6 +75,7 @@ def sweep(
     designs: Annotated[str, option("Designs, or all.", panel=_GRID)] = "all",
     batch: BatchSize = None,
     plan: RunOptions,
+    given: Mapping[str, Any],
     out: Annotated[
         Path | None, option("CSV file.", panel=OUTPUT, unset="standard output", also=check_output_file)
     ] = None,

@@ -44,7 +44,7 @@ def _setting(
     return Setting(option, field or name, read)
 
 
-def _scaled(factor: float) -> dict[str, Callable[[Any], Any]]:
+def _scaled(factor: float) -> dict[str, Any]:
     """Return how a number is read whose unit on the command line is `factor` times the accelerator's."""
     return {"read": lambda value: value * factor, "write": lambda value: value / factor}
 
