@@ -36,32 +36,37 @@ HELP = "Train deep networks with predicted gradients, and know what that is wort
 COMMANDS = (train, compare, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
 
 
-def make_app() -> typer.Typer:
-    """Return the program, with the options of all methods that are registered by now."""
+def make_app(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the program, with the options of all methods that are registered by now.
+
+    Where `words` begin with a command, it is the only one: the others would take as long to make as most commands take.
+    """
     app = typer.Typer(
         help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
     )
-    for command in COMMANDS:
+    named = [command for command in COMMANDS if [command.__name__] == list(words[:1])]
+    for command in named or COMMANDS:
         app.command(epilog=EPILOG)(with_options(command, declared_elsewhere(command)))
-    app.add_typer(rtl)
+    if not named:
+        app.add_typer(rtl)
     app.callback()(root)
     return app
 
 
 def declared_elsewhere(command: Callable[..., None]) -> Sequence[Option]:
     """Return the options of a command that its parameters do not declare: those of runs, of accelerators, of axes."""
-    known = [replace(one, help=help_text(one)) for one in known_options().values()]
-    options: dict[Callable[..., None], Sequence[Option]] = {
-        train: known,
-        compare: [
-            replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"
-        ],
+    others: dict[Callable[..., None], Sequence[Option]] = {
         simulate: setting_options(),
         sweep: ACCELERATOR_OPTIONS,
         explore: AXIS_OPTIONS,
         pipeline: (*CONSTANTS, *MODELLED),
     }
-    return options.get(command, ())
+    if command not in (train, compare):
+        return others.get(command, ())
+    known = [replace(one, help=help_text(one)) for one in known_options().values()]
+    if command is train:
+        return known
+    return [replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"]
 
 
 def root() -> None:
@@ -93,7 +98,7 @@ def _run(words: Sequence[str]) -> None:
     left = take_plugins(words)
     for name in named_methods(left):
         find_method(name)  # so that its own options are known
-    make_app()(left)
+    make_app(left)(left)
 
 
 def named_methods(words: Sequence[str]) -> list[str]:
