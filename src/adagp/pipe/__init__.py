@@ -1,9 +1,9 @@
 """Pipelines of devices: schedules as data and their timeline. No torch here but in `runtime` and its parts."""
 
-from adagp.pipe.actions import Action, Kind, Program, parse_action, parse_phases, parse_program
+from adagp.pipe.actions import Action, Program, parse_action, parse_phases, parse_program
 from adagp.pipe.costs import Costs, StageCosts, constant_costs
 from adagp.pipe.generate import PIPELINES, generate
-from adagp.pipe.order import Order, validate
+from adagp.pipe.order import validate
 from adagp.pipe.partition import partition
 from adagp.pipe.timeline import Timeline, simulate
 
@@ -11,8 +11,6 @@ __all__ = [
     "PIPELINES",
     "Action",
     "Costs",
-    "Kind",
-    "Order",
     "Program",
     "StageCosts",
     "Timeline",
