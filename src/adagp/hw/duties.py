@@ -51,8 +51,15 @@ def duties(
     if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
+    sources = {plan.source_of(stage.layer.name) for stage in stages if stage.is_site}
+    works = {name: source_work(name) for name in sources}
     teaches = None if not predictor_learns else _SHARED if learner is None else source_work(learner)
-    return [_duty(stage, plan, accelerator, teaches, index - stop) for index, stage in enumerate(stages)]
+    found = []
+    for index, stage in enumerate(stages):
+        source = plan.source_of(stage.layer.name) if stage.is_site else None
+        work = AcceleratorWork() if source is None else works[source]
+        found.append(_duty(stage, work, accelerator, teaches if source == BACKPROP else None, index - stop))
+    return found
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
@@ -68,9 +75,9 @@ def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     return next(true, len(stages))
 
 
-def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, teaches: AcceleratorWork | None, above_stop: int) -> Duty:
-    source = plan.source_of(stage.layer.name) if stage.is_site else None
-    work = AcceleratorWork() if source is None else source_work(source)
+def _duty(
+    stage: Stage, work: AcceleratorWork, accelerator: Accelerator, teaches: AcceleratorWork | None, above_stop: int
+) -> Duty:
     gradient = _weight_gradient(stage, work, accelerator)
     forward = stage.forward + stage.elementwise_forward
     backward = _chain(stage, above_stop) + gradient
@@ -79,8 +86,7 @@ def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, teaches: Accelerat
         forward += update  # the weights are there, so they are updated as the forward pass proceeds
     else:
         backward += update if gradient == NOTHING else update + stage.read_back
-    learns = teaches is not None and source == BACKPROP
-    predictor = teaches if learns and teaches is not None else work
+    learns, predictor = teaches is not None, teaches or work
     predicts = predictor.predictor or (predictor.synthetic and not learns)
     return Duty(
         stage,

@@ -61,6 +61,8 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
     waiting = Moved()
     error_words = error_width(workload)
     known: dict[ArrayLayer, Stage] = {}  # models repeat shapes
+    beside_buffer = replace(accelerator, buffer_kilobytes=1.0)
+    shapes = iter(workload.shapes)
     for layer in workload.layers:
         if isinstance(layer, Elementwise):
             waiting += moved_words(layer, accelerator.fusion)
@@ -68,9 +70,9 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
         if found:
             found[-1] = _with_elementwise(found[-1], waiting, accelerator)
             waiting = Moved()
-        shape = replace(layer, name="")
+        shape = next(shapes)
         if shape not in known:
-            known[shape] = _stage(layer, accelerator, batch, error_words)
+            known[shape] = _stage(shape, accelerator, batch, error_words, beside_buffer)
         found.append(replace(known[shape], layer=layer))
     if found:
         found[-1] = _with_elementwise(found[-1], waiting, accelerator)
@@ -95,7 +97,9 @@ def error_width(workload: Workload) -> int:
     return last[-1].samples if last else 0
 
 
-def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Stage:
+def _stage(
+    layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int, beside_buffer: Accelerator
+) -> Stage:
     product, attention = layer.product(batch), isinstance(layer, Attention)
     forward, input_gradient, weight_gradient = (
         tiled_cost(trained_with(product, operation, accelerator, attention), accelerator) for operation in Operation
@@ -113,7 +117,7 @@ def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words:
         update=NOTHING.moving(state, state + weights),
         read_back=NOTHING.moving(weights + own_weights * accelerator.width("gradients"), 0),
         top_one=_top_one(layer, accelerator, batch),
-        predictions=shared_predictor(layer, accelerator) if own_weights else None,
+        predictions=shared_predictor(layer, beside_buffer) if own_weights else None,
     )
 
 
