@@ -99,10 +99,10 @@ def _row_cuts(product: Product) -> Cuts:
 class Tilings:
     """All tilings of a product by the room that they take, with what depends on neither the array nor its memories' sizes.
 
-    `loops` are the cuts of rows, depth and columns, `places` which of them a tiling has. Of its six orders only the one with the
-    least traffic is kept, since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the
-    bits of a tile of each matrix, the result at the width of sums; `held_whole` those where only a result that leaves the chip
-    unfinished has it.
+    `loops` are the cuts of rows, depth and columns, `places` which of them a tiling has. Of its six orders only the one with
+    the least traffic is kept, since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the
+    bits of a tile of each matrix, the result at the width of sums; `held_whole` those where only a result that leaves the
+    chip unfinished has it.
     """
 
     loops: tuple[Cuts, Cuts, Cuts]
