@@ -46,8 +46,12 @@ class Predictions:
         """The same with its buffer accesses in the predictor's memory, if it has its words there."""
         if not self.own_memory:
             return self
-        costs = (self.forward, self.training, self.forward_own, self.training_own)
-        return Predictions(*map(_in_own_memory, costs))
+        return Predictions(
+            _in_own_memory(self.forward),
+            _in_own_memory(self.training),
+            _in_own_memory(self.forward_own),
+            _in_own_memory(self.training_own),
+        )
 
 
 def _in_own_memory(cost: Cost) -> Cost:
