@@ -21,6 +21,11 @@ class Rehearsal:
     bp_seconds: float
     gp_seconds: float
 
+    @property
+    def clean(self) -> bool:
+        """Whether every site is called, gets gradients and is moved, and nothing else is."""
+        return not (self.never_called or self.without_gradient or self.refused or self.moved_wrongly)
+
     def __str__(self) -> str:
         lines = [
             f"a GP batch moves {len(self.moved)} weights; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
