@@ -1,4 +1,4 @@
-"""Pipelines of devices: schedules as data and their timeline. No torch here but in `runtime` and its parts."""
+"""Pipelines of devices: schedules as data and their timeline. No torch here."""
 
 from adagp.pipe.actions import Action, Program, parse_action, parse_phases, parse_program
 from adagp.pipe.costs import Costs, StageCosts, constant_costs
