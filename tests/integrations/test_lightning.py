@@ -1,17 +1,14 @@
 """The callback against a loop of one's own, and against itself after a stop."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
 
 import adagp
 from adagp.errors import UsageError
-from adagp.integrations.lightning import PredictedGradientsCallback, pl
 from adagp.plan import Phase
 
 pytestmark = [
@@ -20,50 +17,11 @@ pytestmark = [
 ]
 
 
-class Module(pl.LightningModule):  # type: ignore[misc]  # it has no types here
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
-        self.grown: list[bool] = []
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-
-        loss = F.cross_entropy(self.net(batch[0]), batch[1])
-        self.grown.append(loss.requires_grad)
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=1e-2)
-
-
-def loader() -> DataLoader[Any]:
-    generator = torch.Generator().manual_seed(1)
-    samples = TensorDataset(torch.randn(48, 5, generator=generator), torch.randint(0, 3, (48,), generator=generator))
-    return DataLoader(samples, batch_size=4)
-
-
-def fit(module: Module, folder: Path, resume: str | None = None, epochs: int = 4, **options: Any) -> pl.Trainer:
-    given = {"model": "net", "epochs": 4, "batches_per_epoch": 6, "schedule": "1:1", "warmup": 1, **options}
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        accumulate_grad_batches=2,
-        gradient_clip_val=0.5,
-        callbacks=[PredictedGradientsCallback(**given)],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
-    trainer.fit(module, loader(), ckpt_path=resume)
-    return trainer
-
-
 @pytest.mark.parametrize("method", ["adagp", "feedback"])
 def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
     """With two micro-batches per step and clipping, bit by bit; and a GP batch of the predictor builds no graph."""
+    from tests.integrations.lightning_training import Module, fit, loader
+
     module, other = Module(), Module()
     fit(module, tmp_path, method=method)
     trainer = adagp.attach(
@@ -93,6 +51,8 @@ def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
+    from tests.integrations.lightning_training import Module, fit
+
     whole, first, second = Module(), Module(), Module()
     fit(whole, tmp_path)
     stopped = fit(first, tmp_path, epochs=2)
@@ -102,6 +62,10 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
 
 
 def test_manual_optimization_is_refused(tmp_path: Path) -> None:
+    from tests.integrations.lightning_training import Module, loader, pl
+
+    from adagp.integrations.lightning import PredictedGradientsCallback
+
     class Manual(Module):
         def __init__(self) -> None:
             super().__init__()
