@@ -194,6 +194,26 @@ def test_what_predictions_lacked_in_bp_batches_is_added_in_gp_batches() -> None:
         torch.testing.assert_close(found, guess + missing)
 
 
+def test_only_every_so_many_bp_batches_teach_and_each_stands_for_those_before_it() -> None:
+    model = small_model()
+    sources = {every: FeedbackSource(correction=0.3, every=every) for every in (1, 3)}
+    trainers = {every: attached(copy.deepcopy(model), source, warmup=8) for every, source in sources.items()}
+    for place, (inputs, targets) in enumerate(batches(8)):
+        trainers[3].step(inputs, targets, F.cross_entropy)
+        fit = sources[3]._fits[0].regression
+        if place in (0, 3, 6):  # the first, and every third after it
+            sources[1].decay, sources[1].correction = (0.95, 0.3) if place == 0 else (0.95**3, 1 - 0.7**3)
+            trainers[1].step(inputs, targets, F.cross_entropy)
+        assert torch.equal(fit.patterns, sources[1]._fits[0].regression.patterns)
+    for one, other in zip(sources[3]._lacks.values(), sources[1]._lacks.values(), strict=True):
+        torch.testing.assert_close(one, other)
+    again = FeedbackSource(every=3)
+    again.bind(trainers[3].survey.sites, trainers[3].norms)
+    again.load_state_dict(sources[3].state_dict())
+    assert (again._untaught, sources[3]._untaught) == (1, 1), "a resumed run keeps in step"
+    assert len({fit.regression.moments for fit in again._fits.values()}) == 1, "sites that saw the same share moments"
+
+
 def test_micro_batches_are_added_up_each_centred_on_itself() -> None:
     """As with the statistics of a batch norm, the mean error is that of a forward call."""
     model = small_model()
@@ -291,6 +311,7 @@ def test_inputs_of_another_size_are_refused() -> None:
         ({"features": 0}, "feedback uses 0 features of the error; it must use 1 or more."),
         ({"decay": 1.0}, "feedback's decay is 1.0; it must be 0 or more and below 1."),
         ({"ridge": 0.0}, "feedback's ridge is 0.0; it must be above 0."),
+        ({"every": 0}, "feedback learns in every 0th BP batch; it must be 1 or more."),
         ({"correction": 1.5}, "feedback's correction moves by 1.5; it must be 0 (none) to 1."),
     ],
 )
