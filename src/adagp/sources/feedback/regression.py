@@ -37,9 +37,13 @@ class FeatureRows:
         return torch.stack([differences, len(self) * (self.mean.T @ self.mean)])
 
     def mixture(self, moments: "Moments") -> tuple[Tensor, Tensor]:
-        """Return with which weights each row's prediction `(rows, K)`, and the part all have in common `(1, K)`, is mixed."""
+        """Return with which weights predictions are mixed: `(K + 1, rows)`, and `(1, K)` for what all have in common.
+
+        The last of the K + 1 is 1 for every row: it is that of the common part.
+        """
         if moments not in self._mixtures:
-            self._mixtures[moments] = moments.solve(self.differences, self.mean)
+            weights, common = moments.solve(self.differences, self.mean)
+            self._mixtures[moments] = torch.cat([weights.T, weights.new_ones(1, len(self))]), common
         return self._mixtures[moments]
 
 
@@ -130,14 +134,14 @@ class RunningRegression:
         self._rows, self._sums, self._new = [], [], None
 
     def mixture(self, rows: FeatureRows) -> tuple[Tensor, Tensor]:
-        """Return the weights `(rows, K)` of the patterns in each row's prediction, and what all rows have in common."""
+        """Return the weights `(K + 1, rows)` and the patterns `(K + 1, outputs)` of which each row's prediction is mixed."""
         weights, common = rows.mixture(self.moments)
-        return weights, common @ self.mean_patterns
+        return weights, torch.cat([self.patterns, common @ self.mean_patterns])
 
     def predict(self, rows: FeatureRows) -> Tensor:
         """Return the expected outputs of rows of features; 0 before the first commit."""
-        weights, common = self.mixture(rows)
-        return torch.addmm(common, weights, self.patterns)
+        weights, patterns = self.mixture(rows)
+        return weights.T @ patterns
 
     def state_dict(self) -> dict[str, Any]:
         """Return the moments."""

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Size, Tensor
 
 from adagp.errors import ModelError
@@ -39,15 +37,12 @@ class SiteRegression:
 
     def weight_gradient(self, inputs: Tensor, rows: FeatureRows, shape: Size) -> Tensor:
         """Return the weight gradient of a call with `inputs`, whose output had `shape`."""
-        self._refuse_another_size(as_rows(self.site, torch.empty(shape, device="meta"), False).shape[1])
-        patterns = self.regression.patterns
-        if len(rows) <= len(patterns):
-            return weight_gradient(self.site, inputs, self._maps(self.regression.predict(rows), shape))
-        mixture, common = self.regression.mixture(rows)
+        self._refuse_another_size(shape[-1] if self.site.rule.kind == "linear" else shape[1:].numel())
+        weights, patterns = self.regression.mixture(rows)
+        if len(rows) < len(weights):
+            return weight_gradient(self.site, inputs, self._maps(weights.T @ patterns, shape))
         last = lies_channels_last(inputs)
-        mixture = F.pad(mixture, (0, 1), value=1.0)
-        mixed = mixture.T @ as_rows(self.site, inputs.detach(), last).to(mixture.dtype)
-        patterns = torch.cat([patterns, common])
+        mixed = weights @ as_rows(self.site, inputs.detach(), last).to(weights.dtype)
         return weight_gradient(self.site, from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape))
 
     def state_dict(self) -> dict[str, Any]:
