@@ -12,6 +12,7 @@ from adagp.sources.base import BatchContext, ModelCall, RunFacts, missing_error
 from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
 from adagp.sources.feedback.regression import FeatureRows, Moments, modern
 from adagp.sources.feedback.site_regression import SiteRegression
+from adagp.sources.feedback.turns import Turns
 from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.taps import on_gradient
@@ -30,8 +31,8 @@ class FeedbackSource(LocalSource):
     A linear fit errs in the same direction batch after batch, which adds up as noise does not. So predictions are made in BP
     batches too, and a running mean of what they lacked there, moving by `correction` a batch, is added in GP batches.
 
-    With `every` above 1, only every so many BP batches teach it: the others are as cheap as without it. What is forgotten, and
-    by how much the correction moves, still goes by the number of BP batches.
+    It learns in one of `learn_every` BP batches, and corrects itself in one of `correct_every`: less of either is cheaper. What
+    is forgotten, and by how much the correction moves, still goes by the number of BP batches.
     """
 
     learns = True
@@ -43,7 +44,8 @@ class FeedbackSource(LocalSource):
         decay: float = 0.95,
         ridge: float = 1e-3,
         correction: float = 0.1,
-        every: int = 1,
+        learn_every: int = 1,
+        correct_every: int = 1,
         seed: int = 0,
     ) -> None:
         if features < 1:
@@ -54,10 +56,13 @@ class FeedbackSource(LocalSource):
             raise OptionError(f"feedback's ridge is {ridge}; it must be above 0.")
         if not 0 <= correction <= 1:
             raise OptionError(f"feedback's correction moves by {correction}; it must be 0 (none) to 1.")
-        if every < 1:
-            raise OptionError(f"feedback learns in every {every}th BP batch; it must be 1 or more.")
+        if learn_every < 1:
+            raise OptionError(f"feedback learns in one of {learn_every} BP batches; it must be one of 1 or more.")
+        if correct_every < 1:
+            raise OptionError(
+                f"feedback corrects itself in one of {correct_every} BP batches; it must be one of 1 or more."
+            )
         super().__init__("feedback")
-        self.every = every
         self.decay = decay
         self.ridge = ridge
         self.correction = correction
@@ -69,8 +74,8 @@ class FeedbackSource(LocalSource):
         self._features: dict[ModelCall, Tensor] = {}
         self._rows: dict[tuple[Any, ...], FeatureRows] = {}
         self._none: Moments | None = None
-        self._untaught = 0
-        self._due = True
+        self._learning = Turns(learn_every)
+        self._correcting = Turns(correct_every)
         self._blind: set[int] = set()
         self._taught: set[int] = set()
 
@@ -86,9 +91,8 @@ class FeedbackSource(LocalSource):
         self._device = sites[0].weight.device
 
     def begin(self, context: BatchContext) -> None:
-        """Keep what is known of the batch; find out whether it teaches."""
+        """Keep what is known of the batch."""
         self._context = context
-        self._due = not self._fits or self._untaught + 1 >= self.every
 
     def enter(self, call: ModelCall) -> None:
         """Keep the call: each has errors of its own."""
@@ -97,9 +101,9 @@ class FeedbackSource(LocalSource):
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
         served, call = site in self._context.replaced, self._call
-        if served or (self.correction and self._due) or self._context.measured:
+        if served or (self.correction and self._correcting.due) or self._context.measured:
             self._pending.setdefault(call, []).append((site, Kept(site, inputs), output.shape))
-        if served or not self._due:
+        if served or not self._learning.due:
             return None
         if not output.requires_grad:
             self._blind |= set() if torch.is_grad_enabled() else {site.index}
@@ -161,20 +165,18 @@ class FeedbackSource(LocalSource):
     @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Learn from the output gradients that came by in the backward pass, and from what the predictions lacked."""
-        self._untaught += 1
-        if not self._due:
+        learned, corrected = self._learning.take(), self._correcting.take()
+        if not learned and not corrected:
             return
-        decay, moved = self.decay**self._untaught, 1 - (1 - self.correction) ** self._untaught
-        self._untaught = 0
         for site, truth, guess in zip(sites, gradients, super().produce(sites), strict=True):
             refuse_recomputed(site, blind=site.index in self._blind, seen=site.index in self._taught)
             fit = self._fits.get(site.index)
             if fit is None:
                 continue
-            if self.correction and guess is not None:
+            if corrected and self.correction and guess is not None:
                 lack = self._lacks.setdefault(site.index, torch.zeros_like(guess))
-                lack.lerp_(truth.to(guess.dtype) - guess, moved)
-            fit.regression.commit(decay)
+                lack.lerp_(truth.to(guess.dtype) - guess, 1 - (1 - self.correction) ** corrected)
+            fit.regression.commit(self.decay**learned)
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""
@@ -193,7 +195,7 @@ class FeedbackSource(LocalSource):
             "fits": {index: fit.state_dict() for index, fit in self._fits.items()},
             "lacks": {index: lack.clone() for index, lack in self._lacks.items()},
             "outputs": list(self._errors.outputs),
-            "untaught": self._untaught,
+            "waiting": [self._learning.waiting, self._correcting.waiting],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -203,7 +205,7 @@ class FeedbackSource(LocalSource):
             index: SiteRegression.restored(self._sites[index], fit, self._shared(fit["second"], shared))
             for index, fit in ((index, modern(fit)) for index, fit in state["fits"].items())
         }
-        self._untaught = state.get("untaught", 0)
+        self._learning.waiting, self._correcting.waiting = state.get("waiting", (0, 0))
         self._errors.outputs = list(state.get("outputs", ()))  # older checkpoints have none: there was one output
         self._lacks = {
             index: lack.to(self._sites[index].weight.device, copy=True) for index, lack in state["lacks"].items()
