@@ -4,16 +4,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-fast lint format bench results clean
+.PHONY: demo test test-all test-fast lint format bench results clean
 
 demo: $(READY)
 	$(BIN)/adagp demo --out runs/demo --force
 
-test: lint
-	$(BIN)/pytest -n 2
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 lint test-all
+
+test-all: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: $(READY)
-	$(BIN)/pytest -n 2 -q -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .
