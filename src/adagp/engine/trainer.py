@@ -32,8 +32,10 @@ from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
 from adagp.engine.rehearsal import Rehearsal
 from adagp.errors import UsageError
+from adagp.numerics.interpose import Arithmetic, ArithmeticFacts
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules.base import Schedule
+from adagp.schedules.precision import Precision
 from adagp.sites import Survey
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
@@ -62,6 +64,8 @@ class Trainer:
         scaler: torch.amp.GradScaler | None = None,
         output: OutputSelector = None,
         processes: Processes | None = None,
+        precision: Precision | None = None,
+        facts: ArithmeticFacts | None = None,
     ) -> None:
         self.model = model
         self.optimizers = tuple(optimizers)
@@ -75,13 +79,18 @@ class Trainer:
         self.quality = QualityMeter(survey.sites, metrics_every, learners)
         for source in self.sources.values():
             source.bind(survey.sites, self.norms)
+        hooks = ModelHooks(model, survey.sites, output)
+        self.arithmetic: Arithmetic | None = None
+        if precision is not None and facts is not None:
+            self.arithmetic = Arithmetic(precision, facts, hooks.records)
+            hooks.beside = self.arithmetic.paused
         self.setup = TrainingSetup(
             model,
             survey,
             self.optimizers,
             scaler or torch.amp.GradScaler(enabled=False),
             self.sources,
-            ModelHooks(model, survey.sites, output),
+            hooks,
             guard,
             Refusals(survey.sites),
             Reach(),
@@ -90,6 +99,7 @@ class Trainer:
             processes or Processes(model, several=False),
             self.device,
             schedule.adapts,
+            self.arithmetic,
         )
         self._at = Step(0, 0)
         self._broken_off = False
@@ -185,6 +195,8 @@ class Trainer:
                 for source in self.sources.values():
                     source.begin(batch.context)
             self._exits.enter_context(self.setup.hooks.active(batch.listeners))
+            if self.arithmetic is not None:
+                self._exits.enter_context(self.arithmetic.batch(self.done))
             self._exits.enter_context(self.setup.processes.without_exchange(batch.needs_backward))
             self._exits.callback(batch.idle.release)
             batch.idle.hold()
@@ -305,6 +317,7 @@ class Trainer:
             "reach": self.setup.reach.state_dict(),
             "schedule": self.schedule.state_dict(),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
+            **({} if self.arithmetic is None else {"precisions": self.arithmetic.meter.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -322,3 +335,5 @@ class Trainer:
         self.schedule.load_state_dict(state["schedule"])
         for name, source in self.sources.items():
             source.load_state_dict(state["sources"][name])
+        if self.arithmetic is not None:
+            self.arithmetic.meter.load_state_dict(state.get("precisions", {}))

@@ -212,7 +212,7 @@ class Loop:
             "seconds": dict(self.meter.seconds),
             **self._refused(),
             **self._extra(),
-            "sites": self.trainer.quality.read(),
+            "sites": self._sites(),
         }
         self.rate.after_epoch(self.meter.mean_loss)
         self.meter = EpochMeter(self.task.average)
@@ -225,6 +225,14 @@ class Loop:
         refused, produced = self.trainer.refusals.total
         self.trainer.refusals.read()
         return {"refused": refused / produced} if refused else {}
+
+    def _sites(self) -> dict[str, dict[str, float | None]]:
+        """Return the figures of each site: the quality of its predictions, and in which precisions it was computed."""
+        found = self.trainer.quality.read()
+        if self.trainer.arithmetic is not None:
+            for site, figures in self.trainer.arithmetic.meter.read().items():
+                found[site] = found.get(site, {}) | figures
+        return found
 
     def _evaluate(self) -> dict[str, float]:
         return evaluated(self.task, self.trainer.model)

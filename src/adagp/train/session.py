@@ -23,6 +23,7 @@ from adagp.plugins import loaded_plugins
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.run.origin import CODE, admit_code
+from adagp.schedules.precision_text import parse_precision
 from adagp.sources.base import RunFacts
 from adagp.sources.build import build_source
 from adagp.sources.support.options import milestones
@@ -168,7 +169,8 @@ def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: 
         name: build_source(config.declaration, facts, config.method_options) for name in sorted(schedule.sources)
     }
     sample = None
-    if schedule.needs_order or any(source.needs_shapes for source in sources.values()):
+    precision = parse_precision(config.precision)
+    if schedule.needs_order or precision.by_layer or any(source.needs_shapes for source in sources.values()):
         inputs, _ = next(iter(task.batches(0)))
         sample = to_device(inputs, next(model.parameters()).device)
     return attach(
@@ -183,6 +185,8 @@ def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: 
         metrics_every=config.metrics_every,
         sample=sample,
         compile=config.compile,
+        precision=precision,
+        seed=config.seed,
         synchronize=False,  # runs in several processes exchange what they need themselves
     )
 
