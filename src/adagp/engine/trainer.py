@@ -217,6 +217,18 @@ class Trainer:
                 stack.enter_context(self._open.paused())
             yield
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Evaluate inside the context in the arithmetic of the last batch, where `precision` is not single precision.
+
+        Running statistics of normalisation layers follow what they see in training: a model that was trained in few bits
+        is a worse one in float.
+        """
+        with ExitStack() as stack:
+            if self.arithmetic is not None:
+                stack.enter_context(self.arithmetic.evaluation(max(0, self.done - 1)))
+            yield
+
     def rehearse(self, step: Callable[[], object]) -> Rehearsal:
         """Run `step`, which trains one batch in your own way, once as a BP and once as a GP batch; put everything back.
 

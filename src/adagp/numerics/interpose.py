@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from adagp.errors import ModelError
@@ -59,6 +59,19 @@ class Arithmetic:
                 calls, self._calls = self._calls, []
         for site, call in calls:
             self.meter.note(site, dict.fromkeys(TENSORS, FLOAT_BITS) if call is None else call.bits)
+
+    @contextmanager
+    def evaluation(self, number: int) -> Iterator[None]:
+        """Make all products of the sites inside the context as in the batch `number` of the run, and count nothing."""
+        before = self._batch, self._calls
+        self._batch, self._calls = number, []
+        self._mode.everywhere = True
+        try:
+            with self._mode:
+                yield
+        finally:
+            self._mode.everywhere = False
+            self._batch, self._calls = before
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -109,7 +122,10 @@ class Arithmetic:
 
 
 class _SiteMode(TorchFunctionMode):
-    """Gives the products of sites to `multiply`, unless it is `resting`. `repeating` says that a backward pass is under way."""
+    """Gives the products of sites to `multiply`, unless it is `resting`.
+
+    Those of training alone, or `everywhere`. `repeating` says that a backward pass is under way.
+    """
 
     def __init__(
         self,
@@ -123,6 +139,7 @@ class _SiteMode(TorchFunctionMode):
         self._is_training = is_training
         self.resting = False
         self.repeating = False
+        self.everywhere = False
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -132,25 +149,25 @@ class _SiteMode(TorchFunctionMode):
         if function is Tensor.backward:
             return self._backward(*args, **kwargs)
         product = None if self.resting else recognise(function, args, kwargs, self._sites)
-        if product is not None and self._is_training():
+        if product is not None and (self.everywhere or self._is_training()):
             result = self._multiply(self._sites[product.key], product)
             if result is not None:
                 return result
         return function(*args, **kwargs)
 
-    def _backward(self, tensor: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Run a backward pass with the mode on: activation checkpointing runs forwards again in it."""
+    def _backward(self, loss: Tensor, gradient: Tensor | None = None, *args: Any, **kwargs: Any) -> None:
+        """Run a backward pass with the mode on: activation checkpointing runs forwards again in it.
+
+        A mode is off while it handles a call. A backward pass that begins at an edge of the graph is no call to be handled.
+        """
+        if not loss.requires_grad:
+            loss.backward(gradient, *args, **kwargs)  # torch says what is wrong
+            return
+        edge = get_gradient_edge(loss)
+        given = torch.ones_like(loss) if gradient is None and loss.numel() == 1 else gradient
         self.repeating = True
         try:
             with self:
-                names = ("gradient", "retain_graph", "create_graph", "inputs")
-                given = dict(zip(names, args, strict=False)) | kwargs
-                torch.autograd.backward(
-                    tensor,
-                    given.get("gradient"),
-                    given.get("retain_graph"),
-                    given.get("create_graph", False),
-                    inputs=given.get("inputs"),
-                )
+                torch.autograd.backward(edge, given, *args, **kwargs)
         finally:
             self.repeating = False

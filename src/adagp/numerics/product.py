@@ -141,8 +141,8 @@ class ConvertedProduct(torch.autograd.Function):
         operation, convert = context.operation, context.convert
         of_inputs = of_weight = of_bias = None
         with torch._C.DisableTorchFunction():  # a mode that is active has nothing to see here
-            along_outputs = convert("gradients", gradient, 1, operation.groups)
             if context.needs_input_grad[0]:
+                along_outputs = convert("gradients", gradient, 1, operation.groups)
                 converted = convert("weights", weight, *operation.weight_outputs)
                 of_inputs = operation.input_gradient(along_outputs, inputs, converted)
             if context.needs_input_grad[1]:

@@ -45,6 +45,7 @@ class Blocks:
     """A tensor cut into groups along one axis, with their shared exponents: made once, converted to any mantissa width."""
 
     def __init__(self, tensor: Tensor, axis: int, group: int, exponent_bits: int, parts: int = 1) -> None:
+        tensor = tensor.detach()
         self._like = tensor
         self._axis, self._parts, self._group = axis, parts, group
         self._groups = self._grouped(tensor)
@@ -109,7 +110,7 @@ class Blocks:
     def _ungrouped(self, groups: Tensor) -> Tensor:
         """Undo `_grouped`, in the tensor's own shape, memory order and type."""
         lines = groups.reshape(-1, self._length + self._padding, groups.shape[2])[:, : self._length]
-        ordered = lines.reshape(self._shape).to(self._like.dtype)
+        ordered = lines.reshape(self._shape).contiguous().to(self._like.dtype)
         back = [0] * len(self._order)
         for place, dim in enumerate(self._order):
             back[dim] = place

@@ -235,7 +235,8 @@ class Loop:
         return found
 
     def _evaluate(self) -> dict[str, float]:
-        return evaluated(self.task, self.trainer.model)
+        with self.trainer.evaluation():
+            return evaluated(self.task, self.trainer.model)
 
     def _extra(self) -> dict[str, Any]:
         """Return further figures of an epoch, for loops that have some."""

@@ -27,7 +27,7 @@ from adagp.schedules.precision_text import parse_precision
 from adagp.sources.base import RunFacts
 from adagp.sources.build import build_source
 from adagp.sources.support.options import milestones
-from adagp.tasks.base import Task, check_evaluation
+from adagp.tasks.base import Task, check_evaluation, evaluated
 from adagp.tasks.build import build_task
 from adagp.train.checkpoint import save_weights
 from adagp.train.loop import Loop, Observer, to_device
@@ -113,7 +113,12 @@ class Session:
     def finish(self, loop: Loop) -> dict[str, Any]:
         """Write weights and summary of a run that has reached its end."""
         save_weights(loop.folder.weights, self.model)
-        summary = summarize(self.config, self.data_dir, loop) | self.task.final_metrics(self.model)
+        summary = summarize(self.config, self.data_dir, loop)
+        with self.trainer.evaluation():
+            summary |= self.task.final_metrics(self.model)
+        if self.trainer.arithmetic is not None:
+            name = self.task.metric.name
+            summary[f"float_test_{name}"] = evaluated(self.task, self.model)[name]
         if (loop.folder.path / "summary.json").is_file():  # it had ended before: this process did not train
             summary["peak_memory"] = loop.folder.read_json("summary.json").get("peak_memory", 0)
         loop.folder.write_json("summary.json", summary)
