@@ -6,7 +6,9 @@ from adagp.block_format import BlockFormat
 from adagp.errors import OptionError
 
 
-@pytest.mark.parametrize(("mantissa", "group", "bits"), [(2, 16, 3.25), (4, 16, 6.25), (6, 16, 9.25), (5, 9, 4 / 9 + 9)])
+@pytest.mark.parametrize(
+    ("mantissa", "group", "bits"), [(2, 16, 3.25), (4, 16, 6.25), (6, 16, 9.25), (5, 9, 4 / 9 + 9)]
+)
 def test_bits_per_value_are_chunks_with_signs_and_a_share_of_the_exponent(
     mantissa: int, group: int, bits: float
 ) -> None:

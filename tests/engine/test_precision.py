@@ -167,7 +167,7 @@ def test_micro_batches_have_noise_of_their_own() -> None:
     with trainer.batch() as batch:
         for more in (True, False):
             batch.backward(F.cross_entropy(net(INPUTS), TARGETS), more=more)
-            gradients.append(net[0].weight.grad.clone())
+            gradients.append(net[0].weight.grad.clone())  # type: ignore[union-attr, operator]
         batch.step()
     assert not torch.allclose(gradients[1], 2 * gradients[0], rtol=1e-3)
 
@@ -255,5 +255,7 @@ def test_what_precision_does_not_go_with(options: dict[str, Any], message: str) 
 
 
 def test_a_cut_beyond_the_model_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^the precision 'layers:2-4@3' cuts the model after layer 3; it has 3 layers"):
+    with pytest.raises(
+        OptionError, match=r"^the precision 'layers:2-4@3' cuts the model after layer 3; it has 3 layers"
+    ):
         attached(model(), precision="layers:2-4@3")

@@ -6,18 +6,18 @@ from torch import Tensor, nn
 
 from adagp.block_format import BlockFormat
 from adagp.numerics.noise import keyed_noise
-from adagp.numerics.product import ConvertedProduct, Convolution, Linear, Operation
+from adagp.numerics.product import ConvolutionProducts, LayerProducts, LinearProducts, converted_product
 from adagp.numerics.quantise import quantise
 from adagp.numerics.site_call import SiteCall
 from adagp.schedules.precision import TENSORS, Conversion, Width
 
 
-def convolution(stride: int = 1, padding: int = 0, groups: int = 1, transposed: bool = False) -> Convolution:
-    return Convolution([stride] * 2, [padding] * 2, [1, 1], transposed, [0, 0], groups)
+def convolution(stride: int = 1, padding: int = 0, groups: int = 1, transposed: bool = False) -> ConvolutionProducts:
+    return ConvolutionProducts([stride] * 2, [padding] * 2, [1, 1], transposed, [0, 0], groups)
 
 
-CASES: dict[str, tuple[Operation, tuple[int, ...], tuple[int, ...], int]] = {
-    "linear": (Linear(), (5, 7), (3, 7), 3),
+CASES: dict[str, tuple[LayerProducts, tuple[int, ...], tuple[int, ...], int]] = {
+    "linear": (LinearProducts(), (5, 7), (3, 7), 3),
     "convolution": (convolution(padding=1), (3, 4, 5, 5), (6, 4, 3, 3), 6),
     "strided": (convolution(2, 1), (2, 3, 6, 6), (4, 3, 3, 3), 4),
     "grouped": (convolution(groups=2), (2, 4, 4, 4), (6, 2, 3, 3), 6),
@@ -27,7 +27,7 @@ CASES: dict[str, tuple[Operation, tuple[int, ...], tuple[int, ...], int]] = {
 }
 
 
-def operands(name: str) -> tuple[Operation, Tensor, Tensor, Tensor]:
+def operands(name: str) -> tuple[LayerProducts, Tensor, Tensor, Tensor]:
     operation, inputs, weight, outputs = CASES[name]
     torch.manual_seed(0)
     tensors = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in (inputs, weight, (outputs,))]
@@ -42,7 +42,7 @@ def identity(kind: str, tensor: Tensor, axis: int, parts: int) -> Tensor:
 def test_gradients_without_conversion_are_those_of_the_function(name: str) -> None:
     operation, *tensors = operands(name)
     torch.autograd.gradcheck(
-        lambda inputs, weight, bias: ConvertedProduct.apply(inputs, weight, bias, operation, identity), tensors
+        lambda inputs, weight, bias: converted_product(inputs, weight, bias, operation, identity), tensors
     )
 
 
@@ -52,7 +52,7 @@ def test_with_24_bits_it_is_plain_autograd_to_a_millionth(name: str) -> None:
     widths = dict.fromkeys(TENSORS, Width(24, 24))
     call = SiteCall(widths, Conversion(exponent_bits=8), ("key",))
     direction = torch.randn_like(operation.forward(inputs, weight, bias))
-    converted = ConvertedProduct.apply(inputs, weight, bias, operation, call.convert)
+    converted = converted_product(inputs, weight, bias, operation, call.convert)
     found = [converted, *torch.autograd.grad(converted, (inputs, weight, bias), direction)]
     plain = operation.forward(inputs, weight, bias)
     expected = [plain, *torch.autograd.grad(plain, (inputs, weight, bias), direction)]
@@ -67,14 +67,15 @@ def test_each_operand_is_converted_along_the_index_that_is_summed() -> None:
     inputs, weight = torch.randn(40, 20, requires_grad=True), torch.randn(24, 20, requires_grad=True)
     widths = {"weights": Width(2, 2), "activations": Width(4, 4), "gradients": Width(3, 3)}
     call = SiteCall(widths, Conversion(), ("key",))
-    output = ConvertedProduct.apply(inputs, weight, None, Linear(), call.convert)
+    output = converted_product(inputs, weight, None, LinearProducts(), call.convert)
     two, four = BlockFormat(mantissa_bits=2), BlockFormat(mantissa_bits=4)
     torch.testing.assert_close(output, quantise(inputs, four, 1) @ quantise(weight, two, 1).t())
     direction = torch.randn(40, 24)
     of_inputs, of_weight = torch.autograd.grad(output, (inputs, weight), direction)
     three = BlockFormat(mantissa_bits=3, rounding="stochastic")
     by_axis = [
-        quantise(direction, three, axis, noise=keyed_noise(direction.numel(), "key", "gradients", axis)) for axis in (0, 1)
+        quantise(direction, three, axis, noise=keyed_noise(direction.numel(), "key", "gradients", axis))
+        for axis in (0, 1)
     ]
     torch.testing.assert_close(of_inputs, by_axis[1] @ quantise(weight, two, 0))
     torch.testing.assert_close(of_weight, by_axis[0].t() @ quantise(inputs, four, 0))
@@ -85,7 +86,7 @@ def test_a_convolution_is_the_sum_over_the_kernel_of_converted_products() -> Non
     torch.manual_seed(2)
     inputs, weight = torch.randn(3, 20, 6, 6), torch.randn(5, 20, 3, 3)
     call = SiteCall(dict.fromkeys(TENSORS, Width(2, 2)), Conversion(), ("key",))
-    output = ConvertedProduct.apply(inputs, weight, None, convolution(), call.convert)
+    output = converted_product(inputs, weight, None, convolution(), call.convert)
     two = BlockFormat(mantissa_bits=2)
     slow = torch.zeros(3, 5, 4, 4)
     for down in range(3):
@@ -105,9 +106,9 @@ def test_only_what_is_needed_is_computed() -> None:
         return tensor
 
     inputs, weight = torch.randn(4, 3), nn.Parameter(torch.randn(2, 3))
-    ConvertedProduct.apply(inputs, weight, None, Linear(), convert).sum().backward()
+    converted_product(inputs, weight, None, LinearProducts(), convert).sum().backward()
     assert seen == [("activations", 1), ("weights", 1), ("gradients", 0), ("activations", 0)]
     seen.clear()
     given = torch.randn(4, 3, requires_grad=True)
-    ConvertedProduct.apply(given, weight.detach(), None, Linear(), convert).sum().backward()
+    converted_product(given, weight.detach(), None, LinearProducts(), convert).sum().backward()
     assert seen == [("activations", 1), ("weights", 1), ("gradients", 1), ("weights", 0)]

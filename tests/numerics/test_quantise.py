@@ -21,7 +21,9 @@ CORNERS = (
 )
 
 
-def slow_group(numbers: list[float], block_format: BlockFormat, noise: list[int], top: int | None = None) -> list[float]:
+def slow_group(
+    numbers: list[float], block_format: BlockFormat, noise: list[int], top: int | None = None
+) -> list[float]:
     """Convert one group by the definition, in exact fractions."""
     exponents = [frexp(abs(number))[1] - 1 for number in numbers if number]
     if not exponents:
@@ -41,7 +43,9 @@ def slow_group(numbers: list[float], block_format: BlockFormat, noise: list[int]
 
 def _magnitudes(numbers: list[float], shared: int, block_format: BlockFormat, noise: list[int]) -> list[int]:
     step = Fraction(2) ** (shared - block_format.mantissa_bits + 1)
-    added = {"truncate": [0] * len(numbers), "nearest": [128] * len(numbers), "stochastic": noise}[block_format.rounding]
+    added = {"truncate": [0] * len(numbers), "nearest": [128] * len(numbers), "stochastic": noise}[
+        block_format.rounding
+    ]
     return [
         floor(Fraction(abs(number)) / step + Fraction(bits, 256)) for number, bits in zip(numbers, added, strict=True)
     ]

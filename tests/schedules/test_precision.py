@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from adagp.errors import OptionError
-from adagp.schedules.precision import ByLayer, Fast, Fixed, Place, RandomChoice, Temporal, Width
+from adagp.schedules.precision import ByLayer, Fast, Fixed, RandomChoice, Temporal, TensorPlace, Width
 
-PLACE = Place(0, 101, 0, 11)
+PLACE = TensorPlace(0, 101, 0, 11)
 
 
 def test_fixed_precision_is_the_same_everywhere() -> None:
@@ -36,15 +36,15 @@ def test_the_threshold_falls_with_time_and_depth_to_alpha_less_twice_beta() -> N
 
 
 def test_one_batch_and_one_site_are_the_first() -> None:
-    assert Fast("fast").threshold(Place(0, 1, 0, 1)) == 0.6
+    assert Fast("fast").threshold(TensorPlace(0, 1, 0, 1)) == 0.6
 
 
 def test_temporal_precision_changes_at_its_share_of_the_run() -> None:
     low_first = Temporal("temporal:2-4@0.5", first=2, second=4, share=0.5)
-    widths = [low_first.width(Place(batch, 10, 0, 1)) for batch in range(10)]
+    widths = [low_first.width(TensorPlace(batch, 10, 0, 1)) for batch in range(10)]
     assert widths == [Width(2, 2)] * 5 + [Width(4, 4)] * 5
     float_first = Temporal("temporal:fp32-4@0.3", first=None, second=4, share=0.3)
-    assert [float_first.width(Place(batch, 10, 0, 1)) for batch in (0, 2, 3)] == [None, None, Width(4, 4)]
+    assert [float_first.width(TensorPlace(batch, 10, 0, 1)) for batch in (0, 2, 3)] == [None, None, Width(4, 4)]
 
 
 def test_precision_by_layer_counts_the_first_ones() -> None:

@@ -55,7 +55,10 @@ FORMS_WORDS = f"Allowed forms: {', '.join(FORMS)}."
             "fast:beta=-1",
             "the precision 'fast:beta=-1' has alpha=0.6 and beta=-1; they must be -100 to 100 and 0 to 100.",
         ),
-        ("bfp4:rounding=stochastic", "rounding is 'stochastic'; weights and activations take nearest or truncate, gradients all."),
+        (
+            "bfp4:rounding=stochastic",
+            "rounding is 'stochastic'; weights and activations take nearest or truncate, gradients all.",
+        ),
         ("bfp4:gradients=up", "unknown rounding 'up'. Choose from: nearest, stochastic, truncate."),
         (
             "bfp4:alpha=1",

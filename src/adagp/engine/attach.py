@@ -22,6 +22,7 @@ from adagp.schedules.precision import Fixed, Precision
 from adagp.schedules.precision_text import parse_precision
 from adagp.sources.base import RunFacts, Source
 from adagp.sources.build import build_source, default_source
+from adagp.upkeep.base import Upkeep, as_upkeep
 
 
 def attach(
@@ -47,6 +48,7 @@ def attach(
     seed: int = 0,
     synchronize: bool | None = None,
     precision: Precision | str | None = None,
+    upkeep: Upkeep | Sequence[Upkeep] = (),
     **options: Any,
 ) -> Trainer:
     """Return a trainer for `model` and `optimizer` (or several of these), which stay in use as they are.
@@ -73,6 +75,9 @@ def attach(
     `precision` says in which arithmetic the sites' products are made: block floating point, emulated in float, or single
     precision (None). It is a `Precision` or its text form (see `adagp.schedules.precision_text`): `"bfp4"`, `"fast"`. Give
     `sample` too where layers run in another order than the model has registered them.
+
+    `upkeep` is done to the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
+    them. It takes the model's weights at this call as the initial ones.
 
     `Trainer.rehearse` tries both kinds of batches in your own loop and puts everything back: do that before a long run.
     """
@@ -114,6 +119,7 @@ def attach(
         processes=Processes(model, several=several),
         precision=arithmetic,
         facts=ArithmeticFacts([named[layer.name] for layer in layout.sites], total, seed),
+        upkeep=as_upkeep(upkeep),
     )
     try:
         if trial is not None:

@@ -7,7 +7,7 @@ Read top to bottom, this file is the story of a batch::
     output = model(inputs)                      # sources see the sites' forward calls
     batch.backward(loss)                        # differentiate (autograd where some site needs it), then
                                                 # complete: sources learn from the truth and give the other gradients
-    batch.step()                                # the user's own optimizer
+    batch.step()                                # the user's own optimizer, then the upkeep of the weights, if there is any
     advance                                     # to the next step
 
 Within a batch each weight is used with one value, so collecting all gradients and stepping the optimizer once after the
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from adagp.engine.batch import Batch, BatchResult, TrainingSetup
 from adagp.engine.compiled import restore_forward
+from adagp.engine.densities import DensityMeter
 from adagp.engine.guard import Guard, Refusals
 from adagp.engine.hooks import ModelHooks
 from adagp.engine.inputs import call
@@ -39,6 +40,7 @@ from adagp.schedules.precision import Precision
 from adagp.sites import Survey
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
+from adagp.upkeep.base import Upkeep
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -66,6 +68,7 @@ class Trainer:
         processes: Processes | None = None,
         precision: Precision | None = None,
         facts: ArithmeticFacts | None = None,
+        upkeep: Sequence[Upkeep] = (),
     ) -> None:
         self.model = model
         self.optimizers = tuple(optimizers)
@@ -84,6 +87,10 @@ class Trainer:
         if precision is not None and facts is not None:
             self.arithmetic = Arithmetic(precision, facts, hooks.records)
             hooks.beside = self.arithmetic.paused
+        self.upkeep = tuple(upkeep)
+        for one in self.upkeep:
+            one.bind(survey)
+        self.densities = DensityMeter(survey.sites, metrics_every) if self.upkeep else None
         self.setup = TrainingSetup(
             model,
             survey,
@@ -100,6 +107,8 @@ class Trainer:
             self.device,
             schedule.adapts,
             self.arithmetic,
+            self.upkeep,
+            self.densities,
         )
         self._at = Step(0, 0)
         self._broken_off = False
@@ -258,6 +267,8 @@ class Trainer:
         self._close()
         self.keep_gradients()
         self.last, self.ended = batch, self.ended + 1
+        if self.densities is not None and not batch.skipped:
+            self.densities.end_batch()
         if self.schedule.adapts and not batch.abandoned:
             self.schedule.observe(batch.report)
         self.advance(guarded=batch.guarded)
@@ -330,7 +341,39 @@ class Trainer:
             "schedule": self.schedule.state_dict(),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
             **({} if self.arithmetic is None else {"precisions": self.arithmetic.meter.state_dict()}),
+            **self._upkeep_state(),
         }
+
+    def _upkeep_state(self) -> dict[str, Any]:
+        if self.densities is None:
+            return {}
+        return {"upkeep": [one.state_dict() for one in self.upkeep], "densities": self.densities.state_dict()}
+
+    def read_sites(self) -> dict[str, dict[str, float | None]]:
+        """Return the figures of each site since the last call: how good predictions were and, with upkeep, densities,
+        and in which precisions it was computed, unless in single precision."""
+        found = self.quality.read()
+        if self.densities is not None:
+            own = self.densities.read()
+            for name, figures in found.items():  # several learners have a line each: `site (learner)`
+                figures |= own[name if name in own else name.rpartition(" (")[0]]
+        if self.arithmetic is not None:
+            for name, widths in self.arithmetic.meter.read().items():
+                found.setdefault(name, {}).update(widths)
+        return found
+
+    def packed_weights(self) -> dict[str, Any]:
+        """Return the model's state_dict for a checkpoint, in the form that upkeep makes of it."""
+        weights: dict[str, Any] = self.model.state_dict()
+        for one in self.upkeep:
+            weights = one.compress(weights)
+        return weights
+
+    def load_packed_weights(self, weights: dict[str, Any]) -> None:
+        """Give the model the weights that `packed_weights` returned."""
+        for one in reversed(self.upkeep):
+            weights = one.expand(weights)
+        self.model.load_state_dict(weights)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
@@ -349,3 +392,7 @@ class Trainer:
             source.load_state_dict(state["sources"][name])
         if self.arithmetic is not None:
             self.arithmetic.meter.load_state_dict(state.get("precisions", {}))
+        if self.densities is not None:
+            for upkeep, saved in zip(self.upkeep, state["upkeep"], strict=True):
+                upkeep.load_state_dict(saved)
+            self.densities.load_state_dict(state["densities"])

@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from adagp.errors import ModelError
 from adagp.numerics.precision_meter import FLOAT_BITS, PrecisionMeter
-from adagp.numerics.product import ConvertedProduct
+from adagp.numerics.product import converted_product
 from adagp.numerics.recognise import ProductCall, recognise
 from adagp.numerics.site_call import SiteCall
-from adagp.schedules.precision import TENSORS, Place, Precision, Width
+from adagp.schedules.precision import TENSORS, Precision, TensorPlace, Width
 from adagp.sites import Site
 
 
@@ -106,14 +106,14 @@ class Arithmetic:
             self._calls.append((site, call))
         with torch.autocast(product.inputs.device.type, enabled=False):
             inputs = product.inputs.to(product.weight.dtype)
-            result = ConvertedProduct.apply(inputs, product.weight, product.bias, product.operation, call.convert)
-        return product.finish(result)  # type: ignore[no-untyped-call]
+            result = converted_product(inputs, product.weight, product.bias, product.operation, call.convert)
+        return product.finish(result)
 
     def _widths(self, site: Site) -> dict[str, Width] | None:
         facts = self._facts
         widths: dict[str, Width] = {}
         for tensor in TENSORS:
-            place = Place(self._batch, facts.batches, self._places[site], len(facts.order), tensor, facts.seed)
+            place = TensorPlace(self._batch, facts.batches, self._places[site], len(facts.order), tensor, facts.seed)
             width = self.precision.width(place)
             if width is None:
                 return None

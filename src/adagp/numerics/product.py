@@ -26,7 +26,7 @@ Convert = Callable[[str, Tensor, int, int], Tensor]
 """Converts a tensor of a kind (see `schedules.precision.TENSORS`) along an axis, of which so many parts share no group."""
 
 
-class Operation(Protocol):
+class LayerProducts(Protocol):
     """A layer's arithmetic, and where its operands have their channels."""
 
     @property
@@ -52,7 +52,7 @@ class Operation(Protocol):
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearProducts:
     """Rows of inputs times a weight `(outputs, inputs)`."""
 
     groups: int = 1
@@ -73,7 +73,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvolutionProducts:
     """A convolution of any dimensions, or a transposed one, as torch's `convolution` takes it."""
 
     stride: list[int]
@@ -121,8 +121,8 @@ class ConvertedProduct(torch.autograd.Function):
     """`operation` on inputs (samples first, channels second), weight and bias, with every operand converted by `convert`."""
 
     @staticmethod
-    def forward(  # type: ignore[override]  # torch names the arguments *args
-        context: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, operation: Operation, convert: Convert
+    def forward(
+        context: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, operation: LayerProducts, convert: Convert
     ) -> Tensor:
         """Return the output, made of converted inputs and weight."""
         context.save_for_backward(inputs, weight)
@@ -134,8 +134,8 @@ class ConvertedProduct(torch.autograd.Function):
         )
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # as above
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of inputs, weight and bias, as far as they are needed."""
         inputs, weight = context.saved_tensors
         operation, convert = context.operation, context.convert
@@ -152,3 +152,11 @@ class ConvertedProduct(torch.autograd.Function):
             if context.needs_input_grad[2]:
                 of_bias = gradient.sum([dim for dim in range(gradient.dim()) if dim != 1])
         return of_inputs, of_weight, of_bias, None, None
+
+
+def converted_product(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, operation: LayerProducts, convert: Convert
+) -> Tensor:
+    """Return the output of a layer with converted operands; its gradients will be made of converted operands, too."""
+    found: Tensor = ConvertedProduct.apply(inputs, weight, bias, operation, convert)  # type: ignore[no-untyped-call]
+    return found

@@ -68,8 +68,8 @@ class Blocks:
     def improvement(self, low: int, high: int) -> float:
         """Return r, the relative improvement of `high` mantissa bits over `low`, both truncated.
 
-        r = sum |BFP(x, high) - BFP(x, low)| / sum |BFP(x, low)|. Truncated magnitudes are nested, the low one being the upper bits
-        of the high one, so that the sum of differences is the difference of the sums. 0 for a tensor of zeros.
+        r = sum |BFP(x, high) - BFP(x, low)| / sum |BFP(x, low)|. Truncated magnitudes are nested, the low one being the upper
+        bits of the high one, so that the sum of differences is the difference of the sums. 0 for a tensor of zeros.
         """
         if not self.finite or not self._like.numel():
             return 0.0
@@ -87,7 +87,8 @@ class Blocks:
     def _grouped(self, tensor: Tensor) -> Tensor:
         """Return the tensor as `(groups, numbers in a group, others)` in its own memory order, filled up with zeros."""
         tensor = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-        self._order = sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim))
+        strides = tensor.stride()
+        self._order = sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim))
         axis = self._axis % tensor.dim()
         place = self._order.index(axis)
         ordered = tensor.permute(self._order).contiguous()
@@ -96,7 +97,7 @@ class Blocks:
         self._length = self._shape[place] // self._parts
         lines = ordered.reshape(-1, self._length, inner)
         size = min(self._group, self._length)
-        self._padding = -self._length % size if size else 0
+        self._padding = (size - self._length % size) % size if size else 0
         lines = F.pad(lines, (0, 0, 0, self._padding)) if self._padding else lines
         return lines.reshape(-1, size, inner) if lines.numel() else lines
 
@@ -141,9 +142,7 @@ class Blocks:
                 yield slice(start, start + down), slice(None), slice(left, left + across)
 
 
-def _convert(
-    numbers: Tensor, result: Tensor, steps: Tensor, block_format: BlockFormat, noise: Tensor | None
-) -> None:
+def _convert(numbers: Tensor, result: Tensor, steps: Tensor, block_format: BlockFormat, noise: Tensor | None) -> None:
     """Write numbers in groups, converted with the steps 2^`steps`, to `result`."""
     _round(numbers, result, steps, block_format.rounding, noise)
     largest = block_format.largest

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adagp.numerics.product import Convolution, Linear, Operation
+from adagp.numerics.product import ConvolutionProducts, LayerProducts, LinearProducts
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ProductCall:
     inputs: Tensor
     weight: Tensor
     bias: Tensor | None
-    operation: Operation
+    operation: LayerProducts
     finish: Callable[[Tensor], Tensor]
 
 
@@ -33,21 +33,23 @@ def recognise(
     names, read = known
     given = dict(zip(names, args, strict=False)) | kwargs
     weight = given.get("weight", given.get("mat2"))
-    return read(given, weight) if id(weight) in weights and len(args) <= len(names) else None
+    if not isinstance(weight, Tensor) or id(weight) not in weights or len(args) > len(names):
+        return None
+    return read(given, weight)
 
 
 def _linear(given: dict[str, Any], weight: Tensor) -> ProductCall:
     inputs = given["input"]
     rows = inputs.reshape(-1, inputs.shape[-1])
     shape = (*inputs.shape[:-1], weight.shape[0])
-    return ProductCall(id(weight), rows, weight, given.get("bias"), Linear(), lambda result: result.view(shape))
+    return ProductCall(id(weight), rows, weight, given.get("bias"), LinearProducts(), lambda result: result.view(shape))
 
 
 def _addmm(given: dict[str, Any], weight: Tensor) -> ProductCall | None:
     """A sum and a product by a weight `(inputs, outputs)`, as in GPT-2; none where the two are weighted."""
     if given.get("beta", 1) != 1 or given.get("alpha", 1) != 1 or given["input"].dim() != 1:
         return None
-    return ProductCall(id(weight), given["mat1"], weight.t(), given["input"], Linear(), lambda result: result)
+    return ProductCall(id(weight), given["mat1"], weight.t(), given["input"], LinearProducts(), lambda result: result)
 
 
 def _convolution(dimensions: int, transposed: bool) -> Callable[[dict[str, Any], Tensor], ProductCall]:
@@ -63,7 +65,7 @@ def _convolution(dimensions: int, transposed: bool) -> Callable[[dict[str, Any],
             inputs, padding = _same(inputs, weight, dilation)
         else:
             padding = [0] * dimensions if given.get("padding") == "valid" else each("padding", 0)
-        operation = Convolution(
+        operation = ConvolutionProducts(
             each("stride", 1), padding, dilation, transposed, each("output_padding", 0), int(given.get("groups", 1))
         )
         finish = (lambda result: result.squeeze(0)) if alone else (lambda result: result)

@@ -12,8 +12,8 @@ from adagp.schedules.precision import Conversion, Width
 class SiteCall:
     """Converts the tensors of one call of a site; `bits` are the mantissa bits of those that were converted so far.
 
-    The width of a tensor is decided where it is first converted, and holds for both products that it enters. `key` is that of the
-    noise, to which the tensor's axis is added.
+    The width of a tensor is decided where it is first converted, and holds for both products that it enters. `key` is that
+    of the noise, to which the tensor's axis is added.
     """
 
     def __init__(self, widths: Mapping[str, Width], conversion: Conversion, key: tuple[object, ...]) -> None:

@@ -8,9 +8,11 @@ from adagp.reproduce import (
     adagp_training,
     approximation,
     devices,
+    fast,
     hypotheses,
     kernels,
     pipelines,
+    procrustes,
     ratios_and_rivals,
     remapping,
 )
@@ -25,10 +27,12 @@ _ROOMS = (
     adagp_training,
     approximation,
     devices,
+    fast,
     hypotheses,
     kernels,
     ratios_and_rivals,
     pipelines,
+    procrustes,
     remapping,
 )
 _KNOWN = {experiment.name: experiment for room in _ROOMS for experiment in room.EXPERIMENTS}

@@ -33,7 +33,7 @@ class Width:
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """A tensor of a site in a batch: batch number `batch` of `batches`, site number `site` of `sites` in their order."""
 
     batch: int
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What all conversions of a run have in common. Weights and activations are rounded by `rounding`, gradients by `gradients`.
+    """What all conversions of a run have in common: `rounding` is for weights and activations, `gradients` for these.
 
     That gradients get noise is FAST's; how weights and activations are rounded is our choice, the paper does not say.
     """
@@ -77,7 +77,9 @@ class Conversion:
         for tensor in TENSORS:
             self.block_format(tensor, 1)
         if self.rounding == "stochastic":
-            raise OptionError("rounding is 'stochastic'; weights and activations take nearest or truncate, gradients all.")
+            raise OptionError(
+                "rounding is 'stochastic'; weights and activations take nearest or truncate, gradients all."
+            )
 
     def block_format(self, tensor: str, mantissa_bits: int) -> BlockFormat:
         """Return the format of a tensor of this kind and width."""
@@ -96,7 +98,7 @@ class Precision(ABC):
     """Whether the order of the sites matters."""
 
     @abstractmethod
-    def width(self, place: Place) -> Width | None:
+    def width(self, place: TensorPlace) -> Width | None:
         """Return the width of the tensor at `place`."""
 
     def check(self, sites: int) -> None:  # noqa: B027  # most fit every model
@@ -109,7 +111,7 @@ class Fixed(Precision):
 
     bits: int | None = None
 
-    def width(self, place: Place) -> Width | None:
+    def width(self, place: TensorPlace) -> Width | None:
         """Return the one width."""
         return fixed(self.bits)
 
@@ -122,7 +124,7 @@ class Temporal(Precision):
     second: int | None = 4
     share: float = 0.5
 
-    def width(self, place: Place) -> Width | None:
+    def width(self, place: TensorPlace) -> Width | None:
         """Return the width of the part of the run that the batch lies in."""
         return fixed(self.first if place.batch < self.share * place.batches else self.second)
 
@@ -136,7 +138,7 @@ class ByLayer(Precision):
     count: int = 1
     by_layer = True
 
-    def width(self, place: Place) -> Width | None:
+    def width(self, place: TensorPlace) -> Width | None:
         """Return the width of the part of the model that the site lies in."""
         return fixed(self.first if place.site < self.count else self.second)
 
@@ -153,8 +155,8 @@ class ByLayer(Precision):
 class Fast(Precision):
     """FAST's adaptive precision: the threshold is `alpha - beta * time - beta * depth`, both from 0 to 1.
 
-    The paper's alpha and beta are not in the text at hand: 0.6 and 0.3 are our choice, with which the threshold starts just above
-    the r of ordinary tensors and is 0 in the last layer of the last batch.
+    The paper's alpha and beta are not in the text at hand: 0.6 and 0.3 are our choice, with which the threshold starts just
+    above the r of ordinary tensors and is 0 in the last layer of the last batch.
     """
 
     alpha: float = 0.6
@@ -163,11 +165,11 @@ class Fast(Precision):
     high: int = 4
     by_layer = True
 
-    def threshold(self, place: Place) -> float:
+    def threshold(self, place: TensorPlace) -> float:
         """Return the threshold below which the relative improvement of the high width is not worth it."""
         return self.alpha - self.beta * place.progress - self.beta * place.depth
 
-    def width(self, place: Place) -> Width | None:
+    def width(self, place: TensorPlace) -> Width | None:
         """Return both widths with the threshold between them."""
         return Width(self.low, self.high, self.threshold(place))
 
@@ -180,7 +182,7 @@ class RandomChoice(Precision):
     second: int | None = 4
     share: float = 0.5
 
-    def width(self, place: Place) -> Width | None:
+    def width(self, place: TensorPlace) -> Width | None:
         """Return one of the widths."""
         return fixed(self.second if place.draw < self.share else self.first)
 

@@ -32,7 +32,13 @@ FORMS = (
     "fast:alpha=0.6,beta=0.3",
     "random:2-4@0.5",
 )
-_CONVERSION = {"g": "group", "e": "exponent_bits", "rounding": "rounding", "gradients": "gradients", "overflow": "overflow"}
+_CONVERSION = {
+    "g": "group",
+    "e": "exponent_bits",
+    "rounding": "rounding",
+    "gradients": "gradients",
+    "overflow": "overflow",
+}
 _WORDS = ("rounding", "gradients", "overflow")
 _WHOLE = ("g", "e", "m", "low", "high")
 
