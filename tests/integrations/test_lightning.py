@@ -62,9 +62,9 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
 
 
 def test_manual_optimization_is_refused(tmp_path: Path) -> None:
-    from tests.integrations.lightning_training import Module, loader, pl
+    from tests.integrations.lightning_training import Module, loader
 
-    from adagp.integrations.lightning import PredictedGradientsCallback
+    from adagp.integrations.lightning import PredictedGradientsCallback, pl
 
     class Manual(Module):
         def __init__(self) -> None:
