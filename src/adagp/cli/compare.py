@@ -34,9 +34,26 @@ def compare(
     ] = "bp,adagp,skip",
     seeds: Annotated[int, option("Runs of each method.", panel=_WHAT)] = 3,
     regimes: Annotated[
-        str, option("epochs (equal batches), seconds (equal time), or both.", panel=_WHAT)
-    ] = "epochs,seconds",
+        str,
+        option("What is equal for all: batches, seconds, accelerator (modelled cycles); one or several.", panel=_WHAT),
+    ] = "batches,seconds",
     seconds: Annotated[float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes")] = None,
+    accelerator: Annotated[
+        str, option("The accelerator of that regime: a design, a dataflow, an array.", panel=_WHAT)
+    ] = "max,ws,12x15",
+    tune: Annotated[
+        str | None,
+        option(
+            "Pick each method's own value by held-out training data first, for example lr=0.003,0.01,0.03,0.1.",
+            panel=_WHAT,
+            unset="none",
+        ),
+    ] = None,
+    tune_batches: Annotated[
+        int | None,
+        option("Batches of backprop's tuning runs; the others' cost as much.", panel=_WHAT, unset="the runs' own"),
+    ] = None,
+    tune_seeds: Annotated[int, option("Tuning runs of each method and value.", panel=_WHAT)] = 1,
     settings: Annotated[
         list[str] | None,
         option(
@@ -69,9 +86,17 @@ def compare(
     download: Annotated[bool, switch("--download", "Fetch a missing data set.", panel=_PLACE)] = False,
     as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_PLACE)] = False,
 ) -> None:
-    """Train several methods over several seeds, at equal batches and at equal seconds, and tell what each is worth."""
+    """Train several methods over several seeds, at equal batches and at equal cost, and tell what each is worth."""
+    from adagp.compare.comparison import FORMER
+    from adagp.compare.tuning_choice import read_tuning
+
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
-    wanted = {"seeds": seeds, "seconds": seconds, **measured, "regimes": tuple(_words(regimes))}
+    chosen = tuple(FORMER.get(regime, regime) for regime in _words(regimes))
+    wanted: dict[str, Any] = {"seeds": seeds, "seconds": seconds, **measured, "regimes": chosen, "accelerator": accelerator}
+    if tune is not None:
+        wanted["tuning"] = read_tuning(tune, tune_batches, tune_seeds)
+    elif tune_batches is not None:
+        raise OptionError("--tune-batches goes with --tune; give that too.")
     comparison, length = _read(methods, read_toml(config) if config else {}, given, settings or [], wanted, data_dir)
     task, comparison = _with_data(comparison, length, data_dir, download)
     if target is not None:

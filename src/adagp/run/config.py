@@ -104,6 +104,14 @@ class TrainConfig:
         allowed="1 to 8192 pixels",
         unset="the data set's",
     )
+    validation: float = setting(
+        0.0,
+        "Share of the training data that is held out and takes the test set's place.",
+        low=0,
+        below=1,
+        allowed="0 (none) or more and below 1",
+        compared="fixed",
+    )
     seed: int = setting(
         0, "Seed of weights, data order and everything random.", low=0, high=HIGHEST_SEED, compared="fixed"
     )
