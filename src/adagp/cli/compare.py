@@ -92,7 +92,13 @@ def compare(
 
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
     chosen = tuple(FORMER.get(regime, regime) for regime in _words(regimes))
-    wanted: dict[str, Any] = {"seeds": seeds, "seconds": seconds, **measured, "regimes": chosen, "accelerator": accelerator}
+    wanted: dict[str, Any] = {
+        "seeds": seeds,
+        "seconds": seconds,
+        **measured,
+        "regimes": chosen,
+        "accelerator": accelerator,
+    }
     if tune is not None:
         wanted["tuning"] = read_tuning(tune, tune_batches, tune_seeds)
     elif tune_batches is not None:
