@@ -1,5 +1,7 @@
 """Costs of batches, measured."""
 
+import pytest
+
 from adagp.compare.calibrate import calibrate, phase_counts, seconds_of
 from adagp.plan import Phase
 from adagp.run import TrainConfig
@@ -20,6 +22,7 @@ def test_a_runs_cost_by_hand() -> None:
     assert seconds_of(TrainConfig(method="bp", batches=10), {"bp": 3.0, "data": 0.5}, 7) == 35
 
 
+@pytest.mark.slow
 def test_methods_are_timed_in_turns_on_batches_of_each_kind() -> None:
     options = {"width": 0.25, "batch_size": 64, "warmup": None, "warmup_batches": 5, "metrics_every": 0}
     configs = {
