@@ -35,12 +35,19 @@ def compare(
     seeds: Annotated[int, option("Runs of each method.", panel=_WHAT)] = 3,
     regimes: Annotated[
         str,
-        option("What is equal for all: batches, seconds, accelerator (modelled cycles); one or several.", panel=_WHAT),
+        option(
+            "What is equal for all: batches, seconds, or modelled cycles of an accelerator or a pipeline; one or several.",
+            panel=_WHAT,
+        ),
     ] = "batches,seconds",
     seconds: Annotated[float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes")] = None,
     accelerator: Annotated[
-        str, option("The accelerator of that regime: a design, a dataflow, an array.", panel=_WHAT)
+        str, option("The accelerator of these regimes: a design, a dataflow, an array.", panel=_WHAT)
     ] = "max,ws,12x15",
+    pipeline: Annotated[
+        str,
+        option("The pipeline: a schedule or best, devices, micro-batches, costs (modelled or balanced).", panel=_WHAT),
+    ] = "best,devices=4,micro-batches=4",
     tune: Annotated[
         str | None,
         option(
@@ -98,6 +105,7 @@ def compare(
         **measured,
         "regimes": chosen,
         "accelerator": accelerator,
+        "pipeline": pipeline,
     }
     if tune is not None:
         wanted["tuning"] = read_tuning(tune, tune_batches, tune_seeds)

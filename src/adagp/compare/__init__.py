@@ -4,7 +4,7 @@ contenders.py         the methods to compare, from text to configurations
 comparison.py         what is asked for, its folder, the runs that it consists of
 work.py               a comparison under way
 calibrate.py          what a batch of each kind costs in measured seconds
-accelerator_cost.py   what it costs in cycles of the modelled accelerator
+accelerator_cost.py   what it costs in cycles of the modelled accelerator;  pipeline_cost.py: of a pipeline of them
 lengths.py            how many batches fit into a cost
 regime_costs.py       what every method's runs cost in each regime
 tuning_choice.py, tuning.py   each method's own learning rate, by held-out training data

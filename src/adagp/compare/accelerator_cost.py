@@ -7,6 +7,7 @@ nothing there.
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from adagp.compare.lengths import planned_batches
 from adagp.errors import OptionError
@@ -76,13 +77,20 @@ class BatchCost:
 class AcceleratorCost:
     """Cycles of runs on an accelerator; every kind of batch is simulated once."""
 
-    unit = "cycles"
-
     def __init__(self, platform: AcceleratorPlatform, workload: Workload, batches_per_epoch: int) -> None:
         self.platform = platform
         self.workload = workload
         self.batches_per_epoch = batches_per_epoch
         self._known: dict[tuple[PlanKey, str | None, str, Accelerator, int], float] = {}
+
+    @property
+    def text(self) -> str:
+        """The platform in the form in which users name it."""
+        return str(self.platform)
+
+    def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
+        """Return nothing: there is no more to tell."""
+        return {}
 
     def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
         """Return the kinds of batches of a run with their cost; `share` is that of GP batches, if no schedule tells."""

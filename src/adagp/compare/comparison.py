@@ -8,19 +8,20 @@ from typing import Any
 
 from adagp.compare.accelerator_cost import parse_accelerator
 from adagp.compare.contenders import BACKPROP, Entry, entry_config
+from adagp.compare.pipeline_cost import parse_pipeline
 from adagp.compare.tuning_choice import Tuning
 from adagp.errors import OptionError, RunError, unknown_name
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 
-BATCHES, SECONDS, ACCELERATOR = "batches", "seconds", "accelerator"
-REGIMES = (BATCHES, SECONDS, ACCELERATOR)
-"""What is equal for all: batches; seconds, as calibrated; modelled cycles of an accelerator."""
-MODELLED = (ACCELERATOR,)
+BATCHES, SECONDS, ACCELERATOR, PIPELINE = "batches", "seconds", "accelerator", "pipeline"
+REGIMES = (BATCHES, SECONDS, ACCELERATOR, PIPELINE)
+"""What is equal for all: batches; seconds, as calibrated; modelled cycles of an accelerator, or of a pipeline of them."""
+MODELLED = (ACCELERATOR, PIPELINE)
 FORMER = {"epochs": BATCHES}
 """Names that regimes once had."""
 USUAL = (BATCHES, SECONDS)
-GROWING = ("regimes", "accelerator")
+GROWING = ("regimes", "accelerator", "pipeline")
 """What a comparison in a folder may be continued with other values of: no run depends on them, only which ones there are."""
 FULL_DECAY = ("cosine", "linear")
 FILE = "comparison.json"
@@ -32,10 +33,9 @@ class Comparison:
 
     `options` are those of `adagp train`, the same for all entries; `settings` those of single methods. `batches` is the
     length of the runs at equal batches. `seconds` is the time at equal seconds, None for what backprop takes; `accelerator`
-    is the one whose cycles are equal. `tuning` says which option is chosen for each method before the runs; `picked` has what
-    was. Alignment is
-    measured at `points` batches of the runs of the first `aligned_seeds` seeds, against `large_batch` samples. `rounds` is
-    how often each kind of batch is timed.
+    and `pipeline` are those whose cycles are equal. `tuning` says which option is chosen for each method before the runs;
+    `picked` has what was. Alignment is measured at `points` batches of the runs of the first `aligned_seeds` seeds, against
+    `large_batch` samples. `rounds` is how often each kind of batch is timed.
     """
 
     entries: tuple[Entry, ...]
@@ -51,6 +51,7 @@ class Comparison:
     rounds: int = 30
     data_dir: str | None = None
     accelerator: str = "max,ws,12x15"
+    pipeline: str = "best,devices=4,micro-batches=4"
     tuning: Tuning | None = None
     picked: Mapping[str, Any] = field(default_factory=dict)
 
@@ -66,6 +67,7 @@ class Comparison:
         if not self.regimes:
             raise OptionError(f"--regimes is empty; choose from: {', '.join(REGIMES)}.")
         parse_accelerator(self.accelerator)
+        parse_pipeline(self.pipeline)
         for place, regime in enumerate(self.regimes):
             if regime not in REGIMES:
                 raise unknown_name("regime", regime, REGIMES)

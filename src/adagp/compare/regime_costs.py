@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from adagp.compare.calibrate import calibrate, seconds_of
-from adagp.compare.comparison import ACCELERATOR, BATCHES, FORMER, SECONDS
+from adagp.compare.comparison import BATCHES, FORMER, MODELLED, SECONDS
 from adagp.compare.contenders import Entry
 from adagp.compare.lengths import longest_run
 from adagp.compare.records import Record, run_record
@@ -53,8 +53,9 @@ def run_costs(work: ComparisonWork, regime: str, adapted: Callable[[Entry], floa
             found[entry.name] = lambda config, known=known, share=share: seconds_of(  # type: ignore[misc]
                 config, known, work.batches_per_epoch, share
             )
-        elif regime == ACCELERATOR:
-            found[entry.name] = lambda config, share=share: work.accelerator_cost.run_cost(config, share)  # type: ignore[misc]
+        elif regime in MODELLED:
+            model = work.cost_model(regime)
+            found[entry.name] = lambda config, model=model, share=share: model.run_cost(config, share)  # type: ignore[misc]
     return found
 
 
@@ -104,7 +105,7 @@ def modelled(work: ComparisonWork, regime: str) -> Record:
     They are computed each time: the same options give the same figures. `costs` has a run's cost in each regime that needs
     no more than these.
     """
-    comparison, model = work.comparison, work.accelerator_cost
+    comparison, model = work.comparison, work.cost_model(regime)
     shares = {entry.name: predicted_share(work, entry) for entry in comparison.entries}
     costs = run_costs(work, regime, lambda entry: shares[entry.name])
     batches = equal_lengths(work, regime, comparison.batches, costs)
@@ -116,9 +117,10 @@ def modelled(work: ComparisonWork, regime: str) -> Record:
             "batches": batches[entry.name],
             "kinds": [asdict(one) for one in model.batch_costs(own, shares[entry.name])],
             "costs": {BATCHES: cost(config), regime: cost(own)},
+            **model.details(own, shares[entry.name]),
         }
     budget = methods[comparison.reference.name]["costs"][BATCHES]
-    return {"platform": str(model.platform), "unit": model.unit, "budget": budget, "methods": methods}
+    return {"platform": model.text, "unit": "cycles", "budget": budget, "methods": methods}
 
 
 def predicted_share(work: ComparisonWork, entry: Entry) -> float | None:

@@ -96,7 +96,13 @@ def _platform_note(platform: Record) -> str:
         for name, one in platform["methods"].items()
         if one is not plain
     ]
-    return f"A batch costs, in batches of plain backprop: {'; '.join(parts)}." if parts else ""
+    note = f"A batch costs, in batches of plain backprop: {'; '.join(parts)}." if parts else ""
+    if "bound" in plain:
+        used = ", ".join(f"{name} {one['schedule']}" for name, one in platform["methods"].items())
+        note += (
+            f" Pipelines: {used}. Without any bubble a batch of plain backprop would cost {plain['bound'] / unit:.3f}."
+        )
+    return note
 
 
 def _kind(kind: Record, unit: float) -> str:

@@ -2,20 +2,39 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Any, Protocol
 
-from adagp.compare.accelerator_cost import AcceleratorCost, parse_accelerator
-from adagp.compare.comparison import ACCELERATOR, ComparedRun, Comparison, ComparisonFolder
+from adagp.compare.accelerator_cost import AcceleratorCost, BatchCost, parse_accelerator
+from adagp.compare.comparison import ACCELERATOR, MODELLED, ComparedRun, Comparison, ComparisonFolder
 from adagp.compare.contenders import Entry
 from adagp.compare.lengths import fitted_schedule
+from adagp.compare.pipeline_cost import PipelineCost, parse_pipeline
 from adagp.hw import Workload
 from adagp.jobs import Job, JobFailure, JobObserver, Stop, run_jobs
+from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task
 from adagp.tasks.classify import Classification
 from adagp.train.job import TrainingJob
 from adagp.train.session import Session
 from adagp.workloads import run_workload
+
+
+class CostModel(Protocol):
+    """What runs cost on a modelled platform, in cycles."""
+
+    @property
+    def text(self) -> str:
+        """The platform in the form in which users name it."""
+
+    def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
+        """Return the cost of a whole run; `share` is that of GP batches, if no schedule tells."""
+
+    def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
+        """Return the kinds of batches of a run with their cost."""
+
+    def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
+        """Return what else there is to tell of a run's cost, as plain values."""
 
 
 class ComparisonObserver(JobObserver, Protocol):
@@ -44,6 +63,7 @@ class ComparisonWork:
 
     def __post_init__(self) -> None:
         self.failures: list[JobFailure] = []
+        self._models: dict[str, CostModel] = {}
 
     @property
     def batches_per_epoch(self) -> int:
@@ -57,16 +77,17 @@ class ComparisonWork:
             Session(self.comparison.config(entry, 0), task=self.task, threads=1)
 
         self.comparison.check_each(build)
-        if ACCELERATOR in self.comparison.regimes:
-            self.comparison.check_each(lambda entry: self._check_cost(entry))
+        for regime in MODELLED:
+            if regime in self.comparison.regimes:
+                self.comparison.check_each(partial(self._check_cost, regime))
         tuning = self.comparison.tuning
         if tuning is not None and tuning.batches is not None:
             self.comparison.check_each(lambda entry: self._check_length(entry, tuning.batches or 0))
 
-    def _check_cost(self, entry: Entry) -> None:
+    def _check_cost(self, regime: str, entry: Entry) -> None:
         """Refuse a method that does not say what it costs; how much an adaptive schedule predicts is not known yet."""
         config = self.comparison.config(entry, 0)
-        self.accelerator_cost.run_cost(config, 0.5 if config.schedule().adapts else None)
+        self.cost_model(regime).run_cost(config, 0.5 if config.schedule().adapts else None)
 
     def _check_length(self, entry: Entry, batches: int) -> None:
         fitted_schedule(replace(self.comparison.config(entry, 0), batches=batches), self.batches_per_epoch)
@@ -82,10 +103,16 @@ class ComparisonWork:
             return trace_model(config.model, classes=data.classes, image=data.shape, width=config.width)
         return run_workload(config.model, config.dataset, config.image_size, config.width, config.sequence_length)
 
-    @cached_property
-    def accelerator_cost(self) -> AcceleratorCost:
-        """What runs cost on the accelerator that was asked for."""
-        return AcceleratorCost(parse_accelerator(self.comparison.accelerator), self.workload, self.batches_per_epoch)
+    def cost_model(self, regime: str) -> CostModel:
+        """Return what runs cost on the modelled platform of a regime."""
+        if regime not in self._models:
+            accelerator = parse_accelerator(self.comparison.accelerator)
+            if regime == ACCELERATOR:
+                self._models[regime] = AcceleratorCost(accelerator, self.workload, self.batches_per_epoch)
+            else:
+                pipeline = parse_pipeline(self.comparison.pipeline)
+                self._models[regime] = PipelineCost(pipeline, accelerator, self.workload, self.batches_per_epoch)
+        return self._models[regime]
 
     def run_job(self, run: ComparedRun) -> Job:
         """Return the job of training a run in its folder."""
