@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adagp.compare import regime_costs, work, workflow
+from adagp.compare import prices, regime_costs, work, workflow
 from adagp.compare.comparison import Comparison
 from adagp.compare.contenders import read_entries
 from adagp.compare.tuning_choice import Tuning
@@ -140,7 +140,7 @@ def test_what_a_run_would_refuse_is_refused_before_the_folder_is_made(tmp_path: 
     assert not (tmp_path / "one").exists()
 
 
-def test_tuned_rates_and_equal_cycles(tmp_path: Path) -> None:
+def test_tuned_rates_equal_cycles_and_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = Tuning("lr", (0.05, 1e-6), batches=8)
     wanted = comparison(
         "bp,feedback", seeds=1, batches=12, regimes=("batches", "accelerator"), large_batch=0, tuning=tuning
@@ -171,6 +171,14 @@ def test_tuned_rates_and_equal_cycles(tmp_path: Path) -> None:
     text = (tmp_path / "one" / "comparison.md").read_text("utf-8")
     assert "## tuning: each method's own lr" in text
     assert "A batch costs, in batches of plain backprop: feedback WARMUP 1." in text
+    assert not (tmp_path / "one" / "worth.svg").exists()
+
+    monkeypatch.setattr(prices, "DEVICES", (4,))
     again = Notes()
-    assert carried_out(replace(wanted, regimes=("batches",)), tmp_path / "one", again, jobs=1)["platforms"] == {}
-    assert again.started == []
+    longer = replace(wanted, regimes=("batches",), curve=(0.5, 1.0), pipeline="best,devices=2,micro-batches=2")
+    grown = carried_out(longer, tmp_path / "one", again, jobs=1)
+    assert (grown["platforms"], again.started) == ({}, ["bp seed 0, 6 batches"])
+    (feedback,) = grown["worth"]["methods"].values()
+    assert list(feedback["platforms"]) == ["accelerator", "pipeline", "pipeline-4"]
+    assert [one["batches"] for one in grown["worth"]["curve"]] == [6, 12]
+    assert (tmp_path / "one" / "worth.svg").is_file()

@@ -51,7 +51,7 @@ def may_begin(program: Program, costs: Costs, finished: Finished, device: int, a
     if kind in ("B", "I"):
         if (device, Action(stage, "F", number)) not in finished:
             return False
-        above = [Action(stage + 1, own, number) for own in ("B", "I")]  # type: ignore[arg-type]
+        above = [Action(stage + 1, own, number) for own in ("B", "I")]
         return stage == program.stages - 1 or any(
             arrived(costs, finished, device, one, here.output_bytes, tick) for one in above
         )

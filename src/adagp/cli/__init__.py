@@ -21,6 +21,7 @@ from adagp.cli.rtl import rtl
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import sweep
 from adagp.cli.train import train
+from adagp.cli.worth import worth
 from adagp.compare.contenders import COMPARED_EPOCHS, DEFAULTS
 from adagp.errors import AdagpError
 from adagp.methods import find_method
@@ -33,7 +34,7 @@ EPILOG = (
 )
 COMPARED = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
 HELP = "Train deep networks with predicted gradients, and know what that is worth."
-COMMANDS = (train, compare, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
+COMMANDS = (train, compare, worth, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
 
 
 def make_app() -> typer.Typer:

@@ -15,7 +15,11 @@ from adagp.run.folder import to_json
 from adagp.shown import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adagp.cli.terminal import Terminal
     from adagp.compare.comparison import Comparison
+    from adagp.compare.tables import Sheet
     from adagp.tasks.base import Task
 
 _WHAT, _MEASURED, _PLACE = "What is compared", "What is measured", "Work"
@@ -61,6 +65,13 @@ def compare(
         option("Batches of backprop's tuning runs; the others' cost as much.", panel=_WHAT, unset="the runs' own"),
     ] = None,
     tune_seeds: Annotated[int, option("Tuning runs of each method and value.", panel=_WHAT)] = 1,
+    curve: Annotated[
+        str,
+        option(
+            "Train backprop at so many times its batches too, to tell a GP batch's worth: 0.5,0.75,1.25.",
+            panel=_WHAT,
+        ),
+    ] = "",
     settings: Annotated[
         list[str] | None,
         option(
@@ -106,6 +117,7 @@ def compare(
         "regimes": chosen,
         "accelerator": accelerator,
         "pipeline": pipeline,
+        "curve": tuple(_factor(word) for word in _words(curve)),
     }
     if tune is not None:
         wanted["tuning"] = read_tuning(tune, tune_batches, tune_seeds)
@@ -122,6 +134,13 @@ def compare(
         _show(document, out)
     if document["failed"]:
         sys.exit(1)
+
+
+def _factor(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise OptionError(f"cannot read '{word}' in --curve; write numbers, for example 0.5,0.75,1.25.") from None
 
 
 def _words(text: str) -> list[str]:
@@ -187,24 +206,31 @@ def _carry_out(
 
 
 def _show(document: dict[str, Any], out: Path) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from adagp.cli.terminal import Terminal
     from adagp.compare.tables import sheets
 
-    console = Terminal()
-    for sheet in sheets(document):
-        table = Table(
-            title=sheet.title, caption=sheet.note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-        )
-        for head in sheet.heads:
-            table.add_column(head, justify="left" if head == "method" else "right")
-        for row in sheet.rows:
-            table.add_row(*row)
-        console.print(table)
+    console = print_sheets(sheets(document))
     console.print(
         f"{shown(out)}: comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
+    """Print tables on standard output; return the terminal for more."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from adagp.cli.terminal import Terminal
+
+    console = Terminal()
+    for sheet in sheets:
+        table = Table(
+            title=sheet.title, caption=sheet.note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
+        for head in sheet.heads:
+            table.add_column(head, justify="left" if head in ("method", "platform", "verdict") else "right")
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table)
+    return console

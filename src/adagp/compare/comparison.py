@@ -21,8 +21,10 @@ MODELLED = (ACCELERATOR, PIPELINE)
 FORMER = {"epochs": BATCHES}
 """Names that regimes once had."""
 USUAL = (BATCHES, SECONDS)
-GROWING = ("regimes", "accelerator", "pipeline")
+GROWING = ("regimes", "accelerator", "pipeline", "curve")
 """What a comparison in a folder may be continued with other values of: no run depends on them, only which ones there are."""
+LONGEST_CURVE = 100
+"""Times as long as its other runs that backprop's may be for its curve."""
 FULL_DECAY = ("cosine", "linear")
 FILE = "comparison.json"
 
@@ -33,7 +35,8 @@ class Comparison:
 
     `options` are those of `adagp train`, the same for all entries; `settings` those of single methods. `batches` is the
     length of the runs at equal batches. `seconds` is the time at equal seconds, None for what backprop takes; `accelerator`
-    and `pipeline` are those whose cycles are equal. `tuning` says which option is chosen for each method before the runs;
+    and `pipeline` are those whose cycles are equal. Backprop is trained at `curve` times
+    its batches too. `tuning` says which option is chosen for each method before the runs;
     `picked` has what was. Alignment is measured at `points` batches of the runs of the first `aligned_seeds` seeds, against
     `large_batch` samples. `rounds` is how often each kind of batch is timed.
     """
@@ -52,6 +55,7 @@ class Comparison:
     data_dir: str | None = None
     accelerator: str = "max,ws,12x15"
     pipeline: str = "best,devices=4,micro-batches=4"
+    curve: tuple[float, ...] = ()
     tuning: Tuning | None = None
     picked: Mapping[str, Any] = field(default_factory=dict)
 
@@ -73,6 +77,7 @@ class Comparison:
                 raise unknown_name("regime", regime, REGIMES)
             if regime in self.regimes[:place]:
                 raise OptionError(f"--regimes names '{regime}' twice.")
+        self._check_curve()
         self._check_seconds()
         if self.tuning is not None:
             self.tuning.check(self.options, self.settings)
@@ -82,6 +87,11 @@ class Comparison:
     def reference(self) -> Entry:
         """The entry of backprop, by which time and results of the others are measured."""
         return next(entry for entry in self.entries if entry.method == BACKPROP)
+
+    @property
+    def curve_lengths(self) -> list[int]:
+        """The batches of backprop's runs for its curve."""
+        return sorted({max(1, round(factor * self.batches)) for factor in self.curve})
 
     @property
     def data_folder(self) -> Path | None:
@@ -105,6 +115,13 @@ class Comparison:
                 "which it is taken."
             )
 
+    def _check_curve(self) -> None:
+        for place, factor in enumerate(self.curve):
+            if not (isfinite(factor) and 0 < factor <= LONGEST_CURVE):
+                raise OptionError(f"--curve has {factor:g}; each number must be above 0 and at most {LONGEST_CURVE}.")
+            if factor in self.curve[:place]:
+                raise OptionError(f"--curve has {factor:g} twice.")
+
     def _check_seconds(self) -> None:
         if self.seconds is not None and SECONDS not in self.regimes:
             raise OptionError("--seconds goes with the regime seconds; add it to --regimes.")
@@ -127,7 +144,8 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all values by name, ready for JSON."""
-        values = asdict(self) | {"regimes": list(self.regimes), "entries": [asdict(entry) for entry in self.entries]}
+        lists = {"regimes": list(self.regimes), "curve": list(self.curve)}
+        values = asdict(self) | lists | {"entries": [asdict(entry) for entry in self.entries]}
         del values["picked"]  # found on the way
         if self.tuning is not None:
             values["tuning"]["values"] = list(self.tuning.values)
@@ -196,6 +214,16 @@ class ComparisonFolder:
                 config = comparison.config(entry, seed, batches[entry.name])
                 name = f"{entry.folder}-{config.batches}-seed{seed}"
                 yield ComparedRun(entry, config, RunFolder(self.path / "runs" / name))
+
+    def curve_runs(self, comparison: Comparison) -> Iterator[ComparedRun]:
+        """Yield the runs of backprop at other lengths, seed by seed."""
+        reference = comparison.reference
+        for seed in range(comparison.seeds):
+            for batches in comparison.curve_lengths:
+                config = comparison.config(reference, seed, batches)
+                yield ComparedRun(
+                    reference, config, RunFolder(self.path / "runs" / f"{reference.folder}-{batches}-seed{seed}")
+                )
 
     def alignment(self, entry: Entry, seed: int) -> Path:
         """Return where the alignment of an entry's gradients is kept."""

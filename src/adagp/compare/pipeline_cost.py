@@ -7,7 +7,7 @@ A source that needs the error at the model's output (`feedback`) has it broadcas
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
@@ -74,12 +74,17 @@ def _count(text: str, word: str, value: str) -> int:
 
 
 class PipelineCost:
-    """Cycles of runs on a pipeline; every window is dry-run once."""
+    """Cycles of runs on a pipeline; every window is dry-run once. The best one is of `candidates`, if there are any."""
 
     def __init__(
-        self, platform: PipelinePlatform, accelerator: AcceleratorPlatform, workload: Workload, batches_per_epoch: int
+        self,
+        platform: PipelinePlatform,
+        accelerator: AcceleratorPlatform,
+        workload: Workload,
+        batches_per_epoch: int,
+        candidates: Sequence[str] = (),
     ) -> None:
-        self.platform, self.accelerator = platform, accelerator
+        self.platform, self.accelerator, self.candidates = platform, accelerator, candidates
         self.workload, self.batches_per_epoch = workload, batches_per_epoch
         self._costs: dict[tuple[str | None, int, int, Accelerator], Costs] = {}
         self._windows: dict[tuple[str, str | None, int, bool, int, Accelerator], float] = {}
@@ -122,7 +127,7 @@ class PipelineCost:
         """
         if self.platform.schedule != BEST and source_of(config) is not None:
             return [self.platform.schedule]
-        able = [name for name in PIPELINES if self._is_able(name, config)]
+        able = [name for name in self.candidates or PIPELINES if self._is_able(name, config)]
         return able or ["gpipe"]  # which says why
 
     def bound(self, config: TrainConfig) -> float:

@@ -32,6 +32,44 @@ def sheets(document: Record) -> list[Sheet]:
     first = _first_regime(document)
     if any(record["ceiling_minibatch"] is not None for record in first.values()):
         found.append(_gradients(document, first))
+    return found + worth_sheets(document["worth"]) if document.get("worth") else found
+
+
+def worth_sheets(worth: Record) -> list[Sheet]:
+    """Return the break-even of a comparison: what a GP batch is worth, and what it costs on each platform."""
+    methods = worth["methods"]
+    summary: Columns = {
+        "worth": lambda one: _number(one["worth"], 2),
+        "95% interval": lambda one: " to ".join(_number(end, 2) for end in one["interval"]),
+        "regime": lambda one: one["regime"],
+        "BP": lambda one: f"{one['bp_batches']:.0f}",
+        "GP": lambda one: f"{one['gp_batches']:.0f}",
+        "beyond the curve": lambda one: one["beyond_curve"] or NONE,
+    }
+    points = ", ".join(f"{one['batches']}" for one in worth["curve"])
+    note = (
+        f"A GP batch's worth in batches by backprop, from where a method's {worth['metric']} stands on backprop's curve (runs "
+        f"of {points} batches). The regime is the one that tells it best. {NONE}: beyond the curve, or one seed."
+    )
+    found = [_sheet("what a GP batch is worth", summary, methods, note)]
+    for name, one in methods.items():
+        columns: Columns = {
+            "price": lambda row: _number(row["price"], 3),
+            "overhead": lambda row: _number(row["overhead"], 3),
+            "break-even": lambda row: _number(row["break_even"], 3),
+            "price without bubbles": lambda row: _number(row["price_without_bubbles"], 3),
+            "verdict": lambda row: row["verdict"],
+        }
+        rows = tuple(
+            (platform, *(column(row) for column in columns.values())) for platform, row in one["platforms"].items()
+        )
+        details = "; ".join(f"{platform}: {row['details']}" for platform, row in one["platforms"].items())
+        note = (
+            "In batches by plain backprop: what a GP batch costs, what learning adds to a BP batch, and the worth from which "
+            "on the method pays; only cpu is measured. Backprop has the best exact pipeline; without bubbles, one that is not "
+            f"known. {details}."
+        )
+        found.append(Sheet(f"where {name} pays", ("platform", *columns), rows, note))
     return found
 
 

@@ -4,15 +4,20 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from adagp.compare.accelerator_cost import parse_accelerator
 from adagp.compare.alignment import AlignmentJob
 from adagp.compare.comparison import BATCHES, MODELLED, REGIMES, SECONDS, ComparedRun, Comparison, ComparisonFolder
 from adagp.compare.contenders import Entry
 from adagp.compare.pareto import draw_pareto
+from adagp.compare.pipeline_cost import parse_pipeline
+from adagp.compare.prices import measured_price, method_prices, platform_models
 from adagp.compare.records import Record, aligned_record, regime_record, run_record
-from adagp.compare.regime_costs import calibration, lengths, modelled
+from adagp.compare.regime_costs import calibration, lengths, modelled, predicted_share
 from adagp.compare.tables import markdown, method_rows, site_rows
 from adagp.compare.tuning import read_tuned, tune
 from adagp.compare.work import ComparisonObserver, ComparisonWork
+from adagp.compare.worth import worth_record
+from adagp.compare.worth_picture import draw_worth
 from adagp.jobs import Job, Stop, affordable_jobs, never, usable_cores
 from adagp.memory import free_memory
 from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
@@ -21,6 +26,7 @@ from adagp.run.metrics import ACCURACY
 from adagp.tasks.base import Task
 
 PROBE_BATCHES = 3
+CURVE = "curve"
 
 
 def carry_out(
@@ -54,7 +60,13 @@ def carry_out(
                 batches = lengths(work, regime)
                 regimes[regime] = list(folder.runs(comparison, batches))
                 work.execute([work.run_job(run) for run in regimes[regime]], f"equal {regime}")
+        curve = list(folder.curve_runs(comparison))
+        if curve:
+            work.execute([work.run_job(run) for run in curve], "backprop's curve")
         document = _document(work, {name: regimes[name] for name in comparison.regimes}, target, command)
+        if curve:
+            document["curve"] = [run_record(run, CURVE, target) for run in curve if run.finished]
+            document["worth"] = break_even(work, document)
         _write(document, out)
     return document
 
@@ -142,6 +154,8 @@ def _document(
             for regime in regimes
         },
         "runs": [record for records in runs.values() for record in records],
+        "curve": [],
+        "worth": None,
         "failed": [{"name": one.name, "reason": one.reason, "log": str(one.log)} for one in work.failures],
     }
 
@@ -158,6 +172,24 @@ def _costs(regime: str, measured: Record | None, platforms: dict[str, Record]) -
     return found
 
 
+def break_even(work: ComparisonWork, document: Record) -> Record:
+    """Return what a GP batch of each method is worth, and what it costs on this CPU and on modelled platforms."""
+    comparison, reference = work.comparison, work.comparison.reference
+    models = platform_models(
+        work.workload,
+        work.batches_per_epoch,
+        parse_accelerator(comparison.accelerator),
+        parse_pipeline(comparison.pipeline),
+    )
+    plain = comparison.config(reference, 0)
+    prices = {}
+    for entry in comparison.entries:
+        if entry != reference:
+            modelled_prices = method_prices(comparison.config(entry, 0), plain, models, predicted_share(work, entry))
+            prices[entry.name] = measured_price(document["calibration"], entry.name, reference.name) | modelled_prices
+    return worth_record(document, work.task.metric, prices)
+
+
 def _write(document: Record, out: Path) -> None:
     """Write the report: JSON, Markdown, three tables and, if there is something to draw, the picture."""
     contents = {
@@ -171,3 +203,6 @@ def _write(document: Record, out: Path) -> None:
         write_atomically(out / name, content.encode("utf-8", "backslashreplace"))
     if all(content["methods"] for content in document["regimes"].values()):
         draw_pareto(document, out)
+    if document["worth"] and document["worth"]["methods"]:
+        for ending in ("png", "svg"):
+            draw_worth(document["worth"], out / f"worth.{ending}")
