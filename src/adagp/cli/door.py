@@ -63,6 +63,8 @@ RANGES: Mapping[str, Option] = {
         _range("jobs", int, low=1, high=1000),
         _range("workers", int, low=1, high=256, allowed="from 1 to 256"),
         _range("seeds", int, low=1, high=10_000),
+        _range("tune_batches", int, low=1),
+        _range("tune_seeds", int, low=1, high=10_000),
         _range("seconds", float, above=0, high=1e9),
         _range("target", float),
         _range("large_batch", int, low=0),

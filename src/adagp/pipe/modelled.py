@@ -60,7 +60,7 @@ def modelled_costs(
     layers = stages(workload, accelerator, samples)
     shared = source_work(source).predictor
     whole = layers if shared else stages(workload, accelerator, samples * micro_batches)
-    work = _Work(accelerator, samples, design, source, samples * micro_batches * error_width(workload))
+    work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload))
     passes = [_passes(layer, accelerator) for layer in layers]
     outputs = output_words(workload)
     cuts = partition([forward + backward for forward, backward in passes], devices)
@@ -75,7 +75,7 @@ def modelled_costs(
 
 
 @dataclass(frozen=True)
-class _Work:
+class _StageWork:
     """What all stages have in common."""
 
     accelerator: Accelerator
@@ -85,7 +85,7 @@ class _Work:
     error_words: int
 
 
-def _stage(layers: Sequence[Stage], whole: Sequence[Stage], outputs: int, work: _Work) -> StageCosts:
+def _stage(layers: Sequence[Stage], whole: Sequence[Stage], outputs: int, work: _StageWork) -> StageCosts:
     """Return a stage's costs: `layers` have a micro-batch, `whole` what an update is made of."""
     accelerator, samples = work.accelerator, work.samples
     passes = [_passes(layer, accelerator) for layer in layers]
@@ -137,7 +137,7 @@ _CHAIN_ALONE = Plan(Phase.BP, default="zero")
 """All gradients but those of the sites' weights."""
 
 
-def _beyond_passes(layers: Sequence[Stage], plan: Plan, work: _Work) -> int:
+def _beyond_passes(layers: Sequence[Stage], plan: Plan, work: _StageWork) -> int:
     """Return the cycles by which a batch under `plan` exceeds its passes: update and predictor."""
     shape, accelerator = DESIGNS[work.design], work.accelerator
     learns = shape.predicts and source_work(work.source).learns
