@@ -66,12 +66,13 @@ def compare(
     ] = None,
     tune_seeds: Annotated[int, option("Tuning runs of each method and value.", panel=_WHAT)] = 1,
     curve: Annotated[
-        str,
+        str | None,
         option(
             "Train backprop at so many times its batches too, to tell a GP batch's worth: 0.5,0.75,1.25.",
             panel=_WHAT,
+            unset="none",
         ),
-    ] = "",
+    ] = None,
     settings: Annotated[
         list[str] | None,
         option(
@@ -117,7 +118,7 @@ def compare(
         "regimes": chosen,
         "accelerator": accelerator,
         "pipeline": pipeline,
-        "curve": tuple(_factor(word) for word in _words(curve)),
+        "curve": tuple(_factor(word) for word in _words(curve or "")),
     }
     if tune is not None:
         wanted["tuning"] = read_tuning(tune, tune_batches, tune_seeds)
