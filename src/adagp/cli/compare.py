@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.cli.options import option, switch
+from adagp.cli.options import DataFolder, Download, Json, option
 from adagp.compare.contenders import COMPARED_EPOCHS
 from adagp.errors import OptionError
+from adagp.files import check_output_folder
 from adagp.run.config import TrainConfig, read_toml
 from adagp.run.folder import to_json
 from adagp.shown import shown
@@ -36,7 +37,7 @@ def compare(
             panel=_WHAT,
         ),
     ] = "bp,adagp,skip",
-    seeds: Annotated[int, option("Runs of each method.", panel=_WHAT)] = 3,
+    seeds: Annotated[int, option("Runs of each method.", panel=_WHAT, low=1, high=10_000)] = 3,
     regimes: Annotated[
         str,
         option(
@@ -44,7 +45,9 @@ def compare(
             panel=_WHAT,
         ),
     ] = "batches,seconds",
-    seconds: Annotated[float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes")] = None,
+    seconds: Annotated[
+        float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes", above=0, high=1e9)
+    ] = None,
     accelerator: Annotated[
         str, option("The accelerator of these regimes: a design, a dataflow, an array.", panel=_WHAT)
     ] = "max,ws,12x15",
@@ -62,9 +65,11 @@ def compare(
     ] = None,
     tune_batches: Annotated[
         int | None,
-        option("Batches of backprop's tuning runs; the others' cost as much.", panel=_WHAT, unset="the runs' own"),
+        option(
+            "Batches of backprop's tuning runs; the others' cost as much.", panel=_WHAT, unset="the runs' own", low=1
+        ),
     ] = None,
-    tune_seeds: Annotated[int, option("Tuning runs of each method and value.", panel=_WHAT)] = 1,
+    tune_seeds: Annotated[int, option("Tuning runs of each method and value.", panel=_WHAT, low=1, high=10_000)] = 1,
     curve: Annotated[
         str | None,
         option(
@@ -92,18 +97,24 @@ def compare(
     ] = None,
     large_batch: Annotated[
         int,
-        option("Samples of the gradient that others are held against; 0: none.", panel=_MEASURED),
+        option("Samples of the gradient that others are held against; 0: none.", panel=_MEASURED, low=0),
     ] = 4096,
-    points: Annotated[int, option("Batches of a run at which gradients are compared.", panel=_MEASURED)] = 5,
-    aligned_seeds: Annotated[int, option("Seeds for which they are; each is a run of its own.", panel=_MEASURED)] = 1,
-    rounds: Annotated[int, option("How often each kind of batch is timed.", panel=_MEASURED)] = 30,
-    out: Annotated[Path, option("Folder; a comparison that it holds is continued.", panel=_PLACE)] = Path(
-        "runs/compare"
-    ),
-    jobs: Annotated[int | None, option("Runs at a time.", panel=_PLACE, unset="as CPU cores and memory allow")] = None,
-    data_dir: Annotated[Path | None, option("Where data sets are.", panel=_PLACE, unset="data")] = None,
-    download: Annotated[bool, switch("--download", "Fetch a missing data set.", panel=_PLACE)] = False,
-    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_PLACE)] = False,
+    points: Annotated[
+        int, option("Batches of a run at which gradients are compared.", panel=_MEASURED, low=1, high=100_000)
+    ] = 5,
+    aligned_seeds: Annotated[
+        int, option("Seeds for which they are; each is a run of its own.", panel=_MEASURED, low=0, high=10_000)
+    ] = 1,
+    rounds: Annotated[int, option("How often each kind of batch is timed.", panel=_MEASURED, low=1, high=100_000)] = 30,
+    out: Annotated[
+        Path, option("Folder; a comparison that it holds is continued.", panel=_PLACE, also=check_output_folder)
+    ] = Path("runs/compare"),
+    jobs: Annotated[
+        int | None, option("Runs at a time.", panel=_PLACE, unset="as CPU cores and memory allow", low=1, high=1000)
+    ] = None,
+    data_dir: DataFolder = None,
+    download: Download = False,
+    as_json: Json = False,
 ) -> None:
     """Train several methods over several seeds, at equal batches and at equal cost, and tell what each is worth."""
     from adagp.compare.comparison import FORMER

@@ -5,21 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.options import option, switch
+from adagp.cli.options import Json, Picture
 from adagp.errors import RunError
-from adagp.figures.style import check_picture_path
 from adagp.run.folder import RunFolder, to_json
 from adagp.shown import shown
 
 
 def worth(
     comparison: Annotated[Path, typer.Argument(help="Folder of adagp compare --curve ..., finished.")],
-    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.")] = False,
-    plot: Annotated[Path | None, option("Picture to FILE.svg or FILE.png.", unset="none")] = None,
+    as_json: Json = False,
+    plot: Picture = None,
 ) -> None:
     """Tell from a comparison what a GP batch is worth in BP batches, what it costs on each platform, and where it pays."""
-    if plot is not None:
-        check_picture_path(plot)
     found = read_worth(comparison)
     if plot is not None:
         from adagp.compare.worth_picture import draw_worth

@@ -12,9 +12,9 @@ from typing import Any
 from adagp.compare.lengths import planned_batches
 from adagp.errors import OptionError
 from adagp.hw import DATAFLOWS, DESIGNS, Accelerator, Array, Workload, parse_array, simulate
-from adagp.hw.duties import source_work
 from adagp.hw.layout import workload_layout
 from adagp.hw.runs import PlanKey, Run, plan_key
+from adagp.hw.stages import source_work
 from adagp.plan import Phase, Plan
 from adagp.run.config import TrainConfig
 from adagp.schedules import Schedule

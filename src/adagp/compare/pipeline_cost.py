@@ -16,8 +16,8 @@ from adagp.compare.accelerator_cost import AcceleratorPlatform, BatchCost
 from adagp.compare.lengths import planned_batches
 from adagp.errors import OptionError, unknown_name
 from adagp.hw import Accelerator, Workload
-from adagp.hw.duties import source_work
 from adagp.hw.layout import workload_layout
+from adagp.hw.stages import source_work
 from adagp.pipe import PIPELINES, Costs, generate, simulate, with_broadcast
 from adagp.pipe.modelled import modelled_costs
 from adagp.plan import BACKPROP, Phase, Plan

@@ -1,16 +1,17 @@
 """The accelerator: arrays, dataflow, clock, word widths, memories. One frozen value, checked at the door."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
-from adagp.hw.dataflows import DATAFLOWS
+from adagp.hw.dataflows import DATAFLOWS, array_cost
 from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.memory import Memory
 from adagp.hw.predictor import PredictorShape
-from adagp.hw.product import Bits, Cost, Operation
+from adagp.hw.product import Bits, Cost, Operation, Product, total
 
 MAIN_ARRAY = Array(12, 15)
 """The paper's 180 PEs; their arrangement is ours."""
@@ -117,6 +118,27 @@ class Accelerator:
             found[Operation.INPUT_GRADIENT, attention] = Bits(gradients, second, gradients, sums)
             found[Operation.WEIGHT_GRADIENT, attention] = Bits(activations, gradients, gradients, sums)
         return found
+
+    def trained_with(self, product: Product, operation: Operation, attention: bool = False) -> Product:
+        """Return one of the three products of training as the accelerator runs it: its mapping and its words' widths."""
+        found = product.gradient(operation, self.zero_insertion, self.backward == "same-dataflow")
+        return replace(found, bits=self.bits(operation, attention))
+
+    def tiled_cost(self, *products: Product) -> Cost:
+        """Return the cost of products, one after the other, whose matrices come from off-chip memory and go there.
+
+        Each has the tiling that suits it best. Stalls are not among the cycles yet.
+        """
+        from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
+
+        tilings = [best_tiling(product, self.array, self.dataflow, self.memory) for product in products]
+        tiled = (replace(product, tile=tiling.tile) for product, tiling in zip(products, tilings, strict=True))
+        reads, writes = sum(tiling.reads for tiling in tilings), sum(tiling.writes for tiling in tilings)
+        return self.resident_cost(tiled).moving(reads, writes)
+
+    def resident_cost(self, products: Iterable[Product]) -> Cost:
+        """Return the cost of products whose matrices are on chip, one after the other."""
+        return total(array_cost(self.dataflow, product, self.array) for product in products)
 
     @cached_property
     def bits_per_cycle(self) -> float:

@@ -15,9 +15,8 @@ from math import inf, isfinite
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
 from adagp.hw.designs import run_baseline
-from adagp.hw.duties import duties, source_work
 from adagp.hw.product import NOTHING, total
-from adagp.hw.stages import error_width
+from adagp.hw.stages import duties, error_width, source_work
 from adagp.pipe.costs import Costs, StageCosts
 from adagp.pipe.partition import partition
 from adagp.plan import BACKPROP_ALL, Phase, Plan
