@@ -133,6 +133,7 @@ class Batch:
             served | dict.fromkeys(self._by_backprop, self._learners),
             called=self._called,
             on_call=self._enter if wanted and self.needs_loss else None,
+            on_return=self._return if wanted and self.needs_backward else None,
             taps=None if self.needs_backward else self._taps,
         )
 
@@ -279,6 +280,11 @@ class Batch:
         for source in (*self._serving, *self._learners):
             if source.needs_error:
                 source.enter(call)
+
+    def _return(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
+        for source in self._learners:
+            if source.needs_error:
+                source.leave(call, outputs)
 
     def _differentiate_to_outputs(self, loss: Tensor) -> None:
         """Take the gradients at the outputs of the model, and no others: parameters that the loss has get none."""

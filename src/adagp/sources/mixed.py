@@ -56,6 +56,12 @@ class MixedSource(Source):
             if source.needs_error:
                 source.enter(call)
 
+    def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
+        """Show the outputs to the parts that need errors."""
+        for source, _ in self.parts:
+            if source.needs_error:
+                source.leave(call, outputs)
+
     def observe_error(self, call: ModelCall) -> None:
         """Show the errors to the parts that need them."""
         for source, _ in self.parts:

@@ -7,7 +7,6 @@ from tests.transposed import Conv1D
 from torch import nn
 
 from adagp.sites import survey
-from adagp.sources.feedback.error_features import rows_for
 from adagp.sources.feedback.site_regression import (
     SiteRegression,
     as_rows,
@@ -52,7 +51,7 @@ def test_equals_the_weight_gradient_of_every_predicted_sample(
     fit = SiteRegression.fresh(site, features, truth, decay=0.9, ridge=1e-3)
     fit.learn(error, 8 * truth, scale=8)
     fit.regression.commit()
-    guess = fit.regression.predict(centred(rows_for(site, output.shape, error)))
+    guess = fit.regression.predict(centred(error))
     plain = weight_gradient(site, inputs, from_rows(site, guess, output.shape, fit.channels_last))
     torch.testing.assert_close(fit.weight_gradient(inputs, error, output.shape), plain, rtol=1e-3, atol=1e-4)
 

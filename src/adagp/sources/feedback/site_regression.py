@@ -8,7 +8,6 @@ from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.sites import Site
-from adagp.sources.feedback.error_features import rows_for
 from adagp.sources.feedback.regression import RunningRegression
 from adagp.sources.support.local import weight_gradient
 
@@ -36,16 +35,16 @@ class SiteRegression:
         outputs = as_rows(site, gradient, last).shape[1]
         return cls(site, RunningRegression(2 * features, outputs, decay, ridge, gradient.device), last)
 
-    def learn(self, features: Tensor, gradient: Tensor, scale: float) -> None:
-        """Take note of a call's error and output gradient, the latter `scale` times too large."""
+    def learn(self, errors: Tensor, gradient: Tensor, scale: float) -> None:
+        """Take note of a call's errors, row by row, and of its output gradient, the latter `scale` times too large."""
         rows = as_rows(self.site, gradient, self.channels_last)
         self._refuse_another_size(rows.shape[1])
-        self.regression.add(centred(rows_for(self.site, gradient.shape, features)), rows, 1 / scale)
+        self.regression.add(centred(errors), rows, 1 / scale)
 
-    def weight_gradient(self, inputs: Tensor, features: Tensor, shape: Size) -> Tensor:
-        """Return the weight gradient of a call with `inputs`, whose output had `shape`."""
+    def weight_gradient(self, inputs: Tensor, errors: Tensor, shape: Size) -> Tensor:
+        """Return the weight gradient of a call with `inputs`, whose output had `shape`, from its errors row by row."""
         self._refuse_another_size(as_rows(self.site, torch.empty(shape, device="meta"), False).shape[1])
-        mixture = self.regression.mixture(centred(rows_for(self.site, shape, features)))
+        mixture = self.regression.mixture(centred(errors))
         patterns = self.regression.cross
         if len(mixture) <= len(patterns) // 2:
             return weight_gradient(self.site, inputs, self._maps(mixture @ patterns, shape))

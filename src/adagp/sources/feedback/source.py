@@ -9,7 +9,8 @@ from torch import Size, Tensor
 from adagp.errors import OptionError
 from adagp.sites import Site
 from adagp.sources.base import BatchContext, ModelCall, RunFacts, missing_error
-from adagp.sources.feedback.error_features import ErrorFeatures
+from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
+from adagp.sources.feedback.sample_axes import SampleAxes
 from adagp.sources.feedback.site_regression import SiteRegression
 from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
 from adagp.sources.support.norms import RunningNorms
@@ -54,6 +55,7 @@ class FeedbackSource(LocalSource):
         self.ridge = ridge
         self.correction = correction
         self._errors = ErrorFeatures(features, seed)
+        self._axes = SampleAxes()
         self._fits: dict[int, SiteRegression] = {}
         self._lacks: dict[int, Tensor] = {}
         self._call = ModelCall()
@@ -88,6 +90,7 @@ class FeedbackSource(LocalSource):
             self._pending.setdefault(call, []).append((site, Kept(site, inputs), output.shape))
         if served:
             return None
+        self._axes.keep(site, output)
         if not output.requires_grad:
             self._blind |= set() if torch.is_grad_enabled() else {site.index}
             return None
@@ -101,9 +104,14 @@ class FeedbackSource(LocalSource):
                     site, features.shape[-1], gradient, self.decay, self.ridge
                 )
             self._taught.add(site.index)
-            self._fits[site.index].learn(features, gradient, self._context.scale)
+            rows = self._rows(site, gradient.shape, features)
+            self._fits[site.index].learn(rows, gradient, self._context.scale)
 
         return on_gradient(output, receive)
+
+    def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
+        """Find out which axis of the sites' outputs counts the samples, where their sizes do not tell."""
+        self._axes.settle(outputs)
 
     def observe_error(self, call: ModelCall) -> None:
         """Take the weight gradients of the sites whose inputs are kept, if that has not been done."""
@@ -117,10 +125,15 @@ class FeedbackSource(LocalSource):
             features = self._features[call] = self._errors.of_call(call)
             for site, kept, shape in self._pending.pop(call, []):
                 if site.index in self._fits:
-                    self.add(site, self._fits[site.index].weight_gradient(kept.get(), features, shape))
+                    rows = self._rows(site, shape, features)
+                    self.add(site, self._fits[site.index].weight_gradient(kept.get(), rows, shape))
                 else:
                     self.add(site, torch.zeros_like(site.weight))  # no true gradient was seen yet
         return features
+
+    def _rows(self, site: Site, shape: Size, features: Tensor) -> Tensor:
+        """Return the features for each row of a site's output of `shape`."""
+        return rows_for(site, shape, features, self._axes.of(site, shape, features.shape))
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
@@ -147,6 +160,7 @@ class FeedbackSource(LocalSource):
     def forget(self) -> None:
         """Drop what was kept of this batch."""
         super().forget()
+        self._axes.drop()
         self._pending.clear()
         self._features.clear()
         self._blind.clear()
@@ -160,6 +174,7 @@ class FeedbackSource(LocalSource):
             "fits": {index: fit.state_dict() for index, fit in self._fits.items()},
             "lacks": {index: lack.clone() for index, lack in self._lacks.items()},
             "outputs": list(self._errors.outputs),
+            "sample_axes": self._axes.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -169,6 +184,7 @@ class FeedbackSource(LocalSource):
             for index, fit in state["fits"].items()
         }
         self._errors.outputs = list(state.get("outputs", ()))  # older checkpoints have none: there was one output
+        self._axes.load_state_dict(state.get("sample_axes", {}))
         self._lacks = {
             index: lack.to(self._sites[index].weight.device, copy=True) for index, lack in state["lacks"].items()
         }
