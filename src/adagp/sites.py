@@ -18,7 +18,6 @@ from adagp.errors import ModelError, OptionError
 from adagp.predictor.layout import exchanged
 from adagp.predictor.reorganize import Rule, rule_for
 
-
 SAY_SAMPLE_AXIS = (
     "Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for sequences "
     "first), or exclude the site."

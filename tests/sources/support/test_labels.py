@@ -37,5 +37,5 @@ def test_labels_beyond_the_classes() -> None:
         class_shares(torch.tensor([0, 9]), 5)
     assert str(caught.value) == (
         "label 9 is not among the 5 classes that the source was made for "
-        "(the outputs of the model's last layer, unless classes=... says otherwise)."
+        "(the outputs of the model's last layer, unless label_classes=... says otherwise)."
     )

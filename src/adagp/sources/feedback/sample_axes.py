@@ -132,5 +132,5 @@ def _axis(gradient: Tensor, samples: int, sample: int) -> int | None:
     total, best = float(energy.sum()), shares[0]
     second = shares[1][0] if len(shares) > 1 else 0.0
     alone = best[0] > (1 - 1e-9) * total >= second
-    nearly = samples > 3 and best[0] > 0.8 * total and second < 0.6 * total
+    nearly = samples > 3 and best[0] > 0.6 * total and second < 0.5 * best[0]
     return best[1] if alone or nearly else None

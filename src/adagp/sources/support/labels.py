@@ -30,7 +30,7 @@ def class_shares(targets: Any, classes: int) -> Tensor:
     if labels.numel() and bool((labels >= classes).any()):
         raise DataError(
             f"label {int(labels.max())} is not among the {classes} classes that the source was made for "
-            "(the outputs of the model's last layer, unless classes=... says otherwise)."
+            "(the outputs of the model's last layer, unless label_classes=... says otherwise)."
         )
     known = labels >= 0
     marks = F.one_hot(labels.clamp(min=0), classes) * known[..., None]
