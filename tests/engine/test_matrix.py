@@ -244,8 +244,9 @@ def promised(case: Case) -> tuple[set[str], dict[str, Tensor]]:
     for path, module in model.named_modules():
         weight = dict(module.named_parameters(recurse=False)).get("weight")
         layer = any(kinds.fullmatch(kind.__name__) for kind in type(module).__mro__)
-        alone = weight is not None and module in called and owners[id(weight)] == 1
-        if layer and alone and weight.grad is not None and weight.is_floating_point():
+        if not layer or weight is None or module not in called or owners[id(weight)] > 1:
+            continue
+        if weight.grad is not None and weight.is_floating_point():
             names.add(f"{path}.weight")
     return names, {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
 

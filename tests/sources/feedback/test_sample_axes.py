@@ -136,5 +136,5 @@ def test_what_nothing_tells_is_refused_unless_an_attribute_does() -> None:
         "for sequences first), or exclude the site."
     )
     for told in (True, False):
-        model.batch_first = told
+        model.batch_first = told  # type: ignore[assignment]
         assert found(model, site_of(model), torch.randn(5, 5, 4)) == int(not told)
