@@ -164,6 +164,12 @@ class Batch:
         if not more:
             self.complete()
 
+    def see_targets(self, targets: Any) -> None:
+        """Show the targets of the coming micro-batch to sources that look at them, where each comes with its own."""
+        for source in (*self._serving, *self._learners):
+            if source.needs_targets:
+                source.see_targets(targets)
+
     def differentiate(self, loss: Tensor | None) -> None:
         """Run autograd, if this batch needs it: to the parameters that need it, or to the model's outputs alone."""
         if loss is not None:

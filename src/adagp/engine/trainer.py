@@ -153,6 +153,11 @@ class Trainer:
             batch.step()
         return BatchResult(batch.phase, loss.detach(), output, batch.guarded)
 
+    @property
+    def needs_targets(self) -> bool:
+        """Whether a source looks at the targets, so that batches must be given them."""
+        return any(source.needs_targets for source in self.sources.values())
+
     @contextmanager
     def batch(self, targets: Any = None) -> Iterator[Batch]:
         """Prepare model and autograd for the coming batch; put all back and move on to the next one at the end.

@@ -42,6 +42,12 @@ class MixedSource(Source):
         for source, _ in self.parts:
             source.begin(context)
 
+    def see_targets(self, targets: Any) -> None:
+        """Show the targets to the parts that look at them."""
+        for source, _ in self.parts:
+            if source.needs_targets:
+                source.see_targets(targets)
+
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Show the call to each part."""
         changed = None

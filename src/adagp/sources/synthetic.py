@@ -111,7 +111,14 @@ class SyntheticSource(LocalSource, TrainedSource):
     def begin(self, context: BatchContext) -> None:
         """Keep the labels."""
         self._context = context
-        self._shares = class_shares(context.targets, self._classes) if self.needs_targets else None
+        self._shares: Tensor | None = None
+        if self.needs_targets:
+            self.see_targets(context.targets)
+
+    def see_targets(self, targets: Any) -> None:
+        """Keep the labels of what follows."""
+        self._shares = class_shares(targets, self._classes)
+        self._samples.clear()
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Predict at once where the site is served (or measured); else keep the output until its gradient is known."""

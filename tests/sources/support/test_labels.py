@@ -3,12 +3,11 @@ import torch
 
 from adagp.errors import DataError
 from adagp.sites import Site
-from adagp.sources.support.labels import batch_shares, class_count, class_shares
+from adagp.sources.support.labels import class_count, class_shares
 
 
 def test_one_label_a_sample_is_one_hot() -> None:
     assert class_shares(torch.tensor([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert batch_shares(torch.tensor([2, 0, 2, 2]), 3).tolist() == [0.25, 0, 0.75]
 
 
 def test_many_labels_a_sample_are_averaged_without_the_missing() -> None:
