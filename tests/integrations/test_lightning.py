@@ -132,9 +132,10 @@ def test_targets_that_are_nowhere_are_asked_for(tmp_path: Path) -> None:
             return super().training_step((batch["x"], batch["y"]), batch_idx)
 
         def train_dataloader(self) -> Any:
-            return DataLoader([{"x": inputs, "y": target} for inputs, target in loader().dataset], batch_size=4)  # type: ignore[arg-type]
+            pairs: Any = loader().dataset
+            return DataLoader([{"x": inputs, "y": target} for inputs, target in pairs], batch_size=4)  # type: ignore[arg-type]
 
-    options = {"model": "net", "method": "dni_labels", "steps": 12, "schedule": "1:1"}
+    options: dict[str, Any] = {"model": "net", "method": "dni_labels", "steps": 12, "schedule": "1:1"}
     for targets in (None, lambda batch: batch["y"]):
         trainer = pl.Trainer(
             max_epochs=1,
