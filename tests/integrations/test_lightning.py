@@ -1,14 +1,17 @@
 """The callback against a loop of one's own, and against itself after a stop."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import adagp
 from adagp.errors import UsageError
+from adagp.integrations.lightning import PredictedGradientsCallback, pl
 from adagp.plan import Phase
 
 pytestmark = [
@@ -17,11 +20,53 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("method", ["adagp", "feedback"])
+class Module(pl.LightningModule):  # type: ignore[misc]  # it has no types here
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+        self.grown: list[bool] = []
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+
+        loss = F.cross_entropy(self.net(batch[0]), batch[1])
+        self.grown.append(loss.requires_grad)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def loader() -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(1)
+    samples = TensorDataset(torch.randn(48, 5, generator=generator), torch.randint(0, 3, (48,), generator=generator))
+    return DataLoader(samples, batch_size=4)
+
+
+def fit(
+    module: Module, folder: Path, resume: str | None = None, epochs: int = 4, precision: Any = 32, **options: Any
+) -> pl.Trainer:
+    given = {"model": "net", "epochs": 4, "batches_per_epoch": 6, "schedule": "1:1", "warmup": 1, **options}
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        precision=precision,
+        accumulate_grad_batches=2,
+        gradient_clip_val=0.5,
+        callbacks=[PredictedGradientsCallback(**given)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(module, loader(), ckpt_path=resume)
+    return trainer
+
+
+@pytest.mark.parametrize("method", ["adagp", "feedback", "dni_labels", "predicted_labels"])
 def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
     """With two micro-batches per step and clipping, bit by bit; and a GP batch of the predictor builds no graph."""
-    from tests.integrations.lightning_training import Module, fit, loader
-
     module, other = Module(), Module()
     fit(module, tmp_path, method=method)
     trainer = adagp.attach(
@@ -38,7 +83,7 @@ def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
         batches = list(loader())
         for pair in zip(batches[::2], batches[1::2], strict=True):
             phases.append(trainer.phase)
-            with trainer.batch() as batch:
+            with trainer.batch(torch.cat([targets for _, targets in pair])) as batch:
                 for place, (inputs, targets) in enumerate(pair):
                     batch.backward(F.cross_entropy(other.net(inputs), targets) / 2, more=place == 0)
                 nn.utils.clip_grad_norm_(other.parameters(), 0.5)
@@ -50,22 +95,66 @@ def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
     assert not module.net._forward_hooks, "it leaves the model as it was"
 
 
-def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
-    from tests.integrations.lightning_training import Module, fit
-
+@pytest.mark.parametrize(("method", "precision"), [("adagp", 32), ("feedback", "bf16-mixed"), ("dni", "bf16-mixed")])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(method: str, precision: Any, tmp_path: Path) -> None:
     whole, first, second = Module(), Module(), Module()
-    fit(whole, tmp_path)
-    stopped = fit(first, tmp_path, epochs=2)
+    given: dict[str, Any] = {"method": method, "precision": precision}
+    fit(whole, tmp_path, **given)
+    stopped = fit(first, tmp_path, epochs=2, **given)
     stopped.save_checkpoint(tmp_path / "half.ckpt")
-    fit(second, tmp_path, resume=str(tmp_path / "half.ckpt"))
+    fit(second, tmp_path, resume=str(tmp_path / "half.ckpt"), **given)
     assert all(map(torch.equal, whole.net.parameters(), second.net.parameters()))
+    assert all(one.isfinite().all() for one in whole.net.parameters())
+
+
+def test_bf16_is_that_of_lightning(tmp_path: Path) -> None:
+    """By backprop alone the callback changes no bit of a run in mixed precision."""
+    module, plain = Module(), Module()
+    fit(module, tmp_path, precision="bf16-mixed", schedule="bp", warmup=None)
+    pl.Trainer(
+        max_epochs=4,
+        accelerator="cpu",
+        precision="bf16-mixed",
+        accumulate_grad_batches=2,
+        gradient_clip_val=0.5,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    ).fit(plain, loader())
+    assert all(map(torch.equal, module.net.parameters(), plain.net.parameters()))
+
+
+def test_targets_that_are_nowhere_are_asked_for(tmp_path: Path) -> None:
+    class Named(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return super().training_step((batch["x"], batch["y"]), batch_idx)
+
+        def train_dataloader(self) -> Any:
+            pairs: Any = loader().dataset
+            return DataLoader([{"x": inputs, "y": target} for inputs, target in pairs], batch_size=4)  # type: ignore[arg-type]
+
+    options: dict[str, Any] = {"model": "net", "method": "dni_labels", "steps": 12, "schedule": "1:1"}
+    for targets in (None, lambda batch: batch["y"]):
+        trainer = pl.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            callbacks=[PredictedGradientsCallback(targets=targets, **options)],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+        )
+        if targets is None:
+            with pytest.raises(UsageError, match=r"^the method looks at the targets: give PredictedGradientsCallback"):
+                trainer.fit(Named())
+        else:
+            trainer.fit(Named())
 
 
 def test_manual_optimization_is_refused(tmp_path: Path) -> None:
-    from tests.integrations.lightning_training import Module, loader
-
-    from adagp.integrations.lightning import PredictedGradientsCallback, pl
-
     class Manual(Module):
         def __init__(self) -> None:
             super().__init__()
