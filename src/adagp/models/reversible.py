@@ -74,7 +74,7 @@ class ReversibleChain(nn.Module):
 
     def forward(self, first: Tensor, second: Tensor, *taps: Tensor) -> tuple[Tensor, Tensor]:
         """Return both halves of the stream after the last block."""
-        if not self.recompute:
+        if not self.recompute or first.is_meta:  # tracing has shapes alone, and looks at the graph of single layers
             return self._plainly(first, second, taps)
         parameters = [one for block in self.blocks for one in block.parameters()]
         found: tuple[Tensor, Tensor] = _Chain.apply(self, len(taps), first, second, *taps, *parameters)  # type: ignore[no-untyped-call]
