@@ -37,6 +37,7 @@ def table(path: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_jobs")
 def test_a_comparison_from_beginning_to_end_and_again(program: Program) -> None:
     ended = program("compare", *OPTIONS, "--target", "0.05", "--json")
     assert ended.code == 0, ended.err

@@ -74,6 +74,7 @@ def test_it_is_trained_replayed_and_reported(program: Program, short: tuple[str,
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_jobs")
 def test_it_is_compared(program: Program) -> None:
     options = ("--seeds", "1", "--batches", "12", "--batch-size", "200", "--set", "width=0.25", "--regimes", "epochs")
     methods = ("--methods", f"bp,{DAMPED},half:{DAMPED}@2:1", "--set", "half.damping=0.75", "--warmup-batches", "2")

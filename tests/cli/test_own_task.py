@@ -72,6 +72,7 @@ def test_it_is_trained_resumed_listed_and_drawn(program: Program) -> None:
     assert "<!-- test mean squared error -->" in Path("pictures/curves.svg").read_text()
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_methods_are_compared_by_the_lower_error(program: Program) -> None:
     given = ("--methods", "bp,skip,replay", "--seeds", "1", "--regimes", "epochs", "--epochs", "12", "--ratio", "4:1")
     more = ("--warmup-batches", "4", "--large-batch", "0", "--jobs", "2", "--out", "compared", "--target", "0.5")

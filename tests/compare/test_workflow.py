@@ -74,6 +74,7 @@ def carried_out(wanted: Comparison, out: Path, notes: Notes, **more: Any) -> dic
     return workflow.carry_out(wanted, out, task, notes, command="adagp compare", **more)
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_a_comparison_with_an_adaptive_schedule_stopped_and_gone_on_with(tmp_path: Path) -> None:
     wanted = comparison("bp,feedback@adaptive:1-3,skip")
     first = Notes()
@@ -104,6 +105,7 @@ def test_a_comparison_with_an_adaptive_schedule_stopped_and_gone_on_with(tmp_pat
     assert adaptive["calibrated_seconds"] == pytest.approx(expected + 16 * cost["cost"]["data"])
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_a_given_time_one_regime_and_no_alignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = {"bp": 2.0, "gp": 0.0, "data": 0.5}
     monkeypatch.setattr(workflow, "calibrate", lambda configs, *_: dict.fromkeys(configs, costs))

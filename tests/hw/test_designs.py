@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Linear, Stage
 from adagp.hw.designs import in_own_memory, overlapped
-from adagp.hw.duties import Duty
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import Cost, total
+from adagp.hw.stages import Duty
 
 STEP, ALPHA = 1000, 70
 """The paper's units: a layer's forward pass, and the predictor's."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.cli.options import option, switch
+from adagp.cli.options import DataFolder, Download, Json, option
 from adagp.compare.contenders import COMPARED_EPOCHS
 from adagp.errors import OptionError
+from adagp.files import check_output_folder
 from adagp.run.config import TrainConfig, read_toml
 from adagp.run.folder import to_json
 from adagp.shown import shown
@@ -32,11 +33,13 @@ def compare(
             panel=_WHAT,
         ),
     ] = "bp,adagp,skip",
-    seeds: Annotated[int, option("Runs of each method.", panel=_WHAT)] = 3,
+    seeds: Annotated[int, option("Runs of each method.", panel=_WHAT, low=1, high=10_000)] = 3,
     regimes: Annotated[
         str, option("epochs (equal batches), seconds (equal time), or both.", panel=_WHAT)
     ] = "epochs,seconds",
-    seconds: Annotated[float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes")] = None,
+    seconds: Annotated[
+        float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes", above=0, high=1e9)
+    ] = None,
     settings: Annotated[
         list[str] | None,
         option(
@@ -56,18 +59,24 @@ def compare(
     ] = None,
     large_batch: Annotated[
         int,
-        option("Samples of the gradient that others are held against; 0: none.", panel=_MEASURED),
+        option("Samples of the gradient that others are held against; 0: none.", panel=_MEASURED, low=0),
     ] = 4096,
-    points: Annotated[int, option("Batches of a run at which gradients are compared.", panel=_MEASURED)] = 5,
-    aligned_seeds: Annotated[int, option("Seeds for which they are; each is a run of its own.", panel=_MEASURED)] = 1,
-    rounds: Annotated[int, option("How often each kind of batch is timed.", panel=_MEASURED)] = 30,
-    out: Annotated[Path, option("Folder; a comparison that it holds is continued.", panel=_PLACE)] = Path(
-        "runs/compare"
-    ),
-    jobs: Annotated[int | None, option("Runs at a time.", panel=_PLACE, unset="as CPU cores and memory allow")] = None,
-    data_dir: Annotated[Path | None, option("Where data sets are.", panel=_PLACE, unset="data")] = None,
-    download: Annotated[bool, switch("--download", "Fetch a missing data set.", panel=_PLACE)] = False,
-    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_PLACE)] = False,
+    points: Annotated[
+        int, option("Batches of a run at which gradients are compared.", panel=_MEASURED, low=1, high=100_000)
+    ] = 5,
+    aligned_seeds: Annotated[
+        int, option("Seeds for which they are; each is a run of its own.", panel=_MEASURED, low=0, high=10_000)
+    ] = 1,
+    rounds: Annotated[int, option("How often each kind of batch is timed.", panel=_MEASURED, low=1, high=100_000)] = 30,
+    out: Annotated[
+        Path, option("Folder; a comparison that it holds is continued.", panel=_PLACE, also=check_output_folder)
+    ] = Path("runs/compare"),
+    jobs: Annotated[
+        int | None, option("Runs at a time.", panel=_PLACE, unset="as CPU cores and memory allow", low=1, high=1000)
+    ] = None,
+    data_dir: DataFolder = None,
+    download: Download = False,
+    as_json: Json = False,
 ) -> None:
     """Train several methods over several seeds, at equal batches and at equal seconds, and tell what each is worth."""
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}

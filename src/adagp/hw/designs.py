@@ -16,9 +16,9 @@ the power and the area of `max`, in the shape that suits the model best.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from adagp.hw.duties import Duty
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import NOTHING, Cost
+from adagp.hw.stages import Duty
 from adagp.registry import Registry
 
 StepCosts = list[Cost]
@@ -97,7 +97,7 @@ def in_own_memory(cost: Cost, work: Predictions) -> Cost:
     """Return `cost` with its buffer accesses in the predictor's memory, if `work` has its words there."""
     if not work.own_memory:
         return cost
-    return replace(cost, buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes)
+    return cost._replace(buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes)
 
 
 DESIGNS: Registry[Design] = Registry("design")
@@ -109,3 +109,13 @@ DESIGNS.add("equal-power", replace(DESIGNS["baseline"], array_factor=1.10))
 DESIGNS.add("equal-area", replace(DESIGNS["baseline"], array_factor=1.11))
 
 PAPER_DESIGNS = ("baseline", "low", "efficient", "max")
+
+
+def parse_designs(text: str) -> tuple[str, ...]:
+    """Return the designs that `text` names, separated by commas; `all` are the paper's."""
+    if text == "all":
+        return PAPER_DESIGNS
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        DESIGNS[name]
+    return names

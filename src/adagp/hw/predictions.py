@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.passes import resident_total, tiled_cost, tiled_total, trained_with
 from adagp.hw.product import NOTHING, Cost, Operation, Product
 from adagp.hw.workload import ArrayLayer, Convolution, Linear
 
@@ -44,13 +43,13 @@ def shared_predictor(layer: ArrayLayer, accelerator: Accelerator) -> Predictions
     bits = weights * accelerator.width("weights")
     moments = NOTHING.moving(2 * bits, 2 * bits)
     forward, training = (
-        [trained_with(product, product.operation, accelerator) for product in products]
+        [accelerator.trained_with(product, product.operation) for product in products]
         for products in (shape.products(layer), shape.training(layer))
     )
     costs = []
     for place in (accelerator, on_predictor_array(accelerator)):
-        costs.append(accelerator.with_stalls(resident_total(forward, place)))
-        costs.append(accelerator.with_stalls(resident_total(training, place) + moments))
+        costs.append(accelerator.with_stalls(place.resident_cost(forward)))
+        costs.append(accelerator.with_stalls(place.resident_cost(training) + moments))
     return Predictions(
         costs[0],
         costs[1],
@@ -66,9 +65,9 @@ def shared_predictor(layer: ArrayLayer, accelerator: Accelerator) -> Predictions
 def synthetic_gradients(layer: ArrayLayer, accelerator: Accelerator, batch: int) -> Predictions:
     """Cost a network of two layers of the site's own kind, from its output to the gradient there; Adam trains it."""
     first, second = _synthetic_layers(layer)
-    forward = [trained_with(one.product(batch), Operation.FORWARD, accelerator) for one in (first, second)]
+    forward = [accelerator.trained_with(one.product(batch), Operation.FORWARD) for one in (first, second)]
     backward = [
-        trained_with(one.product(batch), operation, accelerator)
+        accelerator.trained_with(one.product(batch), operation)
         for one, operation in (
             (second, Operation.INPUT_GRADIENT),
             (second, Operation.WEIGHT_GRADIENT),
@@ -80,8 +79,8 @@ def synthetic_gradients(layer: ArrayLayer, accelerator: Accelerator, batch: int)
     update = NOTHING.moving(4 * bits, 3 * bits)
     costs = []
     for place in (accelerator, on_predictor_array(accelerator)):
-        costs.append(accelerator.with_stalls(tiled_total(forward, place)))
-        costs.append(accelerator.with_stalls(tiled_total([*forward, *backward], place) + update))
+        costs.append(accelerator.with_stalls(place.tiled_cost(*forward)))
+        costs.append(accelerator.with_stalls(place.tiled_cost(*forward, *backward) + update))
     return Predictions(costs[0], costs[1], costs[2], costs[3], own_memory=False)
 
 
@@ -122,18 +121,15 @@ def feedback_gradient(layer: ArrayLayer, accelerator: Accelerator, batch: int, e
     found = feedback_rows(layer, batch, error_words)
     if found.rows <= found.features:
         project = Product(found.rows, 2 * found.features, found.outputs)
-        return tiled_cost(trained_with(project, Operation.FORWARD, accelerator), accelerator) + tiled_cost(
-            trained_with(layer.product(batch), Operation.WEIGHT_GRADIENT, accelerator), accelerator
+        return accelerator.tiled_cost(
+            accelerator.trained_with(project, Operation.FORWARD),
+            accelerator.trained_with(layer.product(batch), Operation.WEIGHT_GRADIENT),
         )
     mixed = found.features + 1
     mix = Product(mixed, found.rows, found.inputs)
     few = layer.product(mixed) if isinstance(layer, Convolution) else Product(mixed, found.inputs, found.outputs)
-    return tiled_total(
-        (
-            trained_with(mix, Operation.FORWARD, accelerator),
-            trained_with(few, Operation.WEIGHT_GRADIENT, accelerator),
-        ),
-        accelerator,
+    return accelerator.tiled_cost(
+        accelerator.trained_with(mix, Operation.FORWARD), accelerator.trained_with(few, Operation.WEIGHT_GRADIENT)
     )
 
 
@@ -143,7 +139,7 @@ def feedback_regression(layer: ArrayLayer, accelerator: Accelerator, batch: int,
     found = feedback_rows(layer, batch, error_words)
     features = 2 * found.features
     products = [
-        trained_with(Product(features, found.rows, outputs), Operation.FORWARD, accelerator)
+        accelerator.trained_with(Product(features, found.rows, outputs), Operation.FORWARD)
         for outputs in (found.outputs, features)
     ]
     # The running moments are read before the batch's are added to them, the running mean of what is lacking likewise.
@@ -152,7 +148,7 @@ def feedback_regression(layer: ArrayLayer, accelerator: Accelerator, batch: int,
     before = NOTHING.moving(kept + lacking, lacking)
     costs = [
         accelerator.with_stalls(
-            tiled_total(products, place) + before + feedback_gradient(layer, place, batch, error_words)
+            place.tiled_cost(*products) + before + feedback_gradient(layer, place, batch, error_words)
         )
         for place in (accelerator, on_predictor_array(accelerator))
     ]

@@ -9,12 +9,10 @@ from adagp.errors import ModelError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array, shaped_like
 from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
-from adagp.hw.duties import Duty, duties
 from adagp.hw.energy import Energy
-from adagp.hw.passes import resident_total, trained_with
 from adagp.hw.product import Cost, Operation, total
 from adagp.hw.runs import PlanKey, Run, plan_key
-from adagp.hw.stages import Stage, stages
+from adagp.hw.stages import Duty, Stage, duties, stages
 from adagp.hw.workload import Workload
 from adagp.plan import BACKPROP_ALL, Phase
 
@@ -141,8 +139,8 @@ def _unlimited(work: "_Work", array: Array) -> int:
         operations = [Operation.FORWARD]
         operations += [Operation.INPUT_GRADIENT] if shape.input_gradient else []
         operations += [Operation.WEIGHT_GRADIENT] if shape.trainable else []
-        trained = (trained_with(product, operation, accelerator) for operation in operations)
-        cycles += times * sum(accelerator.with_stalls(resident_total([one], accelerator)).cycles for one in trained)
+        trained = (accelerator.trained_with(product, operation) for operation in operations)
+        cycles += times * sum(accelerator.with_stalls(accelerator.resident_cost([one])).cycles for one in trained)
     return cycles
 
 

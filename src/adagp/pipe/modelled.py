@@ -14,8 +14,8 @@ from math import inf, isfinite
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
 from adagp.hw.designs import run_baseline
-from adagp.hw.duties import duties
 from adagp.hw.product import NOTHING, total
+from adagp.hw.stages import duties
 from adagp.pipe.costs import Costs, StageCosts
 from adagp.pipe.partition import partition
 from adagp.plan import BACKPROP_ALL, Plan

@@ -62,6 +62,7 @@ class TrainConfig:
         None,
         "Epochs of backprop before the first prediction.",
         PREDICTION,
+        low=0,
         compared="own",
         unset="the schedule's",
     )
