@@ -1,10 +1,11 @@
 """CAMEL: a reversible branch beside a frozen backbone, with embedded DRAM that need not be refreshed; and its SRAM rival.
 
-Sizes are those that a third party reports of the paper (Zhang et al., HPCA 2024): 6 x 6 cells, each a dot product of nine pairs a
-cycle, 500 MHz, 12 x 48 KB of embedded DRAM for activations and gradients, 6 x 8 KB of SRAM for weights; of equal area, 4 x 4 cells,
-6 x 48 KB and 2 x 24 KB of SRAM. Values take 58 bits in groups of nine. Cycles of a product are those of a weight-stationary
-array; the branch's backward pass runs its functions once more. Ours: 0.15 pJ a multiply-accumulate (8-bit integers of
-Horowitz scaled to 6 bits), memory energies of `hw.edram`, streaming of weights that do not fit, once for each micro-batch.
+Sizes are those that a third party reports of the paper (Zhang et al., HPCA 2024): 6 x 6 cells, each a dot product of nine
+pairs a cycle, 500 MHz, 12 x 48 KB of embedded DRAM for activations and gradients, 6 x 8 KB of SRAM for weights; of equal area,
+4 x 4 cells, 6 x 48 KB and 2 x 24 KB of SRAM. Values take 58 bits in groups of nine. Cycles of a product are those of a
+weight-stationary array; the branch's backward pass runs its functions once more. Ours: 0.15 pJ a multiply-accumulate (8-bit
+integers of Horowitz scaled to 6 bits), memory energies of `hw.edram`, streaming of weights that do not fit, once for each
+micro-batch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +28,8 @@ MAC_JOULES = 0.15e-12
 def product_cycles(layer: ArrayLayer, cells: Array, samples: int) -> int:
     """Return the cycles of one product of a layer: folds of loading, streaming and draining."""
     product = layer.product(samples)
-    folds = -(-(-(-product.depth // GROUP)) // cells.rows) * -(-product.columns // cells.columns) * product.count
+    pairs = -(-product.depth // GROUP)
+    folds = -(-pairs // cells.rows) * -(-product.columns // cells.columns) * product.count
     return folds * (product.rows + 2 * cells.rows + cells.columns - 2)
 
 

@@ -1,7 +1,8 @@
 """Embedded DRAM of three-transistor cells beside SRAM: what an access, idling and a refresh cost.
 
-Ratios are those of Kelle (Xia, Zhang: MICRO 2025, Table 1: 4 MB at 65 nm, Destiny): an access takes 84.8 / 185.9 of an SRAM's energy,
-leakage is 154 / 415, area 3.2 / 7.3. SRAM is adagp's energy table. CAMEL's own energies are not in the text at hand.
+Ratios are those of Kelle (Xia, Zhang: MICRO 2025, Table 1: 4 MB at 65 nm, Destiny): an access takes 84.8 / 185.9 of an
+SRAM's energy, leakage is 154 / 415, area 3.2 / 7.3. SRAM is adagp's energy table. CAMEL's own energies are not in the text
+at hand.
 """
 
 from dataclasses import dataclass
@@ -12,13 +13,16 @@ ACCESS, LEAKAGE, AREA = 84.8 / 185.9, 154 / 415, 3.2 / 7.3
 """Embedded DRAM over SRAM of the same size."""
 
 
+TECHNOLOGY = Technology()
+
+
 @dataclass(frozen=True)
 class OnChipMemory:
     """A memory on the chip. Embedded DRAM is refreshed by a read and a write of what lives in it."""
 
     kilobytes: float
     embedded_dram: bool
-    technology: Technology = Technology()
+    technology: Technology = TECHNOLOGY
 
     @property
     def bits(self) -> float:

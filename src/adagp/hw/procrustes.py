@@ -2,8 +2,8 @@
 
 16 x 16 PEs with an fp32 multiply-accumulate and 256 words each; the batch lies along one side, channels (or filters) along
 the other. Forward and input gradient leave out zero weights, the weight gradient zero inputs. Work differs along one side
-only, where half tiles are balanced (`hw.balance`). Sizes and dataflow are those of the authors' published simulator. Energies are
-the ratios that it takes where no energy tool is at hand (units of a 16-bit multiply-accumulate, from Eyeriss); the unit is
+only, where half tiles are balanced (`hw.balance`). Sizes and dataflow are those of the authors' published simulator; energies
+are the ratios that it takes where no energy tool is at hand (units of a 16-bit multiply-accumulate, from Eyeriss); the unit is
 Horowitz's 1.5 pJ. Ours: the clock, a tile of at most half of a PE's memory, random masks of each layer's density. Not in
 it: the quantile estimator, the balancer and the generator of initial weights, whose energy is not published.
 """

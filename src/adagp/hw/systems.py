@@ -7,6 +7,7 @@ energies are modelled, and never stand in a table with measured seconds.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 
 from adagp.errors import OptionError
 from adagp.hw.workload import Workload
@@ -69,6 +70,14 @@ class System:
 
 
 SYSTEMS: Registry[System] = Registry("system")
+MODULES = ("camel", "procrustes")
+"""The modules of this room that enter systems."""
+
+
+def load_systems() -> None:
+    """Import the modules that enter systems, so that all are in the table."""
+    for name in MODULES:
+        import_module(f"adagp.hw.{name}")
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class SystemOutcome:
-    """A run on a system: the cost of it all, of the part up to the target (None: not reached), and of the last epoch's batch."""
+    """A run on a system: the cost of it all, of the part up to the target (None: not reached), and of the last batch."""
 
     system: System
     total: PassCost

@@ -205,7 +205,7 @@ def find_stages(backbone: nn.Module, image: tuple[int, ...]) -> list[tuple[str, 
 
 def duplex(name: str, classes: int, image: tuple[int, int, int], width: float) -> nn.Module:
     """Return the model with its default options and a backbone of random weights, for the table of models."""
-    return _network(
+    return duplex_network(
         classes, image, replace(DuplexOptions(), channels=scaled_channels(DuplexOptions.channels, width)), classes
     )
 
@@ -217,7 +217,7 @@ def build_duplex(classes: int, image: tuple[int, ...], options: DuplexOptions, w
     before = classes if state is None else last_rows(state, classes)
     chosen = replace(options, channels=scaled_channels(options.channels, width))
     with torch.device("meta"):
-        network = _network(classes, image, chosen, before)
+        network = duplex_network(classes, image, chosen, before)
     network = materialise(network)
     if state is not None:
         backbone = network.get_submodule("backbone")
@@ -227,7 +227,8 @@ def build_duplex(classes: int, image: tuple[int, ...], options: DuplexOptions, w
     return network
 
 
-def _network(classes: int, image: tuple[int, ...], options: DuplexOptions, before: int) -> nn.Module:
+def duplex_network(classes: int, image: tuple[int, ...], options: DuplexOptions, before: int) -> nn.Module:
+    """Return the model with weights as torch makes them; its backbone is for `before` classes."""
     backbone = None
     if options.backbone != NO_BACKBONE:
         backbone = build_model(options.backbone, classes=before, image=image, width=options.backbone_width)
