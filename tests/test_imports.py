@@ -40,6 +40,7 @@ FOUNDATION = {
     "methods",
     "plugins",
     "shown",
+    "block_format",
     "_version",
 }
 """May be imported from everywhere."""
@@ -56,6 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"errors", "options", "references", "registry"},
     "plugins": {"errors", "references"},
     "shown": set(),
+    "block_format": {"errors"},
     "_version": set(),
     "allocator": set(),
     "modes": set(),
@@ -70,7 +72,8 @@ ALLOWED: dict[str, set[str]] = {
     "detection": {"data"},
     "tasks": {"data", "detection", "models", "modes", "run"},
     "upkeep": {"sites"},
-    "engine": {"modes", "predictor", "schedules", "sites", "sources", "upkeep"},
+    "numerics": {"schedules", "sites"},
+    "engine": {"modes", "numerics", "predictor", "schedules", "sites", "sources", "upkeep"},
     "integrations": {"engine", "models"},
     "jobs": {"allocator"},
     "train": {"engine", "jobs", "loggers", "run", "schedules", "sources", "tasks", "upkeep"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, inf
 
 from adagp.errors import OptionError, unknown_name
@@ -121,20 +121,16 @@ class Accelerator:
 
     def trained_with(self, product: Product, operation: Operation, attention: bool = False) -> Product:
         """Return one of the three products of training as the accelerator runs it: its mapping and its words' widths."""
-        found = product.gradient(operation, self.zero_insertion, self.backward == "same-dataflow")
-        return replace(found, bits=self.bits(operation, attention))
+        ordinary = self.backward == "same-dataflow"
+        return _trained(product, operation, self.zero_insertion, ordinary, self.bits(operation, attention))
 
     def tiled_cost(self, *products: Product) -> Cost:
         """Return the cost of products, one after the other, whose matrices come from off-chip memory and go there.
 
         Each has the tiling that suits it best. Stalls are not among the cycles yet.
         """
-        from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
-
-        tilings = [best_tiling(product, self.array, self.dataflow, self.memory) for product in products]
-        tiled = (replace(product, tile=tiling.tile) for product, tiling in zip(products, tilings, strict=True))
-        reads, writes = sum(tiling.reads for tiling in tilings), sum(tiling.writes for tiling in tilings)
-        return self.resident_cost(tiled).moving(reads, writes)
+        costs = [_tiled(product, self.array, self.dataflow, self.memory) for product in products]
+        return costs[0] if len(costs) == 1 else total(costs)
 
     def resident_cost(self, products: Iterable[Product]) -> Cost:
         """Return the cost of products whose matrices are on chip, one after the other."""
@@ -177,3 +173,17 @@ class Accelerator:
             predictor_weights * self.width("weights") / 8192,
             self.array.pes if pes is None else pes,
         )
+
+
+@lru_cache(maxsize=1 << 14)
+def _trained(product: Product, operation: Operation, zero_insertion: bool, ordinary: bool, bits: Bits) -> Product:
+    """Designs and the layers of a model have many products in common, here and below."""
+    return replace(product.gradient(operation, zero_insertion, ordinary), bits=bits)
+
+
+@lru_cache(maxsize=1 << 14)
+def _tiled(product: Product, array: Array, dataflow: str, memory: Memory) -> Cost:
+    from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
+
+    tiling = best_tiling(product, array, dataflow, memory)
+    return array_cost(dataflow, replace(product, tile=tiling.tile), array).moving(tiling.reads, tiling.writes)

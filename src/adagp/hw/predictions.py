@@ -1,10 +1,10 @@
 """What it costs to predict a site's gradient and to learn to: the shared predictor, and sources that are no such network."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.product import NOTHING, Cost, Operation, Product
+from adagp.hw.product import NOTHING, Cost, Operation, Product, total
 from adagp.hw.workload import ArrayLayer, Convolution, Linear
 
 SYNTHETIC_HIDDEN = 32
@@ -30,14 +30,44 @@ class Predictions:
     write_back: Cost = NOTHING
     own_memory: bool = True
 
+    @cached_property
+    def predicting_from_buffer(self) -> Cost:
+        """A prediction on a design without a predictor memory."""
+        return total((self.load, self.forward, self.store))
+
+    @cached_property
+    def learning_from_buffer(self) -> Cost:
+        """Training on a design without a predictor memory."""
+        return total((self.load, self.training, self.write_back))
+
+    @cached_property
+    def from_own_memory(self) -> "Predictions":
+        """The same with its buffer accesses in the predictor's memory, if it has its words there."""
+        if not self.own_memory:
+            return self
+        return Predictions(
+            _in_own_memory(self.forward),
+            _in_own_memory(self.training),
+            _in_own_memory(self.forward_own),
+            _in_own_memory(self.training_own),
+        )
+
+
+def _in_own_memory(cost: Cost) -> Cost:
+    return cost._replace(buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes)
+
 
 def on_predictor_array(accelerator: Accelerator) -> Accelerator:
     """Return the accelerator with the predictor's array in place of the main one."""
     return replace(accelerator, array=accelerator.predictor_array)
 
 
+@lru_cache(maxsize=4096)
 def shared_predictor(layer: ArrayLayer, accelerator: Accelerator) -> Predictions:
-    """Cost ADA-GP's predictor by the same dataflow. Adam's two moments live off-chip and stream by during its training."""
+    """Cost ADA-GP's predictor by the same dataflow. Adam's two moments live off-chip and stream by during its training.
+
+    The size of the global buffer does not matter, so accelerators that differ in it alone may share the answer.
+    """
     shape = accelerator.predictor
     weights = shape.weights(layer)
     bits = weights * accelerator.width("weights")

@@ -76,6 +76,8 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
     waiting = Moved()
     error_words = error_width(workload)
     known: dict[ArrayLayer, Stage] = {}  # models repeat shapes
+    beside_buffer = replace(accelerator, buffer_kilobytes=1.0)
+    shapes = iter(workload.shapes)
     for layer in workload.layers:
         if isinstance(layer, Elementwise):
             waiting += moved_words(layer, accelerator.fusion)
@@ -83,9 +85,9 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
         if found:
             found[-1] = _with_elementwise(found[-1], waiting, accelerator)
             waiting = Moved()
-        shape = replace(layer, name="")
+        shape = next(shapes)
         if shape not in known:
-            known[shape] = _stage(layer, accelerator, batch, error_words)
+            known[shape] = _stage(shape, accelerator, batch, error_words, beside_buffer)
         found.append(replace(known[shape], layer=layer))
     if found:
         found[-1] = _with_elementwise(found[-1], waiting, accelerator)
@@ -110,7 +112,9 @@ def error_width(workload: Workload) -> int:
     return last[-1].samples if last else 0
 
 
-def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Stage:
+def _stage(
+    layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int, beside_buffer: Accelerator
+) -> Stage:
     product, attention = layer.product(batch), isinstance(layer, Attention)
     forward, input_gradient, weight_gradient = (
         accelerator.tiled_cost(accelerator.trained_with(product, operation, attention)) for operation in Operation
@@ -128,7 +132,7 @@ def _stage(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words:
         update=NOTHING.moving(state, state + weights),
         read_back=NOTHING.moving(weights + own_weights * accelerator.width("gradients"), 0),
         top_one=_top_one(layer, accelerator, batch),
-        predictions=shared_predictor(layer, accelerator) if own_weights else None,
+        predictions=shared_predictor(layer, beside_buffer) if own_weights else None,
     )
 
 
@@ -174,8 +178,15 @@ def duties(
     if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
+    sources = {plan.source_of(stage.layer.name) for stage in stages if stage.is_site}
+    works = {name: source_work(name) for name in sources}
     teaches = None if not predictor_learns else _SHARED if learner is None else source_work(learner)
-    return [_duty(stage, plan, accelerator, teaches, index - stop) for index, stage in enumerate(stages)]
+    found = []
+    for index, stage in enumerate(stages):
+        source = plan.source_of(stage.layer.name) if stage.is_site else None
+        work = AcceleratorWork() if source is None else works[source]
+        found.append(_duty(stage, work, accelerator, teaches if source == BACKPROP else None, index - stop))
+    return found
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
@@ -191,9 +202,9 @@ def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     return next(true, len(stages))
 
 
-def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, teaches: AcceleratorWork | None, above_stop: int) -> Duty:
-    source = plan.source_of(stage.layer.name) if stage.is_site else None
-    work = AcceleratorWork() if source is None else source_work(source)
+def _duty(
+    stage: Stage, work: AcceleratorWork, accelerator: Accelerator, teaches: AcceleratorWork | None, above_stop: int
+) -> Duty:
     gradient = _weight_gradient(stage, work, accelerator)
     forward = stage.forward + stage.elementwise_forward
     backward = _chain(stage, above_stop) + gradient
@@ -202,8 +213,7 @@ def _duty(stage: Stage, plan: Plan, accelerator: Accelerator, teaches: Accelerat
         forward += update  # the weights are there, so they are updated as the forward pass proceeds
     else:
         backward += update if gradient == NOTHING else update + stage.read_back
-    learns = teaches is not None and source == BACKPROP
-    predictor = teaches if learns and teaches is not None else work
+    learns, predictor = teaches is not None, teaches or work
     predicts = predictor.predictor or (predictor.synthetic and not learns)
     return Duty(
         stage,

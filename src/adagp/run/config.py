@@ -18,6 +18,7 @@ from adagp.options import Option
 from adagp.pipe.generate import PIPELINES
 from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
+from adagp.schedules.precision_text import FORMS, parse_precision
 from adagp.schedules.text import schedule_forms
 
 TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
@@ -108,6 +109,12 @@ class TrainConfig:
     )
     seed: int = setting(
         0, "Seed of weights, data order and everything random.", low=0, high=HIGHEST_SEED, compared="fixed"
+    )
+    precision: str = setting(
+        "fp32",
+        "Arithmetic of the layers' products, emulated in float: {precisions}. Widths' thresholds, the rounding of weights and "
+        "activations and the exponents' window are our choice; FAST's paper does not say.",
+        compared="own",
     )
     metrics_every: int = setting(
         10,
@@ -233,6 +240,7 @@ class TrainConfig:
         object.__setattr__(self, "method_options", self.declaration.defaults | dict(self.method_options))
         if self.warmup is not None and self.warmup_batches is not None:
             raise OptionError("--warmup and --warmup-batches say the same thing twice; give one of them.")
+        parse_precision(self.precision)
         # How many epochs `batches` are is known with the data; certainly no more than there are batches.
         self._read_schedule(max(self.epochs, self.batches or 0))
 
@@ -347,6 +355,7 @@ def known_options() -> dict[str, Option]:
 def help_text(option: Option) -> str:
     """Return an option's line of help, with the choices that plugins may have added and the methods that it belongs to."""
     text = option.help.replace("{forms}", schedule_forms()).replace("{parallel}", ", ".join(parallel_choices()))
+    text = text.replace("{precisions}", ", ".join(FORMS))
     if option.name == "method":
         text += f" One of: {', '.join(METHODS)}."
     if option.name in CONFIG_OPTIONS:

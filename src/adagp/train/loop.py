@@ -229,7 +229,8 @@ class Loop:
         return {"refused": refused / produced} if refused else {}
 
     def _evaluate(self) -> dict[str, float]:
-        return evaluated(self.task, self.trainer.model)
+        with self.trainer.evaluation():
+            return evaluated(self.task, self.trainer.model)
 
     def _model_figures(self) -> dict[str, float]:
         """Return the figures that layers of the model measure of themselves: those with `read_figures`."""
