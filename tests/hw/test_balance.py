@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from adagp.hw.balance import Tile, drawn_counts, fullest, inverse_speedup, tile_counts, unbalanced
 from adagp.hw.compressed import index_bits, pack_blocks, packed_bits, unpack_blocks
@@ -33,7 +34,7 @@ def test_no_pairing_has_a_less_full_pair(halves: tuple[int, ...]) -> None:
     assert fullest(np.array([halves])) == [best]
 
 
-def random_mask(density: float, channels: int = 40, filters: int = 12, kernel: int = 9) -> np.ndarray:  # type: ignore[type-arg]
+def random_mask(density: float, channels: int = 40, filters: int = 12, kernel: int = 9) -> NDArray[np.bool_]:
     return np.random.default_rng(0).random((channels, filters, kernel)) < density
 
 

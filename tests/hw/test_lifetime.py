@@ -5,7 +5,7 @@ import pytest
 from adagp.errors import ModelError
 from adagp.hw.camel import CAMEL, CLOCK_HZ, product_cycles, published_shape
 from adagp.hw.edram import ACCESS, LEAKAGE, OnChipMemory
-from adagp.hw.lifetime import Event, Memory, closed_form, refreshes, simulated_lifetimes
+from adagp.hw.lifetime import Event, ForgettingMemory, closed_form, refreshes, simulated_lifetimes
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 6, 24])
@@ -19,7 +19,7 @@ def test_a_datum_that_is_read_too_late_is_never_read_silently() -> None:
     assert simulated_lifetimes(6, 1.0, retention=6.0) == (2.0, 6.0)
     with pytest.raises(ModelError, match=r"^'.*' is read 6 after its writing; memory keeps it for 5\.9\.$"):
         simulated_lifetimes(6, 1.0, retention=5.9)
-    memory = Memory(1.0)
+    memory = ForgettingMemory(1.0)
     memory.do(Event(0.0, "x", True))
     memory.do(Event(1.5, "x", True))  # written again: it lives anew
     memory.do(Event(2.5, "x", False))

@@ -30,7 +30,7 @@ def test_stages_of_a_backbone_end_where_the_maps_get_smaller() -> None:
 def test_training_leaves_the_backbone_alone(method: str) -> None:
     model = built()
     before = {name: one.clone() for name, one in model.state_dict().items()}
-    schedule = {} if method == "bp" else {"schedule": "1:1", "warmup": 0}
+    schedule: dict[str, Any] = {} if method == "bp" else {"schedule": "1:1", "warmup": 0}
     optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.01)
     trainer = adagp.attach(model, optimizer, method=method, epochs=1, batches_per_epoch=4, **schedule)
     model.train()

@@ -24,6 +24,7 @@ from adagp.run.folder import to_json
 from adagp.run.record import Epoch, RunRecord, read_whole_run
 
 PANEL = "Other training systems"
+SHARE = "above 0 and at most 1"
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,17 @@ class SystemSettings:
     """What concerns training systems other than ADA-GP's designs."""
 
     weight_density: Annotated[
-        float, option("Share of weights that are not zero, without a run.", panel=PANEL, above=0, high=1)
+        float, option("Share of weights that are not zero, without a run.", panel=PANEL, above=0, high=1, allowed=SHARE)
     ] = 0.1
     input_density: Annotated[
         float,
-        option("Share of inputs that are not zero, without a run; of the first layer 1.", panel=PANEL, above=0, high=1),
+        option(
+            "Share of inputs that are not zero, without a run; of the first layer 1.",
+            panel=PANEL,
+            above=0,
+            high=1,
+            allowed=SHARE,
+        ),
     ] = 0.5
     retention: Annotated[
         float, option("Microseconds that embedded DRAM keeps a datum.", panel=PANEL, above=0, high=1e9)

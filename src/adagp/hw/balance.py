@@ -32,12 +32,14 @@ class Tile:
 def fullest(counts: Counts) -> Counts:
     """Return for each array-full the nonzeros of the fullest PE after balancing."""
     ordered = np.sort(counts, axis=1)
-    return np.max(ordered + ordered[:, ::-1], axis=1, initial=0)
+    found: Counts = np.max(ordered + ordered[:, ::-1], axis=1, initial=0)
+    return found
 
 
 def unbalanced(counts: Counts) -> Counts:
     """Return for each array-full the nonzeros of the fullest PE, if each keeps its own two halves."""
-    return np.max(counts[:, ::2] + counts[:, 1::2], axis=1, initial=0)
+    found: Counts = np.max(counts[:, ::2] + counts[:, 1::2], axis=1, initial=0)
+    return found
 
 
 def inverse_speedup(counts: Counts, dense: Counts, *, balanced: bool = True) -> float:
@@ -59,7 +61,8 @@ def tile_counts(mask: NDArray[np.bool_], tile: Tile, side: int) -> tuple[Counts,
         padded = np.zeros((wide * side * 2 * half, deep * tile.filters, mask.shape[2]), dtype=np.int64)
         padded[:channels, :filters] = weights
         shape = (wide, 2 * side, half, deep, tile.filters, mask.shape[2])
-        return padded.reshape(shape).sum(axis=(2, 4, 5)).transpose(0, 2, 1).reshape(wide * deep, 2 * side)
+        found: Counts = padded.reshape(shape).sum(axis=(2, 4, 5)).transpose(0, 2, 1).reshape(wide * deep, 2 * side)
+        return found
 
     return halves(mask), halves(np.ones_like(mask))
 

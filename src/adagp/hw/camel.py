@@ -53,7 +53,7 @@ def function_times(layers: Iterable[ArrayLayer], cells: Array, samples: int) -> 
     return times
 
 
-class Chip:
+class BranchChip:
     """An array with its memories."""
 
     def __init__(self, cells: Array, activations: OnChipMemory, weights: OnChipMemory) -> None:
@@ -111,8 +111,10 @@ def _dram(bits: float) -> float:
     return bits * entry.read / entry.bits * 1e-12
 
 
-CAMEL = Chip(Array(6, 6), OnChipMemory(12 * 48, embedded_dram=True), OnChipMemory(6 * 8, embedded_dram=False))
-CAMEL_SRAM = Chip(Array(4, 4), OnChipMemory(6 * 48, embedded_dram=False), OnChipMemory(2 * 24, embedded_dram=False))
+CAMEL = BranchChip(Array(6, 6), OnChipMemory(12 * 48, embedded_dram=True), OnChipMemory(6 * 8, embedded_dram=False))
+CAMEL_SRAM = BranchChip(
+    Array(4, 4), OnChipMemory(6 * 48, embedded_dram=False), OnChipMemory(2 * 24, embedded_dram=False)
+)
 
 SYSTEMS.add("camel", System("camel", "reversible branch in embedded DRAM", CLOCK_HZ, CAMEL.cost))
 SYSTEMS.add("camel-sram", System("camel-sram", "the same with SRAM of equal area", CLOCK_HZ, CAMEL_SRAM.cost))

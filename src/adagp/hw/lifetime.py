@@ -62,7 +62,7 @@ def backward_events(block: int, start: float, time: float) -> Iterator[Event]:
     yield Event(start + 6 * time, g1, True)
 
 
-class Memory:
+class ForgettingMemory:
     """Embedded DRAM that forgets: reading a datum after `retention` raises, unless refreshed in between. Keeps lifetimes."""
 
     def __init__(self, retention: float | None = None) -> None:
@@ -95,7 +95,7 @@ def simulated_lifetimes(blocks: int, time: float, retention: float | None = None
 
     A datum that one block writes and the next one reads lives across both.
     """
-    forward, backward = Memory(retention), Memory(retention)
+    forward, backward = ForgettingMemory(retention), ForgettingMemory(retention)
     forward.begin(["x1 of 0", "x2 of 0"], 0.0)
     for block in range(blocks):
         for event in forward_events(block, 2 * block * time, time):

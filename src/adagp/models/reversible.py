@@ -165,7 +165,7 @@ class _Chain(torch.autograd.Function):
         return stream.read(first) + finite, stream.read(second) + finite
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         chain: ReversibleChain = ctx.chain
         stream = chain.stream
