@@ -116,6 +116,11 @@ def test_a_function_with_an_input_shape(tmp_path: Path, monkeypatch: pytest.Monk
     assert report("tiny.json") == found
 
 
+def test_a_source_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(AdagpError, match=r"^unknown source 'nonsense'\. Did you mean 'noise'\? Choose from: average, "):
+        report("two_layer_cnn", "--source", "nonsense", "--ratio", "1:1")
+
+
 def test_a_run_is_replayed(tmp_path: Path) -> None:
     config = {"model": "digits_cnn", "dataset": "digits", "batch_size": 32, "width": 0.5, "method": "adagp"}
     batches = {"warmup": 10, "bp": 20, "gp": 30, "guarded": 0}
