@@ -10,6 +10,7 @@ import typer
 
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
+from adagp.cli.systems import SystemSettings, chosen_systems, simulate_systems
 from adagp.figures.accelerator import plot_simulation
 from adagp.files import check_output_file
 from adagp.hw import Accelerator, Simulation
@@ -40,7 +41,13 @@ def simulate(
         Path | None, option("Replay the phases that a training run recorded.", panel=RUN, unset="none")
     ] = None,
     trust: Annotated[bool, switch("--trust", "Run the code that the folder of --from-run names.", panel=RUN)] = False,
-    design: Annotated[str, option("all, or names separated by commas.", panel=PANEL)] = "all",
+    design: Annotated[
+        str,
+        option(
+            "all, or names separated by commas. Or systems of another kind: procrustes, camel, camel-sram.", panel=PANEL
+        ),
+    ] = "all",
+    systems: SystemSettings,
     preset: PresetName = None,
     given: Mapping[str, Any],
     per_layer: Annotated[bool, switch("--per-layer", "A row for each layer.", panel=OUTPUT)] = False,
@@ -66,10 +73,15 @@ def simulate(
 ) -> None:
     """Cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
     accelerator = with_settings(with_preset(Accelerator(), preset), given)
-    designs = parse_designs(design)
+    others = chosen_systems(design)
+    designs = () if others else parse_designs(design)
     check_export(export, out)
     origin = data.origin(model, from_run, method=plan.method, trust=trust)
     run = plan.run(origin, batch)
+    if others:
+        folder = from_run or (Path(model) if model is not None and origin.replay is not None else None)
+        simulate_systems(others, origin.workload(), run.batch, run.batches, folder, systems, as_json=as_json)
+        return
     simulation = run_simulation(origin.workload(), accelerator, run, designs)
     if save_workload is not None:
         simulation.workload.save(save_workload)
