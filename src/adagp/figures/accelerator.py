@@ -126,7 +126,6 @@ def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
             heights = [rows[place][f"{level}_bytes"] / 1e6 for place in stalled]
             axes.plot(stalled, heights, mark, color="black", label=f"stalled: {cause}")
     axes.set(xlabel="layer", ylabel="MB in a batch", yscale="log", title="Traffic by layer, one batch by backprop")
-    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend()
 
 
