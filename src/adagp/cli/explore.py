@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from adagp.cli.simulate import EPOCHS, RunOptions
 from adagp.cli.workloads import find_origin, sample_shape
 from adagp.errors import OptionError
 from adagp.figures.style import check_picture_path
+from adagp.files import check_output_file, publish
 from adagp.hw import Accelerator
 from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, parse_objectives
@@ -123,17 +125,18 @@ def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
 
 def write_points(points: Sequence[Point], front: Sequence[bool], path: Path) -> None:
     """Write all points as CSV; the column `pareto` is 1 on the front."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*points[0].row, "pareto"])
-        writer.writerows([*point.row.values(), int(on)] for point, on in zip(points, front, strict=True))
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*points[0].row, "pareto"])
+    writer.writerows([*point.row.values(), int(on)] for point, on in zip(points, front, strict=True))
+    publish(path, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
 def _check_output(out: Path | None, force: bool, plot: Path | None, objectives: Sequence[str]) -> None:
-    if out is not None and not out.parent.is_dir():
-        raise OptionError(f"cannot write '{out}': there is no folder '{out.parent}'.")
     if out is not None and out.exists() and not force:
         raise OptionError(f"'{out}' exists already; give another name, or --force to overwrite it.")
+    if out is not None:
+        check_output_file(out)
     if plot is not None:
         check_picture_path(plot)
         if len(objectives) < 2:

@@ -14,6 +14,7 @@ from adagp.cli.workloads import FILES, Origin, find_origin, sample_shape
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_simulation
 from adagp.figures.style import check_picture_path
+from adagp.files import publish
 from adagp.hw import (
     DESIGNS,
     PAPER_DESIGNS,
@@ -31,7 +32,7 @@ from adagp.hw.presets import PRESETS, with_preset
 from adagp.hw.report import layer_rows, simulation_report
 from adagp.hw.runs import refuse_adaptive
 from adagp.methods import find_source
-from adagp.run.folder import flat_csv, write_atomically
+from adagp.run.folder import flat_csv
 from adagp.schedules import Schedule, parse_schedule
 
 _MODEL, _RUN, _HARDWARE, _OUTPUT = "Model", "Run", "Accelerator", "Output"
@@ -188,7 +189,7 @@ def simulate(
     if plot is not None:
         plot_simulation(simulation, plot)
     if layers_csv is not None:
-        write_atomically(layers_csv, flat_csv(layer_rows(simulation)).encode())
+        publish(layers_csv, flat_csv(layer_rows(simulation)).encode())
     if export is not None and out is not None:
         files = export_workload(export, simulation.workload, accelerator, run.batch, out)
         typer.echo(f"exported for {export} to {out}; files: {len(files)}", err=True)

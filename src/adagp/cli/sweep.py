@@ -5,6 +5,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from io import StringIO
 from math import inf
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -15,6 +16,7 @@ from adagp.cli.workloads import Origin
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_speedups
 from adagp.figures.style import check_picture_path
+from adagp.files import publish
 from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array, parse_predictor
 from adagp.hw import simulate as run_simulation
 from adagp.models import MODELS
@@ -113,8 +115,9 @@ def sweep(
     if out is None:
         write_rows(rows, sys.stdout)
     else:
-        with out.open("w", encoding="utf-8", newline="") as file:
-            write_rows(rows, file)
+        text = StringIO()
+        write_rows(rows, text)
+        publish(out, text.getvalue().encode("utf-8", "backslashreplace"))
     if plot is not None:
         _plot(rows, plot)
 

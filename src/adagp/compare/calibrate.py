@@ -6,7 +6,7 @@ whatever disturbs the machine disturbs them all. Medians over the rounds are wha
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from statistics import median
@@ -15,6 +15,7 @@ from typing import Any
 from adagp.errors import OptionError
 from adagp.plan import Phase, Step
 from adagp.run.config import TrainConfig
+from adagp.run.documents import ABSENT, AMOUNT, WHOLE, Shape, TableOf, record_of
 from adagp.schedules import Schedule
 from adagp.tasks.base import Task
 from adagp.train.loop import to_device
@@ -24,6 +25,13 @@ WARM = 3
 """Batches by backprop before anything is timed: they fill caches, and give the sources something to go by."""
 Costs = dict[str, float]
 """Seconds of a batch by backprop (`bp`), of a GP batch (`gp`, if there are any), and of fetching its data (`data`)."""
+
+
+def calibration_shape(names: Iterable[str]) -> Shape:
+    """Return the shape of what is kept of a calibration of the entries `names`."""
+    seconds = record_of({"epochs": AMOUNT, "seconds": AMOUNT})
+    costs = record_of({"cost": TableOf(AMOUNT), "batches": WHOLE, "seconds": seconds})
+    return record_of({"budget_seconds": AMOUNT, "methods": record_of(dict.fromkeys(names, costs), others=ABSENT)})
 
 
 def calibrate(

@@ -9,7 +9,8 @@ from typing import Any
 from adagp.compare.contenders import BACKPROP, Entry, entry_config
 from adagp.errors import OptionError, RunError, unknown_name
 from adagp.run.config import TrainConfig
-from adagp.run.folder import RunFolder
+from adagp.run.documents import ANYTHING, TableOf, read_document
+from adagp.run.folder import MEGABYTE, RunFolder
 
 EPOCHS, SECONDS = "epochs", "seconds"
 REGIMES = (EPOCHS, SECONDS)
@@ -149,8 +150,8 @@ class ComparisonFolder:
                 )
             folder.write_json(FILE, comparison.as_dict())
             return
-        before, now = folder.read_json(FILE), comparison.as_dict()
-        changed = [name for name in now if before.get(name) != now[name]] if isinstance(before, dict) else ["all"]
+        before, now = read_document(self.path / FILE, TableOf(ANYTHING), MEGABYTE), comparison.as_dict()
+        changed = [name for name in now if before.get(name) != now[name]]
         if changed:
             raise RunError(
                 f"'{self.path}' holds a comparison with other options ({', '.join(changed)} differ). "

@@ -1,19 +1,19 @@
 """A comparison from the first check to the report. Stopped anywhere and begun again, it continues where it was."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from adagp.compare.alignment import AlignmentJob
-from adagp.compare.calibrate import batches_within, calibrate, seconds_of
+from adagp.compare.alignment import ALIGNMENT, AlignmentJob
+from adagp.compare.calibrate import batches_within, calibrate, calibration_shape, seconds_of
 from adagp.compare.comparison import EPOCHS, SECONDS, ComparedRun, Comparison, ComparisonFolder
 from adagp.compare.contenders import Entry
 from adagp.compare.pareto import draw_pareto
 from adagp.compare.records import Record, aligned_record, regime_record, run_record
 from adagp.compare.tables import markdown, method_rows, site_rows
 from adagp.errors import RunError
+from adagp.files import write_atomically
 from adagp.jobs import (
     Job,
     JobFailure,
@@ -25,7 +25,8 @@ from adagp.jobs import (
     usable_cores,
 )
 from adagp.memory import free_memory
-from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
+from adagp.run.documents import POSITIVE, read_result, record_of
+from adagp.run.folder import RunFolder, flat_csv, to_json
 from adagp.run.lock import locked
 from adagp.run.metrics import ACCURACY
 from adagp.tasks.base import Task
@@ -128,7 +129,7 @@ def _measured_jobs(work: ComparisonWork) -> int:
     work.execute([_run_job(work, probe)], "memory")
     if not probe.finished:
         return 1
-    peak = probe.folder.read_json("summary.json")["peak_memory"]
+    peak = read_result(probe.folder.path / "summary.json", record_of({"peak_memory": POSITIVE}))["peak_memory"]
     found = affordable_jobs(peak, free, cores)
     amount = "" if free is None else f" and {free / 1e9:.1f} GB are free"
     work.observer.say(
@@ -186,7 +187,7 @@ def _calibration(work: ComparisonWork) -> Record:
             methods[name] = {"cost": costs[name], "batches": batches, "seconds": calibrated}
         content = {"budget_seconds": budget, "rounds": comparison.rounds, "methods": methods}
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    found: Record = json.loads(path.read_text("utf-8"))
+    found: Record = read_result(path, calibration_shape(entry.name for entry in work.comparison.entries))
     return found
 
 
@@ -211,7 +212,7 @@ def _document(
     calibration = _calibration(work) if SECONDS in comparison.regimes else None
     measured = {
         entry.name: [
-            json.loads(path.read_text("utf-8"))
+            read_result(path, ALIGNMENT)
             for path in (work.folder.alignment(entry, seed) for seed in range(comparison.aligned_seeds))
             if path.is_file()
         ]
