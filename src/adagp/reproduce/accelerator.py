@@ -19,7 +19,6 @@ from adagp.reproduce.published import Section, published
 from adagp.reproduce.verdict import Terms, Verdict, compare, judge
 from adagp.run.documents import (
     ABSENT,
-    AMOUNT,
     MODERATE,
     POSITIVE,
     SWITCH,
@@ -99,7 +98,7 @@ def _layers(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 _DESIGN = record_of({"cycles": POSITIVE, "speedup": POSITIVE, "memory_joules": POSITIVE, "memory_saving": MODERATE})
-_CYCLES = Plain("a number from 0 to 1e+15", lambda value: AMOUNT.accepted(value) and value <= 1e15)
+_CYCLES = Plain("a number from 0 to 1e+18", lambda value: MODERATE.accepted(value) and value >= 0)
 _BY_PHASE = Fields({str(phase): _CYCLES for phase in Phase}, others=ABSENT)
 _LAYER = record_of({"layer": TEXT, "convolution": SWITCH, "baseline": _BY_PHASE, "efficient": _BY_PHASE})
 SIMULATED = record_of(

@@ -47,6 +47,10 @@ class Part:
         digest = hashlib.sha256(decides.encode()).hexdigest()[:10]
         object.__setattr__(self, "key", f"{name}-{self.label}-{digest}".replace("/", "_").replace(":", "_"))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process without the shape, which cannot, and which is needed where results are read."""
+        return Part, (self.work, self.label, self.options, self.weight)
+
     @property
     def datasets(self) -> tuple[str, ...]:
         """The data sets that must be on disk."""
