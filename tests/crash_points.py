@@ -1,12 +1,14 @@
 """Kills a command of adagp before each of its file operations, and sees what recovers: `python -m tests.crash_points SCENARIO`.
 
-A process that is killed leaves what the system has of its files, whatever it still had in mind. So the command is run once, and
-before each of its file operations the folder is copied: the copies are what a kill at that point would leave. Where a
-file is about to get its name, a kill in the middle of writing it is a further one: half of the file under its temporary name. What a
-user would do next is then done in each copy. All are forks of one process, in which everything is imported already.
+A process that is killed leaves what the system has of its files, whatever it still had in mind. So the command is run
+once, and before each of its file operations the folder is copied: the copies are what a kill at that point would leave.
+Where a file is about to get its name, a kill in the middle of writing it is a further one: half of the file under its
+temporary name. What a user would do next is then done in each copy. All are forks of one process, in which everything is
+imported already.
 
-Jobs of `compare` and `reproduce` are done in the process itself, so that every operation of theirs is a point as well; that real
-processes of theirs die with their parent is tested elsewhere. Prints one JSON document: what became of each point.
+Jobs of `compare` and `reproduce` are done in the process itself, so that every operation of theirs is a point as well;
+that real processes of theirs die with their parent is tested elsewhere. Prints one JSON document: what became of each
+point.
 """
 
 import contextlib
@@ -43,7 +45,7 @@ from adagp.train.checkpoint import digest_of
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree")
 TINY = ("--width", "0.25", "--batch-size", "700")
 TRAIN = ("train", *TINY, "--threads", "1", "--epochs", "2", "--warmup", "1", "--ratio", "1:1", "--out", "run")
-COMPARE = ("compare", "--methods", "bp,skip@1:1", "--seeds", "1", "--batches", "2", "--warmup-batches", "1", *TINY)
+COMPARE = ("compare", "--methods", "bp,skip@1:1", "--seeds", "1", "--batches", "4", "--warmup-batches", "1", *TINY)
 ALIGNED = ("--large-batch", "700", "--points", "1", "--rounds", "1", "--jobs", "1", "--out", "run")
 TINY_EXPERIMENT = "two-tiny-parts"
 SCENARIOS: dict[str, tuple[str, ...]] = {
@@ -91,7 +93,11 @@ def prepare() -> None:
     command = typer.main.get_command(adagp.cli.make_app())
     changes: dict[Any, dict[str, Any]] = {
         adagp.cli: {"make_app": lambda: command},
-        adagp.compare.workflow: {"run_jobs": run_here, "draw_pareto": lambda document, *more: []},
+        adagp.compare.workflow: {
+            "run_jobs": run_here,
+            "draw_pareto": lambda document, *more: [],
+            "calibrate": lambda configs, *more: {name: {"bp": 0.1, "gp": 0.05, "data": 0.0} for name in configs},
+        },
         adagp.reproduce.study: {"run_jobs": run_here},
         adagp.reproduce.experiment: {"save": lambda figure, path: path.write_bytes(b"")},
         os: {"fsync": lambda file: None},
@@ -224,9 +230,9 @@ def start(scenario: str) -> dict[str, Any]:
         warm = Path(place) / "warm"
         warm.mkdir()
         os.chdir(warm)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            with contextlib.suppress(SystemExit):
-                adagp.cli.main(SCENARIOS[scenario])  # all that is imported on the way is there in each fork
+        quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+        with quiet[0], quiet[1], contextlib.suppress(SystemExit):
+            adagp.cli.main(SCENARIOS[scenario])  # all that is imported on the way is there in each fork
         return examine(scenario, Path(place))
 
 
