@@ -12,6 +12,8 @@ from adagp.rtl.formats import FORMATS, Floats, Integers, NumberFormat, Words, fi
 from adagp.rtl.products import expected, find_mapping, run_product
 from adagp.rtl.simulation import SimulatedChip
 
+pytestmark = pytest.mark.slow
+
 ChipOf = Callable[[str], SimulatedChip]
 FLOATS = ("bf16", "fp16", "fp32")
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

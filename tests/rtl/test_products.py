@@ -19,6 +19,8 @@ from adagp.rtl.products import OPERATIONS, PLACEMENTS, check_fits, expected, fin
 from adagp.rtl.simulation import InterpretedChip, SimulatedChip, VerilatedChip
 from adagp.rtl.tools import verilator
 
+pytestmark = pytest.mark.slow
+
 ChipOf = Callable[[str], SimulatedChip]
 SIZES = st.integers(1, 17)
 
