@@ -173,7 +173,7 @@ def ended(folder: Path, words: Sequence[str], copies: Path | None = None) -> tup
             code = exit_.code
             if kept is not None:
                 kept.busy = True
-                (copies.parent / "points").write_text(str(kept.points))
+                (kept.place.parent / "points").write_text(str(kept.points))
     os._exit(code if isinstance(code, int) else 1)
 
 

@@ -29,7 +29,7 @@ def values(shape: Shape, numbers: Iterator[Any]) -> Any:
         found = (values(shape.shape, numbers) for _ in range(100))
         return next(value for value in found if shape.also.accepted(value))
     if isinstance(shape, Either):
-        return values((next(numbers) and shape.first) or shape.second, numbers)
+        return values(shape.first if next(numbers) else shape.second, numbers)
     if isinstance(shape, ListOf):
         return [values(shape.item, numbers) for _ in range(2)]
     if isinstance(shape, Fields):

@@ -166,13 +166,20 @@ def energy_table(path: str | None = None) -> tuple[EnergyEntry, ...]:
 
 
 def _entry(row: dict[str, str]) -> EnergyEntry:
-    names = ("kilobytes", "node_nm", "bits", "read_pj", "write_pj", "leakage_mw")
-    least = {"bits": 1, "kilobytes": 1 if row["part"] == "sram" else 0}
-    numbers = [_number(row, name, least.get(name, 0), whole=place < 3) for place, name in enumerate(names)]
-    return EnergyEntry(row["part"], row["name"], *map(int, numbers[:3]), *numbers[3:], row["source"])
+    return EnergyEntry(
+        row["part"],
+        row["name"],
+        int(_number(row, "kilobytes", 1 if row["part"] == "sram" else 0, whole=True)),
+        int(_number(row, "node_nm", 0, whole=True)),
+        int(_number(row, "bits", 1, whole=True)),
+        _number(row, "read_pj"),
+        _number(row, "write_pj"),
+        _number(row, "leakage_mw"),
+        row["source"],
+    )
 
 
-def _number(row: dict[str, str], name: str, least: int, *, whole: bool) -> float:
+def _number(row: dict[str, str], name: str, least: int = 0, *, whole: bool = False) -> float:
     """Return a number of a row; an empty one is 0."""
     value = float(row[name] or 0)
     if not least <= value <= LARGEST or (whole and value != int(value)):
