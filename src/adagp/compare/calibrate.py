@@ -15,7 +15,7 @@ from typing import Any
 from adagp.errors import OptionError
 from adagp.plan import Phase, Step
 from adagp.run.config import TrainConfig
-from adagp.run.documents import ABSENT, AMOUNT, WHOLE, Shape, TableOf, record_of
+from adagp.run.documents import ABSENT, AMOUNT, WHOLE, Plain, Shape, TableOf, record_of
 from adagp.schedules import Schedule
 from adagp.tasks.base import Task
 from adagp.train.loop import to_device
@@ -23,14 +23,18 @@ from adagp.train.session import Session
 
 WARM = 3
 """Batches by backprop before anything is timed: they fill caches, and give the sources something to go by."""
+MOST_TIMES = 10_000
+"""How many times more batches than backprop's no method can fit into its time."""
 Costs = dict[str, float]
 """Seconds of a batch by backprop (`bp`), of a GP batch (`gp`, if there are any), and of fetching its data (`data`)."""
 
 
-def calibration_shape(names: Iterable[str]) -> Shape:
-    """Return the shape of what is kept of a calibration of the entries `names`."""
+def calibration_shape(names: Iterable[str], batches: int) -> Shape:
+    """Return the shape of what is kept of a calibration of the entries `names`, with runs of `batches` at equal batches."""
+    most = MOST_TIMES * batches
     seconds = record_of({"epochs": AMOUNT, "seconds": AMOUNT})
-    costs = record_of({"cost": TableOf(AMOUNT), "batches": WHOLE, "seconds": seconds})
+    fitting = Plain(f"a whole number from 1 to {most:,}", lambda value: WHOLE.accepted(value) and value <= most)
+    costs = record_of({"cost": TableOf(AMOUNT), "batches": fitting, "seconds": seconds})
     return record_of({"budget_seconds": AMOUNT, "methods": record_of(dict.fromkeys(names, costs), others=ABSENT)})
 
 

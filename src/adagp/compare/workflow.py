@@ -187,7 +187,8 @@ def _calibration(work: ComparisonWork) -> Record:
             methods[name] = {"cost": costs[name], "batches": batches, "seconds": calibrated}
         content = {"budget_seconds": budget, "rounds": comparison.rounds, "methods": methods}
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    found: Record = read_result(path, calibration_shape(entry.name for entry in work.comparison.entries))
+    names = (entry.name for entry in work.comparison.entries)
+    found: Record = read_result(path, calibration_shape(names, work.comparison.batches))
     return found
 
 
