@@ -27,6 +27,8 @@ import torch
 import typer.main
 
 import adagp.cli
+import adagp.compare.regime_costs
+import adagp.compare.work
 import adagp.compare.workflow
 import adagp.reproduce.experiment
 import adagp.reproduce.study
@@ -93,10 +95,10 @@ def prepare() -> None:
     command = typer.main.get_command(adagp.cli.make_app())
     changes: dict[Any, dict[str, Any]] = {
         adagp.cli: {"make_app": lambda: command},
-        adagp.compare.workflow: {
-            "run_jobs": run_here,
-            "draw_pareto": lambda document, *more: [],
-            "calibrate": lambda configs, *more: {name: {"bp": 0.1, "gp": 0.05, "data": 0.0} for name in configs},
+        adagp.compare.work: {"run_jobs": run_here},
+        adagp.compare.workflow: {"draw_pareto": lambda document, *more: []},
+        adagp.compare.regime_costs: {
+            "calibrate": lambda configs, *more: {name: {"bp": 0.1, "gp": 0.05, "data": 0.001} for name in configs},
         },
         adagp.reproduce.study: {"run_jobs": run_here},
         adagp.reproduce.experiment: {"save": lambda figure, path: path.write_bytes(b"")},

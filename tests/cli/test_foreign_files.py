@@ -198,7 +198,7 @@ def test_data_sets(answer: Any, parts: dict[str, bytes]) -> None:
 
 COMPARE = ["compare", "--methods", "bp,skip@1:1", "--seeds", "1", "--batches", "4", "--warmup-batches", "1"]
 COMPARE += ["--batch-size", "700", "--width", "0.25", "--large-batch", "700", "--points", "1", "--rounds", "1"]
-COMPARE += ["--jobs", "1", "--out", "compared"]
+COMPARE += ["--tune", "lr=0.01,0.1", "--jobs", "1", "--out", "compared"]
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("adagp.compare.workflow.run_jobs", run_here)
+        patch.setattr("adagp.compare.work.run_jobs", run_here)
         with pytest.raises(SystemExit) as ended:
             main(COMPARE)
     assert ended.value.code == 0
@@ -219,11 +219,18 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_files_of_a_comparison(
     compared: Path, answer: Any, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
-    monkeypatch.setattr("adagp.compare.workflow.run_jobs", nothing_new)
+    monkeypatch.setattr("adagp.compare.work.run_jobs", nothing_new)
     monkeypatch.setattr("adagp.compare.workflow.draw_pareto", lambda *_: [])
     shutil.rmtree("compared", ignore_errors=True)
     shutil.copytree(compared, "compared")
-    kept = ("comparison.json", "calibration.json", "alignment/*.json", "runs/*/summary.json")
+    kept = (
+        "comparison.json",
+        "timing.json",
+        "calibration.json",
+        "tuning.json",
+        "alignment/*.json",
+        "runs/*/summary.json",
+    )
     spoil(Path("compared"), kept, data)
     answer(*COMPARE)
 

@@ -57,7 +57,7 @@ def train(rank, file):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    mp.spawn(train, (sys.argv[1],), nprocs=2)
+    mp.start_processes(train, (sys.argv[1],), nprocs=2, start_method="fork")  # they need not import torch again
 """
 
 

@@ -33,7 +33,11 @@ def test_every_table_and_figure_is_there() -> None:
         *(f"approximation-table{number}" for number in range(1, 6)),
         "ratio-sweep",
         "dni-comparison",
+        "feedback-platforms",
+        "long-run",
         "procrustes-training",
+        "fast-training",
+        "fast-combined",
     ]
 
 
@@ -85,6 +89,7 @@ def concluded(experiment: Experiment, pretend: Pretend, accuracies: Callable[[di
         return {
             "test_accuracy": accuracy,
             "best_test_accuracy": accuracy,
+            "float_test_accuracy": accuracy,
             "seconds_by_phase": {"bp": float(part.options["batch_size"]) if "batch_size" in part.options else 1.0},
             "batches": {"bp": 1, "gp": 1, "guarded": 0, "warmup": 0},
         }
@@ -118,6 +123,16 @@ def test_the_papers_own_arithmetic_does_not_depend_on_ours(pretend: Pretend) -> 
     assert verdict(outcome, "average gain over 13 models, cifar10").ours == pytest.approx(0.806, abs=0.001)
     assert verdict(outcome, "average gain over 13 models, cifar10").verdict == "outside"
     assert verdict(outcome, "largest gain over 13 models, cifar100").verdict == "within"
+
+
+def test_what_fast_claims(pretend: Pretend) -> None:
+    found = {"fp32": 0.9, "bfp4": 0.9, "bfp2": 0.8, "fast": 0.895, "temporal:2-4@0.5": 0.7, "temporal:4-2@0.5": 0.8}
+    outcome = concluded(EXPERIMENTS["fast-training"], pretend, lambda options: found.get(options["precision"], 0.9))
+    assert verdict(outcome, "adaptive against single precision").verdict == "holds"  # within a point
+    assert verdict(outcome, "low first or high first").verdict == "does not hold"
+    assert verdict(outcome, "mean mantissa bits by epoch").verdict == "holds"
+    assert verdict(outcome, "mean mantissa bits in the first and second half of the layers").verdict == "does not hold"
+    assert verdict(outcome, "adaptive or random widths of the same mean").verdict == "does not hold"
 
 
 def test_batch_sizes(pretend: Pretend) -> None:

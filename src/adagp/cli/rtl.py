@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adagp.cli.options import Json, option, with_options
 from adagp.errors import OptionError
+from adagp.hw.array import check_size
 
 if TYPE_CHECKING:
     from adagp.rtl.chip import Blueprint
@@ -19,15 +21,18 @@ rtl = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-DesignOption = Annotated[str, typer.Option(help="baseline, low, efficient or max.")]
-ArrayOption = Annotated[str, typer.Option(help="PEs, ROWSxCOLUMNS, at least 2x2.")]
-PredictorArrayOption = Annotated[
-    str | None, typer.Option(help="PEs of the predictor in design max; two thirds of each side if not given.")
+DESIGNS = ("baseline", "low", "efficient", "max")
+ChipDesign = Annotated[str, option("baseline, low, efficient or max.")]
+ChipArray = Annotated[str, option("PEs, ROWSxCOLUMNS, at least 2x2.", also=check_size)]
+BesideArray = Annotated[
+    str | None,
+    option("PEs of the predictor in design max.", unset="two thirds of each side", also=check_size),
 ]
-FormatOption = Annotated[str, typer.Option("--format", help="int8, int16, bf16, fp16 or fp32.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-ValueWordsOption = Annotated[int, typer.Option(help="Words in each bank of values.")]
-SumWordsOption = Annotated[int, typer.Option(help="Words in each bank of sums.")]
+Format = Annotated[str, option("int8, int16, bf16, fp16 or fp32.", "--format")]
+ValueWords = Annotated[int, option("Words in each bank of values.", low=1)]
+SumWords = Annotated[int, option("Words in each bank of sums.", low=1)]
+PredictorWords = Annotated[int, option("Words of the predictor's weights in each column.", low=1)]
+Seed = Annotated[int, option("Of what is drawn: matrices, weights, samples.", low=0)]
 
 
 def _blueprint(design: str, array: str, predictor_array: str | None, number: str, **words: int) -> "Blueprint":
@@ -50,17 +55,16 @@ def _tell(report: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"{name.replace('_', ' ')}: {value}")
 
 
-@rtl.command()
 def generate(
-    out: Annotated[Path, typer.Option(help="Folder for chip.v, manifest.json and README.md.")],
-    design: DesignOption = "baseline",
-    array: ArrayOption = "12x15",
-    predictor_array: PredictorArrayOption = None,
-    number: FormatOption = "int16",
-    value_words: ValueWordsOption = 4096,
-    sum_words: SumWordsOption = 2048,
-    predictor_words: Annotated[int, typer.Option(help="Words of the predictor's weights in each column.")] = 19_664,
-    as_json: JsonOption = False,
+    out: Annotated[Path, option("Folder for chip.v, manifest.json and README.md.")],
+    design: ChipDesign = "baseline",
+    array: ChipArray = "12x15",
+    predictor_array: BesideArray = None,
+    number: Format = "int16",
+    value_words: ValueWords = 4096,
+    sum_words: SumWords = 2048,
+    predictor_words: PredictorWords = 19_664,
+    as_json: Json = False,
 ) -> None:
     """Write a chip as Verilog, with a manifest and a page on how to use it."""
     words = {"value_words": value_words, "sum_words": sum_words, "predictor_words": predictor_words}
@@ -71,18 +75,17 @@ def generate(
     _tell(about if as_json else {"written": out, "digest": about["digest"]}, as_json)
 
 
-@rtl.command()
 def simulate(
-    size: Annotated[str, typer.Option(help="The forward product, ROWSxDEPTHxCOLUMNS.")] = "20x30x40",
-    array: ArrayOption = "4x4",
-    dataflow: Annotated[str, typer.Option(help="ws, os or is.")] = "ws",
-    operation: Annotated[str, typer.Option(help="forward, dx or dw.")] = "forward",
-    number: FormatOption = "int16",
-    value_words: ValueWordsOption = 4096,
-    sum_words: SumWordsOption = 2048,
-    seed: Annotated[int, typer.Option(help="Of the drawn matrices.")] = 0,
-    vcd: Annotated[Path | None, typer.Option(help="Write the waveforms to FILE.vcd.")] = None,
-    as_json: JsonOption = False,
+    size: Annotated[str, option("The forward product, ROWSxDEPTHxCOLUMNS.")] = "20x30x40",
+    array: ChipArray = "4x4",
+    dataflow: Annotated[str, option("ws, os or is.")] = "ws",
+    operation: Annotated[str, option("forward, dx or dw.")] = "forward",
+    number: Format = "int16",
+    value_words: ValueWords = 4096,
+    sum_words: SumWords = 2048,
+    seed: Seed = 0,
+    vcd: Annotated[Path | None, option("Write the waveforms to FILE.vcd.", unset="none")] = None,
+    as_json: Json = False,
 ) -> None:
     """Run one product of drawn numbers on the array, and hold values, cycles and accesses against the models."""
     if re.fullmatch(r"\d+x\d+x\d+", size) is None:
@@ -100,21 +103,20 @@ def simulate(
         raise typer.Exit(1)
 
 
-@rtl.command()
 def run(
-    network: Annotated[str, typer.Option(help="Widths of fully connected layers, input first.")] = "12-10-6",
-    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 4,
-    phases: Annotated[str, typer.Option(help="Batches one after the other: bp and gp, separated by commas.")] = "bp,gp",
-    design: DesignOption = "max",
-    array: ArrayOption = "4x4",
-    predictor_array: PredictorArrayOption = None,
-    number: FormatOption = "int16",
-    grid: Annotated[int, typer.Option(help="Side of the predictor's pooled picture.")] = 2,
-    channels: Annotated[int, typer.Option(help="Channels of the predictor's convolution.")] = 2,
-    rate: Annotated[float, typer.Option(help="Step of the layers' weights.")] = 2**-4,
-    predictor_rate: Annotated[float, typer.Option(help="Step of the predictor's weights.")] = 2**-4,
-    seed: Annotated[int, typer.Option(help="Of the drawn weights and samples.")] = 0,
-    as_json: JsonOption = False,
+    network: Annotated[str, option("Widths of fully connected layers, input first.")] = "12-10-6",
+    batch: Annotated[int, option("Samples per batch.", low=1)] = 4,
+    phases: Annotated[str, option("Batches one after the other: bp and gp, separated by commas.")] = "bp,gp",
+    design: ChipDesign = "max",
+    array: ChipArray = "4x4",
+    predictor_array: BesideArray = None,
+    number: Format = "int16",
+    grid: Annotated[int, option("Side of the predictor's pooled picture.", low=1)] = 2,
+    channels: Annotated[int, option("Channels of the predictor's convolution.", low=1)] = 2,
+    rate: Annotated[float, option("Step of the layers' weights.", above=0)] = 2**-4,
+    predictor_rate: Annotated[float, option("Step of the predictor's weights.", above=0)] = 2**-4,
+    seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
     """Train a small network for some batches in simulated hardware, and hold every weight against the golden model."""
     words = {"value_words": 4096, "sum_words": 2048, "predictor_words": 4096}
@@ -130,22 +132,21 @@ def run(
         raise typer.Exit(1)
 
 
-@rtl.command()
 def synthesize(
-    target: Annotated[str, typer.Option(help="xc7, liberty (Debian's osu018) or liberty:FILE.")] = "xc7",
-    liberty: Annotated[Path | None, typer.Option(help="The same as --target liberty:FILE.")] = None,
-    design: Annotated[str, typer.Option(help="all, or one of baseline, low, efficient, max.")] = "all",
-    array: ArrayOption = "12x15",
-    predictor_array: PredictorArrayOption = "8x10",
-    number: FormatOption = "int16",
-    value_words: ValueWordsOption = 4096,
-    sum_words: SumWordsOption = 2048,
-    predictor_words: Annotated[int, typer.Option(help="Words of the predictor's weights in each column.")] = 19_664,
-    as_json: JsonOption = False,
+    target: Annotated[str, option("xc7, liberty (Debian's osu018) or liberty:FILE.")] = "xc7",
+    liberty: Annotated[Path | None, option("The same as --target liberty:FILE.", unset="none")] = None,
+    design: Annotated[str, option("all, or one of baseline, low, efficient, max.")] = "all",
+    array: ChipArray = "12x15",
+    predictor_array: BesideArray = "8x10",
+    number: Format = "int16",
+    value_words: ValueWords = 4096,
+    sum_words: SumWords = 2048,
+    predictor_words: PredictorWords = 19_664,
+    as_json: Json = False,
 ) -> None:
     """LUTs, registers, DSPs and block RAMs, or cells and area, by kind of module. Results are kept; the first takes minutes."""
     words = {"value_words": value_words, "sum_words": sum_words, "predictor_words": predictor_words}
-    names = ("baseline", "low", "efficient", "max") if design == "all" else (design,)
+    names = DESIGNS if design == "all" else (design,)
     blueprints = {name: _blueprint(name, array, predictor_array, number, **words) for name in names}
     from adagp.rtl.synthesis import parse_target
     from adagp.rtl.synthesis import synthesize as synthesis
@@ -178,3 +179,8 @@ def _print_resources(report: dict[str, Any]) -> None:
             table.add_row(kind, str(one["count"]), *(f"{one[name]:,.0f}" for name in names))
         table.add_row("total", "", *(f"{found['totals'][name]:,.0f}" for name in names), style="bold")
         Console().print(table)
+
+
+COMMANDS = (generate, simulate, run, synthesize)
+for command in COMMANDS:
+    rtl.command()(with_options(command))

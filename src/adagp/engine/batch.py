@@ -1,7 +1,7 @@
 """One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from adagp.engine.quality import QualityMeter, agreement
 from adagp.engine.reach import Reach
 from adagp.engine.switches import IdleParameters
 from adagp.errors import UsageError
+from adagp.numerics.interpose import Arithmetic
 from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
@@ -60,6 +61,7 @@ class TrainingSetup:
     processes: Processes
     device: torch.device
     adapts: bool
+    arithmetic: Arithmetic | None = None
     upkeep: tuple[Upkeep, ...] = ()
     densities: DensityMeter | None = None
 
@@ -67,6 +69,15 @@ class TrainingSetup:
     def learners(self) -> list[Source]:
         """The sources that learn from BP batches."""
         return [source for source in self.sources.values() if source.learns]
+
+    @contextmanager
+    def beside_training(self) -> Iterator[None]:
+        """Let nobody watch the model inside the context, and leave its arithmetic alone."""
+        with ExitStack() as stack:
+            stack.enter_context(self.hooks.suspended())
+            if self.arithmetic is not None:
+                stack.enter_context(self.arithmetic.paused())
+            yield
 
     def drop_gradients(self) -> None:
         """Take all gradients away."""
@@ -180,6 +191,8 @@ class Batch:
             return
         if loss is None:
             raise UsageError(f"a {self.phase.upper()} batch needs the loss: call backward(loss).")
+        if self._setup.arithmetic is not None:
+            self._setup.arithmetic.refuse_unseen(self._called)
         scaled = self._setup.scaler.scale(loss)
         with self._setup.hooks.suspended():
             if self.needs_backward:
@@ -200,7 +213,7 @@ class Batch:
             for optimizer in self._scaled:
                 self._setup.scaler.unscale_(optimizer)
         self.idle.release()  # before sources look at the weights, or the user clips what requires a gradient
-        with self._setup.hooks.suspended(), torch.autocast(self._setup.device.type, enabled=False):
+        with self._setup.beside_training(), torch.autocast(self._setup.device.type, enabled=False):
             if not self.skipped:
                 self._learn(agree)
                 with torch.set_grad_enabled(self.needs_loss):
@@ -249,7 +262,7 @@ class Batch:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let the model be the user's own inside the context: nobody watches, and all gradients can be taken."""
-        with self._setup.hooks.suspended(), self.idle.released():
+        with self._setup.beside_training(), self.idle.released():
             yield
 
     def refuse_unfinished(self) -> None:
