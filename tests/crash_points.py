@@ -94,7 +94,7 @@ def prepare() -> None:
     EXPERIMENTS.add(TINY_EXPERIMENT, tiny_experiment())
     command = typer.main.get_command(adagp.cli.make_app())
     changes: dict[Any, dict[str, Any]] = {
-        adagp.cli: {"make_app": lambda: command},
+        adagp.cli: {"make_app": lambda words: command},
         adagp.compare.work: {"run_jobs": run_here},
         adagp.compare.workflow: {"draw_pareto": lambda document, *more: []},
         adagp.compare.regime_costs: {

@@ -178,7 +178,6 @@ def test_a_model_that_does_not_fit_the_data(refuses: Refuses) -> None:
             "builtins:int",
             "'builtins:int' does not say which arguments it takes; a model is built by a function.",
         ),
-        ("builtins:print", "'builtins:print' returned a NoneType; it must return a torch.nn.Module."),
         ("torch:nn", "'torch:nn' is of type module, which cannot be called."),
     ],
 )

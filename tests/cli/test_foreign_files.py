@@ -198,7 +198,7 @@ def test_data_sets(answer: Any, parts: dict[str, bytes]) -> None:
 
 COMPARE = ["compare", "--methods", "bp,skip@1:1", "--seeds", "1", "--batches", "4", "--warmup-batches", "1"]
 COMPARE += ["--batch-size", "700", "--width", "0.25", "--large-batch", "700", "--points", "1", "--rounds", "1"]
-COMPARE += ["--tune", "lr=0.01,0.1", "--jobs", "1", "--out", "compared"]
+COMPARE += ["--jobs", "1", "--out", "compared"]
 
 
 @pytest.fixture(scope="module")
