@@ -109,7 +109,8 @@ def _trained(options: Mapping[str, Any], path: Path, place: Place) -> dict[str, 
     from adagp.train.job import TrainingJob
 
     if (path / "summary.json").is_file():
-        return RunFolder(path).read_json("summary.json")
+        summary: dict[str, Any] = RunFolder(path).read_json("summary.json")
+        return summary
     config = TrainConfig.from_dict({**options, "device": place.device}, "reproduce")
     return TrainingJob(config, path, place.data_dir)(place.stop)
 
@@ -120,7 +121,7 @@ def write_half(dataset: str, data_dir: Path | None, path: Path) -> None:
     from adagp.data.registry import DATASETS
 
     with np.load(locate(DATASETS[dataset], data_dir or DEFAULT_DATA_DIR)) as archive:
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for split in ("train", "test"):
             labels = archive[f"y_{split}"].reshape(-1)
             chosen = labels < DATASETS[dataset].classes // 2
