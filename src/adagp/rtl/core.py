@@ -94,13 +94,16 @@ class Core(Block):
         """Place the elements; what leaves at the edges goes to the lanes."""
         above: list[tuple[Any, Any]] = [(lane.tag, lane.data) for lane in self.columns]
         for row, lane in enumerate(self.rows):
+            # A register a row: the sequencer's own would drive every PE. Mode and clear come before the first words anyway.
+            mode, clear = Signal(2, name=f"mode_{row}"), Signal(name=f"clear_{row}")
+            m.d.sync += [mode.eq(self.sequencer.mode), clear.eq(self.sequencer.clear)]
             beside: tuple[Any, Any, Any] = (lane.step, lane.last, lane.data)
             for column in range(self.sizes.array.columns):
                 one = Element(self.sizes.number)
                 place(m, platform, f"element_{row}_{column}", one)
                 m.d.comb += [
-                    one.mode.eq(self.sequencer.mode),
-                    one.clear.eq(self.sequencer.clear),
+                    one.mode.eq(mode),
+                    one.clear.eq(clear),
                     Cat(one.step, one.last, one.beside).eq(Cat(*beside)),
                     Cat(one.tag, one.above).eq(Cat(*above[column])),
                 ]

@@ -70,7 +70,7 @@ class Encoding:
 
     @property
     def array(self) -> dict[str, int]:
-        """Fields of a product; of its outputs' pooling: windows of `height` x `width`, `cells_down` x `cells_across` of them."""
+        """Fields of a product; windows of its outputs to pool, `height` x `width`, `cells_down` x `cells_across` of them."""
         sizes = dict.fromkeys(("down", "across", "stream"), SIZE_BITS)
         fields = {"mode": 2, **sizes, **dict.fromkeys(("row", "column", "stationary"), self.address_bits)}
         if self.pools:

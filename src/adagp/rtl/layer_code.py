@@ -9,7 +9,7 @@ from adagp.rtl.mapping import find_mapping, value_store
 from adagp.rtl.network import SmallNetwork
 
 POOLING = ("ws", "os")
-"""Dataflows in which the outputs of one channel leave in one lane. Input stationary, they leave in as many as there are rows."""
+"""Dataflows in which the outputs of one channel leave in one lane. Input stationary, they leave in one for each row."""
 
 
 @dataclass
@@ -26,8 +26,8 @@ class LayerRegions:
 
 
 class LayerCode:
-    """Writes the layers' part of a program. x, w and y are a layer's inputs (rows x depth), weights (depth x columns) and outputs
-    (rows x columns), and the errors of these."""
+    """Writes the layers' part of a program. x, w and y are a layer's inputs (rows x depth), weights (depth x columns) and
+    outputs (rows x columns), and the errors of these."""
 
     def __init__(self, code: Code, network: SmallNetwork, dataflow: str, *, predicts: bool) -> None:
         self.code, self.network, self.dataflow, self.predicts = code, network, dataflow, predicts
