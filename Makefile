@@ -10,10 +10,10 @@ demo: $(READY)
 	$(BIN)/adagp demo --out runs/demo --force
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: $(READY)
-	$(BIN)/pytest -n 2 -q -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

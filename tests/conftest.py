@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,17 @@ from adagp.run.metrics import ACCURACY, Metric
 torch.set_num_threads(1)  # the tests run in several processes; small tensors gain nothing from threads
 settings.register_profile("steady", deadline=None, derandomize=True)  # the same examples on any machine, slow or not
 settings.load_profile("steady")
+
+ALL_SLOW = re.compile(r"^pytestmark = (\[[^]]*)?pytest\.mark\.slow", re.MULTILINE)
+"""What a file says all of whose tests are slow."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out whole files of slow tests where these are not wanted: their imports alone take half a minute."""
+    if config.getoption("markexpr") != "not slow" or collection_path.suffix != ".py":
+        return None
+    return True if ALL_SLOW.search(collection_path.read_text("utf-8")) else None
+
 
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -40,12 +40,14 @@ if TYPE_CHECKING:
         SyntheticSource,
         TopKSource,
     )
+    from adagp.upkeep import DropBack, Upkeep
 
 _HOMES = {
     "AcceleratorWork": "adagp.methods",
     "AdagpError": "adagp.errors",
     "Adaptive": "adagp.schedules",
     "BackpropOnly": "adagp.schedules",
+    "DropBack": "adagp.upkeep",
     "EpochAlternation": "adagp.schedules",
     "FeedbackSource": "adagp.sources",
     "Guard": "adagp.engine.guard",
@@ -67,6 +69,7 @@ _HOMES = {
     "SyntheticSource": "adagp.sources",
     "TopKSource": "adagp.sources",
     "Trainer": "adagp.engine.trainer",
+    "Upkeep": "adagp.upkeep",
     "WarmUp": "adagp.schedules",
     "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
@@ -82,6 +85,7 @@ __all__ = [
     "Adaptive",
     "BackpropOnly",
     "BatchContext",
+    "DropBack",
     "EpochAlternation",
     "FeedbackSource",
     "Guard",
@@ -101,6 +105,7 @@ __all__ = [
     "SyntheticSource",
     "TopKSource",
     "Trainer",
+    "Upkeep",
     "WarmUp",
     "__version__",
     "attach",

@@ -29,6 +29,7 @@ def test_all_models_with_their_sizes() -> None:
     assert rows["yolov3"]["classes"] == 20
 
 
+@pytest.mark.slow
 def test_a_table_of_chosen_models() -> None:
     ended = RUNNER.invoke(app, ["models", "resnet20", "--input", "3x32x32", "--classes", "10"])
     assert ended.exit_code == 0

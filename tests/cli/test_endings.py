@@ -42,6 +42,7 @@ def test_a_full_disk_under_standard_output(tmp_path: Path, command: str) -> None
     assert "No space left on device" in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["models digits_cnn", "train --epochs 1"])
 def test_a_closed_standard_output_is_refused_before_work(tmp_path: Path, command: str) -> None:
     ended = shell(f"adagp {command} >&-", tmp_path)

@@ -56,6 +56,13 @@ Refuses = Callable[..., str]
         ),
         ("--method", "adapg", f"unknown method 'adapg'. Did you mean 'adagp'? Choose from: {listed(METHODS)}."),
         ("--optimizer", "xyz", "unknown optimizer 'xyz'. Choose from: adam, adamw, sgd."),
+        ("--keep", "0", "--keep is 0.0; it must be above 0 and at most 1."),
+        ("--keep", "1.01", "--keep is 1.01; it must be above 0 and at most 1."),
+        (
+            "--keep-rule",
+            "magnitude",
+            "--keep-rule is about sparse training; give --keep, the share of weights to keep.",
+        ),
     ],
 )
 def test_unknown_names(refuses: Refuses, option: str, value: str, message: str) -> None:
@@ -202,6 +209,7 @@ def test_options_that_do_not_exist(program: Program) -> None:
     assert "No such option: --epoch" in ended.err
 
 
+@pytest.mark.slow
 def test_a_fresh_process_ends_with_code_2_and_one_line(python: Callable[..., Any], tmp_path: Path) -> None:
     ended = python("-m", "adagp", "train", "--method", "xyz", "--out", tmp_path / "run")
     assert ended.returncode == 2

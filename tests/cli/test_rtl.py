@@ -12,6 +12,7 @@ Program = Callable[..., Any]
 SMALL = ("--array", "2x2", "--format", "int8", "--value-words", "64", "--sum-words", "64")
 
 
+@pytest.mark.slow
 def test_simulate(program: Program) -> None:
     ended = program("rtl", "simulate", *SMALL, "--size", "5x4x3", "--dataflow", "os", "--operation", "dw", "--json")
     assert ended.code == 0
@@ -21,6 +22,7 @@ def test_simulate(program: Program) -> None:
     assert report["wrong_values"] == 0
 
 
+@pytest.mark.slow
 def test_generate(program: Program) -> None:
     ended = program("rtl", "generate", *SMALL, "--design", "max", "--predictor-words", "16", "--out", "made")
     assert ended.code == 0
@@ -38,6 +40,7 @@ def test_generate(program: Program) -> None:
     )
 
 
+@pytest.mark.slow
 def test_run(program: Program) -> None:
     ended = program("rtl", "run", "--network", "4-3", "--array", "2x2", "--design", "low", "--format", "int8", "--json")
     assert ended.code == 0

@@ -25,6 +25,7 @@ def test_a_runs_cost_by_hand() -> None:
     assert seconds_of(TrainConfig(method="bp", batches=10), {"bp": 3.0, "data": 0.5}, 7) == 35
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     seconds=st.floats(0.1, 150),
@@ -59,6 +60,7 @@ def test_a_time_that_does_not_hold_the_warm_up_is_refused() -> None:
         batches_within(60, config, COSTS, 100)
 
 
+@pytest.mark.slow
 def test_methods_are_timed_in_turns_on_batches_of_each_kind() -> None:
     options = {"width": 0.25, "batch_size": 64, "warmup": None, "warmup_batches": 5, "metrics_every": 0}
     configs = {

@@ -89,6 +89,15 @@ def test_an_adaptive_schedule_decides_the_same_in_every_process(start: Any, alon
     assert ours["recent_loss"] == pytest.approx(theirs["recent_loss"], rel=1e-4)
 
 
+def test_sparse_training_keeps_the_same_weights_in_every_process(start: Any, alone: Any) -> None:
+    options = {"keep": 0.3, "keep_decay": 0.5, "check_every": 1}
+    expected = alone(**options)
+    assert start(2, "run", "data", **options) == [0, 0]
+    assert_close(weights("run"), expected)
+    assert all(torch.equal(weights("run")[name] == 0, expected[name] == 0) for name in expected)
+    assert [row["kept"] for row in rows("run")] == [row["kept"] for row in rows("alone")]
+
+
 def test_copies_of_a_stage_need_equal_shares() -> None:
     assert assign_stages("chimera", 4, 2) == (4, [(0, 3), (1, 2), (1, 2), (0, 3)])
     assert assign_stages("dapple", 3, 5) == (3, [(0,), (1,), (2,)])
@@ -137,6 +146,11 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (
             {"parallel": "data", "compile": True},
             "--compile is for runs in one process; leave it out with --parallel data.",
+        ),
+        (
+            {"parallel": "pipeline:gpipe", "keep": 0.1},
+            "--keep ranks the weights of the whole model together; in a pipeline no process has them all. "
+            "Use --parallel data.",
         ),
         (
             {"parallel": "pipeline:gpipe", "ratio": "adaptive"},

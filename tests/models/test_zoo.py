@@ -47,6 +47,7 @@ def test_which_names_mean_a_library() -> None:
     assert [find_in_zoo(name) for name in ("resnet18", "timm", "hf.net:make", "mine.timm:make")] == [None] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "image"),
     [
@@ -76,6 +77,7 @@ def test_same_seed_same_weights() -> None:
     assert torch.equal(weights(), weights())
 
 
+@pytest.mark.slow
 def test_what_the_vision_libraries_cannot_build() -> None:
     unknown = refusal("timm:convnext_tiney")
     assert unknown.startswith("timm has no model 'convnext_tiney' among its ")
@@ -102,6 +104,7 @@ def vision_names() -> list[str]:
     return list(models.list_models(module=models))
 
 
+@pytest.mark.slow
 def test_transformers_read_bytes_and_see_nothing_ahead(written: Any) -> None:
     """BERT, made to see both ways, is built as a decoder."""
     for name in (written("gpt2", **GPT2), written("bert", **TINY), written("llama", dtype="bfloat16", **TINY)):

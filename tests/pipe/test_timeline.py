@@ -106,6 +106,7 @@ def test_costs_must_fit_the_program() -> None:
         simulate(generate("gpipe", 4, 4, (Phase.BP,)), constant_costs(3))
 
 
+@pytest.mark.slow
 def test_many_devices_and_micro_batches() -> None:
     """64 devices and 256 micro-batches: the closed form of GPipe, and the memory that DAPPLE is for."""
     timeline = simulate(generate("dapple", 64, 256, (Phase.BP,)), constant_costs(64))

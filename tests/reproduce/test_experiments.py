@@ -33,6 +33,7 @@ def test_every_table_and_figure_is_there() -> None:
         *(f"approximation-table{number}" for number in range(1, 6)),
         "ratio-sweep",
         "dni-comparison",
+        "procrustes-training",
     ]
 
 

@@ -13,6 +13,8 @@ from adagp.rtl.mapping import find_mapping
 from adagp.rtl.products import expected, run_product
 from adagp.rtl.simulation import SimulatedChip
 
+pytestmark = pytest.mark.slow
+
 ChipOf = Callable[[str], SimulatedChip]
 FLOATS = ("bf16", "fp16", "fp32")
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

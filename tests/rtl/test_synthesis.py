@@ -12,6 +12,8 @@ from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.synthesis import OSU018, parse_target, synthesize
 
+pytestmark = pytest.mark.slow
+
 WORDS: dict[str, Any] = {"value_words": 1024, "sum_words": 1024, "predictor_words": 1024, "program_words": 64}
 
 

@@ -20,6 +20,8 @@ from adagp.rtl.training import run_batch
 from adagp.sources.predicted import PredictedSource
 from adagp.sources.support.options import LearningOptions
 
+pytestmark = pytest.mark.slow
+
 NETWORK = SmallNetwork((7, 6, 5), batch=4)
 WORDS = {"value_words": 256, "sum_words": 256, "predictor_words": 64, "program_words": 128}
 

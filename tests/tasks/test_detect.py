@@ -146,6 +146,7 @@ def test_a_model_that_knows_gets_full_marks(data_dir: Path) -> None:
     assert (int(right), answers) == (3, 3)
 
 
+@pytest.mark.slow
 def test_a_few_steps_of_backprop_lower_the_loss(data_dir: Path) -> None:
     session = Session(configured(method="bp", epochs=8), data_dir=data_dir)
     losses = []

@@ -19,7 +19,7 @@ from adagp.sources.support.options import milestones
 from adagp.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.train.loop import Loop, News
 from adagp.train.rates import BatchRate
-from adagp.train.session import Session, build_rate, check_device, read_config
+from adagp.train.session import Session, build_rate, check_device, initial_weights, read_config
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +132,35 @@ def test_every_other_method_resumes_exactly(method: str, tmp_path: Path, user_mo
     assert summary is not None
     assert summary["batches"]["gp"] == 5
     assert_resumes(config, loop, tmp_path / "stopped", 8)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("bp", {"keep_rule": "magnitude", "keep_decay": 0.5, "ratio": None, "warmup": None}),
+        ("adagp", {"keep_threshold": "estimate", "momentum": 0.0}),
+        ("feedback", {"keep_over": "all", "keep_decay": 1.0}),
+    ],
+)
+def test_sparse_training_resumes_exactly(method: str, options: dict[str, Any], tmp_path: Path, user_model: str) -> None:
+    """While initial weights are still there, which no checkpoint holds, and with all methods alike."""
+    config = short(user_model, method=method, epochs=2, keep=0.1, **options)
+    whole = Session(config)
+    loop = whole.start(tmp_path / "whole")
+    assert whole.run(loop, Silent()) is not None
+    assert loop.rows[-1]["kept"] == pytest.approx(0.1, abs=0.05 if "keep_threshold" in options else 1e-3)
+    assert 0.2 < loop.rows[-1]["sites"]["5"]["input_density"] < 0.5  # after ReLU and dropout
+    saved = load_checkpoint(loop.folder.checkpoint)["model"]["5.weight"]
+    assert saved["values"].numel() < 0.3 * 10 * 4 * 64
+    assert_resumes(config, loop, tmp_path / "stopped", 9)
+
+
+def test_the_initial_weights_of_a_run_can_be_drawn_again(user_model: str) -> None:
+    session = Session(short(user_model))
+    drawn = initial_weights(session.config.seed, session.task)
+    for name, parameter in session.model.named_parameters():
+        assert torch.equal(drawn[name], parameter)
+        assert drawn[name].stride() == parameter.stride()
 
 
 @pytest.mark.parametrize("rate", ["cosine", "linear"])

@@ -10,7 +10,7 @@ from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
 from adagp.loggers import require_loggers
 from adagp.run import RunFolder, TrainConfig
-from adagp.run.config import PARALLEL, read_toml
+from adagp.run.config import PARALLEL, read_toml, refuse_idle_options
 from adagp.run.folder import to_json, unused_path
 from adagp.run.origin import CODE
 
@@ -71,6 +71,7 @@ def train(
 
 
 def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> "tuple[Session, Loop]":
+    refuse_idle_options(given)
     options = TrainConfig.from_dict(given, "command line")
     name = f"{options.dataset}-{options.model}-{options.method}-s{options.seed}".replace("/", "_").replace(":", "_")
     folder = out or unused_path(Path("runs") / name)

@@ -31,6 +31,11 @@ class ParallelSession(Session):
             )
         if config.compile:
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
+        if config.keep is not None and self.kind != "data":
+            raise OptionError(
+                "--keep ranks the weights of the whole model together; in a pipeline no process has them all. "
+                "Use --parallel data."
+            )
         self.world = World.join(config.device, timeout)
         self.quiet = self.world.rank > 0
         super().__init__(config, **place)

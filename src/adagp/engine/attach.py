@@ -19,6 +19,7 @@ from adagp.methods import find_method
 from adagp.schedules import Schedule
 from adagp.sources.base import RunFacts, Source
 from adagp.sources.build import build_source, default_source
+from adagp.upkeep.base import Upkeep, as_upkeep
 
 
 def attach(
@@ -43,6 +44,7 @@ def attach(
     compile: bool | str = False,  # noqa: A002  # torch's own name for it
     seed: int = 0,
     synchronize: bool | None = None,
+    upkeep: Upkeep | Sequence[Upkeep] = (),
     **options: Any,
 ) -> Trainer:
     """Return a trainer for `model` and `optimizer` (or several of these), which stay in use as they are.
@@ -65,6 +67,9 @@ def attach(
     device. `compile=True` compiles the model in place with torch's compiler, or with another backend of `torch.compile` that
     is named. `synchronize` says whether the gradients that sources produce are averaged over the processes of
     `torch.distributed`; None: if there are several.
+
+    `upkeep` is done to the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
+    them. It takes the model's weights at this call as the initial ones.
 
     `Trainer.rehearse` tries both kinds of batches in your own loop and puts everything back: do that before a long run.
     """
@@ -100,6 +105,7 @@ def attach(
         scaler=scaler,
         output=output,
         processes=Processes(model, several=several),
+        upkeep=as_upkeep(upkeep),
     )
     try:
         if trial is not None:

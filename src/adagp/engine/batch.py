@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.engine.densities import DensityMeter
 from adagp.engine.guard import Guard, Refusals
 from adagp.engine.hooks import Listeners, ModelHooks
 from adagp.engine.processes import Processes
@@ -21,6 +22,7 @@ from adagp.schedules.base import Report
 from adagp.sites import Site, Survey
 from adagp.sources.base import BatchContext, ModelCall, Source, missing_error
 from adagp.sources.support.norms import RunningNorms
+from adagp.upkeep.base import Upkeep
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,10 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What all batches of a run share. `adapts` says that the schedule wants predictions measured in every BP batch."""
+    """What all batches of a run share. `adapts` says that the schedule wants predictions measured in every BP batch.
+
+    `upkeep` is done after each step of the optimizers, in order; `densities` are measured where there is some.
+    """
 
     model: nn.Module
     survey: Survey
@@ -55,6 +60,8 @@ class TrainingSetup:
     processes: Processes
     device: torch.device
     adapts: bool
+    upkeep: tuple[Upkeep, ...] = ()
+    densities: DensityMeter | None = None
 
     @property
     def learners(self) -> list[Source]:
@@ -129,11 +136,13 @@ class Batch:
         """The sources that see each site (the one that serves it, or those that learn from it), and the errors."""
         served = {site: [self._setup.sources[name]] for name, sites in self._served.items() for site in sites}
         wanted = any(source.needs_error for source in (*self._serving, *self._learners))
+        densities = self._setup.densities
         return Listeners(
             served | dict.fromkeys(self._by_backprop, self._learners),
             called=self._called,
             on_call=self._enter if wanted and self.needs_loss else None,
             taps=None if self.needs_backward else self._taps,
+            on_inputs=None if densities is None or not densities.due() else densities.watch,
         )
 
     @property
@@ -215,6 +224,7 @@ class Batch:
                 optimizer.step()
         if self._scaled:
             self._setup.scaler.update()
+        self._keep_up()
 
     def finish(self, stepped: bool = True) -> None:
         """End the batch: the trainer moves on to the next one. The optimizers were stepped by somebody else if not here.
@@ -223,6 +233,8 @@ class Batch:
         """
         if not (self._has_gradients or self.skipped or self.abandoned):
             raise UsageError("finish() was called before backward().")
+        if stepped and not (self._stepped or self.skipped or self.guarded or self.abandoned):
+            self._keep_up()
         self._stepped = self._stepped or stepped
         self.on_end()
 
@@ -248,6 +260,11 @@ class Batch:
                 f"the batch ended without {missing}. One batch() is one step of the optimizer; "
                 "to accumulate gradients, call backward(loss, more=True) several times inside it."
             )
+
+    def _keep_up(self) -> None:
+        """After the optimizers' step: change what is to remain of it."""
+        for upkeep in self._setup.upkeep:
+            upkeep.after_step(self.context.step)
 
     def _context(self, step: Step, targets: Any) -> BatchContext:
         """Return what the sources may know of this batch, or refuse it where that is not enough."""

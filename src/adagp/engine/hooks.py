@@ -21,7 +21,7 @@ class Listeners:
     `sites` are the sources that see each site's forward calls, and `called` notes which sites had any. `on_call` is told of
     each forward call of the model, before the first site in it, if a source needs the error at its outputs. With `taps` that
     error is all that is differentiated: the beginnings of the loss's graph are put there. Calls in which the user has
-    switched autograd off are none of training, unless `everywhere`.
+    switched autograd off are none of training, unless `everywhere`. `on_inputs` is shown the inputs of every site.
     """
 
     sites: Mapping[Site, Sequence[Source]] = field(default_factory=dict)
@@ -29,6 +29,7 @@ class Listeners:
     on_call: Callable[[ModelCall], None] | None = None
     taps: list[tuple[ModelCall, int, Tensor]] | None = None
     everywhere: bool = False
+    on_inputs: Callable[[Site, Sequence[Any]], None] | None = None
 
 
 NO_LISTENERS = Listeners()
@@ -110,8 +111,10 @@ class ModelHooks:
         if output.numel() == 0:  # an empty batch teaches nothing
             return None
         changed = None
+        seen = inputs or tuple(named.values())[:1]
+        if listeners.on_inputs is not None:
+            listeners.on_inputs(site, seen)
         for source in listeners.sites[site]:
-            seen = inputs or tuple(named.values())[:1]
             replacement = source.watch(site, seen, output if changed is None else changed)
             changed = changed if replacement is None else replacement
         return changed

@@ -7,7 +7,7 @@ Read top to bottom, this file is the story of a batch::
     output = model(inputs)                      # sources see the sites' forward calls
     batch.backward(loss)                        # differentiate (autograd where some site needs it), then
                                                 # complete: sources learn from the truth and give the other gradients
-    batch.step()                                # the user's own optimizer
+    batch.step()                                # the user's own optimizer, then the upkeep of the weights, if there is any
     advance                                     # to the next step
 
 Within a batch each weight is used with one value, so collecting all gradients and stepping the optimizer once after the
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from adagp.engine.batch import Batch, BatchResult, TrainingSetup
 from adagp.engine.compiled import restore_forward
+from adagp.engine.densities import DensityMeter
 from adagp.engine.guard import Guard, Refusals
 from adagp.engine.hooks import ModelHooks
 from adagp.engine.inputs import call
@@ -37,6 +38,7 @@ from adagp.schedules.base import Schedule
 from adagp.sites import Survey
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
+from adagp.upkeep.base import Upkeep
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -62,6 +64,7 @@ class Trainer:
         scaler: torch.amp.GradScaler | None = None,
         output: OutputSelector = None,
         processes: Processes | None = None,
+        upkeep: Sequence[Upkeep] = (),
     ) -> None:
         self.model = model
         self.optimizers = tuple(optimizers)
@@ -75,6 +78,10 @@ class Trainer:
         self.quality = QualityMeter(survey.sites, metrics_every, learners)
         for source in self.sources.values():
             source.bind(survey.sites, self.norms)
+        self.upkeep = tuple(upkeep)
+        for one in self.upkeep:
+            one.bind(survey)
+        self.densities = DensityMeter(survey.sites, metrics_every) if self.upkeep else None
         self.setup = TrainingSetup(
             model,
             survey,
@@ -90,6 +97,8 @@ class Trainer:
             processes or Processes(model, several=False),
             self.device,
             schedule.adapts,
+            self.upkeep,
+            self.densities,
         )
         self._at = Step(0, 0)
         self._broken_off = False
@@ -234,6 +243,8 @@ class Trainer:
         self._close()
         self.keep_gradients()
         self.last, self.ended = batch, self.ended + 1
+        if self.densities is not None and not batch.skipped:
+            self.densities.end_batch()
         if self.schedule.adapts and not batch.abandoned:
             self.schedule.observe(batch.report)
         self.advance(guarded=batch.guarded)
@@ -305,7 +316,35 @@ class Trainer:
             "reach": self.setup.reach.state_dict(),
             "schedule": self.schedule.state_dict(),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
+            **self._upkeep_state(),
         }
+
+    def _upkeep_state(self) -> dict[str, Any]:
+        if self.densities is None:
+            return {}
+        return {"upkeep": [one.state_dict() for one in self.upkeep], "densities": self.densities.state_dict()}
+
+    def read_sites(self) -> dict[str, dict[str, float | None]]:
+        """Return the figures of each site since the last call: how good predictions were and, with upkeep, densities."""
+        found = self.quality.read()
+        if self.densities is not None:
+            own = self.densities.read()
+            for name, figures in found.items():  # several learners have a line each: `site (learner)`
+                figures |= own[name if name in own else name.rpartition(" (")[0]]
+        return found
+
+    def packed_weights(self) -> dict[str, Any]:
+        """Return the model's state_dict for a checkpoint, in the form that upkeep makes of it."""
+        weights: dict[str, Any] = self.model.state_dict()
+        for one in self.upkeep:
+            weights = one.compress(weights)
+        return weights
+
+    def load_packed_weights(self, weights: dict[str, Any]) -> None:
+        """Give the model the weights that `packed_weights` returned."""
+        for one in reversed(self.upkeep):
+            weights = one.expand(weights)
+        self.model.load_state_dict(weights)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
@@ -322,3 +361,7 @@ class Trainer:
         self.schedule.load_state_dict(state["schedule"])
         for name, source in self.sources.items():
             source.load_state_dict(state["sources"][name])
+        if self.densities is not None:
+            for upkeep, saved in zip(self.upkeep, state["upkeep"], strict=True):
+                upkeep.load_state_dict(saved)
+            self.densities.load_state_dict(state["densities"])

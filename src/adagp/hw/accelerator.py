@@ -1,6 +1,7 @@
 """The accelerator: arrays, dataflow, clock, word widths, memories. One frozen value, checked at the door."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil, inf
 
 from adagp.errors import OptionError, unknown_name
@@ -85,15 +86,18 @@ class Accelerator:
 
     def width(self, what: str) -> int:
         """Return the bits of a word of `weights`, `activations`, `gradients` or partial `sums`."""
-        given: dict[str, int | None] = {
+        return self._widths[what]
+
+    @cached_property
+    def _widths(self) -> dict[str, int]:
+        given = {
             "weights": self.weight_bits,
             "activations": self.activation_bits,
             "gradients": self.gradient_bits,
             "sums": self.sum_bits,
         }
-        usual = max(32, self.word_bits) if what == "sums" else self.word_bits
-        found = given[what]
-        return usual if found is None else found
+        usual = {"sums": max(32, self.word_bits)}
+        return {what: usual.get(what, self.word_bits) if bits is None else bits for what, bits in given.items()}
 
     @property
     def multiplier_bits(self) -> int:
@@ -102,33 +106,36 @@ class Accelerator:
 
     def bits(self, operation: Operation, second_is_activation: bool = False) -> Bits:
         """Return the widths of a product's matrices; the second factor of attention is an activation."""
-        activations, gradients = self.width("activations"), self.width("gradients")
-        second = activations if second_is_activation else self.width("weights")
-        inputs, weights, outputs = {
-            Operation.FORWARD: (activations, second, activations),
-            Operation.INPUT_GRADIENT: (gradients, second, gradients),
-            Operation.WEIGHT_GRADIENT: (activations, gradients, gradients),
-        }[operation]
-        return Bits(inputs, weights, outputs, self.width("sums"))
+        return self._bits[operation, second_is_activation]
 
-    @property
+    @cached_property
+    def _bits(self) -> dict[tuple[Operation, bool], Bits]:
+        weights, activations, gradients, sums = self._widths.values()
+        found = {}
+        for attention, second in ((False, weights), (True, activations)):
+            found[Operation.FORWARD, attention] = Bits(activations, second, activations, sums)
+            found[Operation.INPUT_GRADIENT, attention] = Bits(gradients, second, gradients, sums)
+            found[Operation.WEIGHT_GRADIENT, attention] = Bits(activations, gradients, gradients, sums)
+        return found
+
+    @cached_property
     def bits_per_cycle(self) -> float:
         """Off-chip bits in a cycle of the array."""
         return self.bandwidth * 8 / self.clock_hz
 
-    @property
+    @cached_property
     def memory(self) -> Memory:
         """What limits the tiling of a product."""
         return Memory(self.buffer_kilobytes * 8192, self.accumulator_kilobytes * 8192, self.bits_per_cycle)
 
     def stall(self, cost: Cost) -> tuple[int, str]:
         """Return by how many cycles memory holds up `cost`, and its cause: `off-chip`, `buffer port` or nothing."""
-        times = {
-            "off-chip": ceil(cost.dram_bits / self.bits_per_cycle),
-            "buffer port": ceil(max(cost.buffer_bits, cost.own_reads + cost.own_writes) / self.buffer_port),
-        }
-        cause = max(times, key=lambda name: times[name])
-        return (times[cause] - cost.cycles, cause) if times[cause] > cost.cycles else (0, "")
+        cycles, _, buffer_reads, buffer_writes, dram_reads, dram_writes, own_reads, own_writes, *_ = cost
+        off_chip = ceil((dram_reads + dram_writes) / self.bits_per_cycle)
+        port = ceil(max(buffer_reads + buffer_writes, own_reads + own_writes) / self.buffer_port)
+        if max(off_chip, port) <= cycles:
+            return 0, ""
+        return (off_chip - cycles, "off-chip") if off_chip >= port else (port - cycles, "buffer port")
 
     def with_stalls(self, cost: Cost) -> Cost:
         """Return `cost` with the longest of its compute, transfer and port cycles, as double buffering gives."""

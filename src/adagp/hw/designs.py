@@ -97,7 +97,7 @@ def in_own_memory(cost: Cost, work: Predictions) -> Cost:
     """Return `cost` with its buffer accesses in the predictor's memory, if `work` has its words there."""
     if not work.own_memory:
         return cost
-    return replace(cost, buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes)
+    return cost._replace(buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes)
 
 
 DESIGNS: Registry[Design] = Registry("design")

@@ -34,7 +34,7 @@ INPUT_WORDS, FILTER_WORDS = 12, 224
 def row_stationary(product: Product, array: Array) -> Cost:
     """Sets of row primitives, folded and packed onto the array; a plain product is a 1x1 convolution, a row an image row."""
     if product.ordinary and product.operation is not Operation.FORWARD:
-        return replace(row_stationary(ordinary_convolution(product), array), macs=product.macs)
+        return row_stationary(ordinary_convolution(product), array)._replace(macs=product.macs)
     window = product.window or Window(1, (1, 1), (product.rows, 1))
     if product.inserted_rows:
         window = window.spread

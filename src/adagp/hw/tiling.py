@@ -16,7 +16,7 @@ takes time too), the one with the least off-chip traffic is taken.
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
-from math import inf
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ MISSING = {"inputs": 2, "weights": 0, "outputs": 1}
 """The loop whose index a matrix does not have."""
 
 Numbers = NDArray[np.int64]
+Amounts = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,27 @@ def _row_cuts(product: Product) -> Cuts:
     return Cuts(*(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)))
 
 
-@lru_cache(maxsize=1 << 15)
-def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -> Tiling:
-    """Return the tiling of `product` with the least off-chip traffic of those that are about as quick as can be."""
+@dataclass(frozen=True, eq=False)
+class Tilings:
+    """All tilings of a product, one after the other, with what depends on neither the array nor the size of its memories.
+
+    `loops` are the cuts of rows, depth and columns. Of each tiling's six orders only the one with the least traffic is kept,
+    since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the bits of a tile of each
+    matrix, the result at the width of sums; `held_whole` those where only a result that leaves the chip unfinished has it.
+    """
+
+    loops: tuple[Cuts, Cuts, Cuts]
+    orders: NDArray[np.int8]
+    reads: Amounts
+    writes: Amounts
+    traffic: Amounts
+    held: Amounts
+    held_whole: Amounts
+
+
+@lru_cache(maxsize=2048)
+def all_tilings(product: Product) -> Tilings:
+    """Return every tiling of `product`; designs that differ in arrays and memories share them."""
     rows = _row_cuts(product).along(0)
     depth = _plain_cuts(product.depth // product.taps, product.taps).along(1)
     columns = _plain_cuts(product.columns).along(2)
@@ -107,71 +126,87 @@ def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -
         "weights": depth.size * columns.size,
         "outputs": np.ceil(rows.size * columns.size * share),
     }
-    fits = _fits(product, array, dataflow, memory, loops, tiles)
-    if not fits.any():
-        raise OptionError(_too_small(product, memory))
-    cycles = _cycles(product, array, dataflow, loops)
     moved = {
-        "inputs": rows.moved * (product.depth // product.taps),
-        "weights": np.array(product.depth * product.columns),
+        "inputs": rows.moved.astype(float) * (product.depth // product.taps),
+        "weights": np.array(float(product.depth * product.columns)),
         "outputs": np.array(product.rows * product.columns * share),
     }
-    traffic = np.stack([sum(_traffic(product, loops, moved, order)) for order in ORDERS])
-    time = np.maximum(cycles, traffic / memory.bits_per_cycle)
-    time = np.where(fits, time, inf)
-    allowed = time <= (1 + SLACK) * time.min()
-    least = traffic[allowed].min()
-    found = np.where(allowed & (traffic <= least), time, inf)
-    order_index, *place = np.unravel_index(int(found.argmin()), found.shape)
-    order = ORDERS[int(order_index)]
-    reads, writes = _traffic(product, loops, moved, order)
-    shape = np.broadcast_shapes(reads.shape, writes.shape, fits.shape)
-    tile = tuple(int(loop.size.ravel()[at]) for loop, at in zip(loops, place, strict=True))
-    at = tuple(int(index) for index in place)
-    return Tiling(
-        tile,  # type: ignore[arg-type]
-        tuple(INDICES[loop] for loop in order),  # type: ignore[arg-type]
-        product.count * int(np.broadcast_to(reads, shape)[at]),
-        product.count * int(np.broadcast_to(writes, shape)[at]),
+    shape = np.broadcast_shapes(*(loop.size.shape for loop in loops))
+    found = [_traffic(product, loops, moved, order) for order in ORDERS]
+    reads, writes = (np.stack([np.broadcast_to(one[way], shape) for one in found]) for way in (0, 1))
+    orders = (reads + writes).argmin(axis=0)
+    result, sums = RESULTS[product.operation], product.bits.sums
+    widths = {name: getattr(product.bits, name) for name in tiles}
+    wide = max(sums, widths[result])
+    factors = sum(tiles[name] * widths[name] for name in tiles if name != result)
+    unfinished = loops[MISSING[result]].parts > 1
+    chosen = [np.take_along_axis(bits, orders[np.newaxis], 0).ravel() for bits in (reads, writes)]
+    held = [factors + tiles[result] * width for width in (wide, np.where(unfinished, wide, widths[result]))]
+    return Tilings(
+        loops,
+        orders.ravel().astype(np.int8),
+        chosen[0],
+        chosen[1],
+        chosen[0] + chosen[1],
+        *(np.broadcast_to(bits, shape).astype(float).ravel() for bits in held),
     )
 
 
-def _fits(
-    product: Product, array: Array, dataflow: str, memory: Memory, loops: tuple[Cuts, ...], tiles: dict[str, Any]
-) -> NDArray[np.bool_]:
+@lru_cache(maxsize=1 << 15)
+def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -> Tiling:
+    """Return the tiling of `product` with the least off-chip traffic of those that are about as quick as can be."""
+    known = all_tilings(product)
+    fitting = np.flatnonzero(_fits(known, product, array, dataflow, memory))
+    if not fitting.size:
+        raise OptionError(_too_small(product, memory))
+    traffic = known.traffic[fitting]
+    time = np.maximum(tiling_cycles(product, array, dataflow)[fitting], traffic / memory.bits_per_cycle)
+    allowed = np.flatnonzero(time <= (1 + SLACK) * time.min())
+    least = allowed[traffic[allowed] <= traffic[allowed].min()]
+    quickest = fitting[least[time[least] <= time[least].min()]]
+    place = int(quickest[known.orders[quickest].argmin()])
+    cuts = np.unravel_index(place, tuple(loop.size.size for loop in known.loops))
+    tile = tuple(int(loop.size.flat[at]) for loop, at in zip(known.loops, cuts, strict=True))
+    return Tiling(
+        tile,  # type: ignore[arg-type]
+        tuple(INDICES[loop] for loop in ORDERS[known.orders[place]]),  # type: ignore[arg-type]
+        product.count * int(known.reads[place]),
+        product.count * int(known.writes[place]),
+    )
+
+
+def _fits(known: Tilings, product: Product, array: Array, dataflow: str, memory: Memory) -> NDArray[np.bool_]:
     """Tell which tilings fit: half of the buffer holds a tile of each matrix, the accumulators the sums of a fold."""
-    result, sums = RESULTS[product.operation], product.bits.sums
-    bits = {name: getattr(product.bits, name) for name in tiles}
     placement = placement_of(dataflow, product)
     if memory.accumulator_bits == 0 or placement is None:
-        bits[result] = max(sums, bits[result])
-        return np.asarray(sum(tiles[name] * bits[name] for name in tiles) <= memory.buffer_bits / 2)
-    reduction = loops[MISSING[result]]
-    width = np.where(reduction.parts > 1, max(sums, bits[result]), bits[result])
-    held = sum(tiles[name] * (width if name == result else bits[name]) for name in tiles)
-    fits = held <= memory.buffer_bits / 2
+        return known.held <= memory.buffer_bits / 2
+    fits = known.held_whole <= memory.buffer_bits / 2
     if placement.sum_is != "stationary":
         side = array.rows if placement.sum_is == "down" else array.columns
-        steps = loops[INDICES.index(placement.time)].size
-        fits = fits & (steps * side * sums <= memory.accumulator_bits)
-    return np.asarray(fits)
+        steps = known.loops[INDICES.index(placement.time)].size
+        held = steps * side * product.bits.sums <= memory.accumulator_bits
+        fits &= np.broadcast_to(held, tuple(loop.size.size for loop in known.loops)).ravel()
+    return fits
 
 
-def _cycles(product: Product, array: Array, dataflow: str, loops: tuple[Cuts, ...]) -> Any:
-    """Return the array's cycles of one product; 0 where they do not depend on the tiling."""
+@lru_cache(maxsize=1024)
+def tiling_cycles(product: Product, array: Array, dataflow: str) -> Numbers:
+    """Return the array's cycles of one product for each tiling; 0 where they do not depend on it."""
+    loops = all_tilings(product).loops
     placement = placement_of(dataflow, product)
+    shape = tuple(loop.size.size for loop in loops)
     if placement is None:
-        return np.zeros((1, 1, 1))
+        return np.zeros(prod(shape), dtype=np.int64)
     sizes = dict(zip(INDICES, (product.rows + product.inserted_rows, product.depth, product.columns), strict=True))
     cuts = dict(zip(INDICES, loops, strict=True))
 
-    def folds(index: str, side: int) -> Any:
+    def folds(index: str, side: int) -> Numbers:
         tile = cuts[index].size
         return sizes[index] // tile * -(-tile // side) + -(-(sizes[index] % tile) // side)
 
     parts = -(-sizes[placement.time] // cuts[placement.time].size)
     steps = sizes[placement.time] + parts * placement.overhead(array)
-    return folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps
+    return (folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps).ravel()
 
 
 def _traffic(

@@ -11,6 +11,7 @@ from adagp.reproduce import (
     hypotheses,
     kernels,
     pipelines,
+    procrustes,
     ratios_and_rivals,
     remapping,
 )
@@ -29,6 +30,7 @@ _ROOMS = (
     kernels,
     ratios_and_rivals,
     pipelines,
+    procrustes,
     remapping,
 )
 _KNOWN = {experiment.name: experiment for room in _ROOMS for experiment in room.EXPERIMENTS}

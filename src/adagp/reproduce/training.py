@@ -67,7 +67,10 @@ class RunGroup:
     def extent(self) -> str:
         """How much was trained, in words."""
         seeds = "one seed" if len(self.parts) == 1 else f"{len(self.parts)} seeds"
-        return f"{seeds}, {self.options['epochs']} epochs"
+        length = (
+            f"{self.options['batches']} batches" if "batches" in self.options else f"{self.options['epochs']} epochs"
+        )
+        return f"{seeds}, {length}"
 
     def values(self, place: Place, name: str = "test_accuracy", scale: float = 100.0) -> list[float]:
         """Return one figure of every run, by default the accuracy after the last epoch in percent."""

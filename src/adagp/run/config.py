@@ -21,6 +21,7 @@ from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
 from adagp.schedules.text import schedule_forms
 
 TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
+SPARSE = "Sparse training"
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "none")
 HIGHEST_SEED = 2**63 - 1
@@ -113,6 +114,47 @@ class TrainConfig:
         PREDICTION,
         low=0,
         allowed="0 (never) or more",
+    )
+    keep: float | None = setting(
+        None,
+        "Share of the weights that may differ from their decaying initial values (DropBack).",
+        SPARSE,
+        above=0,
+        high=1,
+        allowed="above 0 and at most 1",
+        compared="own",
+        unset="all",
+    )
+    keep_decay: float = setting(
+        0.9,
+        "Factor on the initial weights in each batch; 1: no decay.",
+        SPARSE,
+        low=0,
+        high=1,
+        allowed="from 0 to 1",
+        compared="own",
+    )
+    keep_threshold: str | None = setting(
+        None,
+        "How the smallest kept weight is found: estimate (one pass) or sort (exact).",
+        SPARSE,
+        choices=("estimate", "sort"),
+        compared="own",
+        unset="sort below 100,000 weights",
+    )
+    keep_rule: str = setting(
+        "accumulated",
+        "What is ranked: accumulated (updates, as printed) or magnitude (as in the published code).",
+        SPARSE,
+        choices=("accumulated", "magnitude"),
+        compared="own",
+    )
+    keep_over: str = setting(
+        "sites",
+        "Which parameters are ranked: the weights of sites, or all. Our choice: as published it is all.",
+        SPARSE,
+        choices=("sites", "all"),
+        compared="own",
     )
     device: str = setting("cpu", "Where to train: cpu, cuda, ...")
     compile: bool = setting(False, "Compile the model with torch.compile.")
@@ -234,6 +276,15 @@ def _config_options() -> dict[str, Option]:
 
 CONFIG_OPTIONS = _config_options()
 """The options of every run by name, as the fields of `TrainConfig` declare them."""
+
+
+def refuse_idle_options(given: Mapping[str, Any]) -> None:
+    """Refuse options of sparse training where nothing says that the run is sparse."""
+    idle = [name for name in given if name.startswith("keep_")]
+    if idle and given.get("keep") is None:
+        raise OptionError(
+            f"{CONFIG_OPTIONS[idle[0]].flag} is about sparse training; give --keep, the share of weights to keep."
+        )
 
 
 def known_options() -> dict[str, Option]:

@@ -133,7 +133,7 @@ class Loop:
         """Return model, optimizer, scheduler, trainer, the epoch's sums, the random state, and what the run was begun with."""
         return {
             "origin": self.origin,
-            "model": self.trainer.model.state_dict(),
+            "model": self.trainer.packed_weights(),
             "optimizer": self.trainer.optimizer.state_dict(),
             "scheduler": self.rate.state_dict(),
             "trainer": self.trainer.state_dict(),
@@ -144,7 +144,7 @@ class Loop:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.trainer.model.load_state_dict(state["model"])
+        self.trainer.load_packed_weights(state["model"])
         self.trainer.optimizer.load_state_dict(state["optimizer"])
         self.rate.load_state_dict(state["scheduler"])
         self.trainer.load_state_dict(state["trainer"])
@@ -211,8 +211,9 @@ class Loop:
             "answers": dict(self.meter.answers_by_phase),
             "seconds": dict(self.meter.seconds),
             **self._refused(),
+            **{name: value for one in self.trainer.upkeep for name, value in one.figures().items()},
             **self._extra(),
-            "sites": self.trainer.quality.read(),
+            "sites": self.trainer.read_sites(),
         }
         self.rate.after_epoch(self.meter.mean_loss)
         self.meter = EpochMeter(self.task.average)

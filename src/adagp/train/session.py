@@ -32,6 +32,7 @@ from adagp.train.checkpoint import save_weights
 from adagp.train.loop import Loop, Observer, to_device
 from adagp.train.memory import peak_memory
 from adagp.train.rates import CURVES, BatchRate, EpochRate, Rate
+from adagp.upkeep import DropBack, Upkeep
 
 
 class Session:
@@ -184,7 +185,30 @@ def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: 
         sample=sample,
         compile=config.compile,
         synchronize=False,  # runs in several processes exchange what they need themselves
+        upkeep=build_upkeep(config, task),
     )
+
+
+def build_upkeep(config: TrainConfig, task: Task) -> list[Upkeep]:
+    """Return what is done to the weights after each step."""
+    if config.keep is None:
+        return []
+    sparse = DropBack(
+        config.keep,
+        decay=config.keep_decay,
+        threshold=config.keep_threshold,
+        rule=config.keep_rule,
+        over=config.keep_over,
+        regenerate=lambda: initial_weights(config.seed, task),
+    )
+    return [sparse]
+
+
+def initial_weights(seed: int, task: Task) -> dict[str, torch.Tensor]:
+    """Return the weights that a run with this seed begins with, drawn again."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return {name: one.detach() for name, one in laid_out(task.build_model()).named_parameters()}
 
 
 def check_device(name: str) -> torch.device:

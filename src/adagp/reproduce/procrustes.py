@@ -1,0 +1,94 @@
+"""Procrustes: training with a tenth of the weights (DropBack with decaying initial weights), with its controls."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from adagp.figures.style import subplots
+from adagp.reproduce.experiment import Conclusion, Experiment
+from adagp.reproduce.parts import Part, Place
+from adagp.reproduce.published import published
+from adagp.reproduce.training import RunGroup, accuracy_bars, group, spread
+from adagp.reproduce.verdict import judge
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINING = "procrustes-training"
+SEEDS = 3
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "quick": {"dataset": "digits", "model": "digits_cnn", "epochs": 10, "batch_size": 32},
+    "standard": {"dataset": "cifar10", "model": "six_conv_vgg", "batches": 400, "batch_size": 64},
+    "full": {"dataset": "cifar10", "model": "vgg16_bn", "epochs": 500, "batch_size": 64},
+}
+"""As the authors, without momentum. The learning rate falls by a cosine in place of steps, over fewer epochs."""
+COMMON: Mapping[str, Any] = {"lr": 0.1, "momentum": 0.0, "lr_scheduler": "cosine"}
+EQUAL_WIDTH = {"quick": 0.3125, "standard": 0.3125, "full": 0.3125}
+"""The width at which a dense net has about a tenth of the weights."""
+DENSE, TENTH = "dense", "0.1"
+DROPPED: Mapping[str, Mapping[str, Any]] = {
+    "0.2": {"keep": 0.2},
+    TENTH: {"keep": 0.1},
+    "0.05": {"keep": 0.05},
+    "0.1, estimated threshold": {"keep": 0.1, "keep_threshold": "estimate"},
+    "0.1, magnitude": {"keep": 0.1, "keep_rule": "magnitude"},
+}
+
+
+@cache
+def _groups(budget: str) -> dict[str, RunGroup]:
+    seeds = 1 if budget == "full" else SEEDS
+    weight = 5.0 if budget == "quick" else 100.0
+
+    def runs(method: str = "bp", **more: Any) -> RunGroup:
+        return group(seeds, weight, **SETTINGS[budget], **COMMON, method=method, **more)
+
+    predicted = {"ratio": "1:1", "warmup_batches": 60}
+    return {
+        DENSE: runs(),
+        **{name: runs(**options) for name, options in DROPPED.items()},
+        "dense, a tenth of the weights": runs(width=EQUAL_WIDTH[budget]),
+        "adagp": runs("adagp", **predicted),
+        "adagp, 0.1": runs("adagp", **predicted, keep=0.1),
+        "feedback": runs("feedback", **predicted),
+        "feedback, 0.1": runs("feedback", **predicted, keep=0.1),
+    }
+
+
+def training_parts(budget: str) -> Sequence[Part]:
+    """Return the runs of all groups, seed by seed, so that a study that is stopped has something of each."""
+    groups = list(_groups(budget).values())
+    return [one.parts[seed] for seed in range(len(groups[0].parts)) for one in groups]
+
+
+def conclude_training(budget: str, place: Place) -> Conclusion:
+    """Compare sparse training with dense, with a dense net of as many weights, and with ranking by magnitude."""
+    section, runs = published(TRAINING), _groups(budget)
+    rows = [
+        {"run": name, "keep": one.options.get("keep"), "rule": one.options.get("keep_rule"), **one.row(place)}
+        for name, one in runs.items()
+    ]
+    accuracies = {name: one.values(place) for name, one in runs.items()}
+    text = ", ".join(f"{name} {spread(values)} %" for name, values in accuracies.items())
+    loss = mean(accuracies[DENSE]) - mean(accuracies[TENTH])
+    found = f"{text}; {runs[DENSE].extent}; lost at a tenth: {loss:.2f} points"
+    verdicts = [judge("accuracy with a tenth of the weights", section.claim("kept"), loss <= section.slack, found)]
+
+    def draw() -> "Figure":
+        figure, ((axes,),) = subplots(1, 1, (11, 5))
+        accuracy_bars(axes, place, runs)
+        return figure
+
+    return Conclusion(rows, verdicts, draw)
+
+
+EXPERIMENTS = (
+    Experiment(
+        TRAINING,
+        "sparse training with DropBack against dense training, small dense nets and magnitude",
+        {"quick": 3.0, "standard": 75.0, "full": None},
+        training_parts,
+        conclude_training,
+    ),
+)
