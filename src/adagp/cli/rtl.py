@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +12,11 @@ from adagp.errors import OptionError
 
 if TYPE_CHECKING:
     from adagp.rtl.chip import Blueprint
+    from adagp.rtl.network import Samples
 
 rtl = typer.Typer(
     name="rtl",
-    help="The accelerator as hardware: Verilog, simulation cycle by cycle, synthesis.",
+    help="The accelerator as hardware: Verilog, simulation cycle by cycle, synthesis, power.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -27,6 +29,9 @@ PredictorArrayOption = Annotated[
 FormatOption = Annotated[str, typer.Option("--format", help="int8, int16, bf16, fp16 or fp32.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 ValueWordsOption = Annotated[int, typer.Option(help="Words in each bank of values.")]
+PredictorWordsOption = Annotated[int, typer.Option(help="Words of the predictor's weights in each column.")]
+PoolWordsOption = Annotated[int, typer.Option(help="Totals of pooled outputs in each column, for the predictor.")]
+DataflowOption = Annotated[str, typer.Option(help="ws, os or is.")]
 SumWordsOption = Annotated[int, typer.Option(help="Words in each bank of sums.")]
 
 
@@ -40,6 +45,19 @@ def _blueprint(design: str, array: str, predictor_array: str | None, number: str
 
     beside = None if predictor_array is None else parse_array(predictor_array)
     return make_blueprint(design, parse_array(array), find_format(number), predictor_array=beside, **words)
+
+
+def _words(value_words: int, sum_words: int, predictor_words: int, pool_words: int) -> dict[str, int]:
+    return {
+        "value_words": value_words,
+        "sum_words": sum_words,
+        "predictor_words": predictor_words,
+        "pool_words": pool_words,
+    }
+
+
+def _designs(name: str) -> tuple[str, ...]:
+    return ("baseline", "low", "efficient", "max") if name == "all" else (name,)
 
 
 def _tell(report: dict[str, Any], as_json: bool) -> None:
@@ -59,11 +77,12 @@ def generate(
     number: FormatOption = "int16",
     value_words: ValueWordsOption = 4096,
     sum_words: SumWordsOption = 2048,
-    predictor_words: Annotated[int, typer.Option(help="Words of the predictor's weights in each column.")] = 19_664,
+    predictor_words: PredictorWordsOption = 19_664,
+    pool_words: PoolWordsOption = 1024,
     as_json: JsonOption = False,
 ) -> None:
     """Write a chip as Verilog, with a manifest and a page on how to use it."""
-    words = {"value_words": value_words, "sum_words": sum_words, "predictor_words": predictor_words}
+    words = _words(value_words, sum_words, predictor_words, pool_words)
     blueprint = _blueprint(design, array, predictor_array, number, **words)
     from adagp.rtl import generate as generation
 
@@ -75,7 +94,7 @@ def generate(
 def simulate(
     size: Annotated[str, typer.Option(help="The forward product, ROWSxDEPTHxCOLUMNS.")] = "20x30x40",
     array: ArrayOption = "4x4",
-    dataflow: Annotated[str, typer.Option(help="ws, os or is.")] = "ws",
+    dataflow: DataflowOption = "ws",
     operation: Annotated[str, typer.Option(help="forward, dx or dw.")] = "forward",
     number: FormatOption = "int16",
     value_words: ValueWordsOption = 4096,
@@ -102,10 +121,14 @@ def simulate(
 
 @rtl.command()
 def run(
-    network: Annotated[str, typer.Option(help="Widths of fully connected layers, input first.")] = "12-10-6",
+    network: Annotated[str, typer.Option(help="Widths of layers, input first.")] = "12-10-6",
+    picture: Annotated[
+        str, typer.Option(help="HEIGHTxWIDTH: the layers are convolutions of 1x1 over it. 1x1: fully connected layers.")
+    ] = "1x1",
     batch: Annotated[int, typer.Option(help="Samples a batch.")] = 4,
     phases: Annotated[str, typer.Option(help="Batches one after the other: bp and gp, separated by commas.")] = "bp,gp",
     design: DesignOption = "max",
+    dataflow: Annotated[str, typer.Option(help="Of the layers: ws, os or is; the predictor's is ws.")] = "ws",
     array: ArrayOption = "4x4",
     predictor_array: PredictorArrayOption = None,
     number: FormatOption = "int16",
@@ -117,14 +140,14 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Train a small network for some batches in simulated hardware, and hold every weight against the golden model."""
-    words = {"value_words": 4096, "sum_words": 2048, "predictor_words": 4096}
-    blueprint = _blueprint(design, array, predictor_array, number, **words)
+    blueprint = _blueprint(design, array, predictor_array, number, **_words(4096, 2048, 4096, 1024))
     from adagp.hw.predictor import PredictorShape
     from adagp.rtl.check import check_batches
     from adagp.rtl.network import parse_network
 
-    small = parse_network(network, batch, PredictorShape(grid, channels), rate, predictor_rate)
-    report = check_batches(blueprint, small, phases.lower().split(","), seed)
+    shape = PredictorShape(grid, channels)
+    small = parse_network(network, picture, batch=batch, predictor=shape, rate=rate, predictor_rate=predictor_rate)
+    report = check_batches(blueprint, small, phases.lower().split(","), dataflow, seed)
     _tell(report, as_json)
     if not report["equal"]:
         raise typer.Exit(1)
@@ -140,14 +163,14 @@ def synthesize(
     number: FormatOption = "int16",
     value_words: ValueWordsOption = 4096,
     sum_words: SumWordsOption = 2048,
-    predictor_words: Annotated[int, typer.Option(help="Words of the predictor's weights in each column.")] = 19_664,
+    predictor_words: PredictorWordsOption = 19_664,
+    pool_words: PoolWordsOption = 1024,
     as_json: JsonOption = False,
 ) -> None:
     """LUTs, registers, DSPs and block RAMs, or cells and area, by kind of module. Results are kept; the first takes minutes."""
-    words = {"value_words": value_words, "sum_words": sum_words, "predictor_words": predictor_words}
-    names = ("baseline", "low", "efficient", "max") if design == "all" else (design,)
-    blueprints = {name: _blueprint(name, array, predictor_array, number, **words) for name in names}
-    from adagp.rtl.synthesis import parse_target
+    words = _words(value_words, sum_words, predictor_words, pool_words)
+    blueprints = {name: _blueprint(name, array, predictor_array, number, **words) for name in _designs(design)}
+    from adagp.rtl.synthesis import equal_pes, parse_target
     from adagp.rtl.synthesis import synthesize as synthesis
 
     chosen = parse_target(f"liberty:{liberty}" if liberty is not None else target)
@@ -159,10 +182,107 @@ def synthesize(
             "memory_bits": blueprint.memory_bits,
             "modules": {kind: {"count": found.counts[kind], **one} for kind, one in found.modules.items()},
         }
+    about: dict[str, Any] = {"target": chosen.name, "array": array, "format": number}
+    if chosen.liberty is not None:
+        areas = {name: one["totals"]["area"] for name, one in report.items()}
+        one_pe = next(iter(report.values()))["modules"]["element"]["area"]
+        about["equal_area_pes"] = equal_pes(areas, next(iter(blueprints.values())).core.array.pes, one_pe)
     if as_json:
-        typer.echo(json.dumps({"target": chosen.name, "array": array, "format": number, "designs": report}, indent=2))
+        typer.echo(json.dumps({**about, "designs": report}, indent=2))
     else:
         _print_resources(report)
+        _print_equal(about, "equal_area_pes", "area")
+
+
+def _print_equal(about: dict[str, Any], name: str, what: str) -> None:
+    if about.get(name) is not None:
+        option = name.replace("_", "-")
+        typer.echo(f"a baseline of the {what} of max has {about[name]:.3f} times its PEs (adagp simulate --{option})")
+
+
+@rtl.command()
+def power(
+    network: Annotated[
+        str, typer.Option(help="Widths of the layers that are trained; 64 inputs: digits.")
+    ] = "64-32-10",
+    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 8,
+    liberty: Annotated[Path | None, typer.Option(help="Cells; Debian's osu018 (180 nm) if not given.")] = None,
+    clock: Annotated[float, typer.Option(help="Megahertz.")] = 10.0,
+    design: Annotated[str, typer.Option(help="all, or one of baseline, low, efficient, max.")] = "all",
+    dataflow: DataflowOption = "ws",
+    array: ArrayOption = "12x15",
+    predictor_array: PredictorArrayOption = "8x10",
+    number: FormatOption = "int16",
+    value_words: ValueWordsOption = 4096,
+    sum_words: SumWordsOption = 2048,
+    predictor_words: PredictorWordsOption = 19_664,
+    pool_words: PoolWordsOption = 1024,
+    seed: Annotated[int, typer.Option(help="Of the drawn weights.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Watts of the gates while two batches of real digits are trained, and whether they meet the clock; by OpenSTA."""
+    words = _words(value_words, sum_words, predictor_words, pool_words)
+    blueprints = {name: _blueprint(name, array, predictor_array, number, **words) for name in _designs(design)}
+    from adagp.rtl.network import SmallNetwork, parse_network, random_state
+    from adagp.rtl.power import check_power, measure_power
+    from adagp.rtl.synthesis import equal_pes, parse_target
+
+    target = parse_target("liberty" if liberty is None else f"liberty:{liberty}")
+    small: SmallNetwork = parse_network(network, batch=batch)
+    for blueprint in blueprints.values():  # before anything is built
+        check_power(blueprint, small, clock, dataflow)
+    state = random_state(small, next(iter(blueprints.values())).core.number, seed, _digits(small.widths, batch))
+    report: dict[str, Any] = {}
+    for name, blueprint in blueprints.items():
+        tell = lambda what, name=name: typer.echo(f"{name}: {what}", err=True)  # noqa: E731
+        report[name] = measure_power(blueprint, target, small, state, clock, dataflow, tell).as_dict()
+    about: dict[str, Any] = {
+        "target": target.name,
+        "array": array,
+        "format": number,
+        "network": network,
+        "batch": batch,
+    }
+    one_pe = next(iter(report.values()))["modules"]["element"]["watts"]
+    pes = next(iter(blueprints.values())).core.array.pes
+    about["equal_power_pes"] = equal_pes({name: one["watts"] for name, one in report.items()}, pes, one_pe)
+    if as_json:
+        typer.echo(json.dumps({**about, "designs": report}, indent=2))
+    else:
+        _print_power(report)
+        _print_equal(about, "equal_power_pes", "power")
+
+
+def _digits(widths: tuple[int, ...], batch: int) -> "Samples | None":
+    """Return some of the packaged digits and their classes, if the network has as many inputs as they have pixels."""
+    import numpy as np
+
+    if widths[0] != 64 or widths[-1] != 10:
+        return None
+    with np.load(str(files("adagp.data") / "digits.npz")) as archive:
+        pixels, classes = archive["x_train"][:batch], archive["y_train"][:batch]
+    inputs = pixels.reshape(len(pixels), -1) / pixels.max()
+    return inputs, np.eye(10)[classes]
+
+
+def _print_power(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    for design, found in report.items():
+        table = Table(title=design, title_justify="left")
+        for column in ("module", "count", "milliwatts each", "changes per cycle and pin"):
+            table.add_column(column, justify="left" if column == "module" else "right")
+        for kind, one in found["modules"].items():
+            row = (f"{1e3 * one['watts']:,.4f}", f"{one['changes_per_cycle']:.4f}")
+            table.add_row(kind, str(one["count"]), *row)
+        table.add_row("total", "", f"{1e3 * found['watts']:,.3f}", "", style="bold")
+        Console().print(table)
+        met = "met" if found["timing_met"] else "not met"
+        typer.echo(
+            f"{found['megahertz']:g} MHz is {met}: the longest path takes {found['shortest_period_ns']:.2f} ns. "
+            f"{found['cycles']:,} cycles, {1e6 * found['joules']:.3f} microjoules. Banks, wires and clock tree are left out."
+        )
 
 
 def _print_resources(report: dict[str, Any]) -> None:

@@ -125,6 +125,14 @@ def simulate(
         bool,
         switch("--zero-insertion", "Run gradients of strided convolutions over zeros.", panel=_HARDWARE),
     ] = False,
+    equal_power_pes: Annotated[
+        float,
+        option("PEs of design equal-power over the array's; the paper's, or `adagp rtl power`'s.", panel=_HARDWARE),
+    ] = 1.10,
+    equal_area_pes: Annotated[
+        float,
+        option("PEs of design equal-area over the array's; the paper's, or `adagp rtl synthesize`'s.", panel=_HARDWARE),
+    ] = 1.11,
     optimizer: Annotated[Optimizer, option("Whose state moves off-chip.", panel=_HARDWARE)] = Optimizer.MOMENTUM,
     node: Annotated[int, option("Energy table: nanometres.", panel=_HARDWARE)] = 45,
     cell: Annotated[str, option("Energy table: SRAM cells, hp or lstp.", panel=_HARDWARE)] = "lstp",
@@ -162,6 +170,8 @@ def simulate(
         bandwidth=bandwidth * 1e9,
         optimizer_words=OPTIMIZER_WORDS[optimizer],
         zero_insertion=zero_insertion,
+        equal_power_pes=equal_power_pes,
+        equal_area_pes=equal_area_pes,
         technology=Technology(node, cell, dram, table=None if energy_table is None else str(energy_table)),
         predictor=parse_predictor(predictor),
         backward=backward,

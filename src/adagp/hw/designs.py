@@ -9,13 +9,14 @@
 `max` has everything that `efficient` has. Where its smaller array would hold the layers up for longer than the main
 array takes, it uses the main array, so it is never the slower of the two.
 
-`equal-power` and `equal-area` are baselines with 10 % and 11 % more PEs, which is what the paper gives a baseline of
-the power and the area of `max`, in the shape that suits the model best.
+`equal-power` and `equal-area` are baselines with as many more PEs as the power and the area of `max` would pay for, in the
+shape that suits the model best: 10 % and 11 %, as the paper has it, unless the accelerator says otherwise.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from adagp.hw.accelerator import Accelerator
 from adagp.hw.duties import Duty
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import NOTHING, Cost
@@ -27,13 +28,20 @@ StepCosts = list[Cost]
 
 @dataclass(frozen=True)
 class Design:
-    """A way to run batches: what a batch costs by stage, and what the hardware has."""
+    """A way to run batches: what a batch costs by stage, and what the hardware has.
+
+    `enlarged` is the field of the accelerator that says how many times its PEs the design has; '': it has these.
+    """
 
     step: Callable[[Sequence[Duty]], StepCosts]
     predicts: bool = True
     predictor_memory: bool = True
     predictor_array: bool = False
-    array_factor: float = 1.0
+    enlarged: str = ""
+
+    def array_factor(self, accelerator: Accelerator) -> float:
+        """Return the design's PEs over the accelerator's."""
+        return float(getattr(accelerator, self.enlarged)) if self.enlarged else 1.0
 
 
 def run_baseline(duties: Sequence[Duty]) -> StepCosts:
@@ -105,7 +113,7 @@ DESIGNS.add("baseline", Design(run_baseline, predicts=False, predictor_memory=Fa
 DESIGNS.add("low", Design(run_low, predictor_memory=False))
 DESIGNS.add("efficient", Design(run_efficient))
 DESIGNS.add("max", Design(run_max, predictor_array=True))
-DESIGNS.add("equal-power", replace(DESIGNS["baseline"], array_factor=1.10))
-DESIGNS.add("equal-area", replace(DESIGNS["baseline"], array_factor=1.11))
+DESIGNS.add("equal-power", replace(DESIGNS["baseline"], enlarged="equal_power_pes"))
+DESIGNS.add("equal-area", replace(DESIGNS["baseline"], enlarged="equal_area_pes"))
 
 PAPER_DESIGNS = ("baseline", "low", "efficient", "max")

@@ -43,23 +43,23 @@ class KindActivity:
 
 
 @dataclass(frozen=True)
-class Module:
+class WrittenModule:
     """A kind of block as it was written: its ports, as direction and width, and the kinds of the blocks inside it."""
 
     ports: Mapping[str, tuple[str, int]]
     inside: Mapping[str, str]
 
 
-def read_module(text: str) -> Module:
+def read_module(text: str) -> WrittenModule:
     """Return what a module in Yosys's language has, but for its clock."""
     ports = re.finditer(r"^  wire (?:width (\d+) )?(input|output) \d+\s+\\(\S+)$", text, re.MULTILINE)
     cells = re.finditer(r"^  cell \\(\w+) \\(\S+)$", text, re.MULTILINE)
-    return Module(
+    return WrittenModule(
         {one[3]: (one[2], int(one[1] or 1)) for one in ports if one[3] != "clk"}, {one[2]: one[1] for one in cells}
     )
 
 
-def instances(modules: Mapping[str, Module]) -> dict[str, list[str]]:
+def instances(modules: Mapping[str, WrittenModule]) -> dict[str, list[str]]:
     """Return the paths of all blocks of each kind, from the chip down; blocks inside a block come before it in `modules`."""
     paths: dict[str, list[str]] = {"chip": [ROOT]}
     for kind in reversed(modules):
@@ -114,7 +114,7 @@ def _evenly(paths: Sequence[str]) -> list[str]:
     return [paths[place] for place in places]
 
 
-def _read_inside(netlist: GateNetlist, modules: Mapping[str, Module], kind: str) -> list[tuple[str, str]]:
+def _read_inside(netlist: GateNetlist, modules: Mapping[str, WrittenModule], kind: str) -> list[tuple[str, str]]:
     """Return the outputs of the blocks inside that gates or the block's own ports read. Other wires just join blocks."""
     read = netlist.read_by_gates | {net for nets in netlist.ports.values() for net in nets}
     return [
@@ -127,7 +127,7 @@ def _read_inside(netlist: GateNetlist, modules: Mapping[str, Module], kind: str)
 
 def _replay(
     netlist: GateNetlist,
-    modules: Mapping[str, Module],
+    modules: Mapping[str, WrittenModule],
     kind: str,
     path: str,
     seen: Mapping[str, PortWords],

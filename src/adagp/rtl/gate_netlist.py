@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagp.errors import ToolError
-from adagp.rtl.liberty import Cell, support, truth_table
+from adagp.rtl.liberty import LibraryCell, support, truth_table
 from adagp.rtl.tools import digest, kept, run
 
 Net = int | str
@@ -32,7 +32,7 @@ class _Gate:
 class GateNetlist:
     """Gates and registers of a block, from Yosys's JSON. What the blocks inside it give comes from outside, as inputs do."""
 
-    def __init__(self, module: Mapping[str, Any], cells: Mapping[str, Cell]) -> None:
+    def __init__(self, module: Mapping[str, Any], cells: Mapping[str, LibraryCell]) -> None:
         self._numbers: dict[Net, int] = {"0": 0, "1": 1, "x": 0}
         self._count = 2
         self.pins: dict[Pin, int] = {}
@@ -65,7 +65,7 @@ class GateNetlist:
         self._count += 1
         return self._count - 1
 
-    def _add(self, name: str, cell: Cell, nets: dict[str, int]) -> None:
+    def _add(self, name: str, cell: LibraryCell, nets: dict[str, int]) -> None:
         self.pins |= {(name, pin): net for pin, net in nets.items()}
         inner = dict(nets)
         if cell.state:

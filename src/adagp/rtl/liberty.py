@@ -9,17 +9,17 @@ _TOKENS = re.compile(r'/\*.*?\*/|\\\n|"[^"]*"|[{}():;,]|[^\s{}():;,"]+', re.DOTA
 
 
 @dataclass
-class Group:
+class LibertyGroup:
     """`kind(name) { ... }`: its simple attributes and the groups inside it."""
 
     kind: str
     name: str
     attributes: dict[str, str] = field(default_factory=dict)
-    groups: list["Group"] = field(default_factory=list)
+    groups: list["LibertyGroup"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Cell:
+class LibraryCell:
     """A cell's logic: `functions` of its outputs over its inputs; of a flip-flop also over its state, `state`, whose next value
     is `next_state` (with the rising edge of `clock`)."""
 
@@ -31,10 +31,10 @@ class Cell:
     clock: str = ""
 
 
-def parse_liberty(text: str) -> Group:
+def parse_liberty(text: str) -> LibertyGroup:
     """Return the library as groups."""
     tokens = [one for one in _TOKENS.findall(text) if not one.startswith(("/*", "\\"))]
-    top = Group("file", "")
+    top = LibertyGroup("file", "")
     stack, place = [top], 0
     while place < len(tokens):
         if tokens[place] == "}":
@@ -48,7 +48,7 @@ def parse_liberty(text: str) -> Group:
             end = tokens.index(")", place)
             name = " ".join(one.strip('"') for one in tokens[place + 2 : end] if one != ",")
             if tokens[end + 1 : end + 2] == ["{"]:
-                group = Group(tokens[place], name)
+                group = LibertyGroup(tokens[place], name)
                 stack[-1].groups.append(group)
                 stack.append(group)
                 place = end + 2
@@ -63,7 +63,7 @@ def parse_liberty(text: str) -> Group:
     return top.groups[0]
 
 
-def read_cells(text: str) -> dict[str, Cell]:
+def read_cells(text: str) -> dict[str, LibraryCell]:
     """Return the cells of a library whose logic is stated: gates, and flip-flops of a rising edge without set and reset."""
     cells = {}
     for group in parse_liberty(text).groups:
@@ -74,13 +74,13 @@ def read_cells(text: str) -> dict[str, Cell]:
         functions = {name: pin["function"] for name, pin in pins.items() if "function" in pin}
         storage = [one for one in group.groups if one.kind in ("ff", "latch", "statetable")]
         if not storage:
-            cells[group.name] = Cell(group.name, inputs, functions)
+            cells[group.name] = LibraryCell(group.name, inputs, functions)
         elif storage[0].kind == "ff" and not {"clear", "preset"} & set(storage[0].attributes):
             state, inverse = storage[0].name.split()
             about = storage[0].attributes
             functions = {name: re.sub(rf"\b{inverse}\b", f"!{state}", function) for name, function in functions.items()}
             clock = about["clocked_on"].strip("() ")
-            cells[group.name] = Cell(group.name, inputs, functions, state, about["next_state"], clock)
+            cells[group.name] = LibraryCell(group.name, inputs, functions, state, about["next_state"], clock)
     return cells
 
 
@@ -97,7 +97,7 @@ def support(function: str) -> tuple[str, ...]:
 
 
 class _Function:
-    """Evaluates a function in Liberty's language for all inputs at once: ! and ' bind first, then ^, & (* or a blank), | (+)."""
+    """Evaluates a function in Liberty's language for all inputs at once: ! and ' bind first, then ^, & (*, a blank), | (+)."""
 
     def __init__(self, text: str, columns: dict[str, int], ones: int) -> None:
         self.tokens = re.findall(r"[A-Za-z_]\w*|[01]|[!'&*|+^()]", text)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adagp.errors import OptionError
 from adagp.hw.predictor import KERNEL, PredictorShape
@@ -95,18 +96,21 @@ class State:
     targets: Words
 
 
-def random_state(network: SmallNetwork, number: NumberFormat, seed: int = 0) -> State:
-    """Return a state of drawn numbers of moderate size."""
+Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Inputs and targets of a batch: rows x width each."""
+
+
+def random_state(network: SmallNetwork, number: NumberFormat, seed: int = 0, samples: Samples | None = None) -> State:
+    """Return a state of drawn numbers of moderate size, with drawn samples or the given ones."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int, scale: float = 1.0) -> Words:
         return number.encode(rng.normal(size=shape) * scale)
 
-    shape = network.predictor
+    shape, ends = network.predictor, (network.widths[0], network.widths[-1])
     return State(
         tuple(draw(*layer, scale=layer[0] ** -0.5) for layer in network.layers),
         draw(TAPS, shape.channels, scale=0.5),
         draw(shape.features, network.widest, scale=0.2),
-        draw(network.rows, network.widths[0]),
-        draw(network.rows, network.widths[-1]),
+        *map(number.encode, samples or tuple(rng.normal(size=(network.rows, width)) for width in ends)),
     )

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from adagp.errors import OptionError, ToolError
-from adagp.rtl.activity import KindActivity, Module, instances, read_module, record_activity
+from adagp.rtl.activity import KindActivity, WrittenModule, instances, read_module, record_activity
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.gate_netlist import structural_verilog
 from adagp.rtl.netlist import chip_modules
-from adagp.rtl.network import SmallNetwork, State
+from adagp.rtl.network import SmallNetwork, State, random_state
+from adagp.rtl.program import Compiler
 from adagp.rtl.simulation import VerilatedChip
 from adagp.rtl.synthesis import Target, mapped_module
-from adagp.rtl.tools import digest, kept, open_sta, run
+from adagp.rtl.tools import digest, kept, open_sta, run, verilator
 from adagp.rtl.training import run_batch
 
 ANNOTATE = """
@@ -103,6 +104,22 @@ class PowerReport:
         }
 
 
+def _phases(blueprint: Blueprint) -> tuple[str, str]:
+    return ("bp", "bp") if blueprint.design == "baseline" else ("bp", "gp")
+
+
+def check_power(blueprint: Blueprint, network: SmallNetwork, megahertz: float, dataflow: str) -> None:
+    """Refuse what `measure_power` cannot do, before anything is built."""
+    if not 0 < megahertz < 1e6:
+        raise OptionError(f"the clock is {megahertz:g} megahertz; it must be more than 0 and less than 1000000.")
+    open_sta()
+    if verilator() is None:
+        raise ToolError("activity is taken from a simulation by Verilator, which is not installed, or g++ is not.")
+    state = random_state(network, blueprint.core.number)
+    for phase in _phases(blueprint):
+        Compiler(blueprint, network, phase, dataflow).compile(state)
+
+
 def measure_power(
     blueprint: Blueprint,
     target: Target,
@@ -113,13 +130,11 @@ def measure_power(
     progress: Callable[[str], None] = lambda _: None,
 ) -> PowerReport:
     """Return the power of a chip that trains two batches: in Phase BP and Phase GP, or both by backprop in the baseline."""
-    if not 0 < megahertz < 1e6:
-        raise OptionError(f"the clock is {megahertz:g} megahertz; it must be more than 0 and less than 1000000.")
-    open_sta()  # before anything is built
+    check_power(blueprint, network, megahertz, dataflow)
 
     def work(chip: VerilatedChip) -> None:
         now = state
-        for phase in ("bp", "bp") if blueprint.design == "baseline" else ("bp", "gp"):
+        for phase in _phases(blueprint):
             now = run_batch(chip, network, now, phase, dataflow).state
 
     activities, cycles = record_activity(blueprint, target, work, progress)
@@ -146,7 +161,9 @@ def _kind_power(netlist: str, kind: str, library: str, activity: KindActivity, m
     return Watts(*map(float, found.groups()))
 
 
-def _chip_slack(netlists: Mapping[str, str], modules: Mapping[str, Module], library: str, megahertz: float) -> float:
+def _chip_slack(
+    netlists: Mapping[str, str], modules: Mapping[str, WrittenModule], library: str, megahertz: float
+) -> float:
     files = {f"{kind}.v": text for kind, text in netlists.items()}
     banks = {kind: module for kind, module in modules.items() if kind.startswith("bank_")}
     text = _analysed(files | {"banks.lib": bank_library(banks)}, "chip", library, megahertz, "report_worst_slack\n")
@@ -185,7 +202,7 @@ def _analysed(files: Mapping[str, str], top: str, library: str, megahertz: float
     return (kept(name, make) / "printed.txt").read_text(encoding="utf-8")
 
 
-def bank_library(banks: Mapping[str, Module]) -> str:
+def bank_library(banks: Mapping[str, WrittenModule]) -> str:
     """Return a Liberty file of banks: their data come with the clock, without delay; no power."""
     widths = sorted({bits for module in banks.values() for _, bits in module.ports.values()})
     lines = [

@@ -95,6 +95,16 @@ class ChipReport:
         return dict(totals)
 
 
+def equal_pes(figures: Mapping[str, float], pes: int, one_pe: float) -> float | None:
+    """Return the PEs, over those of the baseline, of a baseline that is as large (or takes as much power) as `max`.
+
+    `figures` are those of the designs by their names, `one_pe` that of a PE; None without both designs.
+    """
+    if not {"baseline", "max"} <= set(figures) or not one_pe:
+        return None
+    return 1 + (figures["max"] - figures["baseline"]) / (pes * one_pe)
+
+
 def synthesize(blueprint: Blueprint, target: Target, progress: Callable[[str], None] | None = None) -> ChipReport:
     """Return the resources of a chip; `progress` hears of each kind of block before it is synthesised."""
     texts = chip_modules(blueprint)
@@ -123,8 +133,7 @@ def synthesize_kind(texts: Mapping[str, str], kind: str, target: Target) -> Kind
 
 
 def mapped_module(texts: Mapping[str, str], kind: str, target: Target) -> dict[str, Any]:
-    """Return the netlist of one kind of block as Yosys's JSON has it: ports, cells of a Liberty file and the blocks inside it, and
-    the nets that join them."""
+    """Return the netlist of one kind of block as Yosys's JSON has it: ports, cells of a Liberty file, inner blocks, nets."""
     text = (_synthesised(texts, kind, target) / "netlist.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)["modules"][kind]
     return found
