@@ -170,7 +170,8 @@ def synthesize(
     """LUTs, registers, DSPs and block RAMs, or cells and area, by kind of module. Results are kept; the first takes minutes."""
     words = _words(value_words, sum_words, predictor_words, pool_words)
     blueprints = {name: _blueprint(name, array, predictor_array, number, **words) for name in _designs(design)}
-    from adagp.rtl.synthesis import equal_pes, parse_target
+    from adagp.hw.designs import equal_pes
+    from adagp.rtl.synthesis import parse_target
     from adagp.rtl.synthesis import synthesize as synthesis
 
     chosen = parse_target(f"liberty:{liberty}" if liberty is not None else target)
@@ -223,12 +224,13 @@ def power(
     """Watts of the gates while two batches of real digits are trained, and whether they meet the clock; by OpenSTA."""
     words = _words(value_words, sum_words, predictor_words, pool_words)
     blueprints = {name: _blueprint(name, array, predictor_array, number, **words) for name in _designs(design)}
-    from adagp.rtl.network import SmallNetwork, parse_network, random_state
+    from adagp.hw.designs import equal_pes
+    from adagp.rtl.network import parse_network, random_state
     from adagp.rtl.power import check_power, measure_power
-    from adagp.rtl.synthesis import equal_pes, parse_target
+    from adagp.rtl.synthesis import parse_target
 
     target = parse_target("liberty" if liberty is None else f"liberty:{liberty}")
-    small: SmallNetwork = parse_network(network, batch=batch)
+    small = parse_network(network, batch=batch)
     for blueprint in blueprints.values():  # before anything is built
         check_power(blueprint, small, clock, dataflow)
     state = random_state(small, next(iter(blueprints.values())).core.number, seed, _digits(small.widths, batch))

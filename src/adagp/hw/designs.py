@@ -13,7 +13,7 @@ array takes, it uses the main array, so it is never the slower of the two.
 shape that suits the model best: 10 % and 11 %, as the paper has it, unless the accelerator says otherwise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adagp.hw.accelerator import Accelerator
@@ -117,3 +117,13 @@ DESIGNS.add("equal-power", replace(DESIGNS["baseline"], enlarged="equal_power_pe
 DESIGNS.add("equal-area", replace(DESIGNS["baseline"], enlarged="equal_area_pes"))
 
 PAPER_DESIGNS = ("baseline", "low", "efficient", "max")
+
+
+def equal_pes(figures: Mapping[str, float], pes: int, one_pe: float) -> float | None:
+    """Return the PEs, over those of the baseline, of a baseline that is as large (or takes as much power) as `max`.
+
+    `figures` are those of the designs by their names, `one_pe` that of a PE; None without both designs.
+    """
+    if not {"baseline", "max"} <= set(figures) or not one_pe:
+        return None
+    return 1 + (figures["max"] - figures["baseline"]) / (pes * one_pe)

@@ -95,16 +95,6 @@ class ChipReport:
         return dict(totals)
 
 
-def equal_pes(figures: Mapping[str, float], pes: int, one_pe: float) -> float | None:
-    """Return the PEs, over those of the baseline, of a baseline that is as large (or takes as much power) as `max`.
-
-    `figures` are those of the designs by their names, `one_pe` that of a PE; None without both designs.
-    """
-    if not {"baseline", "max"} <= set(figures) or not one_pe:
-        return None
-    return 1 + (figures["max"] - figures["baseline"]) / (pes * one_pe)
-
-
 def synthesize(blueprint: Blueprint, target: Target, progress: Callable[[str], None] | None = None) -> ChipReport:
     """Return the resources of a chip; `progress` hears of each kind of block before it is synthesised."""
     texts = chip_modules(blueprint)
