@@ -4,12 +4,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-fast lint format bench results clean
+.PHONY: demo test test-all test-fast lint format bench results clean
 
 demo: $(READY)
 	$(BIN)/adagp demo --out runs/demo --force
 
-test: lint
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 lint test-all
+
+test-all: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: $(READY)

@@ -1,11 +1,14 @@
 """What all tests share."""
 
+import gc
 import json
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,29 @@ def python() -> Python:
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
     return run
+
+
+@contextmanager
+def nothing_to_collect() -> Iterator[None]:
+    """Leave no garbage to processes that are forked meanwhile.
+
+    A store of an earlier test's process group joins its thread when it is collected. A fork has no such thread: it would abort
+    or hang, at whatever moment its collector happens to run.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@pytest.fixture
+def forked_jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let jobs run in forks of this process, which have torch and the program already; spawning them is tested with `jobs`."""
+    monkeypatch.setattr("adagp.jobs.get_context", lambda kind: multiprocessing.get_context("fork"))
+    with nothing_to_collect():
+        yield
 
 
 Thing = tuple[str, tuple[float, float, float, float], bool]

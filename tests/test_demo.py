@@ -29,6 +29,7 @@ def test_the_plan_counts_what_the_sessions_do() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_jobs")
 def test_the_demonstration_trains_compares_and_draws(tmp_path: Path) -> None:
     arguments = ["demo", "--out", str(tmp_path / "demo"), "--seeds", "1", "--epochs", "3"]
     ended = CliRunner().invoke(app, arguments, catch_exceptions=False)

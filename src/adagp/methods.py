@@ -200,7 +200,23 @@ _PARTS = _option(
     low=1,
     parameter="parts",
 )
+_CLASSES = _option(
+    "label_classes",
+    int,
+    None,
+    "Classes of the labels; by default the outputs of the last layer.",
+    optional=True,
+    unset="the last layer's",
+    low=1,
+    high=1_000_000,
+    parameter="classes",
+)
 _FEATURES = _option("features", int, 64, "Numbers of the output's error that feedback uses at most.", low=1, high=8192)
+_FEEDBACK = (
+    _FEATURES,
+    _option("learn_every", int, 1, "BP batches of which one teaches feedback.", low=1),
+    _option("correct_every", int, 1, "BP batches of which one shows what feedback's predictions lack.", low=1),
+)
 _SHARED = AcceleratorWork(predictor=True)
 _FREE = AcceleratorWork()
 _SYNTHETIC = AcceleratorWork("exact", synthetic=True)
@@ -309,7 +325,8 @@ for _method in (
         "predicted_labels",
         "ADA-GP's predictor, which also sees the labels",
         _SOURCES + "variants:LabelledSource",
-        **_SHARED_PREDICTOR,
+        options=(*_predictor(), _PARTS, _CLASSES),
+        accelerator=_SHARED,
     ),
     Method(
         "dni",
@@ -322,21 +339,21 @@ for _method in (
         "dni_labels",
         "synthetic gradients that also see the labels",
         _SOURCES + "synthetic:LabelledSyntheticSource",
-        options=_predictor(),
+        options=(*_predictor(), _CLASSES),
         accelerator=_SYNTHETIC,
     ),
     Method(
         "feedback",
         "output gradients regressed on the output's error",
         _SOURCES + "feedback:FeedbackSource",
-        options=(_FEATURES,),
+        options=_FEEDBACK,
         accelerator=AcceleratorWork("feedback"),
     ),
     Method(
         "feedback_replay",
         "the mean of feedback and the last true gradient",
         _SOURCES + "mixed:FeedbackReplaySource",
-        options=(_FEATURES,),
+        options=_FEEDBACK,
         accelerator=AcceleratorWork("feedback", remembered=1),
     ),
 ):

@@ -20,12 +20,12 @@ Choices = Sequence[str] | Callable[[], Iterable[str]]
 class Option:
     """Something that a user may set.
 
-    `kind` is bool, int, float or str; `optional` allows None as well, and `unset` says what None means. The value must be
-    at least `low` or above `above`, below `below` or at most `high`; `allowed` says it in better words than these. It must be
-    finite, unless `infinite` allows infinity. `panel`
-    is the heading of the help that it stands under. In a comparison of methods an option is `common` to all of them, or
-    each may have its `own`, or it is `fixed` by the comparison itself. `parameter` is the keyword by which a source gets it, if
-    that is not the option's name.
+    `kind` is its type; `optional` allows None as well, and `unset` says what None means. The value must be at least `low` or
+    above `above`, below `below` or at most `high`; `allowed` says it in better words than these. It must be finite, unless
+    `infinite` allows infinity. `also` is a further check, which raises. `panel` is the heading of the help that the option
+    stands under; `flags` are how it is written, if not as its name. In a comparison of methods an option is `common` to all of
+    them, or each may have its `own`, or it is `fixed` by the comparison itself. `parameter` is the keyword by which a source
+    gets it, if that is not the option's name.
     """
 
     name: str
@@ -44,11 +44,13 @@ class Option:
     panel: str = ""
     compared: str = "own"
     parameter: str = ""
+    flags: tuple[str, ...] = ()
+    also: Callable[[Any], None] | None = None
 
     @property
     def flag(self) -> str:
         """The option as it is written on a command line."""
-        return "--" + self.name.replace("_", "-")
+        return self.flags[0] if self.flags else "--" + self.name.replace("_", "-")
 
     def words(self, value: Any) -> list[str]:
         """Return the words of a command line that give the option this value."""
@@ -67,6 +69,8 @@ class Option:
         """Refuse a value that is not among the choices, not finite, or out of range."""
         if value is None:
             return
+        if self.also is not None:
+            self.also(value)
         if self.choices is not None:
             names = list(self.choices() if callable(self.choices) else self.choices)
             if value not in names:

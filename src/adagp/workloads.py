@@ -1,9 +1,19 @@
-"""Models as workloads of the accelerator, for the data sets they are trained on."""
+"""Workloads of the accelerator: of a model and a data set, of a file, or of a run that was recorded."""
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adagp.hw import Workload
+from adagp.errors import OptionError
+from adagp.hw import Run, Workload, load_workload, replayed_run
+from adagp.methods import find_method
 from adagp.models import MODELS
+from adagp.models.zoo import find_in_zoo
+from adagp.run.origin import admit_code
+from adagp.run.record import read_whole_run
 
 if TYPE_CHECKING:
     from adagp.data.registry import DatasetInfo
@@ -62,3 +72,109 @@ def dataset_info(name: str) -> "DatasetInfo":
     from adagp.data.registry import DATASETS
 
     return DATASETS[name]
+
+
+def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.importers.onnx_model import load_onnx
+
+    return load_onnx(path, shape)
+
+
+def _read_exported_program(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.importers.exported_program import load_exported_program
+
+    return load_exported_program(path, shape)
+
+
+FILES = "saved workload (.json), an ONNX model (.onnx), a torch.export program (.pt2)"
+READERS: Mapping[str, Callable[[Path, tuple[int, ...] | None], Workload]] = {
+    ".json": lambda path, _: load_workload(path),
+    ".onnx": _read_onnx,
+    ".pt2": _read_exported_program,
+}
+"""What reads a file, by the end of its name, for samples of a shape."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a workload comes from; `workload` is called when all options are known to be good.
+
+    `replay` and `epochs` are those of a training run that was recorded.
+    """
+
+    workload: Callable[[], Workload]
+    dataset: str
+    samples: int
+    replay: Run | None = None
+    epochs: int | None = None
+
+
+def find_origin(
+    model: str | None,
+    from_run: Path | None,
+    dataset: str,
+    shape: tuple[int, ...] | None,
+    width: float,
+    classes: int | None = None,
+    *,
+    method: str = "",
+    trust: bool = False,
+) -> Origin:
+    """Tell a run folder, the files of models and workloads, and a model's name apart.
+
+    Code that a run folder names is imported only if the user names it as well, as `model` or `method`, or trusts the folder.
+    """
+    if model is not None and Path(model).is_dir():
+        if from_run is not None:
+            raise OptionError(f"both '{model}' and --from-run name a run; give one of them.")
+        return _replay(None, Path(model), shape, method, trust)
+    if from_run is not None:
+        return _replay(model, from_run, shape, method, trust)
+    if model is None:
+        raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
+    info = dataset_info(dataset)
+    if Path(model).suffix in READERS and find_in_zoo(model) is None:
+        workload = READERS[Path(model).suffix](Path(model), shape)
+        return Origin(lambda: workload, dataset, info.train)
+    return Origin(cache(lambda: model_workload(model, dataset, shape, width, classes=classes)), dataset, info.train)
+
+
+def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None, method: str, trust: bool) -> Origin:
+    """The run's own model, unless another is named: what would this run's phases have been worth there?"""
+    record = read_whole_run(folder, "replay")
+    name, dataset, width = model or record.model, record.dataset, record.width
+    admit_code({**record.config, "model": name}, folder, (model or "", method), trust=trust)
+
+    def workload() -> Workload:
+        if shape is None:
+            return run_workload(name, dataset, record.image_size, width, record.sequence_length)
+        return model_workload(name, dataset, shape, width)
+
+    replay = replayed_run(record.phases, record.batch_size, find_method(record.method).source)
+    return Origin(cache(workload), dataset, dataset_info(dataset).train, replay, len(record.epochs))
+
+
+def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | None:
+    """Return the shape that `text` (`3x64x64`) describes: an image's, or with `any_sizes` one of up to four sizes."""
+    if text is None:
+        return None
+    more = "{0,3}" if any_sizes else "{2}"
+    if re.fullmatch(rf"[1-9]\d{{0,5}}(x[1-9]\d{{0,5}}){more}", text) is None:
+        raise OptionError(f"cannot read the input shape '{text}'; write CHANNELSxHEIGHTxWIDTH, for example 3x64x64.")
+    return tuple(int(size) for size in text.split("x"))
+
+
+def sample_shape(
+    model: str | None, input_: str | None, image_size: int | None, channels: int | None, dataset: str
+) -> tuple[int, ...] | None:
+    """Return the shape of one sample: as it is written, or of square images; None if nobody says.
+
+    Models of your own may take other things than images.
+    """
+    if image_size is None and channels is None:
+        return parse_shape(input_, any_sizes=model is not None and (":" in model or Path(model).suffix in READERS))
+    if input_ is not None:
+        raise OptionError("--input says what --image-size and --channels say; give one or the other.")
+    usual = dataset_info(dataset).shape or (3, 32, 32)
+    side = image_size or usual[1]
+    return (channels or usual[0], side, side)

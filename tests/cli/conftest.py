@@ -1,5 +1,6 @@
 """The program, called as a user calls it but in this process; and a finished run."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,9 +51,17 @@ def short() -> tuple[str, ...]:
     return SHORT
 
 
-@pytest.fixture
-def finished(program: Program) -> Path:
-    """Return the folder of a finished run."""
-    folder = Path("finished").absolute()
-    assert program("train", *SHORT, "--out", folder).code == 0
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished run, which is trained once."""
+    folder = tmp_path_factory.mktemp("trained") / "finished"
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *SHORT, "--out", str(folder)])
+    assert ended.value.code == 0
     return folder
+
+
+@pytest.fixture
+def finished(program: Program, trained: Path) -> Path:
+    """Return the folder of a finished run that a test may change: a copy, in the folder where `program` runs."""
+    return Path(shutil.copytree(trained, "finished")).absolute()

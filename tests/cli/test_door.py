@@ -5,14 +5,18 @@ import math
 import os
 import zipfile
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
+from typer.models import ArgumentInfo
 
-from adagp.cli import COMMANDS
-from adagp.cli.door import MOST_THREADS, RANGES
+from adagp.cli import COMMANDS, declared_elsewhere
+from adagp.cli.options import own_options
+from adagp.cli.rtl import COMMANDS as RTL_COMMANDS
+from adagp.cli.train import MOST_THREADS
 
 Program = Callable[..., Any]
 
@@ -163,20 +167,36 @@ def test_a_model_that_does_not_fit_into_memory(program: Program, monkeypatch: py
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_number_that_a_command_takes_has_a_range(command: Callable[..., None]) -> None:
-    """Options of runs are declared with theirs; all others must be at the door."""
+ALL_COMMANDS: dict[str, Callable[..., None]] = {command.__name__: command for command in COMMANDS}
+ALL_COMMANDS.update({f"rtl {command.__name__}": command for command in RTL_COMMANDS})
+OPTIONS = {
+    f"{name} {option.flag}": option
+    for name, command in ALL_COMMANDS.items()
+    for option in (*own_options(command).values(), *declared_elsewhere(command))
+}
+
+
+@pytest.mark.parametrize("name", ALL_COMMANDS)
+def test_every_parameter_of_a_command_declares_its_option(name: str) -> None:
+    """So that it is checked before the command begins; arguments are names and paths."""
+    command = ALL_COMMANDS[name]
+    declared = own_options(command)
     for parameter in inspect.signature(command).parameters.values():
-        kind = get_args(parameter.annotation)[0] if get_args(parameter.annotation) else parameter.annotation
-        kinds = {kind, *get_args(kind)}
-        if kinds & {int, float}:
-            assert parameter.name in RANGES
-            assert RANGES[parameter.name].kind in kinds
+        if parameter.name == "given" or is_dataclass(parameter.annotation):
+            continue
+        kind, details = get_args(parameter.annotation)
+        assert parameter.name in declared or isinstance(details, ArgumentInfo)
+        assert parameter.name in declared or not {kind, *get_args(kind)} & {int, float}
 
 
-@pytest.mark.parametrize("name", sorted(RANGES))
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.kind in (int, float)])
 def test_no_range_lets_nonsense_in(name: str) -> None:
-    option = RANGES[name]
+    option = OPTIONS[name]
     for value in (math.nan, -math.inf) if option.kind is float else (10**30, -(10**30)):
         with pytest.raises(ValueError, match=rf"^{option.flag} is "):
             option.check(value)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_default_is_allowed(name: str) -> None:
+    OPTIONS[name].check(OPTIONS[name].default)

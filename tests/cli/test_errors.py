@@ -10,6 +10,7 @@ import pytest
 from adagp.data import DATASETS
 from adagp.methods import METHODS
 from adagp.models import MODELS
+from adagp.schedules.precision_text import FORMS
 
 Program = Callable[..., Any]
 DIGITS_TRAIN = DATASETS["digits"].train
@@ -56,6 +57,8 @@ Refuses = Callable[..., str]
         ),
         ("--method", "adapg", f"unknown method 'adapg'. Did you mean 'adagp'? Choose from: {listed(METHODS)}."),
         ("--optimizer", "xyz", "unknown optimizer 'xyz'. Choose from: adam, adamw, sgd."),
+        ("--precision", "bfp0", "the precision 'bfp0' has 0 mantissa bits; it must be 1 to 24, or fp32."),
+        ("--precision", "int8", f"cannot read the precision 'int8'. Allowed forms: {', '.join(FORMS)}."),
         ("--keep", "0", "--keep is 0.0; it must be above 0 and at most 1."),
         ("--keep", "1.01", "--keep is 1.01; it must be above 0 and at most 1."),
         (
@@ -67,6 +70,19 @@ Refuses = Callable[..., str]
 )
 def test_unknown_names(refuses: Refuses, option: str, value: str, message: str) -> None:
     assert refuses("train", option, value) == message
+
+
+def test_precision_in_what_it_does_not_go_with(refuses: Refuses) -> None:
+    assert refuses("train", "--precision", "bfp4", "--parallel", "data") == (
+        "--precision bfp4 is for runs in one process: exponents and widths depend on the whole batch, of which each process "
+        "has a share; leave it out with --parallel data."
+    )
+    assert refuses("train", "--method", "bp", "--precision", "bfp4", "--compile") == (
+        "precision 'bfp4' replaces products while the model runs; it cannot be compiled."
+    )
+    assert refuses("train", "--method", "bp", "--precision", "layers:2-4@4") == (
+        "the precision 'layers:2-4@4' cuts the model after layer 4; it has 4 layers, so that it must be 1 to 3."
+    )
 
 
 @pytest.mark.parametrize("ratio", ["0:0", "-1:2", "4:-1"])

@@ -5,13 +5,12 @@ sweeps) is cut off where it would begin: all that lies before it is the program'
 """
 
 import contextlib
-import inspect
 import io
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,8 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adagp.cli import COMMANDS, main
-from adagp.run.config import known_options
+from adagp.cli import COMMANDS, declared_elsewhere, main
+from adagp.cli.options import own_options
 
 HANG_SECONDS = 30
 LONG_WORK = (
@@ -60,15 +59,8 @@ TEXTS = (
 
 def flags(command: Callable[..., None]) -> dict[str, bool]:
     """Return the options of a command by flag, and whether each takes a value."""
-    found: dict[str, bool] = {}
-    for parameter in inspect.signature(command).parameters.values():
-        if parameter.name == "given":
-            found |= {option.flag: option.kind is not bool for option in known_options().values()}
-        elif get_args(parameter.annotation) and parameter.default is not inspect.Parameter.empty:
-            kind, details = get_args(parameter.annotation)
-            first = details.default  # where typer keeps the first of the flags
-            names = ([first] if isinstance(first, str) else []) + list(details.param_decls or ())
-            found |= dict.fromkeys(names or [f"--{parameter.name.replace('_', '-')}"], kind is not bool)
+    options = [*own_options(command).values(), *declared_elsewhere(command)]
+    found = {flag: one.kind is not bool for one in options for flag in one.flags or (one.flag,)}
     return {flag: takes for flag, takes in found.items() if flag not in LEFT_OUT}
 
 

@@ -47,6 +47,7 @@ def test_wrong_options_end_before_any_work(arguments: tuple[str, ...], error: st
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_jobs")
 def test_an_experiment_from_start_to_end(tmp_path: Path) -> None:
     ended = CliRunner(env={"COLUMNS": "200"}).invoke(
         app, ["reproduce", "adagp-table2", "--jobs", "1", "--out", str(tmp_path / "out")]

@@ -5,16 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from adagp.cli.simulate import simulate
-from adagp.cli.sweep import sweep
+from adagp.cli import app
 from adagp.errors import AdagpError
-
-app = typer.Typer()
-app.command("simulate")(simulate)
-app.command("sweep")(sweep)
 
 
 def call(*arguments: str) -> str:
@@ -179,7 +173,7 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
     [
         (["x", "--array", "0x5"], "array 0x5 is not allowed: rows and columns must be at least 1, for example 12x15."),
         (["x", "--dataflow", "wss"], "unknown dataflow 'wss'. Did you mean 'ws'? Choose from: is, os, rs, ws."),
-        (["x", "--bandwidth", "-2"], "bandwidth is -2 gigabytes per second; it must be more than 0."),
+        (["x", "--bandwidth", "-2"], "--bandwidth is -2.0; it must be 0.000001 to 1,000,000,000 (gigabytes), or inf."),
         (
             ["x", "--design", "min"],
             "unknown design 'min'. Choose from: baseline, efficient, equal-area, equal-power, low, max.",
@@ -188,8 +182,11 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
             ["x", "--input", "64x64"],
             "cannot read the input shape '64x64'; write CHANNELSxHEIGHTxWIDTH, for example 3x64x64.",
         ),
-        (["two_layer_cnn", "--epochs", "0"], "epochs is 0; it must be 1 or more."),
-        (["two_layer_cnn", "--batch", "0"], "batch is 0; it must be 1 or more."),
+        (
+            ["two_layer_cnn", "--epochs", "0"],
+            "--epochs is 0; it must be 1 to 100,000, since they are counted one by one.",
+        ),
+        (["two_layer_cnn", "--batch", "0"], "--batch is 0; it must be 1 or more."),
         (
             [],
             (

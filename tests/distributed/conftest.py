@@ -1,18 +1,19 @@
 """Runs in several processes, forked from this one: no interpreter has to start, so they take moments."""
 
-import gc
 import multiprocessing
 import os
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # which every optimizer imports: now, not in each fork
+from tests.conftest import nothing_to_collect
 
+from adagp.distributed.session import ParallelSession
 from adagp.run import TrainConfig
 from adagp.train.loop import News
 from adagp.train.session import Session
@@ -96,8 +97,6 @@ class Job:
 
 def work(job: Job) -> None:
     """Run one process of a run; `accident` is called with the rank and the batch before each batch is noted."""
-    from adagp.distributed.session import ParallelSession
-
     os.environ |= {"RANK": str(job.rank), "WORLD_SIZE": str(job.size), "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"MASTER_PORT": str(job.port), "LOCAL_RANK": str(job.rank)}
     session = ParallelSession(TrainConfig.from_dict(job.options, "test", foreign="drop"))
@@ -112,21 +111,6 @@ def work(job: Job) -> None:
                 job.accident(job.rank, seen)
 
     session.run(loop, Observer(), lambda: job.stop_after is not None and seen >= job.stop_after)
-
-
-@contextmanager
-def nothing_to_collect() -> Iterator[None]:
-    """Leave no garbage to processes that are forked meanwhile.
-
-    A store of an earlier test's process group joins its thread when it is collected. A fork has no such thread: it would abort
-    or hang, at whatever moment its collector happens to run.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 Start = Callable[..., list[int | None]]

@@ -4,10 +4,10 @@ from hypothesis import strategies as st
 
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Linear, Stage
-from adagp.hw.designs import equal_pes, in_own_memory, overlapped
-from adagp.hw.duties import Duty
+from adagp.hw.designs import equal_pes, overlapped
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import Cost, total
+from adagp.hw.stages import Duty
 
 STEP, ALPHA = 1000, 70
 """The paper's units: a layer's forward pass, and the predictor's."""
@@ -46,14 +46,16 @@ costs = st.integers(0, 1000).map(Cost)
 
 @given(costs, costs, costs)
 def test_max_is_never_slower_than_efficient_and_takes_the_longer_of_the_two(layer: Cost, main: Cost, own: Cost) -> None:
-    both = overlapped(layer, main, own, Predictions(main, main)).cycles
+    both = overlapped(layer, main, own).cycles
     assert both == min(max(layer.cycles, own.cycles), layer.cycles + main.cycles)
 
 
 def test_own_memory_takes_the_buffers_accesses() -> None:
     cost = Cost(1, 2, 3, 4, 5, 6, registers=7)
-    assert in_own_memory(cost, Predictions(cost, cost)) == Cost(1, 2, 0, 0, 5, 6, 3, 4, 7)
-    assert in_own_memory(cost, Predictions(cost, cost, own_memory=False)) == cost
+    moved = Cost(1, 2, 0, 0, 5, 6, 3, 4, 7)
+    assert Predictions(cost, cost).from_own_memory.forward == moved
+    assert Predictions(cost, cost, cost, cost).from_own_memory == Predictions(moved, moved, moved, moved)
+    assert Predictions(cost, cost, own_memory=False).from_own_memory.forward == cost
 
 
 def test_work_side_by_side_adds_up_but_for_time() -> None:

@@ -3,8 +3,8 @@ from math import inf
 import pytest
 
 from adagp.hw import Accelerator, Attention, Convolution, Linear, Stage, Workload, stages
-from adagp.hw.duties import duties
 from adagp.hw.product import Cost
+from adagp.hw.stages import duties
 from adagp.plan import BACKPROP_ALL, Phase, Plan
 
 ACCELERATOR = Accelerator(bandwidth=inf)

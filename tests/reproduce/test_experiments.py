@@ -33,7 +33,11 @@ def test_every_table_and_figure_is_there() -> None:
         *(f"approximation-table{number}" for number in range(1, 6)),
         "ratio-sweep",
         "dni-comparison",
+        "feedback-platforms",
+        "long-run",
         "procrustes-training",
+        "fast-training",
+        "fast-combined",
     ]
 
 
@@ -85,6 +89,7 @@ def concluded(experiment: Experiment, pretend: Pretend, accuracies: Callable[[di
         return {
             "test_accuracy": accuracy,
             "best_test_accuracy": accuracy,
+            "float_test_accuracy": accuracy,
             "seconds_by_phase": {"bp": float(part.options["batch_size"]) if "batch_size" in part.options else 1.0},
             "batches": {"bp": 1, "gp": 1, "guarded": 0, "warmup": 0},
         }
@@ -120,6 +125,16 @@ def test_the_papers_own_arithmetic_does_not_depend_on_ours(pretend: Pretend) -> 
     assert verdict(outcome, "largest gain over 13 models, cifar100").verdict == "within"
 
 
+def test_what_fast_claims(pretend: Pretend) -> None:
+    found = {"fp32": 0.9, "bfp4": 0.9, "bfp2": 0.8, "fast": 0.895, "temporal:2-4@0.5": 0.7, "temporal:4-2@0.5": 0.8}
+    outcome = concluded(EXPERIMENTS["fast-training"], pretend, lambda options: found.get(options["precision"], 0.9))
+    assert verdict(outcome, "adaptive against single precision").verdict == "holds"  # within a point
+    assert verdict(outcome, "low first or high first").verdict == "does not hold"
+    assert verdict(outcome, "mean mantissa bits by epoch").verdict == "holds"
+    assert verdict(outcome, "mean mantissa bits in the first and second half of the layers").verdict == "does not hold"
+    assert verdict(outcome, "adaptive or random widths of the same mean").verdict == "does not hold"
+
+
 def test_batch_sizes(pretend: Pretend) -> None:
     outcome = concluded(EXPERIMENTS["remap-table3"], pretend, lambda options: 1 / options["batch_size"])
     assert verdict(outcome, "accuracy by batch size").verdict == "holds"
@@ -153,7 +168,7 @@ def test_hardware_tables_say_what_was_not_done(tmp_path: Path, pretend: Pretend)
 
 def test_hypotheses_are_tried_and_the_set_that_explains_most_is_named(pretend: Pretend) -> None:
     outcome = EXPERIMENTS["adagp-hypotheses"].conclude("quick", pretend(EXPERIMENTS["adagp-hypotheses"], "quick"))
-    assert len(outcome.rows) == 3 * 2 * 2 * 2
+    assert len(outcome.rows) == 3 * 2 * 2 * 3
     first = outcome.verdicts[0]
     assert first.verdict == "holds"
     best = "512 features, backward in-place, a port as wide as needed, tasks short, small batches"

@@ -37,6 +37,7 @@ class Notes:
         self.ended.append(failure.reason if failure else job.name)
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
     study = Study(choose(["adagp-figure16"]), "quick", Place(tmp_path))
     notes = Notes()
@@ -85,6 +86,7 @@ def test_missing_data_are_told_before_any_work(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_a_failed_part_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
     (missing,) = group(1, weight=9, dataset="cifar10", model="resnet14", epochs=1, method="bp").parts
     kernel = Part(time_kernels, "2", {"channels": 2, "size": 4, "samples": 2, "rounds": 1})
@@ -98,6 +100,7 @@ def test_a_failed_part_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
     assert set(study.place.result(kernel)) == {"exact", "approximated"}
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_a_request_to_stop_reaches_a_training_run(tmp_path: Path) -> None:
     (part,) = group(1, dataset="digits", epochs=2000, method="bp").parts
     begun = Place(tmp_path).run_folder(part) / "checkpoint.pt"

@@ -10,7 +10,6 @@ import pytest
 
 from adagp.errors import OptionError, ToolError
 from adagp.hw.array import Array
-from adagp.rtl import tools
 from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.gate_netlist import GateNetlist, structural_verilog
@@ -129,7 +128,7 @@ def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     network = SmallNetwork((3, 2))
     with pytest.raises(OptionError, match=r"^the clock is 0 megahertz; it must be more than 0 and less than 1000000.$"):
         check_power(blueprint, network, 0, "ws")
-    monkeypatch.setattr(tools.shutil, "which", lambda name: None)
+    monkeypatch.setattr("adagp.rtl.tools.shutil.which", lambda name: None)
     with pytest.raises(ToolError) as error:
         check_power(blueprint, network, 1, "ws")
     assert str(error.value) == (

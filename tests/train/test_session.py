@@ -134,6 +134,20 @@ def test_every_other_method_resumes_exactly(method: str, tmp_path: Path, user_mo
     assert_resumes(config, loop, tmp_path / "stopped", 8)
 
 
+@pytest.mark.parametrize(("method", "precision"), [("bp", "fast"), ("adagp", "bfp2"), ("feedback", "temporal:2-4@0.5")])
+def test_a_run_in_block_floating_point_resumes_exactly_with_its_noise(
+    method: str, precision: str, tmp_path: Path, user_model: str
+) -> None:
+    plan = {"ratio": None, "warmup": None} if method == "bp" else {}
+    config = short(user_model, method=method, precision=precision, epochs=2, **plan)
+    whole = Session(config)
+    loop = whole.start(tmp_path / "whole")
+    assert whole.run(loop, Silent()) is not None
+    assert_resumes(config, loop, tmp_path / "stopped", 9)
+    figures = loop.rows[-1]["sites"]["0"]
+    assert sum(share for name, share in figures.items() if name.startswith("share_")) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [

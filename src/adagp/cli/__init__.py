@@ -1,7 +1,7 @@
 """The command line: parse, make one call, print. Commands import torch only when they run."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import typer
@@ -10,46 +10,64 @@ from adagp.allocator import keep_freed_memory
 from adagp.cli.catalogue import datasets, models
 from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
-from adagp.cli.door import checked
 from adagp.cli.endings import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, sentence, tell
 from adagp.cli.explore import AXIS_OPTIONS, explore
 from adagp.cli.options import with_options
-from adagp.cli.pipeline import pipeline
+from adagp.cli.pipeline import CONSTANTS, MODELLED, pipeline
 from adagp.cli.report import report
 from adagp.cli.reproduce import reproduce
 from adagp.cli.rtl import rtl
 from adagp.cli.simulate import simulate
-from adagp.cli.sweep import sweep
+from adagp.cli.sweep import ACCELERATOR_OPTIONS, sweep
 from adagp.cli.train import train
+from adagp.cli.worth import worth
 from adagp.compare.contenders import COMPARED_EPOCHS, DEFAULTS
 from adagp.errors import AdagpError
+from adagp.hw.settings import setting_options
 from adagp.methods import find_method
 from adagp.options import Option
 from adagp.plugins import load_installed_plugins, take_plugins
-from adagp.run.config import known_options
+from adagp.run.config import help_text, known_options
 
 EPILOG = (
     "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."
 )
 COMPARED = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
 HELP = "Train deep networks with predicted gradients, and know what that is worth."
-COMMANDS = (train, compare, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
+COMMANDS = (train, compare, worth, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
 
 
-def make_app() -> typer.Typer:
-    """Return the program, with the options of all methods that are registered by now."""
+def make_app(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the program, with the options of all methods that are registered by now.
+
+    Where `words` begin with a command, it is the only one: the others would take as long to make as most commands take.
+    """
     app = typer.Typer(
         help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
     )
-    known = known_options().values()
-    compared = [replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"]
-    options: dict[object, Iterable[Option]] = {train: known, compare: compared, explore: AXIS_OPTIONS}
-    for command in COMMANDS:
-        door = checked(command)
-        app.command(epilog=EPILOG)(with_options(door, options[command]) if command in options else door)
-    app.add_typer(rtl)
+    named = [command for command in COMMANDS if [command.__name__] == list(words[:1])]
+    for command in named or COMMANDS:
+        app.command(epilog=EPILOG)(with_options(command, declared_elsewhere(command)))
+    if not named:
+        app.add_typer(rtl)
     app.callback()(root)
     return app
+
+
+def declared_elsewhere(command: Callable[..., None]) -> Sequence[Option]:
+    """Return the options of a command that its parameters do not declare: those of runs, of accelerators, of axes."""
+    others: dict[Callable[..., None], Sequence[Option]] = {
+        simulate: setting_options(),
+        sweep: ACCELERATOR_OPTIONS,
+        explore: AXIS_OPTIONS,
+        pipeline: (*CONSTANTS, *MODELLED),
+    }
+    if command not in (train, compare):
+        return others.get(command, ())
+    known = [replace(one, help=help_text(one)) for one in known_options().values()]
+    if command is train:
+        return known
+    return [replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"]
 
 
 def root() -> None:
@@ -81,7 +99,7 @@ def _run(words: Sequence[str]) -> None:
     left = take_plugins(words)
     for name in named_methods(left):
         find_method(name)  # so that its own options are known
-    make_app()(left)
+    make_app(left)(left)
 
 
 def named_methods(words: Sequence[str]) -> list[str]:

@@ -3,15 +3,13 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from adagp.cli.options import option, switch
-from adagp.cli.workloads import parse_shape
-
-Json = Annotated[bool, switch("--json", "One JSON document on standard output.")]
+from adagp.cli.options import DataFolder, Json, option
+from adagp.cli.simulated_runs import Width
+from adagp.workloads import parse_shape
 
 
 def models(
@@ -19,8 +17,11 @@ def models(
     image: Annotated[
         str | None, option("Image as CHANNELSxHEIGHTxWIDTH.", "--input", unset="each model's usual one")
     ] = None,
-    classes: Annotated[int | None, option("Classes.", unset="1000 for images, 20 for detection")] = None,
-    width: Annotated[float, option("Factor on the models' channels.")] = 1.0,
+    classes: Annotated[
+        int | None,
+        option("Classes.", unset="1000 for images, 20 for detection", low=2, high=1_000_000, allowed="2 to 1,000,000"),
+    ] = None,
+    width: Width = 1.0,
     as_json: Json = False,
 ) -> None:
     """List the models: parameters, multiply-accumulates of a forward pass, sites, and the predictor they need."""
@@ -50,9 +51,7 @@ def models(
     )
 
 
-def datasets(
-    data_dir: Annotated[Path | None, option("Where data sets are.", unset="data")] = None, as_json: Json = False
-) -> None:
+def datasets(data_dir: DataFolder = None, as_json: Json = False) -> None:
     """List the data sets: what they hold, where they are looked for, and which are there."""
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
     from adagp.models.registry import LANGUAGE, TRANSLATION

@@ -8,6 +8,7 @@ import typer
 
 from adagp.cli.options import option, switch
 from adagp.errors import OptionError, RunError
+from adagp.files import check_output_folder
 from adagp.shown import shown
 
 if TYPE_CHECKING:
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, option("Folder for the runs and pictures.")] = Path("runs/demo"),
-    seeds: Annotated[int, option("Runs of each method.")] = 5,
-    epochs: Annotated[int, option("Epochs of each run.")] = 20,
+    out: Annotated[Path, option("Folder for the runs and pictures.", also=check_output_folder)] = Path("runs/demo"),
+    seeds: Annotated[int, option("Runs of each method.", low=1, high=10_000)] = 5,
+    epochs: Annotated[int, option("Epochs of each run.", low=1, high=100_000)] = 20,
     force: Annotated[bool, switch("--force", "Replace an earlier demonstration in --out.")] = False,
 ) -> None:
     """Train on the embedded digits by backprop and by ADA-GP, and compare."""
@@ -72,7 +73,7 @@ def _train(jobs: "list[Job]") -> None:
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    out: Annotated[Path, option("Folder for the pictures.")] = Path("pictures"),
+    out: Annotated[Path, option("Folder for the pictures.", also=check_output_folder)] = Path("pictures"),
 ) -> None:
     """Draw loss and accuracy curves of runs with their phases, and the predictions' quality by site."""
     from adagp.figures.curves import draw

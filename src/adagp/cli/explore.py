@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.cli.options import option, switch
-from adagp.cli.simulate import EPOCHS, RunOptions
-from adagp.cli.workloads import find_origin, sample_shape
+from adagp.cli.options import OUTPUT, Json, Picture, option, switch
+from adagp.cli.simulated_runs import PresetName, RunOptions, SampleOptions
 from adagp.errors import OptionError
-from adagp.figures.style import check_picture_path
 from adagp.hw import Accelerator
 from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, parse_objectives
 from adagp.hw.explore import explore as explore_space
 from adagp.hw.presets import PRESETS, with_preset
 from adagp.jobs import usable_cores
-from adagp.methods import find_source
 from adagp.options import Option
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_MODEL, _RUN, _SPACE, _OUTPUT = "Model", "Run", "Design space", "Output"
+_SPACE = "Design space"
 SHOWN = 40
 """Rows of the front that are printed; the files have them all."""
 
@@ -45,32 +42,22 @@ AXIS_OPTIONS = tuple(
 
 def explore(
     *,
-    given: Mapping[str, Any],
     model: Annotated[str, typer.Argument(help="As for simulate: name, package.module:function, file or run folder.")],
-    dataset: Annotated[str, option("Data set: image shape, classes, samples.", panel=_MODEL)] = "cifar10",
-    input_: Annotated[
-        str | None, option("Input shape, for example 3x64x64.", "--input", panel=_MODEL, unset="the data set's")
-    ] = None,
-    image_size: Annotated[int | None, option("Side of square images.", panel=_MODEL, unset="the data set's")] = None,
-    channels: Annotated[int | None, option("Channels of images.", panel=_MODEL, unset="the data set's")] = None,
-    classes: Annotated[int | None, option("Classes.", panel=_MODEL, unset="the data set's")] = None,
-    width: Annotated[float, option("Factor on the model's channels.", panel=_MODEL)] = 1.0,
-    epochs: Annotated[int | None, option("Epochs.", panel=_RUN, unset=f"{EPOCHS}")] = None,
-    samples: Annotated[int | None, option("Training samples.", panel=_RUN, unset="the data set's")] = None,
-    ratio: Annotated[str, option("Schedule, as for simulate.", panel=_RUN)] = "ladder",
-    warmup: Annotated[int | None, option("Epochs of warm-up.", panel=_RUN, unset="the schedule's own")] = None,
-    method: Annotated[str, option("Method of GP batches.", panel=_RUN)] = "adagp",
-    preset: Annotated[
-        str | None, option(f"What is on no axis: {', '.join(PRESETS)}.", panel=_SPACE, unset="none")
-    ] = None,
+    data: SampleOptions,
+    plan: RunOptions,
+    preset: PresetName = None,
+    given: Mapping[str, Any],
     objective: Annotated[
         str, option(f"What is to be small: of {', '.join(OBJECTIVES)}.", panel=_SPACE)
     ] = "cycles,energy,area",
-    workers: Annotated[int | None, option("Processes.", panel=_OUTPUT, unset="one per CPU core")] = None,
-    out: Annotated[Path | None, option("All points to FILE.csv.", panel=_OUTPUT, unset="none")] = None,
-    force: Annotated[bool, switch("--force", "Overwrite FILE.csv.", panel=_OUTPUT)] = False,
-    plot: Annotated[Path | None, option("Picture to FILE.svg or FILE.png.", panel=_OUTPUT, unset="none")] = None,
-    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_OUTPUT)] = False,
+    workers: Annotated[
+        int | None,
+        option("Processes.", panel=OUTPUT, unset="one per CPU core", low=1, high=256, allowed="from 1 to 256"),
+    ] = None,
+    out: Annotated[Path | None, option("All points to FILE.csv.", panel=OUTPUT, unset="none")] = None,
+    force: Annotated[bool, switch("--force", "Overwrite FILE.csv.", panel=OUTPUT)] = False,
+    plot: Picture = None,
+    as_json: Json = False,
 ) -> None:
     """Simulate every point of a design space and show its Pareto front. Axes: lists, A..B (doubles), A..B:+STEP."""
     base = with_preset(Accelerator(), preset)
@@ -78,13 +65,10 @@ def explore(
     objectives = parse_objectives(objective)
     _check_output(out, force, plot, objectives)
     machines = accelerators(base, values)  # refuses what cannot be built
-    origin = find_origin(
-        model, None, dataset, sample_shape(model, input_, image_size, channels, dataset), width, classes
-    )
+    origin = data.origin(model)
     recorded = origin.replay is not None and "batch" not in given
     batches: Sequence[int | None] = (None,) if recorded else values["batch"]
-    source = find_source(method).source
-    runs = tuple(RunOptions(batch, epochs, samples, ratio, warmup, source).run(origin) for batch in batches)
+    runs = tuple(plan.run(origin, batch) for batch in batches)
     space = Space(origin.workload(), machines, runs, tuple(values["design"]))
     points = _with_progress(space, workers or usable_cores())
     front = front_of(points, objectives)
@@ -134,10 +118,8 @@ def _check_output(out: Path | None, force: bool, plot: Path | None, objectives: 
         raise OptionError(f"cannot write '{out}': there is no folder '{out.parent}'.")
     if out is not None and out.exists() and not force:
         raise OptionError(f"'{out}' exists already; give another name, or --force to overwrite it.")
-    if plot is not None:
-        check_picture_path(plot)
-        if len(objectives) < 2:
-            raise OptionError("a picture of the front needs two objectives or more.")
+    if plot is not None and len(objectives) < 2:
+        raise OptionError("a picture of the front needs two objectives or more.")
 
 
 def _with_progress(space: Space, workers: int) -> list[Point]:

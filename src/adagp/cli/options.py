@@ -1,50 +1,98 @@
-"""Options on the command line. Those of runs are made of their declarations: `train` and `compare` have the same ones."""
+"""Options of the commands: one declaration each, from which the command line, its help and the checks at the door are made.
+
+A parameter of a command, or a field of a dataclass that is one of its parameters, declares its option by its annotation:
+`Annotated[int, option("Devices.", low=1, high=4096)] = 4`. Name, type and default are those of the parameter. Commands that
+share options share the dataclass, or the annotation. Options that are declared elsewhere (those of runs, accelerators,
+axes) are given to `with_options`; what the user gave of them, and no others, arrives by name in the parameter `given`.
+"""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
 from functools import wraps
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from adagp.figures.style import check_picture_path
 from adagp.options import Option
-from adagp.run.config import help_text
+
+OUTPUT = "Output"
 
 
-def option(text: str, *flags: str, panel: str | None = None, unset: str = "") -> Any:
-    """Return an option of a command with its line of help; `unset` says what it is to leave out one whose default is None."""
-    return typer.Option(*flags, help=text, rich_help_panel=panel, show_default=unset or True)
+def option(text: str, *flags: str, **details: Any) -> Option:
+    """Return the declaration of what it annotates: its line of help, and what else `Option` knows of it."""
+    return Option("", object, None, text, flags=flags, **details)
 
 
-def switch(flag: str, text: str, *, panel: str | None = None) -> Any:
-    """Return an option that is off unless it is given."""
-    return typer.Option(flag, help=text, rich_help_panel=panel, show_default="off")
+def switch(flag: str, text: str, **details: Any) -> Option:
+    """Return the declaration of an option that is off unless it is given."""
+    return option(text, flag, unset="off", **details)
 
 
-def with_options(command: Callable[..., None], options: Iterable[Option]) -> Callable[..., None]:
-    """Return `command` with `options` before its own parameters.
+Json = Annotated[bool, switch("--json", "One JSON document on standard output.", panel=OUTPUT)]
+Picture = Annotated[
+    Path | None, option("Picture to FILE.svg or FILE.png.", panel=OUTPUT, unset="none", also=check_picture_path)
+]
+DataFolder = Annotated[Path | None, option("Where data sets are.", unset="data")]
+Download = Annotated[bool, switch("--download", "Fetch a missing data set.")]
 
-    Those that the user gave on the command line, and no others, arrive by name in its parameter `given`.
-    """
-    declared = {option.name: option for option in options}
-    own = [one for one in inspect.signature(command).parameters.values() if one.name != "given"]
-    parameters = [_parameter(option) for option in declared.values()]
-    parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+
+def own_options(command: Callable[..., None]) -> dict[str, Option]:
+    """Return the options that the parameters of a command declare, by their names."""
+    found = {}
+    for one in _flat_parameters(command):
+        kind, *more = get_args(one.annotation) or (one.annotation,)
+        declared = [detail for detail in more if isinstance(detail, Option)]
+        if declared:
+            kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
+            optional = type(None) in kinds
+            found[one.name] = replace(declared[0], name=one.name, kind=kinds[0], default=one.default, optional=optional)
+    return found
+
+
+def _flat_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a command, with the fields of a dataclass in the place of its parameter."""
+    for parameter in inspect.signature(command).parameters.values():
+        if is_dataclass(parameter.annotation):
+            hints = get_type_hints(parameter.annotation, include_extras=True)
+            for one in fields(parameter.annotation):
+                yield inspect.Parameter(
+                    one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
+                )
+        else:
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -> Callable[..., None]:
+    """Return `command` as typer takes it: with `options` in the place of `given`, and all values checked before it begins."""
+    more = {option.name: option for option in options}
+    own = own_options(command)
+    parameters: list[inspect.Parameter] = []
+    for one in _flat_parameters(command):
+        if one.name == "given":
+            parameters += map(_parameter, more.values())
+        else:
+            parameters.append(_parameter(own[one.name]) if one.name in own else one)
     parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
+    taken = inspect.signature(command).parameters
+    groups: dict[str, Any] = {name: one.annotation for name, one in taken.items() if is_dataclass(one.annotation)}
 
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:
-        given = {name: values.pop(name) for name in declared}
-        command(given={name: value for name, value in given.items() if _is_given(context, name)}, **values)
+        for declared in (*more.values(), *own.values()):
+            declared.check(values[declared.name])
+        others = {name: values.pop(name) for name in more}
+        if more:
+            values["given"] = {name: value for name, value in others.items() if _is_given(context, name)}
+        for name, group in groups.items():
+            values[name] = group(**{one.name: values.pop(one.name) for one in fields(group)})
+        command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer looks at
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
-
-
-def given_options(context: typer.Context) -> set[str]:
-    """Return the names of the options that the user gave on the command line."""
-    return {name for name in context.params if _is_given(context, name)}
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
@@ -53,9 +101,15 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    declarations = [f"{option.flag}/--no-{option.flag[2:]}"] if option.kind is bool else [option.flag]
-    shown: bool | str = option.unset if option.default is None else True
-    details = typer.Option(*declarations, help=help_text(option), rich_help_panel=option.panel, show_default=shown)
+    """Return an option as a parameter that typer understands; its default is shown in words where it is nothing, or off."""
+    flags = option.flags or ((f"{option.flag}/--no-{option.flag[2:]}",) if option.kind is bool else (option.flag,))
+    in_words = option.default is None or (option.kind is bool and option.flags)
+    details = typer.Option(
+        *flags,
+        help=option.help,
+        rich_help_panel=option.panel or None,
+        show_default=option.unset if in_words else True,
+    )
     kind: Any = option.kind | None if option.optional else option.kind
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, details]

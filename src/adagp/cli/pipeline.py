@@ -1,7 +1,8 @@
 """`adagp pipeline`: a training pipeline over several devices, dry-run."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -9,93 +10,80 @@ from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.options import option, switch
-from adagp.cli.workloads import parse_shape
+from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.errors import OptionError
 from adagp.figures.gantt import check_drawable, plot_gantt, text_gantt
-from adagp.figures.style import check_picture_path
 from adagp.files import read_text
 from adagp.hw import DESIGNS, Accelerator
+from adagp.hw.settings import SETTINGS
+from adagp.options import Option
 from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import Link, modelled_costs
 from adagp.plan import Phase
 from adagp.shown import shown
-from adagp.workloads import dataset_info, model_workload
+from adagp.workloads import dataset_info, model_workload, parse_shape
 
-_PIPELINE, _MODEL, _OUTPUT = "Pipeline", "Model on accelerators", "Output"
-MODELLED: dict[str, Any] = {
-    "dataset": "imagenet",
-    "input": None,
-    "batch": 128,
-    "design": "max",
-    "dataflow": "ws",
-    "bandwidth": inf,
-    "latency": 0.0,
-}
-"""Defaults of the options that belong to a model on accelerators."""
+_PIPELINE, _MODEL = "Pipeline", "Model on accelerators"
+
+
+def _constant(name: str, default: float, text: str) -> Option:
+    return Option(name, float, default, text, panel=_PIPELINE, low=0, high=1e12)
+
+
+CONSTANTS = (
+    _constant("forward", 1.0, "Steps of a micro-batch's forward."),
+    _constant("backward", 2.0, "Steps of a micro-batch's backward."),
+    _constant("alpha", 0.0, "Predictor's forward for a batch, in forwards of a micro-batch."),
+)
+MODELLED = (
+    Option("dataset", str, "imagenet", "Data set: image shape and classes.", panel=_MODEL),
+    Option(
+        "input",
+        str,
+        None,
+        "Input shape, for example 3x64x64.",
+        optional=True,
+        unset="the data set's",
+        panel=_MODEL,
+    ),
+    Option("batch", int, 128, "Samples per batch.", low=1, panel=_MODEL),
+    Option("design", str, "max", "Design of each accelerator.", panel=_MODEL),
+    replace(SETTINGS["dataflow"].option, panel=_MODEL),
+    replace(SETTINGS["bandwidth"].option, default=inf, help="Gigabytes per second between devices.", panel=_MODEL),
+    Option("latency", float, 0.0, "Microseconds of a transfer besides.", low=0, high=1e9, panel=_MODEL),
+)
+"""What a step costs: constants; or, with --model, what it takes on accelerators."""
 
 
 def pipeline(
+    *,
     schedule: Annotated[
         str,
-        option("gpipe, dapple, chimera, a pipeline of a plugin, or a file of actions (.txt).", panel=_PIPELINE),
+        option(
+            "gpipe, dapple, chimera, interleaved, zb-h1, zb-v, a pipeline of a plugin, or a file of actions (.txt).",
+            panel=_PIPELINE,
+        ),
     ] = "gpipe",
-    devices: Annotated[int, option("Devices, and stages of the model.", panel=_PIPELINE)] = 4,
-    micro_batches: Annotated[int, option("Micro-batches per batch.", panel=_PIPELINE)] = 4,
+    devices: Annotated[int, option("Devices, and stages of the model.", panel=_PIPELINE, low=1, high=4096)] = 4,
+    micro_batches: Annotated[int, option("Micro-batches per batch.", panel=_PIPELINE, low=1)] = 4,
     phases: Annotated[str, option("Phase of each batch.", panel=_PIPELINE)] = "GP,BP",
-    forward: Annotated[float | None, option("Steps of a micro-batch's forward.", panel=_PIPELINE, unset="1")] = None,
-    backward: Annotated[float | None, option("Steps of a micro-batch's backward.", panel=_PIPELINE, unset="2")] = None,
-    alpha: Annotated[
-        float | None,
-        option("Predictor's forward for a batch, in forwards of a micro-batch.", panel=_PIPELINE, unset="0"),
-    ] = None,
     model: Annotated[str | None, option("Cost this model instead of constants.", panel=_MODEL, unset="none")] = None,
-    dataset: Annotated[
-        str | None, option("Data set: image shape and classes.", panel=_MODEL, unset=f"{MODELLED['dataset']}")
-    ] = None,
-    input_: Annotated[
-        str | None, option("Input shape, for example 3x64x64.", "--input", panel=_MODEL, unset="the data set's")
-    ] = None,
-    batch: Annotated[int | None, option("Samples a batch.", panel=_MODEL, unset=f"{MODELLED['batch']}")] = None,
-    design: Annotated[
-        str | None, option("Design of each accelerator.", panel=_MODEL, unset=f"{MODELLED['design']}")
-    ] = None,
-    dataflow: Annotated[
-        str | None, option("ws, os, is, rs, or a plugin's.", panel=_MODEL, unset=f"{MODELLED['dataflow']}")
-    ] = None,
-    bandwidth: Annotated[
-        float | None, option("Gigabytes a second between devices.", panel=_MODEL, unset=f"{MODELLED['bandwidth']}")
-    ] = None,
-    latency: Annotated[
-        float | None, option("Microseconds of a transfer besides.", panel=_MODEL, unset=f"{MODELLED['latency']:g}")
-    ] = None,
+    given: Mapping[str, Any],
     actions: Annotated[
-        bool, switch("--actions", "Print the actions of each device, and no more.", panel=_OUTPUT)
+        bool, switch("--actions", "Print the actions of each device, and no more.", panel=OUTPUT)
     ] = False,
-    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_OUTPUT)] = False,
-    plot: Annotated[Path | None, option("Picture to FILE.svg or FILE.png.", panel=_OUTPUT, unset="none")] = None,
+    as_json: Json = False,
+    plot: Picture = None,
 ) -> None:
     """Steps, bubbles and kept activations of a pipeline of devices under ADA-GP; nothing is run."""
-    if plot is not None:
-        check_picture_path(plot)
     program = read_program(schedule, devices, micro_batches, phases)
     if plot is not None:
         check_drawable(program)
     if actions:
         typer.echo(shown(program, lines=True), nl=False)
         return
-    constants = {"forward": forward, "backward": backward, "alpha": alpha}
-    modelled = {
-        "dataset": dataset,
-        "input": input_,
-        "batch": batch,
-        "design": design,
-        "dataflow": dataflow,
-        "bandwidth": bandwidth,
-        "latency": latency,
-    }
-    setting = _constants(program, constants, modelled) if model is None else _model(program, model, constants, modelled)
+    setting = _constants(program, given) if model is None else _model(program, model, given)
     timeline = dry_run(program, setting.costs)
     if plot is not None:
         plot_gantt(timeline, setting.unit, plot)
@@ -114,7 +102,7 @@ def read_program(schedule: str, devices: int, micro_batches: int, phases: str) -
 
 
 @dataclass(frozen=True)
-class Setting:
+class PipelineCosts:
     """Costs with and without a predictor, and the unit they are in."""
 
     costs: Costs
@@ -123,16 +111,15 @@ class Setting:
     clock_hz: float | None = None
 
 
-def _constants(program: Program, constants: dict[str, Any], modelled: dict[str, Any]) -> Setting:
-    _refuse(modelled, "belongs to a model on accelerators; give --model too")
-    given = {name: value for name, value in constants.items() if value is not None}
+def _constants(program: Program, given: Mapping[str, Any]) -> PipelineCosts:
+    _refuse(MODELLED, given, "belongs to a model on accelerators; give --model too")
     cost = partial(constant_costs, program.stages, devices=len(program.devices))
-    return Setting(cost(**given), cost(**(given | {"alpha": 0.0})), "steps")
+    return PipelineCosts(cost(**given), cost(**{**given, "alpha": 0.0}), "steps")
 
 
-def _model(program: Program, model: str, constants: dict[str, Any], modelled: dict[str, Any]) -> Setting:
-    _refuse(constants, "is a constant; with --model, times come from the model")
-    given = MODELLED | {name: value for name, value in modelled.items() if value is not None}
+def _model(program: Program, model: str, wanted: Mapping[str, Any]) -> PipelineCosts:
+    _refuse(CONSTANTS, wanted, "is a constant; with --model, times come from the model")
+    given = {option.name: option.default for option in MODELLED} | dict(wanted)
     samples, rest = divmod(given["batch"], program.micro_batches)
     if samples < 1 or rest:
         raise OptionError(
@@ -147,16 +134,16 @@ def _model(program: Program, model: str, constants: dict[str, Any], modelled: di
         modelled_costs(workload, accelerator, program.stages, samples, design=design, link=link)
         for design in (given["design"], "baseline")
     )
-    return Setting(costs, plain, "cycles", accelerator.clock_hz)
+    return PipelineCosts(costs, plain, "cycles", accelerator.clock_hz)
 
 
-def _refuse(options: dict[str, Any], reason: str) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise OptionError(f"--{name} {reason}.")
+def _refuse(options: Sequence[Option], given: Mapping[str, Any], reason: str) -> None:
+    for one in options:
+        if one.name in given:
+            raise OptionError(f"{one.flag} {reason}.")
 
 
-def pipeline_report(timeline: Timeline, setting: Setting) -> dict[str, Any]:
+def pipeline_report(timeline: Timeline, setting: PipelineCosts) -> dict[str, Any]:
     """Return the result as plain values with stable names.
 
     A step is the mean forward of a micro-batch on a stage, as in the paper; with constants, the unit itself.

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adagp.cli.options import option
+from adagp.cli.options import DataFolder, option
+from adagp.files import check_output_folder
 from adagp.shown import shown
 
 if TYPE_CHECKING:
@@ -20,9 +21,13 @@ MOST_JOBS = 8
 def reproduce(
     names: Annotated[list[str], typer.Argument(help="Experiments by name, all, or list to see them.")],
     budget: Annotated[str, option("quick, standard or full.")] = "quick",
-    out: Annotated[Path | None, option("Folder for the results.", unset="runs/reproduce-BUDGET")] = None,
-    data_dir: Annotated[Path | None, option("Where data sets are (standard, full).", unset="data")] = None,
-    jobs: Annotated[int | None, option("Parts at a time.", unset="one per CPU core, at most 8")] = None,
+    out: Annotated[
+        Path | None, option("Folder for the results.", unset="runs/reproduce-BUDGET", also=check_output_folder)
+    ] = None,
+    data_dir: DataFolder = None,
+    jobs: Annotated[
+        int | None, option("Parts at a time.", unset="one per CPU core, at most 8", low=1, high=1000)
+    ] = None,
     device: Annotated[str, option("Device of training: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Repeat the papers' experiments. Finished parts are kept: the same command continues after a stop."""

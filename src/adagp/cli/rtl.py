@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adagp.cli.options import Json, option, with_options
 from adagp.errors import OptionError
+from adagp.hw.array import check_size
 
 if TYPE_CHECKING:
     from adagp.rtl.chip import Blueprint
@@ -21,18 +23,22 @@ rtl = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-DesignOption = Annotated[str, typer.Option(help="baseline, low, efficient or max.")]
-ArrayOption = Annotated[str, typer.Option(help="PEs, ROWSxCOLUMNS, at least 2x2.")]
-PredictorArrayOption = Annotated[
-    str | None, typer.Option(help="PEs of the predictor in design max; two thirds of each side if not given.")
+DESIGNS = ("baseline", "low", "efficient", "max")
+ChipDesign = Annotated[str, option("baseline, low, efficient or max.")]
+ChipDesigns = Annotated[str, option("all, or one of baseline, low, efficient, max.")]
+ChipArray = Annotated[str, option("PEs, ROWSxCOLUMNS, at least 2x2.", also=check_size)]
+BesideArray = Annotated[
+    str | None,
+    option("PEs of the predictor in design max.", unset="two thirds of each side", also=check_size),
 ]
-FormatOption = Annotated[str, typer.Option("--format", help="int8, int16, bf16, fp16 or fp32.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-ValueWordsOption = Annotated[int, typer.Option(help="Words in each bank of values.")]
-PredictorWordsOption = Annotated[int, typer.Option(help="Words of the predictor's weights in each column.")]
-PoolWordsOption = Annotated[int, typer.Option(help="Totals of pooled outputs in each column, for the predictor.")]
-DataflowOption = Annotated[str, typer.Option(help="ws, os or is.")]
-SumWordsOption = Annotated[int, typer.Option(help="Words in each bank of sums.")]
+Format = Annotated[str, option("int8, int16, bf16, fp16 or fp32.", "--format")]
+ChipDataflow = Annotated[str, option("ws, os or is.")]
+ValueWords = Annotated[int, option("Words in each bank of values.", low=1)]
+SumWords = Annotated[int, option("Words in each bank of sums.", low=1)]
+PredictorWords = Annotated[int, option("Words of the predictor's weights in each column.", low=1)]
+PoolWords = Annotated[int, option("Totals of pooled outputs in each column, for the predictor.", low=1)]
+Seed = Annotated[int, option("Of what is drawn: matrices, weights, samples.", low=0)]
+BatchOfSamples = Annotated[int, option("Samples per batch.", low=1)]
 
 
 def _blueprint(design: str, array: str, predictor_array: str | None, number: str, **words: int) -> "Blueprint":
@@ -57,7 +63,7 @@ def _words(value_words: int, sum_words: int, predictor_words: int, pool_words: i
 
 
 def _designs(name: str) -> tuple[str, ...]:
-    return ("baseline", "low", "efficient", "max") if name == "all" else (name,)
+    return DESIGNS if name == "all" else (name,)
 
 
 def _tell(report: dict[str, Any], as_json: bool) -> None:
@@ -68,18 +74,17 @@ def _tell(report: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"{name.replace('_', ' ')}: {value}")
 
 
-@rtl.command()
 def generate(
-    out: Annotated[Path, typer.Option(help="Folder for chip.v, manifest.json and README.md.")],
-    design: DesignOption = "baseline",
-    array: ArrayOption = "12x15",
-    predictor_array: PredictorArrayOption = None,
-    number: FormatOption = "int16",
-    value_words: ValueWordsOption = 4096,
-    sum_words: SumWordsOption = 2048,
-    predictor_words: PredictorWordsOption = 19_664,
-    pool_words: PoolWordsOption = 1024,
-    as_json: JsonOption = False,
+    out: Annotated[Path, option("Folder for chip.v, manifest.json and README.md.")],
+    design: ChipDesign = "baseline",
+    array: ChipArray = "12x15",
+    predictor_array: BesideArray = None,
+    number: Format = "int16",
+    value_words: ValueWords = 4096,
+    sum_words: SumWords = 2048,
+    predictor_words: PredictorWords = 19_664,
+    pool_words: PoolWords = 1024,
+    as_json: Json = False,
 ) -> None:
     """Write a chip as Verilog, with a manifest and a page on how to use it."""
     words = _words(value_words, sum_words, predictor_words, pool_words)
@@ -90,18 +95,17 @@ def generate(
     _tell(about if as_json else {"written": out, "digest": about["digest"]}, as_json)
 
 
-@rtl.command()
 def simulate(
-    size: Annotated[str, typer.Option(help="The forward product, ROWSxDEPTHxCOLUMNS.")] = "20x30x40",
-    array: ArrayOption = "4x4",
-    dataflow: DataflowOption = "ws",
-    operation: Annotated[str, typer.Option(help="forward, dx or dw.")] = "forward",
-    number: FormatOption = "int16",
-    value_words: ValueWordsOption = 4096,
-    sum_words: SumWordsOption = 2048,
-    seed: Annotated[int, typer.Option(help="Of the drawn matrices.")] = 0,
-    vcd: Annotated[Path | None, typer.Option(help="Write the waveforms to FILE.vcd.")] = None,
-    as_json: JsonOption = False,
+    size: Annotated[str, option("The forward product, ROWSxDEPTHxCOLUMNS.")] = "20x30x40",
+    array: ChipArray = "4x4",
+    dataflow: ChipDataflow = "ws",
+    operation: Annotated[str, option("forward, dx or dw.")] = "forward",
+    number: Format = "int16",
+    value_words: ValueWords = 4096,
+    sum_words: SumWords = 2048,
+    seed: Seed = 0,
+    vcd: Annotated[Path | None, option("Write the waveforms to FILE.vcd.", unset="none")] = None,
+    as_json: Json = False,
 ) -> None:
     """Run one product of drawn numbers on the array, and hold values, cycles and accesses against the models."""
     if re.fullmatch(r"\d+x\d+x\d+", size) is None:
@@ -119,25 +123,24 @@ def simulate(
         raise typer.Exit(1)
 
 
-@rtl.command()
 def run(
-    network: Annotated[str, typer.Option(help="Widths of layers, input first.")] = "12-10-6",
+    network: Annotated[str, option("Widths of layers, input first.")] = "12-10-6",
     picture: Annotated[
-        str, typer.Option(help="HEIGHTxWIDTH: the layers are convolutions of 1x1 over it. 1x1: fully connected layers.")
+        str, option("HEIGHTxWIDTH: the layers are convolutions of 1x1 over it. 1x1: fully connected layers.")
     ] = "1x1",
-    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 4,
-    phases: Annotated[str, typer.Option(help="Batches one after the other: bp and gp, separated by commas.")] = "bp,gp",
-    design: DesignOption = "max",
-    dataflow: Annotated[str, typer.Option(help="Of the layers: ws, os or is; the predictor's is ws.")] = "ws",
-    array: ArrayOption = "4x4",
-    predictor_array: PredictorArrayOption = None,
-    number: FormatOption = "int16",
-    grid: Annotated[int, typer.Option(help="Side of the predictor's pooled picture.")] = 2,
-    channels: Annotated[int, typer.Option(help="Channels of the predictor's convolution.")] = 2,
-    rate: Annotated[float, typer.Option(help="Step of the layers' weights.")] = 2**-4,
-    predictor_rate: Annotated[float, typer.Option(help="Step of the predictor's weights.")] = 2**-4,
-    seed: Annotated[int, typer.Option(help="Of the drawn weights and samples.")] = 0,
-    as_json: JsonOption = False,
+    batch: BatchOfSamples = 4,
+    phases: Annotated[str, option("Batches one after the other: bp and gp, separated by commas.")] = "bp,gp",
+    design: ChipDesign = "max",
+    dataflow: Annotated[str, option("Of the layers: ws, os or is; the predictor's is ws.")] = "ws",
+    array: ChipArray = "4x4",
+    predictor_array: BesideArray = None,
+    number: Format = "int16",
+    grid: Annotated[int, option("Side of the predictor's pooled picture.", low=1)] = 2,
+    channels: Annotated[int, option("Channels of the predictor's convolution.", low=1)] = 2,
+    rate: Annotated[float, option("Step of the layers' weights.", above=0)] = 2**-4,
+    predictor_rate: Annotated[float, option("Step of the predictor's weights.", above=0)] = 2**-4,
+    seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
     """Train a small network for some batches in simulated hardware, and hold every weight against the golden model."""
     blueprint = _blueprint(design, array, predictor_array, number, **_words(4096, 2048, 4096, 1024))
@@ -153,19 +156,18 @@ def run(
         raise typer.Exit(1)
 
 
-@rtl.command()
 def synthesize(
-    target: Annotated[str, typer.Option(help="xc7, liberty (Debian's osu018) or liberty:FILE.")] = "xc7",
-    liberty: Annotated[Path | None, typer.Option(help="The same as --target liberty:FILE.")] = None,
-    design: Annotated[str, typer.Option(help="all, or one of baseline, low, efficient, max.")] = "all",
-    array: ArrayOption = "12x15",
-    predictor_array: PredictorArrayOption = "8x10",
-    number: FormatOption = "int16",
-    value_words: ValueWordsOption = 4096,
-    sum_words: SumWordsOption = 2048,
-    predictor_words: PredictorWordsOption = 19_664,
-    pool_words: PoolWordsOption = 1024,
-    as_json: JsonOption = False,
+    target: Annotated[str, option("xc7, liberty (Debian's osu018) or liberty:FILE.")] = "xc7",
+    liberty: Annotated[Path | None, option("The same as --target liberty:FILE.", unset="none")] = None,
+    design: ChipDesigns = "all",
+    array: ChipArray = "12x15",
+    predictor_array: BesideArray = "8x10",
+    number: Format = "int16",
+    value_words: ValueWords = 4096,
+    sum_words: SumWords = 2048,
+    predictor_words: PredictorWords = 19_664,
+    pool_words: PoolWords = 1024,
+    as_json: Json = False,
 ) -> None:
     """LUTs, registers, DSPs and block RAMs, or cells and area, by kind of module. Results are kept; the first takes minutes."""
     words = _words(value_words, sum_words, predictor_words, pool_words)
@@ -201,25 +203,22 @@ def _print_equal(about: dict[str, Any], name: str, what: str) -> None:
         typer.echo(f"a baseline of the {what} of max has {about[name]:.3f} times its PEs (adagp simulate --{option})")
 
 
-@rtl.command()
 def power(
-    network: Annotated[
-        str, typer.Option(help="Widths of the layers that are trained; 64 inputs: digits.")
-    ] = "64-32-10",
-    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 8,
-    liberty: Annotated[Path | None, typer.Option(help="Cells; Debian's osu018 (180 nm) if not given.")] = None,
-    clock: Annotated[float, typer.Option(help="Megahertz.")] = 10.0,
-    design: Annotated[str, typer.Option(help="all, or one of baseline, low, efficient, max.")] = "all",
-    dataflow: DataflowOption = "ws",
-    array: ArrayOption = "12x15",
-    predictor_array: PredictorArrayOption = "8x10",
-    number: FormatOption = "int16",
-    value_words: ValueWordsOption = 4096,
-    sum_words: SumWordsOption = 2048,
-    predictor_words: PredictorWordsOption = 19_664,
-    pool_words: PoolWordsOption = 1024,
-    seed: Annotated[int, typer.Option(help="Of the drawn weights.")] = 0,
-    as_json: JsonOption = False,
+    network: Annotated[str, option("Widths of the layers that are trained; 64 inputs: digits.")] = "64-32-10",
+    batch: BatchOfSamples = 8,
+    liberty: Annotated[Path | None, option("Cells: a Liberty file.", unset="Debian's osu018, 180 nm")] = None,
+    clock: Annotated[float, option("Megahertz.", above=0)] = 10.0,
+    design: ChipDesigns = "all",
+    dataflow: ChipDataflow = "ws",
+    array: ChipArray = "12x15",
+    predictor_array: BesideArray = "8x10",
+    number: Format = "int16",
+    value_words: ValueWords = 4096,
+    sum_words: SumWords = 2048,
+    predictor_words: PredictorWords = 19_664,
+    pool_words: PoolWords = 1024,
+    seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
     """Watts of the gates while two batches of real digits are trained, and whether they meet the clock; by OpenSTA."""
     words = _words(value_words, sum_words, predictor_words, pool_words)
@@ -300,3 +299,8 @@ def _print_resources(report: dict[str, Any]) -> None:
             table.add_row(kind, str(one["count"]), *(f"{one[name]:,.0f}" for name in names))
         table.add_row("total", "", *(f"{found['totals'][name]:,.0f}" for name in names), style="bold")
         Console().print(table)
+
+
+COMMANDS = (generate, simulate, run, synthesize, power)
+for command in COMMANDS:
+    rtl.command()(with_options(command))

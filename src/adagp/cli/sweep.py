@@ -3,23 +3,28 @@
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from math import inf
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
-from adagp.cli.options import option, switch
-from adagp.cli.simulate import BATCH, EPOCHS, RunOptions, parse_designs
-from adagp.cli.workloads import Origin
+from adagp.cli.options import OUTPUT, option
+from adagp.cli.simulated_runs import EPOCHS, BatchSize, RunOptions
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_speedups
 from adagp.figures.style import check_picture_path
-from adagp.hw import Accelerator, Array, Simulation, Workload, parse_array, parse_predictor
+from adagp.files import check_output_file
+from adagp.hw import Accelerator, Simulation, parse_array
 from adagp.hw import simulate as run_simulation
+from adagp.hw.array import check_size
+from adagp.hw.designs import parse_designs
+from adagp.hw.settings import setting_options, with_settings
 from adagp.models import MODELS
 from adagp.shown import shown
-from adagp.workloads import PAPER_MODELS, dataset_info, model_workload
+from adagp.workloads import PAPER_MODELS, Origin, dataset_info, model_workload
+
+_GRID = "What is swept over"
 
 
 @dataclass(frozen=True)
@@ -58,44 +63,40 @@ class Grid:
         return len(self.models) * len(self.datasets) * len(self.accelerators)
 
 
+ACCELERATOR_OPTIONS = setting_options("bandwidth", "predictor", "backward", "buffer_port", "zero_insertion")
+
+
 def sweep(
-    models: Annotated[str, option("Model names, separated by commas.")] = ",".join(PAPER_MODELS),
-    datasets: Annotated[str, option("Data sets.")] = "cifar10,cifar100,imagenet",
-    dataflows: Annotated[str, option("Dataflows.")] = "ws,os,is,rs",
-    arrays: Annotated[str, option("Arrays, ROWSxCOLUMNS.")] = "12x15",
-    designs: Annotated[str, option("Designs, or all.")] = "all",
-    batch: Annotated[int, option("Samples per batch.")] = BATCH,
-    epochs: Annotated[int, option("Epochs of each run.")] = EPOCHS,
-    ratio: Annotated[str, option("Schedule, in the forms of adagp train, but for adaptive ones.")] = "ladder",
-    warmup: Annotated[int | None, option("Epochs of warm-up.", unset="the schedule's own")] = None,
-    bandwidth: Annotated[float, option("Off-chip gigabytes per second; inf: never stalls.")] = 12.8,
-    predictor: Annotated[str, option("Predictor, GRIDxCHANNELS.")] = "4x4",
-    backward: Annotated[str, option("Gradients: in-place or same-dataflow.")] = "in-place",
-    buffer_port: Annotated[float, option("Bits per cycle through the buffer's port; inf: no limit.")] = inf,
-    zero_insertion: Annotated[
-        bool, switch("--zero-insertion", "Run gradients of strided convolutions over zeros.")
-    ] = False,
-    out: Annotated[Path | None, option("CSV file.", unset="standard output")] = None,
+    *,
+    models: Annotated[str, option("Model names, separated by commas.", panel=_GRID)] = ",".join(PAPER_MODELS),
+    datasets: Annotated[str, option("Data sets.", panel=_GRID)] = "cifar10,cifar100,imagenet",
+    dataflows: Annotated[str, option("Dataflows.", panel=_GRID)] = "ws,os,is,rs",
+    arrays: Annotated[str, option("Arrays, ROWSxCOLUMNS.", panel=_GRID, also=check_size)] = "12x15",
+    designs: Annotated[str, option("Designs, or all.", panel=_GRID)] = "all",
+    batch: BatchSize = None,
+    plan: RunOptions,
+    given: Mapping[str, Any],
+    out: Annotated[
+        Path | None, option("CSV file.", panel=OUTPUT, unset="standard output", also=check_output_file)
+    ] = None,
     plot: Annotated[
         Path | None,
-        option("Picture (.svg or .png) of the speed-ups on the first data set, dataflow and array.", unset="none"),
+        option(
+            "Picture (.svg or .png) of the speed-ups on the first data set, dataflow and array.",
+            panel=OUTPUT,
+            unset="none",
+            also=check_picture_path,
+        ),
     ] = None,
 ) -> None:
     """Simulate every combination and write a row for each design."""
+    base = with_settings(Accelerator(), given)
     grid = Grid(
         models=_names(models, "models"),
         datasets=_names(datasets, "datasets"),
         accelerators=tuple(
-            Accelerator(
-                array=array,
-                dataflow=dataflow,
-                bandwidth=bandwidth * 1e9,
-                zero_insertion=zero_insertion,
-                predictor=parse_predictor(predictor),
-                backward=backward,
-                buffer_port=buffer_port,
-            )
-            for array in _arrays(arrays)
+            replace(base, array=parse_array(array), dataflow=dataflow)
+            for array in _names(arrays, "arrays")
             for dataflow in _names(dataflows, "dataflows")
         ),
         designs=parse_designs(designs),
@@ -105,11 +106,8 @@ def sweep(
     for name in grid.models:
         if ":" not in name:
             MODELS[name]
-    if plot is not None:
-        check_picture_path(plot)
-    options = RunOptions(batch, epochs, None, ratio, warmup)
-    options.schedule(epochs)
-    rows = list(_with_progress(grid, options))
+    plan.schedule(plan.epochs or EPOCHS)
+    rows = list(_with_progress(grid, plan, batch))
     if out is None:
         write_rows(rows, sys.stdout)
     else:
@@ -126,11 +124,7 @@ def _names(text: str, option: str) -> tuple[str, ...]:
     return names
 
 
-def _arrays(text: str) -> list[Array]:
-    return [parse_array(name) for name in _names(text, "arrays")]
-
-
-def _with_progress(grid: Grid, options: RunOptions) -> Iterator[SweepRow]:
+def _with_progress(grid: Grid, plan: RunOptions, batch: int | None) -> Iterator[SweepRow]:
     from rich.markup import escape
     from rich.progress import Progress
 
@@ -141,19 +135,12 @@ def _with_progress(grid: Grid, options: RunOptions) -> Iterator[SweepRow]:
         for model in grid.models:
             for dataset in grid.datasets:
                 progress.update(task, description=escape(shown(f"{model} on {dataset}")))
-                workload = model_workload(model, dataset)
+                origin = Origin(cache(partial(model_workload, model, dataset)), dataset, dataset_info(dataset).train)
+                run, workload, epochs = plan.run(origin, batch), origin.workload(), plan.epochs_of(origin)
                 for accelerator in grid.accelerators:
-                    yield from sweep_rows(workload, dataset, accelerator, grid.designs, options)
+                    simulation = run_simulation(workload, accelerator, run, grid.designs)
+                    yield from (_row(simulation, dataset, epochs, design) for design in simulation.outcomes)
                     progress.advance(task)
-
-
-def sweep_rows(
-    workload: Workload, dataset: str, accelerator: Accelerator, designs: tuple[str, ...], options: RunOptions
-) -> list[SweepRow]:
-    """Return the rows of one simulation."""
-    origin = Origin(lambda: workload, dataset, dataset_info(dataset).train)
-    simulation = run_simulation(workload, accelerator, options.run(origin), designs)
-    return [_row(simulation, dataset, options.epochs_of(origin), design) for design in simulation.outcomes]
 
 
 def _row(simulation: Simulation, dataset: str, epochs: int, design: str) -> SweepRow:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.cli.options import option, switch
+from adagp.cli.options import DataFolder, Download, Json, option, switch
 from adagp.errors import OptionError, RunError
 from adagp.loggers import require_loggers
 from adagp.run import RunFolder, TrainConfig
@@ -19,24 +19,35 @@ if TYPE_CHECKING:
     from adagp.train.session import Session
 
 _RUN = "Run"
+MOST_THREADS = max(64, os.cpu_count() or 1)
+"""More than this many threads gain nothing, and some systems cannot even start them."""
 
 
 def train(
     given: dict[str, Any],
-    data_dir: Annotated[Path | None, option("Where data sets are.", panel=_RUN, unset="data")] = None,
-    download: Annotated[bool, switch("--download", "Fetch a missing data set.", panel=_RUN)] = False,
+    data_dir: DataFolder = None,
+    download: Download = False,
     out: Annotated[Path | None, option("Run folder.", panel=_RUN, unset="a new one in runs/")] = None,
     resume: Annotated[Path | None, option("Continue the run in this folder.", panel=_RUN, unset="none")] = None,
     force: Annotated[bool, switch("--force", "Delete the run that --out holds.", panel=_RUN)] = False,
     config: Annotated[
         Path | None, option("Options from a TOML file; the command line wins.", panel=_RUN, unset="none")
     ] = None,
-    threads: Annotated[int | None, option("CPU threads.", panel=_RUN, unset="torch's choice")] = None,
+    threads: Annotated[
+        int | None, option("CPU threads.", panel=_RUN, unset="torch's choice", low=1, high=MOST_THREADS)
+    ] = None,
     checkpoint_seconds: Annotated[
-        float, option("Checkpoint at least this often, besides each epoch.", panel=_RUN)
+        float, option("Checkpoint at least this often, in seconds, besides each epoch.", panel=_RUN, low=0)
     ] = 60.0,
     timeout: Annotated[
-        float, option("Seconds after which a silent process ends a parallel run.", panel=PARALLEL)
+        float,
+        option(
+            "Seconds after which a silent process ends a parallel run.",
+            panel=PARALLEL,
+            low=1,
+            high=86_400,
+            allowed="1 to 86400 seconds",
+        ),
     ] = 300.0,
     trust: Annotated[bool, switch("--trust", "Run the code that the folder of --resume names.", panel=_RUN)] = False,
     log: Annotated[
@@ -44,7 +55,7 @@ def train(
         option("Loggers: some of tensorboard, csv, wandb (offline), mlflow (files).", panel=_RUN, unset="none"),
     ] = None,
     tensorboard: Annotated[bool, switch("--tensorboard", "The same as --log tensorboard.", panel=_RUN)] = False,
-    as_json: Annotated[bool, switch("--json", "One JSON document on standard output.", panel=_RUN)] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a model; with predicted gradients, or by plain backprop for comparison."""
     if config is not None:

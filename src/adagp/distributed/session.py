@@ -29,6 +29,11 @@ class ParallelSession(Session):
             raise OptionError(
                 f"method '{config.method}' cannot run with --parallel {config.parallel}; choose from: {', '.join(able)}."
             )
+        if config.precision != "fp32":
+            raise OptionError(
+                f"--precision {config.precision} is for runs in one process: exponents and widths depend on the whole batch, "
+                f"of which each process has a share; leave it out with --parallel {config.parallel}."
+            )
         if config.compile:
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
         if config.keep is not None and self.kind != "data":

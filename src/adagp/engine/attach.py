@@ -16,7 +16,10 @@ from adagp.engine.trial import registered, try_out
 from adagp.engine.validate import validate
 from adagp.errors import OptionError
 from adagp.methods import find_method
+from adagp.numerics.interpose import ArithmeticFacts
 from adagp.schedules import Schedule
+from adagp.schedules.precision import Fixed, Precision
+from adagp.schedules.precision_text import parse_precision
 from adagp.sources.base import RunFacts, Source
 from adagp.sources.build import build_source, default_source
 from adagp.upkeep.base import Upkeep, as_upkeep
@@ -44,6 +47,7 @@ def attach(
     compile: bool | str = False,  # noqa: A002  # torch's own name for it
     seed: int = 0,
     synchronize: bool | None = None,
+    precision: Precision | str | None = None,
     upkeep: Upkeep | Sequence[Upkeep] = (),
     **options: Any,
 ) -> Trainer:
@@ -68,6 +72,10 @@ def attach(
     is named. `synchronize` says whether the gradients that sources produce are averaged over the processes of
     `torch.distributed`; None: if there are several.
 
+    `precision` says in which arithmetic the sites' products are made: block floating point, emulated in float, or single
+    precision (None). It is a `Precision` or its text form (see `adagp.schedules.precision_text`): `"bfp4"`, `"fast"`. Give
+    `sample` too where layers run in another order than the model has registered them.
+
     `upkeep` is done to the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
     them. It takes the model's weights at this call as the initial ones.
 
@@ -82,6 +90,7 @@ def attach(
     validation.raise_problems()
     several = several_processes() if synchronize is None else synchronize
     refuse_unknown_parallelism(model, resolved, several=several)
+    arithmetic = read_precision(precision, compiled=bool(compile), several=several)
     given = dict(sources or {})
     idle = sorted(set(given) - resolved.sources)
     if idle:
@@ -91,7 +100,10 @@ def attach(
     needed = {name: given[name] if name in given else default_source(name) for name in sorted(resolved.sources)}
     refuse_misfits(resolved, needed)
     trial = None if sample is None else try_out(model, validation.survey, sample)
-    resolved = resolved.resolve(registered(validation.survey) if trial is None else trial.layout)
+    layout = registered(validation.survey) if trial is None else trial.layout
+    resolved = resolved.resolve(layout)
+    named = {site.name: site for site in validation.survey.sites}
+    total = length.batches or length.epochs * length.batches_per_epoch
     trainer = Trainer(
         model,
         optimizers,
@@ -105,6 +117,8 @@ def attach(
         scaler=scaler,
         output=output,
         processes=Processes(model, several=several),
+        precision=arithmetic,
+        facts=ArithmeticFacts([named[layer.name] for layer in layout.sites], total, seed),
         upkeep=as_upkeep(upkeep),
     )
     try:
@@ -117,6 +131,21 @@ def attach(
         trainer.detach()
         raise
     return trainer
+
+
+def read_precision(precision: Precision | str | None, *, compiled: bool, several: bool) -> Precision | None:
+    """Return the precision schedule of a run; None for single precision. Refuse it where it cannot be kept."""
+    found = parse_precision(precision) if isinstance(precision, str) else precision
+    if found is None or found == Fixed(found.text):
+        return None
+    if compiled:
+        raise OptionError(f"precision '{found.text}' replaces products while the model runs; it cannot be compiled.")
+    if several:
+        raise OptionError(
+            f"precision '{found.text}' is for runs in one process: exponents and widths depend on the whole batch, of which "
+            "each process has a share."
+        )
+    return found
 
 
 def refuse_misfits(schedule: Schedule, sources: Mapping[str, Source]) -> None:

@@ -1,7 +1,7 @@
 """One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from adagp.engine.quality import QualityMeter, agreement
 from adagp.engine.reach import Reach
 from adagp.engine.switches import IdleParameters
 from adagp.errors import UsageError
+from adagp.numerics.interpose import Arithmetic
 from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
@@ -60,6 +61,7 @@ class TrainingSetup:
     processes: Processes
     device: torch.device
     adapts: bool
+    arithmetic: Arithmetic | None = None
     upkeep: tuple[Upkeep, ...] = ()
     densities: DensityMeter | None = None
 
@@ -67,6 +69,15 @@ class TrainingSetup:
     def learners(self) -> list[Source]:
         """The sources that learn from BP batches."""
         return [source for source in self.sources.values() if source.learns]
+
+    @contextmanager
+    def beside_training(self) -> Iterator[None]:
+        """Let nobody watch the model inside the context, and leave its arithmetic alone."""
+        with ExitStack() as stack:
+            stack.enter_context(self.hooks.suspended())
+            if self.arithmetic is not None:
+                stack.enter_context(self.arithmetic.paused())
+            yield
 
     def drop_gradients(self) -> None:
         """Take all gradients away."""
@@ -141,6 +152,7 @@ class Batch:
             served | dict.fromkeys(self._by_backprop, self._learners),
             called=self._called,
             on_call=self._enter if wanted and self.needs_loss else None,
+            on_return=self._return if wanted and self.needs_backward else None,
             taps=None if self.needs_backward else self._taps,
             on_inputs=None if densities is None or not densities.due() else densities.watch,
         )
@@ -172,6 +184,12 @@ class Batch:
         if not more:
             self.complete()
 
+    def see_targets(self, targets: Any) -> None:
+        """Show the targets of the coming micro-batch to sources that look at them, where each comes with its own."""
+        for source in (*self._serving, *self._learners):
+            if source.needs_targets:
+                source.see_targets(targets)
+
     def differentiate(self, loss: Tensor | None) -> None:
         """Run autograd, if this batch needs it: to the parameters that need it, or to the model's outputs alone."""
         if loss is not None:
@@ -180,6 +198,8 @@ class Batch:
             return
         if loss is None:
             raise UsageError(f"a {self.phase.upper()} batch needs the loss: call backward(loss).")
+        if self._setup.arithmetic is not None:
+            self._setup.arithmetic.refuse_unseen(self._called)
         scaled = self._setup.scaler.scale(loss)
         with self._setup.hooks.suspended():
             if self.needs_backward:
@@ -200,7 +220,7 @@ class Batch:
             for optimizer in self._scaled:
                 self._setup.scaler.unscale_(optimizer)
         self.idle.release()  # before sources look at the weights, or the user clips what requires a gradient
-        with self._setup.hooks.suspended(), torch.autocast(self._setup.device.type, enabled=False):
+        with self._setup.beside_training(), torch.autocast(self._setup.device.type, enabled=False):
             if not self.skipped:
                 self._learn(agree)
                 with torch.set_grad_enabled(self.needs_loss):
@@ -249,7 +269,7 @@ class Batch:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let the model be the user's own inside the context: nobody watches, and all gradients can be taken."""
-        with self._setup.hooks.suspended(), self.idle.released():
+        with self._setup.beside_training(), self.idle.released():
             yield
 
     def refuse_unfinished(self) -> None:
@@ -296,6 +316,11 @@ class Batch:
         for source in (*self._serving, *self._learners):
             if source.needs_error:
                 source.enter(call)
+
+    def _return(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
+        for source in self._learners:
+            if source.needs_error:
+                source.leave(call, outputs)
 
     def _differentiate_to_outputs(self, loss: Tensor) -> None:
         """Take the gradients at the outputs of the model, and no others: parameters that the loss has get none."""

@@ -19,7 +19,8 @@ class Listeners:
     """Who is called in a batch.
 
     `sites` are the sources that see each site's forward calls, and `called` notes which sites had any. `on_call` is told of
-    each forward call of the model, before the first site in it, if a source needs the error at its outputs. With `taps` that
+    each forward call of the model, before the first site in it, if a source needs the error at its outputs, and `on_return`
+    at its end, unless autograd computes nothing. With `taps` that
     error is all that is differentiated: the beginnings of the loss's graph are put there. Calls in which the user has
     switched autograd off are none of training, unless `everywhere`. `on_inputs` is shown the inputs of every site.
     """
@@ -27,6 +28,7 @@ class Listeners:
     sites: Mapping[Site, Sequence[Source]] = field(default_factory=dict)
     called: dict[Site, bool] = field(default_factory=dict)
     on_call: Callable[[ModelCall], None] | None = None
+    on_return: Callable[[ModelCall, Sequence[Tensor]], None] | None = None
     taps: list[tuple[ModelCall, int, Tensor]] | None = None
     everywhere: bool = False
     on_inputs: Callable[[Site, Sequence[Any]], None] | None = None
@@ -61,6 +63,8 @@ class ModelHooks:
         self._listeners = NO_LISTENERS
         self._recorded: bool | None = None  # whether the call of the model under way is one of training
         self._call: ModelCall | None = None
+        self.beside: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What sources work under when they watch a site."""
         layer = dict(model.named_modules()).get(output) if isinstance(output, str) and output else None
         self._output = None if layer is not None else output
         self._handles = [site.module.register_forward_hook(Hook(self._watch, site), with_kwargs=True) for site in sites]
@@ -95,14 +99,15 @@ class ModelHooks:
     def _after(self, inputs: tuple[Any, ...], output: Any) -> None:
         self._recorded = None
 
-    def _records(self) -> bool:
+    def records(self) -> bool:
+        """Tell whether the call of the model, or of a part of it, that is under way is one of training."""
         if self._recorded is None:  # a part of the model was called by itself
             return self._listeners.everywhere or torch.is_grad_enabled()
         return self._recorded
 
     def _watch(self, site: Site, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor | None:
         listeners = self._listeners
-        if site not in listeners.sites or not self._records():
+        if site not in listeners.sites or not self.records():
             return None
         listeners.called[site] = True
         if listeners.on_call is not None and self._call is None:
@@ -115,16 +120,21 @@ class ModelHooks:
         if listeners.on_inputs is not None:
             listeners.on_inputs(site, seen)
         for source in listeners.sites[site]:
-            replacement = source.watch(site, seen, output if changed is None else changed)
+            with self.beside():
+                replacement = source.watch(site, seen, output if changed is None else changed)
             changed = changed if replacement is None else replacement
         return changed
 
     def _tap(self, inputs: tuple[Any, ...], output: Any) -> Any:
         call, self._call = self._call, None
-        if self._listeners.on_call is None or call is None or not self._records():
+        if self._listeners.on_call is None or call is None or not self.records():
             return None
         tensors = selected(output, self._output)
         call.open([tensor.shape for tensor in tensors])
+        told = self._listeners.on_return
+        if told is not None:
+            with self.suspended():
+                told(call, tensors)
         new = {id(tensor): self._tapped(call, place, tensor) for place, tensor in enumerate(tensors)}
         return replaced(output, new)
 

@@ -33,8 +33,10 @@ from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
 from adagp.engine.rehearsal import Rehearsal
 from adagp.errors import UsageError
+from adagp.numerics.interpose import Arithmetic, ArithmeticFacts
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules.base import Schedule
+from adagp.schedules.precision import Precision
 from adagp.sites import Survey
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
@@ -64,6 +66,8 @@ class Trainer:
         scaler: torch.amp.GradScaler | None = None,
         output: OutputSelector = None,
         processes: Processes | None = None,
+        precision: Precision | None = None,
+        facts: ArithmeticFacts | None = None,
         upkeep: Sequence[Upkeep] = (),
     ) -> None:
         self.model = model
@@ -78,6 +82,11 @@ class Trainer:
         self.quality = QualityMeter(survey.sites, metrics_every, learners)
         for source in self.sources.values():
             source.bind(survey.sites, self.norms)
+        hooks = ModelHooks(model, survey.sites, output)
+        self.arithmetic: Arithmetic | None = None
+        if precision is not None and facts is not None:
+            self.arithmetic = Arithmetic(precision, facts, hooks.records)
+            hooks.beside = self.arithmetic.paused
         self.upkeep = tuple(upkeep)
         for one in self.upkeep:
             one.bind(survey)
@@ -88,7 +97,7 @@ class Trainer:
             self.optimizers,
             scaler or torch.amp.GradScaler(enabled=False),
             self.sources,
-            ModelHooks(model, survey.sites, output),
+            hooks,
             guard,
             Refusals(survey.sites),
             Reach(),
@@ -97,6 +106,7 @@ class Trainer:
             processes or Processes(model, several=False),
             self.device,
             schedule.adapts,
+            self.arithmetic,
             self.upkeep,
             self.densities,
         )
@@ -162,6 +172,11 @@ class Trainer:
             batch.step()
         return BatchResult(batch.phase, loss.detach(), output, batch.guarded)
 
+    @property
+    def needs_targets(self) -> bool:
+        """Whether a source looks at the targets, so that batches must be given them."""
+        return any(source.needs_targets for source in self.sources.values())
+
     @contextmanager
     def batch(self, targets: Any = None) -> Iterator[Batch]:
         """Prepare model and autograd for the coming batch; put all back and move on to the next one at the end.
@@ -194,6 +209,8 @@ class Trainer:
                 for source in self.sources.values():
                     source.begin(batch.context)
             self._exits.enter_context(self.setup.hooks.active(batch.listeners))
+            if self.arithmetic is not None:
+                self._exits.enter_context(self.arithmetic.batch(self.done))
             self._exits.enter_context(self.setup.processes.without_exchange(batch.needs_backward))
             self._exits.callback(batch.idle.release)
             batch.idle.hold()
@@ -214,9 +231,23 @@ class Trainer:
                 stack.enter_context(self._open.paused())
             yield
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Evaluate inside the context in the arithmetic of the last batch, where `precision` is not single precision.
+
+        Running statistics of normalisation layers follow what they see in training: a model that was trained in few bits
+        is a worse one in float.
+        """
+        with ExitStack() as stack:
+            if self.arithmetic is not None:
+                stack.enter_context(self.arithmetic.evaluation(max(0, self.done - 1)))
+            yield
+
     def rehearse(self, step: Callable[[], object]) -> Rehearsal:
         """Run `step`, which trains one batch in your own way, once as a BP and once as a GP batch; put everything back.
 
+        Everything is: model, optimizers, trainer, random numbers, batches drawn from a `DataLoader`, and every object with a
+        `state_dict` that the step names, as schedulers and averages of weights. A step that draws from a generator is refused.
         `print` the answer: it names layers that are never called, get no gradient or are refused, parameters that move and
         should not, and what the GP batch saves. What does not work raises here instead of after the warm-up.
         """
@@ -316,6 +347,7 @@ class Trainer:
             "reach": self.setup.reach.state_dict(),
             "schedule": self.schedule.state_dict(),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
+            **({} if self.arithmetic is None else {"precisions": self.arithmetic.meter.state_dict()}),
             **self._upkeep_state(),
         }
 
@@ -325,12 +357,16 @@ class Trainer:
         return {"upkeep": [one.state_dict() for one in self.upkeep], "densities": self.densities.state_dict()}
 
     def read_sites(self) -> dict[str, dict[str, float | None]]:
-        """Return the figures of each site since the last call: how good predictions were and, with upkeep, densities."""
+        """Return the figures of each site since the last call: how good predictions were and, with upkeep, densities,
+        and in which precisions it was computed, unless in single precision."""
         found = self.quality.read()
         if self.densities is not None:
             own = self.densities.read()
             for name, figures in found.items():  # several learners have a line each: `site (learner)`
                 figures |= own[name if name in own else name.rpartition(" (")[0]]
+        if self.arithmetic is not None:
+            for name, widths in self.arithmetic.meter.read().items():
+                found.setdefault(name, {}).update(widths)
         return found
 
     def packed_weights(self) -> dict[str, Any]:
@@ -361,6 +397,8 @@ class Trainer:
         self.schedule.load_state_dict(state["schedule"])
         for name, source in self.sources.items():
             source.load_state_dict(state["sources"][name])
+        if self.arithmetic is not None:
+            self.arithmetic.meter.load_state_dict(state.get("precisions", {}))
         if self.densities is not None:
             for upkeep, saved in zip(self.upkeep, state["upkeep"], strict=True):
                 upkeep.load_state_dict(saved)

@@ -1,16 +1,17 @@
 """The accelerator: arrays, dataflow, clock, word widths, memories. One frozen value, checked at the door."""
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from math import ceil, inf
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
-from adagp.hw.dataflows import DATAFLOWS
+from adagp.hw.dataflows import DATAFLOWS, array_cost
 from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.memory import Memory
 from adagp.hw.predictor import PredictorShape
-from adagp.hw.product import Bits, Cost, Operation
+from adagp.hw.product import Bits, Cost, Operation, Product, total
 
 MAIN_ARRAY = Array(12, 15)
 """The paper's 180 PEs; their arrangement is ours."""
@@ -129,6 +130,23 @@ class Accelerator:
             found[Operation.WEIGHT_GRADIENT, attention] = Bits(activations, gradients, gradients, sums)
         return found
 
+    def trained_with(self, product: Product, operation: Operation, attention: bool = False) -> Product:
+        """Return one of the three products of training as the accelerator runs it: its mapping and its words' widths."""
+        ordinary = self.backward == "same-dataflow"
+        return _trained(product, operation, self.zero_insertion, ordinary, self.bits(operation, attention))
+
+    def tiled_cost(self, *products: Product) -> Cost:
+        """Return the cost of products, one after the other, whose matrices come from off-chip memory and go there.
+
+        Each has the tiling that suits it best. Stalls are not among the cycles yet.
+        """
+        costs = [_tiled(product, self.array, self.dataflow, self.memory) for product in products]
+        return costs[0] if len(costs) == 1 else total(costs)
+
+    def resident_cost(self, products: Iterable[Product]) -> Cost:
+        """Return the cost of products whose matrices are on chip, one after the other."""
+        return total(array_cost(self.dataflow, product, self.array) for product in products)
+
     @cached_property
     def bits_per_cycle(self) -> float:
         """Off-chip bits in a cycle of the array."""
@@ -166,3 +184,17 @@ class Accelerator:
             predictor_weights * self.width("weights") / 8192,
             self.array.pes if pes is None else pes,
         )
+
+
+@lru_cache(maxsize=1 << 14)
+def _trained(product: Product, operation: Operation, zero_insertion: bool, ordinary: bool, bits: Bits) -> Product:
+    """Designs and the layers of a model have many products in common, here and below."""
+    return replace(product.gradient(operation, zero_insertion, ordinary), bits=bits)
+
+
+@lru_cache(maxsize=1 << 14)
+def _tiled(product: Product, array: Array, dataflow: str, memory: Memory) -> Cost:
+    from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
+
+    tiling = best_tiling(product, array, dataflow, memory)
+    return array_cost(dataflow, replace(product, tile=tiling.tile), array).moving(tiling.reads, tiling.writes)

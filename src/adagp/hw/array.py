@@ -7,6 +7,8 @@ from adagp.errors import OptionError
 
 LONGEST_SIDE = 65_536
 """PEs of a side at most: the largest wafer-scale array has fewer than a thousand."""
+MOST_PES = 1_000_000
+"""PEs of an array at most."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ def parse_array(text: str) -> Array:
     if match is None:
         raise OptionError(f"cannot read the array '{text}'; write ROWSxCOLUMNS, for example 12x15.")
     return Array(int(match[1]), int(match[2]))
+
+
+def check_size(text: str) -> None:
+    """Refuse a text that names an array of too many PEs: every shape that an array of its size can have is tried."""
+    for rows, columns in re.findall(r"(\d+)x(\d+)", text):
+        if len(rows) + len(columns) > 14 or int(rows) * int(columns) > MOST_PES:
+            raise OptionError(f"array {rows}x{columns} is not allowed: it has more than {MOST_PES:,} PEs.")
 
 
 def shaped_like(array: Array, factor: float) -> list[Array]:

@@ -12,7 +12,8 @@ from typing import Any
 from adagp.errors import OptionError
 from adagp.hw.array import Array
 from adagp.hw.dataflows import DATAFLOWS
-from adagp.hw.designs import DESIGNS, PAPER_DESIGNS
+from adagp.hw.designs import parse_designs
+from adagp.hw.settings import SETTINGS
 
 MOST_POINTS = 100_000
 """Points of a design space, and values of one axis."""
@@ -22,18 +23,28 @@ MOST_POINTS = 100_000
 class Axis:
     """One direction of the design space.
 
-    `field` is the field of `Accelerator` that it sets; `batch` and `design` are none. `column` names it, with its unit, in
-    tables, where values are those of the accelerator divided by `scale`. `parse` makes the values of what a user wrote.
-    `default` None leaves the accelerator as it is.
+    Its name is that of a setting of the accelerator, or `batch` or `design`. `column` names it, with its unit, in tables, where
+    values are those of the accelerator divided by `scale`. `parse` makes the values of what a user wrote. `default` None leaves
+    the accelerator as it is. `about` is what its help says besides the setting's own.
     """
 
     name: str
-    field: str
     column: str
-    help: str
     parse: Callable[[str, str], list[Any]]
     default: str | None = None
     scale: float = 1.0
+    about: str = ""
+
+    @property
+    def field(self) -> str:
+        """The field of `Accelerator` that it sets, if it is a setting."""
+        return SETTINGS[self.name].field if self.name in SETTINGS else ""
+
+    @property
+    def help(self) -> str:
+        """The line of help of its option."""
+        own = SETTINGS[self.name].option.help if self.name in SETTINGS else ""
+        return " ".join(text for text in (own, self.about) if text)
 
     @property
     def flag(self) -> str:
@@ -101,30 +112,19 @@ def _dataflows(flag: str, text: str) -> list[str]:
 
 
 def _designs(flag: str, text: str) -> list[str]:
-    names = list(PAPER_DESIGNS) if text == "all" else list(_parts(flag, text))
-    for name in names:
-        DESIGNS[name]
-    return names
+    return list(parse_designs(",".join(_parts(flag, text))))
 
 
 AXES: tuple[Axis, ...] = (
-    Axis("array", "array", "array", "PEs, ROWSxCOLUMNS.", _arrays, "8x8..64x64"),
-    Axis("buffer", "buffer_kilobytes", "buffer_kb", "Global buffer in kilobytes; 64k, 4M.", _kilobytes, "64k..4M"),
-    Axis(
-        "bandwidth",
-        "bandwidth",
-        "gb_per_s",
-        "Off-chip gigabytes per second.",
-        _numbers(0.001, 1e5, factor=1e9),
-        None,
-        1e9,
-    ),
-    Axis("clock", "clock_hz", "mhz", "Megahertz.", _numbers(1, 1e5, factor=1e6), None, 1e6),
-    Axis("word_bits", "word_bits", "word_bits", "Bits of a word: 8, 16, 32.", _numbers(8, 32, whole=True)),
-    Axis("buffer_port", "buffer_port", "port_bits", "Bits per cycle of the buffer.", _numbers(1, 1 << 20, whole=True)),
-    Axis("dataflow", "dataflow", "dataflow", "Dataflows.", _dataflows, "ws,os,is,rs"),
-    Axis("batch", "", "batch", "Samples per batch.", _numbers(1, 1 << 20, whole=True), "128"),
-    Axis("design", "", "design", "Designs, or all.", _designs, "all"),
+    Axis("array", "array", _arrays, "8x8..64x64"),
+    Axis("buffer", "buffer_kb", _kilobytes, "64k..4M", about="64k, 4M."),
+    Axis("bandwidth", "gb_per_s", _numbers(0.001, 1e5, factor=1e9), scale=1e9),
+    Axis("clock", "mhz", _numbers(1, 1e5, factor=1e6), scale=1e6),
+    Axis("word_bits", "word_bits", _numbers(8, 32, whole=True)),
+    Axis("buffer_port", "port_bits", _numbers(1, 1 << 20, whole=True)),
+    Axis("dataflow", "dataflow", _dataflows, "ws,os,is,rs"),
+    Axis("batch", "batch", _numbers(1, 1 << 20, whole=True), "128", about="Samples per batch."),
+    Axis("design", "design", _designs, "all", about="Designs, or all."),
 )
 
 

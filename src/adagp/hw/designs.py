@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.duties import Duty
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import NOTHING, Cost
+from adagp.hw.stages import Duty
 from adagp.registry import Registry
 
 StepCosts = list[Cost]
@@ -55,12 +55,11 @@ def run_low(duties: Sequence[Duty]) -> StepCosts:
 
 
 def _low_predictor(duty: Duty) -> Cost:
-    work, cost = duty.predictions, NOTHING
-    if work is not None and duty.predicts:
-        cost += work.load + work.forward + work.store
-    if work is not None and duty.learns:
-        cost += work.load + work.training + work.write_back
-    return cost
+    work = duty.predictions
+    if work is None:
+        return NOTHING
+    cost = work.predicting_from_buffer if duty.predicts else NOTHING
+    return cost + work.learning_from_buffer if duty.learns else cost
 
 
 def run_efficient(duties: Sequence[Duty]) -> StepCosts:
@@ -69,9 +68,9 @@ def run_efficient(duties: Sequence[Duty]) -> StepCosts:
     for duty in duties:
         cost, work = duty.forward + duty.backward, duty.predictions
         if work is not None and duty.predicts:
-            cost += in_own_memory(work.forward, work)
+            cost += work.from_own_memory.forward
         if work is not None and duty.learns:
-            cost += in_own_memory(work.training, work)
+            cost += work.from_own_memory.training
         costs.append(cost)
     return costs
 
@@ -81,31 +80,23 @@ def run_max(duties: Sequence[Duty]) -> StepCosts:
     costs = []
     waiting: Predictions | None = None
     for duty in duties:
-        work = duty.predictions
+        work = duty.predictions.from_own_memory if duty.predictions is not None else None
         forward, backward = duty.forward, duty.backward
         if waiting is not None:
-            forward = overlapped(forward, waiting.forward, waiting.forward_own, waiting)
+            forward = overlapped(forward, waiting.forward, waiting.forward_own)
         if work is not None and duty.learns:
-            backward = overlapped(backward, work.training, work.training_own, work)
+            backward = overlapped(backward, work.training, work.training_own)
         waiting = work if duty.predicts else None
         costs.append(forward + backward)
     if waiting is not None:
-        costs[-1] += overlapped(NOTHING, waiting.forward, waiting.forward_own, waiting)
+        costs[-1] += overlapped(NOTHING, waiting.forward, waiting.forward_own)
     return costs
 
 
-def overlapped(layer: Cost, on_main: Cost, on_own: Cost, work: Predictions) -> Cost:
+def overlapped(layer: Cost, on_main: Cost, on_own: Cost) -> Cost:
     """Return the better of predicting beside `layer` on the predictor's array and after it on the main one."""
-    if max(layer.cycles, on_own.cycles) <= layer.cycles + on_main.cycles:
-        return layer.beside(in_own_memory(on_own, work))
-    return layer + in_own_memory(on_main, work)
-
-
-def in_own_memory(cost: Cost, work: Predictions) -> Cost:
-    """Return `cost` with its buffer accesses in the predictor's memory, if `work` has its words there."""
-    if not work.own_memory:
-        return cost
-    return cost._replace(buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes)
+    beside = max(layer.cycles, on_own.cycles) <= layer.cycles + on_main.cycles
+    return layer.beside(on_own) if beside else layer + on_main
 
 
 DESIGNS: Registry[Design] = Registry("design")
@@ -127,3 +118,13 @@ def equal_pes(figures: Mapping[str, float], pes: int, one_pe: float) -> float | 
     if not {"baseline", "max"} <= set(figures) or not one_pe:
         return None
     return 1 + (figures["max"] - figures["baseline"]) / (pes * one_pe)
+
+
+def parse_designs(text: str) -> tuple[str, ...]:
+    """Return the designs that `text` names, separated by commas; `all` are the paper's."""
+    if text == "all":
+        return PAPER_DESIGNS
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        DESIGNS[name]
+    return names

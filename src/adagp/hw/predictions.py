@@ -1,11 +1,10 @@
 """What it costs to predict a site's gradient and to learn to: the shared predictor, and sources that are no such network."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.passes import resident_total, tiled_cost, tiled_total, trained_with
-from adagp.hw.product import NOTHING, Cost, Operation, Product
+from adagp.hw.product import NOTHING, Cost, Operation, Product, total
 from adagp.hw.workload import ArrayLayer, Convolution, Linear
 
 SYNTHETIC_HIDDEN = 32
@@ -31,26 +30,56 @@ class Predictions:
     write_back: Cost = NOTHING
     own_memory: bool = True
 
+    @cached_property
+    def predicting_from_buffer(self) -> Cost:
+        """A prediction on a design without a predictor memory."""
+        return total((self.load, self.forward, self.store))
+
+    @cached_property
+    def learning_from_buffer(self) -> Cost:
+        """Training on a design without a predictor memory."""
+        return total((self.load, self.training, self.write_back))
+
+    @cached_property
+    def from_own_memory(self) -> "Predictions":
+        """The same with its buffer accesses in the predictor's memory, if it has its words there."""
+        if not self.own_memory:
+            return self
+        return Predictions(
+            _in_own_memory(self.forward),
+            _in_own_memory(self.training),
+            _in_own_memory(self.forward_own),
+            _in_own_memory(self.training_own),
+        )
+
+
+def _in_own_memory(cost: Cost) -> Cost:
+    return cost._replace(buffer_reads=0, buffer_writes=0, own_reads=cost.buffer_reads, own_writes=cost.buffer_writes)
+
 
 def on_predictor_array(accelerator: Accelerator) -> Accelerator:
     """Return the accelerator with the predictor's array in place of the main one."""
     return replace(accelerator, array=accelerator.predictor_array)
 
 
+@lru_cache(maxsize=4096)
 def shared_predictor(layer: ArrayLayer, accelerator: Accelerator) -> Predictions:
-    """Cost ADA-GP's predictor by the same dataflow. Adam's two moments live off-chip and stream by during its training."""
+    """Cost ADA-GP's predictor by the same dataflow. Adam's two moments live off-chip and stream by during its training.
+
+    The size of the global buffer does not matter, so accelerators that differ in it alone may share the answer.
+    """
     shape = accelerator.predictor
     weights = shape.weights(layer)
     bits = weights * accelerator.width("weights")
     moments = NOTHING.moving(2 * bits, 2 * bits)
     forward, training = (
-        [trained_with(product, product.operation, accelerator) for product in products]
+        [accelerator.trained_with(product, product.operation) for product in products]
         for products in (shape.products(layer), shape.training(layer))
     )
     costs = []
     for place in (accelerator, on_predictor_array(accelerator)):
-        costs.append(accelerator.with_stalls(resident_total(forward, place)))
-        costs.append(accelerator.with_stalls(resident_total(training, place) + moments))
+        costs.append(accelerator.with_stalls(place.resident_cost(forward)))
+        costs.append(accelerator.with_stalls(place.resident_cost(training) + moments))
     return Predictions(
         costs[0],
         costs[1],
@@ -66,9 +95,9 @@ def shared_predictor(layer: ArrayLayer, accelerator: Accelerator) -> Predictions
 def synthetic_gradients(layer: ArrayLayer, accelerator: Accelerator, batch: int) -> Predictions:
     """Cost a network of two layers of the site's own kind, from its output to the gradient there; Adam trains it."""
     first, second = _synthetic_layers(layer)
-    forward = [trained_with(one.product(batch), Operation.FORWARD, accelerator) for one in (first, second)]
+    forward = [accelerator.trained_with(one.product(batch), Operation.FORWARD) for one in (first, second)]
     backward = [
-        trained_with(one.product(batch), operation, accelerator)
+        accelerator.trained_with(one.product(batch), operation)
         for one, operation in (
             (second, Operation.INPUT_GRADIENT),
             (second, Operation.WEIGHT_GRADIENT),
@@ -80,8 +109,8 @@ def synthetic_gradients(layer: ArrayLayer, accelerator: Accelerator, batch: int)
     update = NOTHING.moving(4 * bits, 3 * bits)
     costs = []
     for place in (accelerator, on_predictor_array(accelerator)):
-        costs.append(accelerator.with_stalls(tiled_total(forward, place)))
-        costs.append(accelerator.with_stalls(tiled_total([*forward, *backward], place) + update))
+        costs.append(accelerator.with_stalls(place.tiled_cost(*forward)))
+        costs.append(accelerator.with_stalls(place.tiled_cost(*forward, *backward) + update))
     return Predictions(costs[0], costs[1], costs[2], costs[3], own_memory=False)
 
 
@@ -122,18 +151,15 @@ def feedback_gradient(layer: ArrayLayer, accelerator: Accelerator, batch: int, e
     found = feedback_rows(layer, batch, error_words)
     if found.rows <= found.features:
         project = Product(found.rows, 2 * found.features, found.outputs)
-        return tiled_cost(trained_with(project, Operation.FORWARD, accelerator), accelerator) + tiled_cost(
-            trained_with(layer.product(batch), Operation.WEIGHT_GRADIENT, accelerator), accelerator
+        return accelerator.tiled_cost(
+            accelerator.trained_with(project, Operation.FORWARD),
+            accelerator.trained_with(layer.product(batch), Operation.WEIGHT_GRADIENT),
         )
     mixed = found.features + 1
     mix = Product(mixed, found.rows, found.inputs)
     few = layer.product(mixed) if isinstance(layer, Convolution) else Product(mixed, found.inputs, found.outputs)
-    return tiled_total(
-        (
-            trained_with(mix, Operation.FORWARD, accelerator),
-            trained_with(few, Operation.WEIGHT_GRADIENT, accelerator),
-        ),
-        accelerator,
+    return accelerator.tiled_cost(
+        accelerator.trained_with(mix, Operation.FORWARD), accelerator.trained_with(few, Operation.WEIGHT_GRADIENT)
     )
 
 
@@ -143,7 +169,7 @@ def feedback_regression(layer: ArrayLayer, accelerator: Accelerator, batch: int,
     found = feedback_rows(layer, batch, error_words)
     features = 2 * found.features
     products = [
-        trained_with(Product(features, found.rows, outputs), Operation.FORWARD, accelerator)
+        accelerator.trained_with(Product(features, found.rows, outputs), Operation.FORWARD)
         for outputs in (found.outputs, features)
     ]
     # The running moments are read before the batch's are added to them, the running mean of what is lacking likewise.
@@ -152,7 +178,7 @@ def feedback_regression(layer: ArrayLayer, accelerator: Accelerator, batch: int,
     before = NOTHING.moving(kept + lacking, lacking)
     costs = [
         accelerator.with_stalls(
-            tiled_total(products, place) + before + feedback_gradient(layer, place, batch, error_words)
+            place.tiled_cost(*products) + before + feedback_gradient(layer, place, batch, error_words)
         )
         for place in (accelerator, on_predictor_array(accelerator))
     ]

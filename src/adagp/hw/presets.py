@@ -4,16 +4,13 @@ A preset has a chip's sizes, not its whole design: the energies are those of the
 what the chip multiplies, not a claim that a network trains in them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array
 from adagp.registry import Registry
-
-OPTIONS = {"clock_hz": "clock", "buffer_kilobytes": "buffer"}
-"""Options of the command line whose name is not that of the accelerator's field."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +80,6 @@ PRESETS.add(
 )
 
 
-def with_preset(accelerator: Accelerator, name: str | None, given: Collection[str] = ()) -> Accelerator:
-    """Return `accelerator` with the preset's settings, but for those options that a user has `given`."""
-    if name is None:
-        return accelerator
-    settings = PRESETS[name].settings
-    return replace(
-        accelerator, **{field: value for field, value in settings.items() if OPTIONS.get(field, field) not in given}
-    )
+def with_preset(accelerator: Accelerator, name: str | None) -> Accelerator:
+    """Return `accelerator` with the preset's settings."""
+    return accelerator if name is None else replace(accelerator, **PRESETS[name].settings)

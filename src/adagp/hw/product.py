@@ -146,7 +146,7 @@ class Cost(NamedTuple):
     network: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":  # type: ignore[override]  # costs add up, they are not joined
-        return Cost(*map(add, self, other))
+        return self if other is NOTHING else Cost(*map(add, self, other))  # nothing is added often
 
     def __mul__(self, times: int) -> "Cost":  # type: ignore[override]
         return Cost(*[value * times for value in self])

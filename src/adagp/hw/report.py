@@ -3,10 +3,9 @@
 from typing import Any
 
 from adagp.hw.designs import DESIGNS
-from adagp.hw.duties import duties
 from adagp.hw.product import Cost
 from adagp.hw.simulate import DesignOutcome, Simulation, predictor_weights
-from adagp.hw.stages import Stage
+from adagp.hw.stages import Stage, duties
 from adagp.plan import BACKPROP_ALL
 
 

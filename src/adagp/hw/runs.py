@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from adagp.errors import OptionError
-from adagp.hw.duties import source_work
 from adagp.hw.layout import workload_layout
+from adagp.hw.stages import source_work
 from adagp.hw.workload import Workload
 from adagp.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Schedule

@@ -1,34 +1,52 @@
 """The whole: a workload, an accelerator and a run -> cycles, seconds and joules of each design, by phase and by layer."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 from adagp.errors import ModelError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array, shaped_like
-from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
-from adagp.hw.duties import Duty, duties
+from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design, StepCosts
 from adagp.hw.energy import Energy
-from adagp.hw.passes import resident_total, trained_with
-from adagp.hw.product import Cost, Operation, total
+from adagp.hw.product import NOTHING, Cost, Operation, total
 from adagp.hw.runs import PlanKey, Run, plan_key
-from adagp.hw.stages import Stage, stages
+from adagp.hw.stages import Duty, Stage, duties, stages
 from adagp.hw.workload import Workload
 from adagp.plan import BACKPROP_ALL, Phase
 
 
 @dataclass(frozen=True)
 class DesignOutcome:
-    """A design's whole run: `by_layer[i][phase]` is the cost of stage `i` in all batches of a phase."""
+    """A design's whole run. `batches` has the cost of each stage in one batch of a kind, and how many of it each phase has."""
 
     array: Array
     cost: Cost
     energy: Energy
     seconds: float
-    by_phase: dict[Phase, Cost]
-    by_layer: tuple[dict[Phase, Cost], ...]
+    batches: tuple[tuple[StepCosts, Counter[Phase]], ...]
+
+    @cached_property
+    def by_phase(self) -> dict[Phase, Cost]:
+        """The cost of all batches of a phase."""
+        return phase_costs((total(steps), phases) for steps, phases in self.batches)
+
+    @cached_property
+    def by_layer(self) -> tuple[dict[Phase, Cost], ...]:
+        """The cost of each stage in all batches of a phase."""
+        stages = range(len(self.batches[0][0]))
+        return tuple(phase_costs((steps[place], phases) for steps, phases in self.batches) for place in stages)
+
+
+def phase_costs(batches: Iterable[tuple[Cost, Counter[Phase]]]) -> dict[Phase, Cost]:
+    """Return what each phase costs: so many batches of it, at so much each."""
+    found: dict[Phase, Cost] = {}
+    for cost, phases in batches:
+        for phase, count in phases.items():
+            found[phase] = found.get(phase, NOTHING) + cost * count
+    return found
 
 
 @dataclass(frozen=True)
@@ -136,13 +154,13 @@ def _unlimited(work: "_Work", array: Array) -> int:
     """Return the cycles of a batch by backprop on `array`, if all were on chip."""
     accelerator = replace(work.accelerator, array=array, bandwidth=inf)
     cycles = 0
-    for shape, times in Counter(replace(layer, name="") for layer in work.workload.array_layers).items():
+    for shape, times in Counter(work.workload.shapes).items():
         product = shape.product(work.run.batch)
         operations = [Operation.FORWARD]
         operations += [Operation.INPUT_GRADIENT] if shape.input_gradient else []
         operations += [Operation.WEIGHT_GRADIENT] if shape.trainable else []
-        trained = (trained_with(product, operation, accelerator) for operation in operations)
-        cycles += times * sum(accelerator.with_stalls(resident_total([one], accelerator)).cycles for one in trained)
+        trained = (accelerator.trained_with(product, operation) for operation in operations)
+        cycles += times * sum(accelerator.with_stalls(accelerator.resident_cost([one])).cycles for one in trained)
     return cycles
 
 
@@ -154,18 +172,13 @@ def _quickest(shapes: Sequence[DesignOutcome], work: "_Work", design: Design) ->
 
 def _outcome(work: _Work, design: Design) -> DesignOutcome:
     accelerator = work.accelerator
-    by_layer: list[dict[Phase, Cost]] = [{} for _ in work.stages]
-    for batch, phases in work.scheduled if design.predicts else work.backprop:
-        for layer, cost in zip(by_layer, design.step(batch), strict=True):
-            for phase, count in phases.items():
-                part = cost * count
-                layer[phase] = layer[phase] + part if phase in layer else part
-    by_phase = {phase: total(layer[phase] for layer in by_layer) for phase in by_layer[0]}
-    cost = total(by_phase.values())
+    scheduled = work.scheduled if design.predicts else work.backprop
+    batches = tuple((design.step(batch), phases) for batch, phases in scheduled)
+    cost = total(total(steps) * phases.total() for steps, phases in batches)
     weights = predictor_weights(work.workload, accelerator) if design.predictor_memory else 0
     pes = accelerator.array.pes + (accelerator.predictor_array.pes if design.predictor_array else 0)
     energy = accelerator.energy_model(weights, pes).energy(cost)
-    return DesignOutcome(accelerator.array, cost, energy, cost.cycles / accelerator.clock_hz, by_phase, tuple(by_layer))
+    return DesignOutcome(accelerator.array, cost, energy, cost.cycles / accelerator.clock_hz, batches)
 
 
 def predictor_weights(workload: Workload, accelerator: Accelerator) -> int:

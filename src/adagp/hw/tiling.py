@@ -16,7 +16,7 @@ takes time too), the one with the least off-chip traffic is taken.
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
-from math import prod
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -97,20 +97,31 @@ def _row_cuts(product: Product) -> Cuts:
 
 @dataclass(frozen=True, eq=False)
 class Tilings:
-    """All tilings of a product, one after the other, with what depends on neither the array nor the size of its memories.
+    """All tilings of a product by the room that they take, with what depends on neither the array nor its memories' sizes.
 
-    `loops` are the cuts of rows, depth and columns. Of each tiling's six orders only the one with the least traffic is kept,
-    since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the bits of a tile of each
-    matrix, the result at the width of sums; `held_whole` those where only a result that leaves the chip unfinished has it.
+    `loops` are the cuts of rows, depth and columns, `places` which of them a tiling has. Of its six orders only the one with
+    the least traffic is kept, since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the
+    bits of a tile of each matrix, the result at the width of sums; `held_whole` those where only a result that leaves the
+    chip unfinished has it.
     """
 
     loops: tuple[Cuts, Cuts, Cuts]
-    orders: NDArray[np.int8]
+    places: Numbers
+    orders: Numbers
     reads: Amounts
     writes: Amounts
     traffic: Amounts
     held: Amounts
     held_whole: Amounts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many cuts each index has."""
+        return tuple(loop.size.size for loop in self.loops)
+
+    def spread(self, values: Any) -> NDArray[Any]:
+        """Return one value for each tiling of what depends on some of the cuts only."""
+        return np.broadcast_to(values, self.shape).ravel()[self.places]
 
 
 @lru_cache(maxsize=2048)
@@ -140,65 +151,84 @@ def all_tilings(product: Product) -> Tilings:
     wide = max(sums, widths[result])
     factors = sum(tiles[name] * widths[name] for name in tiles if name != result)
     unfinished = loops[MISSING[result]].parts > 1
-    chosen = [np.take_along_axis(bits, orders[np.newaxis], 0).ravel() for bits in (reads, writes)]
-    held = [factors + tiles[result] * width for width in (wide, np.where(unfinished, wide, widths[result]))]
+    held = np.broadcast_to(factors + tiles[result] * wide, shape).astype(float).ravel()
+    held_whole = factors + tiles[result] * np.where(unfinished, wide, widths[result])
+    places = held.argsort(kind="stable")
+    best_reads, best_writes = (
+        np.take_along_axis(bits, orders[np.newaxis], 0).ravel()[places] for bits in (reads, writes)
+    )
     return Tilings(
         loops,
-        orders.ravel().astype(np.int8),
-        chosen[0],
-        chosen[1],
-        chosen[0] + chosen[1],
-        *(np.broadcast_to(bits, shape).astype(float).ravel() for bits in held),
+        places,
+        orders.ravel()[places],
+        best_reads,
+        best_writes,
+        best_reads + best_writes,
+        held[places],
+        np.broadcast_to(held_whole, shape).astype(float).ravel()[places],
     )
 
 
-@lru_cache(maxsize=1 << 15)
 def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -> Tiling:
     """Return the tiling of `product` with the least off-chip traffic of those that are about as quick as can be."""
     known = all_tilings(product)
-    fitting = np.flatnonzero(_fits(known, product, array, dataflow, memory))
-    if not fitting.size:
+    times, least = tiling_times(product, array, dataflow, memory.bits_per_cycle)
+    if memory.accumulator_bits and placement_of(dataflow, product) is not None:
+        fitting = np.flatnonzero(_fits_accumulators(known, product, array, dataflow, memory))
+        allowed = fitting[times[fitting] <= (1 + SLACK) * times[fitting].min(initial=inf)]
+    else:  # those that fit come first
+        count = int(known.held.searchsorted(memory.buffer_bits / 2, side="right"))
+        allowed = np.flatnonzero(times[:count] <= (1 + SLACK) * least[max(0, count - 1)])
+    if not allowed.size:
         raise OptionError(_too_small(product, memory))
-    traffic = known.traffic[fitting]
-    time = np.maximum(tiling_cycles(product, array, dataflow)[fitting], traffic / memory.bits_per_cycle)
-    allowed = np.flatnonzero(time <= (1 + SLACK) * time.min())
-    least = allowed[traffic[allowed] <= traffic[allowed].min()]
-    quickest = fitting[least[time[least] <= time[least].min()]]
-    place = int(quickest[known.orders[quickest].argmin()])
-    cuts = np.unravel_index(place, tuple(loop.size.size for loop in known.loops))
+    traffic = known.traffic[allowed]
+    frugal = allowed[traffic <= traffic.min()]
+    quickest = frugal[times[frugal] <= times[frugal].min()]
+    # Of equals the first, as the orders and the cuts are numbered.
+    chosen = int(quickest[(known.orders[quickest] * known.places.size + known.places[quickest]).argmin()])
+    cuts = np.unravel_index(known.places[chosen], known.shape)
     tile = tuple(int(loop.size.flat[at]) for loop, at in zip(known.loops, cuts, strict=True))
     return Tiling(
         tile,  # type: ignore[arg-type]
-        tuple(INDICES[loop] for loop in ORDERS[known.orders[place]]),  # type: ignore[arg-type]
-        product.count * int(known.reads[place]),
-        product.count * int(known.writes[place]),
+        tuple(INDICES[loop] for loop in ORDERS[known.orders[chosen]]),  # type: ignore[arg-type]
+        product.count * int(known.reads[chosen]),
+        product.count * int(known.writes[chosen]),
     )
 
 
-def _fits(known: Tilings, product: Product, array: Array, dataflow: str, memory: Memory) -> NDArray[np.bool_]:
+def _fits_accumulators(
+    known: Tilings, product: Product, array: Array, dataflow: str, memory: Memory
+) -> NDArray[np.bool_]:
     """Tell which tilings fit: half of the buffer holds a tile of each matrix, the accumulators the sums of a fold."""
     placement = placement_of(dataflow, product)
-    if memory.accumulator_bits == 0 or placement is None:
-        return known.held <= memory.buffer_bits / 2
+    assert placement is not None
     fits = known.held_whole <= memory.buffer_bits / 2
     if placement.sum_is != "stationary":
         side = array.rows if placement.sum_is == "down" else array.columns
         steps = known.loops[INDICES.index(placement.time)].size
-        held = steps * side * product.bits.sums <= memory.accumulator_bits
-        fits &= np.broadcast_to(held, tuple(loop.size.size for loop in known.loops)).ravel()
+        fits &= known.spread(steps * side * product.bits.sums <= memory.accumulator_bits)
     return fits
 
 
 @lru_cache(maxsize=1024)
-def tiling_cycles(product: Product, array: Array, dataflow: str) -> Numbers:
+def tiling_times(product: Product, array: Array, dataflow: str, bits_per_cycle: float) -> tuple[Amounts, Amounts]:
+    """Return the cycles of one product for each tiling, and the least of it and those before it.
+
+    A tiling takes the array's cycles or those of its transfers, whichever are more.
+    """
+    known = all_tilings(product)
+    cycles = _array_cycles(known, product, array, dataflow)
+    times = np.maximum(cycles, known.traffic / bits_per_cycle)
+    return times, np.minimum.accumulate(times)
+
+
+def _array_cycles(known: Tilings, product: Product, array: Array, dataflow: str) -> Any:
     """Return the array's cycles of one product for each tiling; 0 where they do not depend on it."""
-    loops = all_tilings(product).loops
     placement = placement_of(dataflow, product)
-    shape = tuple(loop.size.size for loop in loops)
     if placement is None:
-        return np.zeros(prod(shape), dtype=np.int64)
+        return 0
     sizes = dict(zip(INDICES, (product.rows + product.inserted_rows, product.depth, product.columns), strict=True))
-    cuts = dict(zip(INDICES, loops, strict=True))
+    cuts = dict(zip(INDICES, known.loops, strict=True))
 
     def folds(index: str, side: int) -> Numbers:
         tile = cuts[index].size
@@ -206,7 +236,7 @@ def tiling_cycles(product: Product, array: Array, dataflow: str) -> Numbers:
 
     parts = -(-sizes[placement.time] // cuts[placement.time].size)
     steps = sizes[placement.time] + parts * placement.overhead(array)
-    return (folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps).ravel()
+    return known.spread(folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps)
 
 
 def _traffic(

@@ -6,7 +6,8 @@ multiplies the rows of a product, never its weights. It is saved as JSON, and re
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -177,10 +178,15 @@ class Workload:
     name: str
     layers: tuple[Layer, ...]
 
-    @property
+    @cached_property
     def array_layers(self) -> tuple[ArrayLayer, ...]:
         """The layers that run on the PE array."""
         return tuple(layer for layer in self.layers if not isinstance(layer, Elementwise))
+
+    @cached_property
+    def shapes(self) -> tuple[ArrayLayer, ...]:
+        """The layers of the array without their names: those of one shape are equal, and cost the same."""
+        return tuple(replace(layer, name="") for layer in self.array_layers)
 
     @property
     def macs(self) -> int:

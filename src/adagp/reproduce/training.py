@@ -18,6 +18,7 @@ BATCH_PHASES = ("warmup", "bp", "gp")
 KEPT = (
     "test_accuracy",
     "best_test_accuracy",
+    "float_test_accuracy",
     "test_loss",
     "test_bleu",
     "test_map50",

@@ -62,7 +62,7 @@ def read_module(text: str) -> WrittenModule:
 def instances(modules: Mapping[str, WrittenModule]) -> dict[str, list[str]]:
     """Return the paths of all blocks of each kind, from the chip down; blocks inside a block come before it in `modules`."""
     paths: dict[str, list[str]] = {"chip": [ROOT]}
-    for kind in reversed(modules):
+    for kind in reversed(list(modules)):
         for path in paths[kind]:
             for name, child in modules[kind].inside.items():
                 paths.setdefault(child, []).append(f"{path}.{name}")
@@ -77,7 +77,8 @@ def record_activity(
     modules = {kind: read_module(text) for kind, text in texts.items()}
     cells = read_cells(target.library)
     scopes = {kind: _evenly(paths) for kind, paths in instances(modules).items() if not kind.startswith("bank_")}
-    netlists, wanted = {}, {}
+    netlists: dict[str, GateNetlist] = {}
+    wanted: dict[str, dict[str, int]] = {}
     for kind, paths in scopes.items():
         progress(f"gates of {kind}")
         netlists[kind] = netlist = GateNetlist(mapped_module(texts, kind, target), cells)

@@ -142,7 +142,7 @@ class Integers(NumberFormat):
 
     def scale(self, sums: Words, factor: int, shift: int) -> Words:
         """Return sums times a value, rounded down."""
-        product = _signed(sums, self.sum_bits) * int(_signed(np.int64(factor), self.value_bits))
+        product = _signed(sums, self.sum_bits) * _signed(np.array(factor), self.value_bits)
         return _unsigned(product >> (self.fraction + shift), self.sum_bits)
 
 

@@ -15,9 +15,10 @@ from adagp.errors import OptionError, unknown_name
 from adagp.files import read_text
 from adagp.methods import METHODS, Method, find_method, method_options, methods_with
 from adagp.options import Option
-from adagp.pipe.generate import PIPELINES
+from adagp.pipe import COSTED_ONLY, PIPELINES
 from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
+from adagp.schedules.precision_text import FORMS, parse_precision
 from adagp.schedules.text import schedule_forms
 
 TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
@@ -29,8 +30,8 @@ HIGHEST_SEED = 2**63 - 1
 
 
 def parallel_choices() -> list[str]:
-    """Return the kinds of parallel runs: by data, or by any pipeline that is registered."""
-    return ["none", "data", *(f"pipeline:{name}" for name in PIPELINES)]
+    """Return the kinds of parallel runs: by data, or by any pipeline that is registered, but for those that are costed only."""
+    return ["none", "data", *(f"pipeline:{name}" for name in PIPELINES if name not in COSTED_ONLY)]
 
 
 def setting(default: Any, text: str, panel: str = TRAINING, **more: Any) -> Any:
@@ -62,6 +63,7 @@ class TrainConfig:
         None,
         "Epochs of backprop before the first prediction.",
         PREDICTION,
+        low=0,
         compared="own",
         unset="the schedule's",
     )
@@ -105,8 +107,22 @@ class TrainConfig:
         allowed="1 to 8192 pixels",
         unset="the data set's",
     )
+    validation: float = setting(
+        0.0,
+        "Share of the training data that is held out and takes the test set's place.",
+        low=0,
+        below=1,
+        allowed="0 (none) or more and below 1",
+        compared="fixed",
+    )
     seed: int = setting(
         0, "Seed of weights, data order and everything random.", low=0, high=HIGHEST_SEED, compared="fixed"
+    )
+    precision: str = setting(
+        "fp32",
+        "Arithmetic of the layers' products, emulated in float: {precisions}. Widths' thresholds, the rounding of weights and "
+        "activations and the exponents' window are our choice; FAST's paper does not say.",
+        compared="own",
     )
     metrics_every: int = setting(
         10,
@@ -187,6 +203,7 @@ class TrainConfig:
         object.__setattr__(self, "method_options", self.declaration.defaults | dict(self.method_options))
         if self.warmup is not None and self.warmup_batches is not None:
             raise OptionError("--warmup and --warmup-batches say the same thing twice; give one of them.")
+        parse_precision(self.precision)
         # How many epochs `batches` are is known with the data; certainly no more than there are batches.
         self._read_schedule(max(self.epochs, self.batches or 0))
 
@@ -298,6 +315,7 @@ def known_options() -> dict[str, Option]:
 def help_text(option: Option) -> str:
     """Return an option's line of help, with the choices that plugins may have added and the methods that it belongs to."""
     text = option.help.replace("{forms}", schedule_forms()).replace("{parallel}", ", ".join(parallel_choices()))
+    text = text.replace("{precisions}", ", ".join(FORMS))
     if option.name == "method":
         text += f" One of: {', '.join(METHODS)}."
     if option.name in CONFIG_OPTIONS:

@@ -228,7 +228,8 @@ class Loop:
         return {"refused": refused / produced} if refused else {}
 
     def _evaluate(self) -> dict[str, float]:
-        return evaluated(self.task, self.trainer.model)
+        with self.trainer.evaluation():
+            return evaluated(self.task, self.trainer.model)
 
     def _extra(self) -> dict[str, Any]:
         """Return further figures of an epoch, for loops that have some."""

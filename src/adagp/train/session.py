@@ -23,10 +23,11 @@ from adagp.plugins import loaded_plugins
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.run.origin import CODE, admit_code
+from adagp.schedules.precision_text import parse_precision
 from adagp.sources.base import RunFacts
 from adagp.sources.build import build_source
 from adagp.sources.support.options import milestones
-from adagp.tasks.base import Task, check_evaluation
+from adagp.tasks.base import Task, check_evaluation, evaluated
 from adagp.tasks.build import build_task
 from adagp.train.checkpoint import save_weights
 from adagp.train.loop import Loop, Observer, to_device
@@ -113,7 +114,12 @@ class Session:
     def finish(self, loop: Loop) -> dict[str, Any]:
         """Write weights and summary of a run that has reached its end."""
         save_weights(loop.folder.weights, self.model)
-        summary = summarize(self.config, self.data_dir, loop) | self.task.final_metrics(self.model)
+        summary = summarize(self.config, self.data_dir, loop)
+        with self.trainer.evaluation():
+            summary |= self.task.final_metrics(self.model)
+        if self.trainer.arithmetic is not None:
+            name = self.task.metric.name
+            summary[f"float_test_{name}"] = evaluated(self.task, self.model)[name]
         if (loop.folder.path / "summary.json").is_file():  # it had ended before: this process did not train
             summary["peak_memory"] = loop.folder.read_json("summary.json").get("peak_memory", 0)
         loop.folder.write_json("summary.json", summary)
@@ -169,7 +175,8 @@ def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: 
         name: build_source(config.declaration, facts, config.method_options) for name in sorted(schedule.sources)
     }
     sample = None
-    if schedule.needs_order or any(source.needs_shapes for source in sources.values()):
+    precision = parse_precision(config.precision)
+    if schedule.needs_order or precision.by_layer or any(source.needs_shapes for source in sources.values()):
         inputs, _ = next(iter(task.batches(0)))
         sample = to_device(inputs, next(model.parameters()).device)
     return attach(
@@ -184,6 +191,8 @@ def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: 
         metrics_every=config.metrics_every,
         sample=sample,
         compile=config.compile,
+        precision=precision,
+        seed=config.seed,
         synchronize=False,  # runs in several processes exchange what they need themselves
         upkeep=build_upkeep(config, task),
     )

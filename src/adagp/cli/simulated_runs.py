@@ -1,0 +1,104 @@
+"""The options that `simulate`, `sweep` and `explore` share: which model and data are simulated, and which run of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from adagp.cli.options import option
+from adagp.errors import OptionError
+from adagp.hw import Run, scheduled_run
+from adagp.hw.presets import PRESETS
+from adagp.hw.runs import refuse_adaptive
+from adagp.hw.settings import PANEL
+from adagp.methods import find_source
+from adagp.schedules import Schedule, parse_schedule
+from adagp.workloads import Origin, find_origin, sample_shape
+
+MODEL, RUN = "Model", "Run"
+BATCH, EPOCHS = 128, 90
+"""Samples of a batch, and epochs of a run, where neither is given nor recorded."""
+_THE_SETS = "the data set's"
+
+BatchSize = Annotated[int | None, option("Samples per batch.", panel=RUN, unset=f"{BATCH}", low=1)]
+Width = Annotated[float, option("Factor on the model's channels.", panel=MODEL, above=0, high=1000)]
+InputShape = Annotated[str | None, option("Input shape, for example 3x64x64.", "--input", panel=MODEL, unset=_THE_SETS)]
+PresetName = Annotated[
+    str | None,
+    option(f"Known sizes for what is not given: {', '.join(PRESETS)}.", panel=PANEL, unset="none"),
+]
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """What a model is simulated for: a data set, or samples of another shape and other classes; and its width."""
+
+    dataset: Annotated[str, option("Data set: image shape, classes and samples.", panel=MODEL)] = "cifar10"
+    input_: InputShape = None
+    image_size: Annotated[
+        int | None, option("Side of square images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)
+    ] = None
+    channels: Annotated[int | None, option("Channels of images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)] = (
+        None
+    )
+    classes: Annotated[
+        int | None,
+        option("Classes.", panel=MODEL, unset=_THE_SETS, low=2, high=1_000_000, allowed="2 to 1,000,000"),
+    ] = None
+    width: Width = 1.0
+
+    def origin(
+        self, model: str | None, from_run: Path | None = None, *, method: str = "", trust: bool = False
+    ) -> Origin:
+        """Return where the workload of `model`, or of a run that was recorded, comes from."""
+        shape = sample_shape(model, self.input_, self.image_size, self.channels, self.dataset)
+        return find_origin(model, from_run, self.dataset, shape, self.width, self.classes, method=method, trust=trust)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The run that is simulated; None means the default, or what a recorded run says."""
+
+    epochs: Annotated[
+        int | None,
+        option(
+            "Epochs.",
+            panel=RUN,
+            unset=f"{EPOCHS}",
+            low=1,
+            high=100_000,
+            allowed="1 to 100,000, since they are counted one by one",
+        ),
+    ] = None
+    samples: Annotated[int | None, option("Training samples.", panel=RUN, unset=_THE_SETS, low=1)] = None
+    ratio: Annotated[str, option("Schedule, in the forms of adagp train, but for adaptive ones.", panel=RUN)] = "ladder"
+    warmup: Annotated[int | None, option("Epochs of warm-up.", panel=RUN, unset="the schedule's own", low=0)] = None
+    method: Annotated[
+        str,
+        option(
+            "Method whose source gives the gradients of GP batches, or package.module:Class.",
+            "--method",
+            "--source",
+            panel=RUN,
+        ),
+    ] = "adagp"
+
+    def epochs_of(self, origin: Origin) -> int:
+        """Return the number of epochs."""
+        return origin.epochs or self.epochs or EPOCHS
+
+    def run(self, origin: Origin, batch: int | None) -> Run:
+        """Return the recorded run, or the scheduled one in batches of so many samples."""
+        if origin.replay is not None:
+            find_source(self.method)  # so that a name that is none is refused
+            said = {"batch": batch, "epochs": self.epochs, "samples": self.samples, "warmup": self.warmup}
+            for name in (name for name, value in said.items() if value is not None):
+                raise OptionError(f"--{name} is recorded in the run that is replayed; leave it out.")
+            return origin.replay
+        epochs, samples = self.epochs_of(origin), self.samples or origin.samples
+        return scheduled_run(self.schedule(epochs), epochs, samples, batch or BATCH, origin.workload())
+
+    def schedule(self, epochs: int) -> Schedule:
+        """Return the schedule of a run of `epochs`; refuse one that cannot be simulated."""
+        schedule = parse_schedule(self.ratio, epochs, self.warmup, find_source(self.method).source)
+        refuse_adaptive(schedule)
+        return schedule

@@ -1,0 +1,162 @@
+"""The three products of a layer with converted operands, as one autograd function.
+
+Each operand is converted along the index over which its product sums, from the same floats:
+
+    forward           output         = inputs (over input channels)    x weights (over input channels)
+    input gradient    input's        = gradients (output channels)     x weights (output channels)
+    weight gradient   weight's       = gradients (over samples)        x inputs (over samples)
+
+A convolution's sum runs over channels and the kernel, its weight gradient's over samples and places. Groups lie along the
+channels at each place of the kernel, and along the samples at each place of the picture: so groups of both factors fit
+together for every kernel, stride and padding, and torch's own convolutions of the converted tensors have the wanted sums
+but for the order of additions in float. (How FAST groups convolutions is not in the text at hand; this is our choice.)
+
+Sums leave the products as floats. The bias and its gradient are no products, and stay as they are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Convert = Callable[[str, Tensor, int, int], Tensor]
+"""Converts a tensor of a kind (see `schedules.precision.TENSORS`) along an axis, of which so many parts share no group."""
+
+
+class LayerProducts(Protocol):
+    """A layer's arithmetic, and where its operands have their channels."""
+
+    @property
+    def groups(self) -> int:
+        """Parts of the channels that are not summed together."""
+
+    @property
+    def weight_inputs(self) -> tuple[int, int]:
+        """The weight's axis of input channels, and its parts."""
+
+    @property
+    def weight_outputs(self) -> tuple[int, int]:
+        """The weight's axis of output channels, and its parts."""
+
+    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the layer's output."""
+
+    def input_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of `inputs`, of which the shape alone matters."""
+
+    def weight_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of `weight`, of which the shape alone matters."""
+
+
+@dataclass(frozen=True)
+class LinearProducts:
+    """Rows of inputs times a weight `(outputs, inputs)`."""
+
+    groups: int = 1
+    weight_inputs: tuple[int, int] = (1, 1)
+    weight_outputs: tuple[int, int] = (0, 1)
+
+    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return `(rows, outputs)`."""
+        return inputs @ weight.t() if bias is None else torch.addmm(bias, inputs, weight.t())
+
+    def input_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Return `(rows, inputs)`."""
+        return gradient @ weight
+
+    def weight_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Return `(outputs, inputs)`."""
+        return gradient.t() @ inputs
+
+
+@dataclass(frozen=True)
+class ConvolutionProducts:
+    """A convolution of any dimensions, or a transposed one, as torch's `convolution` takes it."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    output_padding: list[int]
+    groups: int
+
+    @property
+    def weight_inputs(self) -> tuple[int, int]:
+        """Axis 1, whose channels are those of one group; a transposed weight has them first, group after group."""
+        return (0, self.groups) if self.transposed else (1, 1)
+
+    @property
+    def weight_outputs(self) -> tuple[int, int]:
+        """Axis 0, group after group; a transposed weight has those of one group on axis 1."""
+        return (1, 1) if self.transposed else (0, self.groups)
+
+    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return `(samples, outputs, ...)`."""
+        found: Tensor = torch.ops.aten.convolution(inputs, weight, bias, *self._rest)
+        return found
+
+    def input_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Return a tensor in the shape of `inputs`."""
+        found: Tensor = self._backward(gradient, inputs, weight, 0)
+        return found
+
+    def weight_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Return a tensor in the shape of `weight`."""
+        found: Tensor = self._backward(gradient, inputs, weight, 1)
+        return found
+
+    @property
+    def _rest(self) -> tuple[Any, ...]:
+        return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
+
+    def _backward(self, gradient: Tensor, inputs: Tensor, weight: Tensor, which: int) -> Any:
+        wanted = [place == which for place in range(3)]
+        return torch.ops.aten.convolution_backward(gradient, inputs, weight, None, *self._rest, wanted)[which]
+
+
+class ConvertedProduct(torch.autograd.Function):
+    """`operation` on inputs (samples first, channels second), weight and bias, with every operand converted by `convert`."""
+
+    @staticmethod
+    def forward(
+        context: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, operation: LayerProducts, convert: Convert
+    ) -> Tensor:
+        """Return the output, made of converted inputs and weight."""
+        context.save_for_backward(inputs, weight)
+        context.operation, context.convert = operation, convert
+        return operation.forward(
+            convert("activations", inputs, 1, operation.groups),
+            convert("weights", weight, *operation.weight_inputs),
+            bias,
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of inputs, weight and bias, as far as they are needed."""
+        inputs, weight = context.saved_tensors
+        operation, convert = context.operation, context.convert
+        of_inputs = of_weight = of_bias = None
+        with torch._C.DisableTorchFunction():  # a mode that is active has nothing to see here
+            if context.needs_input_grad[0]:
+                along_outputs = convert("gradients", gradient, 1, operation.groups)
+                converted = convert("weights", weight, *operation.weight_outputs)
+                of_inputs = operation.input_gradient(along_outputs, inputs, converted)
+            if context.needs_input_grad[1]:
+                along_samples = convert("gradients", gradient, 0, 1)
+                converted = convert("activations", inputs, 0, 1)
+                of_weight = operation.weight_gradient(along_samples, converted, weight)
+            if context.needs_input_grad[2]:
+                of_bias = gradient.sum([dim for dim in range(gradient.dim()) if dim != 1])
+        return of_inputs, of_weight, of_bias, None, None
+
+
+def converted_product(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, operation: LayerProducts, convert: Convert
+) -> Tensor:
+    """Return the output of a layer with converted operands; its gradients will be made of converted operands, too."""
+    found: Tensor = ConvertedProduct.apply(inputs, weight, bias, operation, convert)  # type: ignore[no-untyped-call]
+    return found
