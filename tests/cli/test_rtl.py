@@ -82,8 +82,8 @@ def test_run(program: Program) -> None:
         ),
         (
             ("run", "--picture", "4x4", "--dataflow", "is"),
-            "dataflow 'is' cannot pool pictures: the outputs of a channel leave the array in several lanes. Choose ws or os, or "
-            "a picture of 1x1.",
+            "dataflow 'is' cannot pool pictures: the outputs of a channel leave the array in several lanes. "
+            "Choose ws or os, or a picture of 1x1.",
         ),
         (
             ("power", "--liberty", "none.lib"),
