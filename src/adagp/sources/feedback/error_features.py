@@ -1,4 +1,4 @@
-"""The error at a model's output as rows of features for a site: one row a sample, or one a word."""
+"""The error at a model's output as rows of features for a site: one row per sample, or one per word."""
 
 import torch
 from torch import Tensor
@@ -64,7 +64,7 @@ class ErrorFeatures:
 def rows_for(site: Site, shape: torch.Size, features: Tensor, axis: int = 0) -> Tensor:
     """Return the features `(rows, features)` for a site whose output has `shape`, as many rows as it has.
 
-    A convolution, or a linear layer without a sequence, has a row a sample. A linear layer over a sequence has a row a
+    A convolution, or a linear layer without a sequence, has a row per sample. A linear layer over a sequence has a row per
     position: with the features of the same position, if the model's output has as many; else with those of its sample.
     Samples, which are first in the features, are counted on `axis` of the site's output.
     """
