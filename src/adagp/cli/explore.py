@@ -32,6 +32,7 @@ AXIS_OPTIONS = tuple(
         optional=axis.default is None,
         unset="the accelerator's",
         panel=_SPACE,
+        flags=(axis.flag, axis.short) if axis.short else (),
     )
     for axis in AXES
 )
