@@ -36,6 +36,10 @@ def test_every_table_and_figure_is_there() -> None:
         "feedback-platforms",
         "long-run",
         "procrustes-training",
+        "procrustes-hardware",
+        "camel-training",
+        "camel-lifetimes",
+        "camel-hardware",
         "fast-training",
         "fast-combined",
     ]
