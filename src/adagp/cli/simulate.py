@@ -13,7 +13,7 @@ from adagp.figures.accelerator import plot_simulation
 from adagp.files import check_output_file
 from adagp.hw import Accelerator, Simulation
 from adagp.hw import simulate as run_simulation
-from adagp.hw.designs import parse_designs
+from adagp.hw.designs import DESIGNS, parse_designs
 from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.presets import with_preset
 from adagp.hw.report import layer_rows, simulation_report
@@ -39,7 +39,15 @@ def simulate(
         Path | None, option("Replay the phases that a training run recorded.", panel=RUN, unset="none")
     ] = None,
     trust: Annotated[bool, switch("--trust", "Run the code that the folder of --from-run names.", panel=RUN)] = False,
-    design: Annotated[str, option("all, or names separated by commas.", panel=PANEL)] = "all",
+    target: Annotated[
+        float | None,
+        option(
+            "Replay up to the first epoch that is as good: modelled time to accuracy.", panel=RUN, unset="the whole run"
+        ),
+    ] = None,
+    design: Annotated[
+        str, option(f"all (of ADA-GP's), or some of {', '.join(DESIGNS)}, separated by commas.", panel=PANEL)
+    ] = "all",
     preset: PresetName = None,
     given: Mapping[str, Any],
     per_layer: Annotated[bool, switch("--per-layer", "A row for each layer.", panel=OUTPUT)] = False,
@@ -67,7 +75,7 @@ def simulate(
     accelerator = with_settings(with_preset(Accelerator(), preset), given)
     designs = parse_designs(design)
     check_export(export, out)
-    origin = data.origin(model, from_run, method=plan.method, trust=trust)
+    origin = data.origin(model, from_run, method=plan.method, trust=trust, target=target)
     run = plan.run(origin, batch)
     simulation = run_simulation(origin.workload(), accelerator, run, designs)
     if save_workload is not None:
