@@ -41,7 +41,7 @@ COMPARE = (
     "--seeds",
     "1",
     "--regimes",
-    "epochs",
+    "batches",
     "--large-batch",
     "0",
     "--jobs",

@@ -201,6 +201,11 @@ _PARTS = _option(
     parameter="parts",
 )
 _FEATURES = _option("features", int, 64, "Numbers of the output's error that feedback uses at most.", low=1, high=8192)
+_FEEDBACK = (
+    _FEATURES,
+    _option("learn_every", int, 1, "BP batches of which one teaches feedback.", low=1),
+    _option("correct_every", int, 1, "BP batches of which one shows what feedback's predictions lack.", low=1),
+)
 _SHARED = AcceleratorWork(predictor=True)
 _FREE = AcceleratorWork()
 _SYNTHETIC = AcceleratorWork("exact", synthetic=True)
@@ -329,14 +334,14 @@ for _method in (
         "feedback",
         "output gradients regressed on the output's error",
         _SOURCES + "feedback:FeedbackSource",
-        options=(_FEATURES,),
+        options=_FEEDBACK,
         accelerator=AcceleratorWork("feedback"),
     ),
     Method(
         "feedback_replay",
         "the mean of feedback and the last true gradient",
         _SOURCES + "mixed:FeedbackReplaySource",
-        options=(_FEATURES,),
+        options=_FEEDBACK,
         accelerator=AcceleratorWork("feedback", remembered=1),
     ),
 ):

@@ -55,8 +55,8 @@ def test_a_comparison_from_beginning_to_end_and_again(program: Program) -> None:
     assert again.code == 0, again.err
     repeated = json.loads(again.out)
     assert (
-        repeated["regimes"]["epochs"]["methods"]["skip"]["accuracy_mean"]
-        == (document["regimes"]["epochs"]["methods"]["skip"]["accuracy_mean"])
+        repeated["regimes"]["batches"]["methods"]["skip"]["accuracy_mean"]
+        == (document["regimes"]["batches"]["methods"]["skip"]["accuracy_mean"])
     )
     assert [path.parent.name for path, time in kept.items() if path.stat().st_mtime_ns != time] == ["skip-16-seed0"]
 
@@ -83,7 +83,7 @@ def test_a_comparison_from_beginning_to_end_and_again(program: Program) -> None:
 
 def check_document(document: dict[str, Any]) -> None:
     assert document["methods"] == ["bp", "skip"]
-    assert list(document["regimes"]) == ["epochs", "seconds"]
+    assert list(document["regimes"]) == ["batches", "seconds"]
     for content in document["regimes"].values():
         for name, record in content["methods"].items():
             wanted = "accuracy_mean accuracy_low accuracy_high seconds_mean peak_memory cosine_true cosine_large_batch"
@@ -94,7 +94,7 @@ def check_document(document: dict[str, Any]) -> None:
             assert record["target_share"] == 1
             assert record["seconds_by_phase"]["gp"] == 0 or name == "skip"
             assert -1 <= record["ceiling_minibatch"] <= 1
-    at_batches, at_seconds = (document["regimes"][name]["methods"] for name in ("epochs", "seconds"))
+    at_batches, at_seconds = (document["regimes"][name]["methods"] for name in ("batches", "seconds"))
     assert at_batches["bp"]["cosine_true"] == pytest.approx(1, abs=1e-6)
     assert at_batches["skip"]["cosine_true"] is None
     assert [at_batches[name]["batches"] for name in ("bp", "skip")] == [16, 16]
@@ -111,10 +111,10 @@ def check_document(document: dict[str, Any]) -> None:
 def check_files(document: dict[str, Any]) -> None:
     runs, methods, sites = (table(f"compared/{name}.csv") for name in ("runs", "methods", "sites"))
     assert [(row["regime"], row["name"], row["seed"]) for row in runs] == [
-        (regime, name, seed) for regime in ("epochs", "seconds") for seed in "0" for name in ("bp", "skip")
+        (regime, name, seed) for regime in ("batches", "seconds") for seed in "0" for name in ("bp", "skip")
     ]
     assert [(row["regime"], row["name"]) for row in methods] == [
-        (regime, name) for regime in ("epochs", "seconds") for name in ("bp", "skip")
+        (regime, name) for regime in ("batches", "seconds") for name in ("bp", "skip")
     ]
     for row in methods:
         record = document["regimes"][row["regime"]]["methods"][row["name"]]
@@ -170,11 +170,11 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
             ["--methods", "bp,zero", "--ratio", "sites=fc9"],
             "method 'zero': the schedule's pattern 'fc9' matches no site of the model. Its sites are: conv1, conv2, conv3, fc.",
         ),
-        (["--regimes", ""], "--regimes is empty; choose from: epochs, seconds."),
+        (["--regimes", ""], "--regimes is empty; choose from: batches, seconds, accelerator, pipeline."),
         (
             ["--methods", "bp,feedback@adaptive", "--regimes", "seconds"],
             "method 'feedback@adaptive': how many batches an adaptive schedule predicts is not known before it ran; add the "
-            "regime epochs, from which it is taken.",
+            "regime batches, from which it is taken.",
         ),
     ],
 )

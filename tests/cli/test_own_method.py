@@ -76,7 +76,7 @@ def test_it_is_trained_replayed_and_reported(program: Program, short: tuple[str,
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_jobs")
 def test_it_is_compared(program: Program) -> None:
-    options = ("--seeds", "1", "--batches", "12", "--batch-size", "200", "--set", "width=0.25", "--regimes", "epochs")
+    options = ("--seeds", "1", "--batches", "12", "--batch-size", "200", "--set", "width=0.25", "--regimes", "batches")
     methods = ("--methods", f"bp,{DAMPED},half:{DAMPED}@2:1", "--set", "half.damping=0.75", "--warmup-batches", "2")
     ended = program("compare", *methods, *options, "--large-batch", "0", "--jobs", "2", "--out", "compared", "--json")
     assert ended.code == 0, ended.err

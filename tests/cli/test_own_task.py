@@ -74,14 +74,14 @@ def test_it_is_trained_resumed_listed_and_drawn(program: Program) -> None:
 
 @pytest.mark.usefixtures("forked_jobs")
 def test_methods_are_compared_by_the_lower_error(program: Program) -> None:
-    given = ("--methods", "bp,skip,replay", "--seeds", "1", "--regimes", "epochs", "--epochs", "12", "--ratio", "4:1")
+    given = ("--methods", "bp,skip,replay", "--seeds", "1", "--regimes", "batches", "--epochs", "12", "--ratio", "4:1")
     more = ("--warmup-batches", "4", "--large-batch", "0", "--jobs", "2", "--out", "compared", "--target", "0.5")
     ended = program("compare", *OPTIONS, *given, *more)
     assert ended.code == 0, ended.err
     document = json.loads(Path("compared/report.json").read_text())
     (metric,) = document["metrics"]
     assert (metric["name"], metric["higher_is_better"]) == ("mean_squared_error", False)
-    methods = document["regimes"]["epochs"]["methods"]
+    methods = document["regimes"]["batches"]["methods"]
     errors = {name: one["mean_squared_error_mean"] for name, one in methods.items()}
     assert errors["bp"] < errors["skip"]  # 96 batches against 23
     assert methods["bp"]["gap_closed"] == pytest.approx(1)

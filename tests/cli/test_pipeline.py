@@ -66,7 +66,10 @@ def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--schedule", "gpip"), "unknown pipeline 'gpip'. Did you mean 'gpipe'? Choose from: chimera, dapple, gpipe."),
+        (
+            ("--schedule", "gpip"),
+            "unknown pipeline 'gpip'. Did you mean 'gpipe'? Choose from: chimera, dapple, gpipe, interleaved, zb-h1, zb-v.",
+        ),
         (("--schedule", "none.txt"), "cannot read the schedule 'none.txt': No such file or directory."),
         (("--devices", "0"), "--devices is 0; it must be 1 or more."),
         (("--micro-batches", "-1"), "--micro-batches is -1; it must be 1 or more."),

@@ -1,11 +1,8 @@
-"""Costs of batches, and how many fit into a time."""
+"""Costs of batches, measured."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from adagp.compare.calibrate import batches_within, calibrate, phase_counts, seconds_of
-from adagp.errors import OptionError
+from adagp.compare.calibrate import calibrate, phase_counts, seconds_of
 from adagp.plan import Phase
 from adagp.run import TrainConfig
 from adagp.tasks.build import build_task
@@ -23,41 +20,6 @@ def test_a_runs_cost_by_hand() -> None:
     assert seconds_of(config, COSTS, 7) == 6 * 3.0 + 4 * 1.0 + 10 * 0.5
     assert seconds_of(config, COSTS, 7, share=0.5) == 5 * 3.0 + 5 * 1.0 + 10 * 0.5
     assert seconds_of(TrainConfig(method="bp", batches=10), {"bp": 3.0, "data": 0.5}, 7) == 35
-
-
-@pytest.mark.slow
-@settings(max_examples=30)
-@given(
-    seconds=st.floats(0.1, 150),
-    per_epoch=st.integers(1, 9),
-    ratio=st.sampled_from(["1:1", "4:1", "1:3", "epochs:1:1", "ladder"]),
-    method=st.sampled_from(["bp", "skip"]),
-)
-def test_the_most_batches_that_fit(seconds: float, per_epoch: int, ratio: str, method: str) -> None:
-    """One batch more does not fit, and where a run's cost grows with its length, no longer run does."""
-    config = run(5, ratio=ratio) if method == "skip" else TrainConfig(method="bp", batches=5)
-
-    def cost(batches: int) -> float:
-        return seconds_of(
-            run(batches, ratio=ratio) if method == "skip" else TrainConfig(method="bp", batches=batches),
-            COSTS,
-            per_epoch,
-        )
-
-    found = batches_within(seconds, config, COSTS, per_epoch)
-    assert found == 1 or cost(found) <= seconds
-    assert cost(found + 1) > seconds
-    if ratio != "ladder":  # whose rungs depend on the length of the run
-        assert found == max(1, *(batches for batches in range(1, 110) if cost(batches) <= seconds), 0)
-
-
-def test_a_time_that_does_not_hold_the_warm_up_is_refused() -> None:
-    config = run(50, warmup=None, warmup_batches=20)
-    assert batches_within(79, config, COSTS, 100) == 23  # 70 seconds of warm-up, then 1.5, 3.5 and 1.5
-    with pytest.raises(
-        OptionError, match="^warm-up of 20 batches does not fit a run of 20: nothing would be predicted."
-    ):
-        batches_within(60, config, COSTS, 100)
 
 
 @pytest.mark.slow

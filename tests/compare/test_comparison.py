@@ -31,10 +31,13 @@ def comparison(**options: Any) -> Comparison:
         ({"aligned_seeds": -1}, "--aligned-seeds is -1; it must be 0 or more."),
         ({"aligned_seeds": 3}, "--aligned-seeds is 3; it must be at most the number of seeds, 2."),
         ({"rounds": 0}, "--rounds is 0; it must be 1 or more."),
-        ({"regimes": ()}, "--regimes is empty; choose from: epochs, seconds."),
-        ({"regimes": ("epoch",)}, "unknown regime 'epoch'. Did you mean 'epochs'? Choose from: epochs, seconds."),
-        ({"regimes": ("epochs", "epochs")}, "--regimes names 'epochs' twice."),
-        ({"seconds": 5.0, "regimes": ("epochs",)}, "--seconds goes with the regime seconds; add it to --regimes."),
+        ({"regimes": ()}, "--regimes is empty; choose from: batches, seconds, accelerator, pipeline."),
+        (
+            {"regimes": ("batch",)},
+            "unknown regime 'batch'. Did you mean 'batches'? Choose from: accelerator, batches, pipeline, seconds.",
+        ),
+        ({"regimes": ("batches", "batches")}, "--regimes names 'batches' twice."),
+        ({"seconds": 5.0, "regimes": ("batches",)}, "--seconds goes with the regime seconds; add it to --regimes."),
         ({"seconds": 0.0}, "--seconds is 0.0; it must be a finite number above 0."),
         (
             {"options": {"lr_scheduler": "plateau"}},
@@ -54,7 +57,7 @@ def test_bad_comparisons_are_refused(options: dict[str, Any], message: str) -> N
     with pytest.raises(OptionError) as caught:
         comparison(**options)
     assert str(caught.value) == message
-    assert comparison(regimes=("epochs",), options={"lr_scheduler": "plateau"}).regimes == ("epochs",)
+    assert comparison(regimes=("batches",), options={"lr_scheduler": "plateau"}).regimes == ("batches",)
 
 
 def test_runs_that_two_regimes_share_are_one(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def test_the_record_of_a_run(folder: RunFolder) -> None:
     entry = read_entries("bp,quick:feedback@1:1")[1]
     run = ComparedRun(entry, TrainConfig(method="feedback", batches=15, seed=4), folder)
     assert run.finished
-    assert run_record(run, "epochs", 0.75) == {
-        "regime": "epochs",
+    assert run_record(run, "batches", 0.75) == {
+        "regime": "batches",
         "name": "quick",
         "method": "feedback",
         "seed": 4,
@@ -80,15 +80,15 @@ def record(name: str, seed: int, accuracy: float, **more: Any) -> dict[str, Any]
 def test_the_record_of_a_method() -> None:
     (entry,) = read_entries("bp")
     runs = [record("bp", 0, 0.5, seconds_to_target=4.0), record("bp", 1, 0.7, peak_memory=300)]
-    found = method_record(entry, runs, 1.5, 0.6)
+    found = method_record(entry, runs, {"calibrated_seconds": 1.5}, 0.6)
     assert found is not None
     assert found["accuracy_mean"] == pytest.approx(0.6)
     assert found["accuracy_high"] - found["accuracy_mean"] == pytest.approx(12.706 * 0.1, abs=1e-3)
     assert (found["runs"], found["calibrated_seconds"], found["peak_memory"]) == (2, 1.5, 200)
     assert (found["target_share"], found["seconds_to_target_mean"], found["seconds_to_target_low"]) == (0.5, 4.0, None)
     assert found["seconds_by_phase"] == {"warmup": 2.0, "bp": 2.0, "gp": 2.0, "data": 2.0}
-    assert method_record(entry, [], 1.5, None) is None
-    without = method_record(entry, runs[:1], None, None)
+    assert method_record(entry, [], {}, None) is None
+    without = method_record(entry, runs[:1], {}, None)
     assert without is not None
     assert (without["accuracy_mean"], without["accuracy_low"], without["target_share"]) == (0.5, None, None)
 
@@ -115,7 +115,7 @@ def test_the_gap_of_an_error_that_shall_be_low() -> None:
     assert gap_record(entries[2], entries, runs, error)["gap_closed"] == pytest.approx(0.75)
     runs[0]["error"] = None  # not finite
     assert gap_record(entries[2], entries, runs, error)["gap_closed"] is None
-    found = method_record(entries[1], runs[1:2], None, None, error)
+    found = method_record(entries[1], runs[1:2], {}, None, error)
     assert found is not None
     assert (found["error_mean"], found["error_low"]) == (0.6, None)
 

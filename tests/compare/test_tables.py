@@ -50,7 +50,7 @@ def document(**more: Any) -> dict[str, Any]:
         "target": None,
         "jobs": 2,
         "alignment": {"points": 5, "seeds": 1, "samples": 4096},
-        "regimes": {"epochs": {"methods": methods}, "seconds": {"methods": methods}},
+        "regimes": {"batches": {"methods": methods}, "seconds": {"methods": methods}},
         "failed": [],
     }
     return plain | more
@@ -84,7 +84,7 @@ def test_a_target_adds_columns() -> None:
 def test_another_metric_has_its_own_column() -> None:
     metric = {"name": "error", "unit": "m", "higher_is_better": False, "title": "largest error"}
     ends = {"error_mean": 0.12345, "error_low": 0.11, "error_high": 0.13}
-    found = document(regimes={"epochs": {"methods": {"bp": record(0.7, **ends)}}}, metrics=[metric], target=0.5)
+    found = document(regimes={"batches": {"methods": {"bp": record(0.7, **ends)}}}, metrics=[metric], target=0.5)
     results, costs = sheets(found)
     assert (results.heads[1], results.rows[0][1]) == ("largest error, m", "0.1235 ± 0.01")
     assert "share of the largest error between skip and bp" in results.note
@@ -93,7 +93,7 @@ def test_another_metric_has_its_own_column() -> None:
 
 def test_missing_runs_and_failures_are_told() -> None:
     partly = {"bp": record(0.7), "skip": record(0.6, runs=1)}
-    found = document(regimes={"epochs": {"methods": partly}}, failed=[{"name": "skip seed 1", "reason": "no memory"}])
+    found = document(regimes={"batches": {"methods": partly}}, failed=[{"name": "skip seed 1", "reason": "no memory"}])
     (results, _) = sheets(found)
     assert results.note.startswith("n = 1 to 3: some runs are missing.")
     text = markdown(found)
@@ -102,7 +102,7 @@ def test_missing_runs_and_failures_are_told() -> None:
 
 
 def test_nothing_finished_is_no_reason_to_fail() -> None:
-    empty = document(regimes={"epochs": {"methods": {}}})
+    empty = document(regimes={"batches": {"methods": {}}})
     assert sheets(empty)[0].note.startswith("No run is finished.")
     assert markdown(empty).startswith("# net on cifar10: bp, a|b\n")
     assert site_rows(empty) == method_rows(empty) == []
@@ -112,8 +112,8 @@ def test_markdown_and_rows() -> None:
     text = markdown(document())
     assert "| a\\|b | 65.00 ± 1.00 | -50%? | 600 | 270 | 12.3 | - |" in text
     assert [(row["regime"], row["name"]) for row in method_rows(document())] == [
-        ("epochs", "bp"),
-        ("epochs", "a|b"),
+        ("batches", "bp"),
+        ("batches", "a|b"),
         ("seconds", "bp"),
         ("seconds", "a|b"),
     ]

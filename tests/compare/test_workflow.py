@@ -1,16 +1,19 @@
 """A whole comparison, its processes replaced by calls in this one; real processes are tested with the command line."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adagp.compare import workflow
+from adagp.compare import prices, regime_costs, work, workflow
 from adagp.compare.comparison import Comparison
 from adagp.compare.contenders import read_entries
+from adagp.compare.tuning_choice import Tuning
 from adagp.errors import OptionError
 from adagp.jobs import Job, JobFailure, JobObserver, Stop, Stopped, never
+from adagp.run.record import read_whole_run
 from adagp.tasks.build import build_task
 
 pytestmark = pytest.mark.slow
@@ -52,7 +55,7 @@ def run_here(jobs: Sequence[Job], at_once: int, observer: JobObserver, stop: Sto
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "run_jobs", run_here)
+    monkeypatch.setattr(work, "run_jobs", run_here)
     monkeypatch.setattr(workflow, "usable_cores", lambda: 3)
 
 
@@ -60,7 +63,7 @@ def comparison(methods: str, **more: Any) -> Comparison:
     options = {
         "batch_size": 200,
         "width": 0.25,
-        "lr": 0.05,
+        **({} if "tuning" in more else {"lr": 0.05}),
         "ratio": "1:1",
         "warmup_batches": 3,
         **more.pop("options", {}),
@@ -83,14 +86,20 @@ def test_a_comparison_with_an_adaptive_schedule_stopped_and_gone_on_with(tmp_pat
     assert not (tmp_path / "one" / "report.json").exists()
     second = Notes()
     found = carried_out(wanted, tmp_path / "one", second)
-    assert [what for what, _ in second.parts] == ["memory", "alignment", "equal epochs", "calibration", "equal seconds"]
+    assert [what for what, _ in second.parts] == [
+        "memory",
+        "alignment",
+        "equal batches",
+        "calibration",
+        "equal seconds",
+    ]
     assert not set(first.started) & set(second.started)
     assert second.rounds == 2
     (said,) = second.said
     assert said.startswith("A run took ")
     assert found["jobs"] in (1, 2, 3)
 
-    at_batches, at_seconds = (found["regimes"][name]["methods"] for name in ("epochs", "seconds"))
+    at_batches, at_seconds = (found["regimes"][name]["methods"] for name in ("batches", "seconds"))
     for methods in (at_batches, at_seconds):
         assert list(methods) == ["bp", "feedback@adaptive:1-3", "skip"]
         for record in methods.values():
@@ -108,7 +117,7 @@ def test_a_comparison_with_an_adaptive_schedule_stopped_and_gone_on_with(tmp_pat
 @pytest.mark.usefixtures("forked_jobs")
 def test_a_given_time_one_regime_and_no_alignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = {"bp": 2.0, "gp": 0.0, "data": 0.5}
-    monkeypatch.setattr(workflow, "calibrate", lambda configs, *_: dict.fromkeys(configs, costs))
+    monkeypatch.setattr(regime_costs, "calibrate", lambda configs, *_: dict.fromkeys(configs, costs))
     wanted = comparison("bp,skip@1:1,skip@2:1", seeds=1, regimes=("seconds",), seconds=26.0, large_batch=0)
     notes = Notes()
     found = carried_out(wanted, tmp_path / "one", notes, jobs=2, target=0.99)
@@ -131,3 +140,47 @@ def test_what_a_run_would_refuse_is_refused_before_the_folder_is_made(tmp_path: 
         carried_out(comparison("bp,topk", options={"topk": 10**6}), tmp_path / "one", Notes())
     assert "topk" in str(caught.value)
     assert not (tmp_path / "one").exists()
+
+
+def test_tuned_rates_equal_cycles_and_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = Tuning("lr", (0.05, 1e-6), batches=8)
+    wanted = comparison(
+        "bp,feedback", seeds=1, batches=12, regimes=("batches", "accelerator"), large_batch=0, tuning=tuning
+    )
+    notes = Notes()
+    found = carried_out(wanted, tmp_path / "one", notes, jobs=1)
+    assert notes.parts == [("tuning", 4), ("equal batches", 2), ("equal accelerator", 2)]
+    tuned = found["tuning"]
+    assert (tuned["regime"], tuned["validation"], list(tuned["methods"])) == ("accelerator", 0.1, ["bp", "feedback"])
+    assert [one["picked"] for one in tuned["methods"].values()] == [0.05, 0.05]
+    assert tuned["methods"]["bp"]["batches"] == 8 > tuned["methods"]["feedback"]["batches"]
+    run = read_whole_run(tmp_path / "one" / "runs" / "feedback-12-seed0", "read")
+    assert (run.config["lr"], run.config["validation"]) == (0.05, 0.0)
+    trial = read_whole_run(tmp_path / "one" / "tuning" / "bp-lr-1e-06-8-seed10000", "read")
+    assert (trial.config["lr"], trial.config["validation"]) == (1e-6, 0.1)
+
+    platform = found["platforms"]["accelerator"]
+    cycles = {name: one["costs"] for name, one in platform["methods"].items()}
+    assert (
+        cycles["feedback"]["accelerator"]
+        <= platform["budget"]
+        == cycles["bp"]["accelerator"]
+        == cycles["bp"]["batches"]
+    )
+    at_cost = found["regimes"]["accelerator"]["methods"]
+    assert at_cost["bp"]["batches"] == 12 != at_cost["feedback"]["batches"]
+    assert at_cost["feedback"]["modelled_cost"] == cycles["feedback"]["accelerator"]
+    text = (tmp_path / "one" / "comparison.md").read_text("utf-8")
+    assert "## tuning: each method's own lr" in text
+    assert "A batch costs, in batches of plain backprop: feedback WARMUP 1." in text
+    assert not (tmp_path / "one" / "worth.svg").exists()
+
+    monkeypatch.setattr(prices, "DEVICES", (4,))
+    again = Notes()
+    longer = replace(wanted, regimes=("batches",), curve=(0.5, 1.0), pipeline="best,devices=2,micro-batches=2")
+    grown = carried_out(longer, tmp_path / "one", again, jobs=1)
+    assert (grown["platforms"], again.started) == ({}, ["bp seed 0, 6 batches"])
+    (feedback,) = grown["worth"]["methods"].values()
+    assert list(feedback["platforms"]) == ["accelerator", "pipeline", "pipeline-4"]
+    assert [one["batches"] for one in grown["worth"]["curve"]] == [6, 12]
+    assert (tmp_path / "one" / "worth.svg").is_file()

@@ -67,11 +67,11 @@ def test_several_processes_train_as_one(size: int, parallel: str, start: Any, al
 def test_a_pipeline_of_a_plugin_trains_as_one_process_does(
     start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interleaved 1F1B: two processes with two stages each, which do not lie side by side."""
+    """Breadth first: two processes with two stages each, which do not lie side by side."""
     monkeypatch.setattr(PIPELINES, "_things", dict(PIPELINES._things))
-    runpy.run_path(str(Path(__file__).parents[2] / "examples/plugins/interleaved.py"))
+    runpy.run_path(str(Path(__file__).parents[2] / "examples/plugins/breadth_first.py"))
     expected = alone()
-    assert start(2, "run", "pipeline:interleaved") == [0, 0]
+    assert start(2, "run", "pipeline:breadth-first") == [0, 0]
     assert_close(weights("run"), expected)
 
 

@@ -19,7 +19,7 @@ ADDED = {
     "patch_mixer": SHORT,
     "sine_regression": "--warmup 1",
     "perfect_dataflow": "--input 3x32x32",
-    "interleaved": "",
+    "breadth_first": "",
 }
 """What is added to each command to make it short."""
 
@@ -51,7 +51,7 @@ def test_it_is_reached_from_the_command_line(
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     if not training:
-        assert ({"perfect_dataflow": "perfect", "interleaved": "interleaved"}[name]) in ended.stdout
+        assert ({"perfect_dataflow": "perfect", "breadth_first": "breadth-first"}[name]) in ended.stdout
         return
     assert document["batches"]["gp"] + document["batches"]["guarded"] > 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -46,16 +46,28 @@ def may_begin(program: Program, costs: Costs, finished: Finished, device: int, a
         return arrived(
             costs, finished, device, Action(stage - 1, "F", number), costs.stages[stage - 1].output_bytes, tick
         )
-    if kind == "B":
-        if stage == program.stages - 1:
-            return (device, Action(stage, "F", number)) in finished
-        return arrived(costs, finished, device, Action(stage + 1, "B", number), here.output_bytes, tick)
+    if kind == "W":
+        return (device, Action(stage, "I", number)) in finished
+    if kind in ("B", "I"):
+        if (device, Action(stage, "F", number)) not in finished:
+            return False
+        above = [Action(stage + 1, own, number) for own in ("B", "I")]
+        return stage == program.stages - 1 or any(
+            arrived(costs, finished, device, one, here.output_bytes, tick) for one in above
+        )
     predicted = program.phases[number] is Phase.GP
     amount = here.summary_bytes if predicted else here.gradient_bytes
     members = range(number * program.micro_batches, (number + 1) * program.micro_batches)
     needed = [Action(stage, "F", member) for member in members]
-    needed += [] if predicted else [Action(stage, "B", member) for member in members]
-    return all(arrived(costs, finished, device, one, amount, tick) for one in needed)
+    there = {action for row in program.devices for action in row}
+    needed += [Action(stage, own, member) for own in "BIW" for member in members if (stage, own, member) in there]  # type: ignore[arg-type]
+    last = program.stages - 1
+    error = (
+        [Action(last, "F", member) for member in members] if program.broadcast and predicted and stage < last else []
+    )
+    return all(arrived(costs, finished, device, one, amount, tick) for one in needed) and all(
+        arrived(costs, finished, device, one, here.error_bytes, tick) for one in error
+    )
 
 
 def arrived(costs: Costs, finished: Finished, device: int, needed: Action, amount: float, tick: int) -> bool:

@@ -15,7 +15,7 @@ def test_actions_read_as_they_are_written() -> None:
 def test_other_words_are_no_actions(text: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse_action(text)
-    wanted = f"cannot read the action '{text}'; write STAGE, F, B or U, and a number, for example 2F0."
+    wanted = f"cannot read the action '{text}'; write STAGE, F, B, I, W or U, and a number, for example 2F0."
     assert str(raised.value) == wanted
 
 

@@ -8,32 +8,72 @@ from hypothesis import strategies as st
 from tests.pipe.brute_force import last_tick
 
 from adagp.errors import OptionError
-from adagp.pipe import PIPELINES, Costs, Program, StageCosts, constant_costs, generate, parse_phases, simulate
+from adagp.pipe import (
+    PIPELINES,
+    Costs,
+    Program,
+    StageCosts,
+    constant_costs,
+    generate,
+    parse_phases,
+    simulate,
+    with_broadcast,
+)
 from adagp.plan import Phase
 from adagp.reproduce.published import published
 
+PUBLISHED = ("gpipe", "dapple", "chimera")
+
 
 def steps(name: str, phases: str, alpha: float = 0.0) -> float:
-    return simulate(generate(name, 4, 4, parse_phases(phases)), constant_costs(4, alpha=alpha)).steps
+    program = generate(name, 4, 4, parse_phases(phases))
+    return simulate(program, constant_costs(program.stages, alpha=alpha, devices=4)).steps
 
 
 @pytest.mark.parametrize(
     ("phases", "expected"),
     [
-        ("BP", (21, 21, 16)),
-        ("GP,BP", (25, 25, 20)),
-        ("BP,GP", (28, 28, 22)),
-        ("BP,BP", (42, 42, 32)),
-        ("GP", (7, 7, 6)),
+        ("BP", (21, 21, 16, 16.5, 15, 13.5)),
+        ("GP,BP", (25, 25, 20, 20.5, 19, 20.5)),
+        ("BP,GP", (28, 28, 22, 22, 22, 20.5)),
+        ("BP,BP", (42, 42, 32, 33, 30, 27)),
+        ("GP", (7, 7, 6, 5.5, 7, 7)),
     ],
 )
-def test_steps_of_four_devices_and_four_micro_batches(phases: str, expected: tuple[int, ...]) -> None:
-    assert tuple(steps(name, phases) for name in ("gpipe", "dapple", "chimera")) == expected
+def test_steps_of_four_devices_and_four_micro_batches(phases: str, expected: tuple[float, ...]) -> None:
+    assert tuple(steps(name, phases) for name in PIPELINES) == expected
+
+
+def test_an_error_broadcast_waits_for_the_last_stage() -> None:
+    """The forwards of the GP batch go through the whole pipeline before any stage may update, and are kept until then."""
+    found = {}
+    for name in PIPELINES:
+        program = with_broadcast(generate(name, 4, 4, parse_phases("GP,BP")))
+        found[name] = simulate(program, constant_costs(program.stages, devices=4)).steps
+    assert found == {"gpipe": 28, "dapple": 28, "chimera": 22, "interleaved": 22, "zb-h1": 22, "zb-v": 20.5}
+    program = with_broadcast(generate("dapple", 4, 4, parse_phases("GP,GP")))
+    timeline = simulate(program, constant_costs(4))
+    assert (timeline.steps, timeline.peak_activations) == (14, (4, 4, 4, 4))
+    slow = replace(constant_costs(4), stages=(StageCosts(error_bytes=6),) * 4, bandwidth=3)
+    assert simulate(program, slow).steps == 2 * (7 + 2)
+
+
+@pytest.mark.parametrize(("devices", "micro_batches"), [(2, 2), (4, 4), (4, 8), (4, 13), (8, 8), (8, 25)])
+def test_zero_bubble_pipelines_have_the_known_bubbles(devices: int, micro_batches: int) -> None:
+    """Qi et al. 2023: ZB-H1 waits for (D - 1)(F + I - W) and keeps what 1F1B keeps; ZB-V is only late to begin."""
+    costs = StageCosts(2, 4, input_gradient=2, weight_gradient=2)
+    first = simulate(generate("zb-h1", devices, micro_batches, (Phase.BP,)), Costs((costs,) * devices))
+    assert first.steps == 6 * micro_batches + 2 * (devices - 1)
+    assert max(first.peak_activations) <= devices
+    half = StageCosts(1, 2, input_gradient=1, weight_gradient=1)
+    second = simulate(generate("zb-v", devices, micro_batches, (Phase.BP,)), Costs((half,) * 2 * devices))
+    assert 6 * micro_batches + devices - 1 <= second.steps <= 6 * micro_batches + devices
+    assert max(second.peak_activations) <= 2 * devices
 
 
 def test_published_steps() -> None:
     section = published("adagp-figure20")
-    for name in PIPELINES:
+    for name in PUBLISHED:
         assert steps(name, "BP") == section.number("steps_bp", name).value
         assert steps(name, "GP,BP") == section.number("steps_gp_bp", name).value
         assert steps(name, "BP,BP") / steps(name, "GP,BP") == pytest.approx(section.number("maximum", name).value)
@@ -60,9 +100,17 @@ def test_streaming_leaves_no_bubble_but_at_the_ends() -> None:
 
 def test_activations_are_kept_until_the_backward() -> None:
     peaks = {
-        name: simulate(generate(name, 4, 8, (Phase.BP,)), constant_costs(4)).peak_activations for name in PIPELINES
+        name: simulate(program, constant_costs(program.stages)).peak_activations
+        for name, program in ((name, generate(name, 4, 8, (Phase.BP,))) for name in PIPELINES)
     }
-    assert peaks == {"gpipe": (8, 8, 8, 8), "dapple": (4, 3, 2, 1), "chimera": (3, 4, 4, 3)}
+    assert peaks == {
+        "gpipe": (8, 8, 8, 8),
+        "dapple": (4, 3, 2, 1),
+        "chimera": (3, 4, 4, 3),
+        "interleaved": (11, 9, 7, 5),  # of stages half as large, as those of zb-v
+        "zb-h1": (4, 4, 4, 4),
+        "zb-v": (8, 8, 8, 8),
+    }
     assert simulate(generate("gpipe", 4, 8, (Phase.GP,)), constant_costs(4)).peak_activations == (1, 1, 1, 1)
 
 
@@ -89,13 +137,17 @@ def programs(draw: st.DrawFn) -> Program:
     name = draw(st.sampled_from(sorted(PIPELINES)))
     devices = draw(st.integers(1, 6))
     phases = draw(st.lists(st.sampled_from([Phase.BP, Phase.GP]), min_size=1, max_size=3))
-    return generate(name, devices + devices % 2 if name == "chimera" else devices, draw(st.integers(1, 7)), phases)
+    micro_batches = draw(st.integers(1, 7))
+    if name == "interleaved":
+        micro_batches = devices * draw(st.integers(1, 2))
+    program = generate(name, devices + devices % 2 if name == "chimera" else devices, micro_batches, phases)
+    return with_broadcast(program) if draw(st.booleans()) else program
 
 
 @given(programs(), st.data())
 def test_the_dry_run_is_what_a_ticking_clock_shows(program: Program, data: st.DataObject) -> None:
     times = st.integers(0, 4)
-    stage = st.builds(StageCosts, times, times, times, times, times, st.just(0), times, times)
+    stage = st.builds(StageCosts, times, times, times, times, times, st.just(0), times, times, times, times, times)
     stages = data.draw(st.lists(stage, min_size=program.stages, max_size=program.stages))
     costs = Costs(tuple(stages), bandwidth=1, latency=data.draw(times))
     assert simulate(program, costs).steps == last_tick(program, costs)

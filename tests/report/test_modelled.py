@@ -59,6 +59,13 @@ def test_the_pattern_is_that_of_the_last_predicting_epoch(write_run: Any, rewrit
 
 def test_pipelines_take_the_published_steps() -> None:
     found = {one.name: one for one in pipelines("GP,BP")}
-    assert {name: one.steps for name, one in found.items()} == {"gpipe": 25, "dapple": 25, "chimera": 20}
+    assert {name: one.steps for name, one in found.items()} == {
+        "gpipe": 25,
+        "dapple": 25,
+        "chimera": 20,
+        "interleaved": 20.5,
+        "zb-h1": 19,
+        "zb-v": 20.5,
+    }
     assert found["chimera"].speedup == 32 / 20
     assert {action["what"] for action in found["gpipe"].actions} == {"GP forward", "BP forward", "backward"}

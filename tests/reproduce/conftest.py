@@ -1,12 +1,13 @@
 """Results that were never computed, to see what experiments conclude from them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adagp.compare.contenders import read_entries
 from adagp.reproduce.experiment import Experiment
 from adagp.reproduce.hypotheses import TASKS, published_numbers
 from adagp.reproduce.parts import Part, Place
@@ -63,10 +64,43 @@ def result(part: Part) -> dict[str, Any]:
     if kind == "pipeline_model":
         speedups = {"low": 1.5, "efficient": 1.6, "max": 1.65}
         return dict.fromkeys(("gpipe", "dapple", "chimera"), speedups)
+    if kind == "compare_methods":
+        return comparison(part.options)
     if kind == "time_kernels":
         return {"exact": 4.0, "approximated": 1.0}
     assert kind == "simulate_ratio"
     return {"speedup": 1.4}
+
+
+def comparison(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outcome of a comparison in which each method is better than the one before."""
+    names = [entry.name for entry in read_entries(options["methods"])]
+    methods = {
+        name: {
+            "runs": 3,
+            "batches": 100 + place,
+            "bp_batches": 50,
+            "gp_batches": 50 + place,
+            "accuracy_mean": 0.5 + 0.1 * place,
+            "accuracy_low": 0.48 + 0.1 * place,
+            "accuracy_high": 0.52 + 0.1 * place,
+            "modelled_cost": 1e6,
+        }
+        for place, name in enumerate(names)
+    }
+    platform = {"verdict": "pays", "break_even": 0.44}
+    return {
+        "regimes": {regime: {"methods": methods} for regime in options["regimes"]},
+        "tuning": {"methods": {name: {"picked": 0.01} for name in names}},
+        "worth": {
+            "methods": {names[-1]: {"worth": 0.6, "interval": [0.5, None], "platforms": {"accelerator": platform}}}
+        },
+        "platforms": {},
+        "seeds": 3,
+        "batches": 100,
+        "model": "net",
+        "dataset": "data",
+    }
 
 
 def write_run(folder: Path) -> None:

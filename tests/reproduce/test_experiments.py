@@ -33,6 +33,8 @@ def test_every_table_and_figure_is_there() -> None:
         *(f"approximation-table{number}" for number in range(1, 6)),
         "ratio-sweep",
         "dni-comparison",
+        "feedback-platforms",
+        "long-run",
         "procrustes-training",
         "fast-training",
         "fast-combined",

@@ -20,6 +20,7 @@ from adagp.cli.rtl import rtl
 from adagp.cli.simulate import simulate
 from adagp.cli.sweep import ACCELERATOR_OPTIONS, sweep
 from adagp.cli.train import train
+from adagp.cli.worth import worth
 from adagp.compare.contenders import COMPARED_EPOCHS, DEFAULTS
 from adagp.errors import AdagpError
 from adagp.hw.settings import setting_options
@@ -33,7 +34,7 @@ EPILOG = (
 )
 COMPARED = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
 HELP = "Train deep networks with predicted gradients, and know what that is worth."
-COMMANDS = (train, compare, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
+COMMANDS = (train, compare, worth, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
 
 
 def make_app(words: Sequence[str] = ()) -> typer.Typer:

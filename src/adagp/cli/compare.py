@@ -16,7 +16,11 @@ from adagp.run.folder import to_json
 from adagp.shown import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adagp.cli.terminal import Terminal
     from adagp.compare.comparison import Comparison
+    from adagp.compare.tables import Sheet
     from adagp.tasks.base import Task
 
 _WHAT, _MEASURED, _PLACE = "What is compared", "What is measured", "Work"
@@ -35,10 +39,44 @@ def compare(
     ] = "bp,adagp,skip",
     seeds: Annotated[int, option("Runs of each method.", panel=_WHAT, low=1, high=10_000)] = 3,
     regimes: Annotated[
-        str, option("epochs (equal batches), seconds (equal time), or both.", panel=_WHAT)
-    ] = "epochs,seconds",
+        str,
+        option(
+            "What is equal for all: batches, seconds, or modelled cycles of an accelerator or a pipeline; one or several.",
+            panel=_WHAT,
+        ),
+    ] = "batches,seconds",
     seconds: Annotated[
         float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes", above=0, high=1e9)
+    ] = None,
+    accelerator: Annotated[
+        str, option("The accelerator of these regimes: a design, a dataflow, an array.", panel=_WHAT)
+    ] = "max,ws,12x15",
+    pipeline: Annotated[
+        str,
+        option("The pipeline: a schedule or best, devices, micro-batches, costs (modelled or balanced).", panel=_WHAT),
+    ] = "best,devices=4,micro-batches=4",
+    tune: Annotated[
+        str | None,
+        option(
+            "Pick each method's own value by held-out training data first, for example lr=0.003,0.01,0.03,0.1.",
+            panel=_WHAT,
+            unset="none",
+        ),
+    ] = None,
+    tune_batches: Annotated[
+        int | None,
+        option(
+            "Batches of backprop's tuning runs; the others' cost as much.", panel=_WHAT, unset="the runs' own", low=1
+        ),
+    ] = None,
+    tune_seeds: Annotated[int, option("Tuning runs of each method and value.", panel=_WHAT, low=1, high=10_000)] = 1,
+    curve: Annotated[
+        str | None,
+        option(
+            "Train backprop at so many times its batches too, to tell a GP batch's worth: 0.5,0.75,1.25.",
+            panel=_WHAT,
+            unset="none",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -78,9 +116,25 @@ def compare(
     download: Download = False,
     as_json: Json = False,
 ) -> None:
-    """Train several methods over several seeds, at equal batches and at equal seconds, and tell what each is worth."""
+    """Train several methods over several seeds, at equal batches and at equal cost, and tell what each is worth."""
+    from adagp.compare.comparison import FORMER
+    from adagp.compare.tuning_choice import read_tuning
+
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
-    wanted = {"seeds": seeds, "seconds": seconds, **measured, "regimes": tuple(_words(regimes))}
+    chosen = tuple(FORMER.get(regime, regime) for regime in _words(regimes))
+    wanted: dict[str, Any] = {
+        "seeds": seeds,
+        "seconds": seconds,
+        **measured,
+        "regimes": chosen,
+        "accelerator": accelerator,
+        "pipeline": pipeline,
+        "curve": tuple(_factor(word) for word in _words(curve or "")),
+    }
+    if tune is not None:
+        wanted["tuning"] = read_tuning(tune, tune_batches, tune_seeds)
+    elif tune_batches is not None:
+        raise OptionError("--tune-batches goes with --tune; give that too.")
     comparison, length = _read(methods, read_toml(config) if config else {}, given, settings or [], wanted, data_dir)
     task, comparison = _with_data(comparison, length, data_dir, download)
     if target is not None:
@@ -92,6 +146,13 @@ def compare(
         _show(document, out)
     if document["failed"]:
         sys.exit(1)
+
+
+def _factor(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise OptionError(f"cannot read '{word}' in --curve; write numbers, for example 0.5,0.75,1.25.") from None
 
 
 def _words(text: str) -> list[str]:
@@ -157,24 +218,31 @@ def _carry_out(
 
 
 def _show(document: dict[str, Any], out: Path) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from adagp.cli.terminal import Terminal
     from adagp.compare.tables import sheets
 
-    console = Terminal()
-    for sheet in sheets(document):
-        table = Table(
-            title=sheet.title, caption=sheet.note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-        )
-        for head in sheet.heads:
-            table.add_column(head, justify="left" if head == "method" else "right")
-        for row in sheet.rows:
-            table.add_row(*row)
-        console.print(table)
+    console = print_sheets(sheets(document))
     console.print(
         f"{shown(out)}: comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
+    """Print tables on standard output; return the terminal for more."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from adagp.cli.terminal import Terminal
+
+    console = Terminal()
+    for sheet in sheets:
+        table = Table(
+            title=sheet.title, caption=sheet.note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
+        for head in sheet.heads:
+            table.add_column(head, justify="left" if head in ("method", "platform", "verdict") else "right")
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table)
+    return console

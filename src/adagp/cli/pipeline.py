@@ -60,7 +60,10 @@ def pipeline(
     *,
     schedule: Annotated[
         str,
-        option("gpipe, dapple, chimera, a pipeline of a plugin, or a file of actions (.txt).", panel=_PIPELINE),
+        option(
+            "gpipe, dapple, chimera, interleaved, zb-h1, zb-v, a pipeline of a plugin, or a file of actions (.txt).",
+            panel=_PIPELINE,
+        ),
     ] = "gpipe",
     devices: Annotated[int, option("Devices, and stages of the model.", panel=_PIPELINE, low=1, high=4096)] = 4,
     micro_batches: Annotated[int, option("Micro-batches per batch.", panel=_PIPELINE, low=1)] = 4,

@@ -1,4 +1,4 @@
-"""What a batch of each kind costs a method, and how many of its batches fit into a time.
+"""What a batch of each kind costs a method in seconds, measured.
 
 All methods are timed in one process, in turns: a round times one batch by backprop and one GP batch of each method, so that
 whatever disturbs the machine disturbs them all. Medians over the rounds are what counts.
@@ -12,7 +12,7 @@ from itertools import count
 from statistics import median
 from typing import Any
 
-from adagp.errors import OptionError
+from adagp.compare.lengths import fitted_schedule, steps_of
 from adagp.plan import Phase, Step
 from adagp.run.config import TrainConfig
 from adagp.schedules import Schedule
@@ -79,19 +79,13 @@ def _places(schedule: Schedule, config: TrainConfig, batches_per_epoch: int) -> 
     """
     if schedule.adapts:
         return [Step(config.epochs - 1, 0)] * 2
-    steps = _steps(config, batches_per_epoch)
+    steps = steps_of(config, batches_per_epoch)
     first: dict[bool, Step] = {}
     for step in steps:
         first.setdefault(schedule.phase(step) is Phase.GP, step)
         if len(first) == 2:
             break
     return [first[predicted] for predicted in sorted(first)]
-
-
-def _steps(config: TrainConfig, batches_per_epoch: int) -> Iterator[Step]:
-    """Yield the steps of a run that is measured in batches."""
-    assert config.batches is not None
-    return (Step(*divmod(number, batches_per_epoch)) for number in range(config.batches))
 
 
 def seconds_of(config: TrainConfig, costs: Costs, batches_per_epoch: int, share: float | None = None) -> float:
@@ -109,30 +103,5 @@ def phase_counts(config: TrainConfig, batches_per_epoch: int, share: float | Non
     assert config.batches is not None
     if share is not None:
         return {Phase.GP: share * config.batches}
-    schedule = config.fit(batches_per_epoch).schedule(batches_per_epoch)
-    return Counter(map(schedule.phase, _steps(config, batches_per_epoch)))
-
-
-def batches_within(
-    seconds: float, config: TrainConfig, costs: Costs, batches_per_epoch: int, share: float | None = None
-) -> int:
-    """Return how many batches a run may have that takes up to `seconds`; one at least.
-
-    The schedule is that of a run of this length. Where a longer run may be cheaper, since its schedule is another one, the
-    answer is some length after which one batch more would be too long. A time that does not hold the warm-up is refused.
-    """
-
-    def fits(batches: int) -> bool:
-        try:
-            return seconds_of(replace(config, batches=batches), costs, batches_per_epoch, share) <= seconds
-        except OptionError:  # nothing is left after the warm-up: it must be longer
-            return True
-
-    low, high = 1, 2
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    replace(config, batches=low).fit(batches_per_epoch).schedule()  # raises, if the time does not even hold the warm-up
-    return low
+    schedule = fitted_schedule(config, batches_per_epoch)
+    return Counter(map(schedule.phase, steps_of(config, batches_per_epoch)))

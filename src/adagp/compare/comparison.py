@@ -1,19 +1,30 @@
 """What is asked for, the folder that keeps it, and the runs that it consists of."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from adagp.compare.accelerator_cost import parse_accelerator
 from adagp.compare.contenders import BACKPROP, Entry, entry_config
+from adagp.compare.pipeline_cost import parse_pipeline
+from adagp.compare.tuning_choice import Tuning
 from adagp.errors import OptionError, RunError, unknown_name
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 
-EPOCHS, SECONDS = "epochs", "seconds"
-REGIMES = (EPOCHS, SECONDS)
-"""Equal batches for all; equal seconds for all, as calibrated."""
+BATCHES, SECONDS, ACCELERATOR, PIPELINE = "batches", "seconds", "accelerator", "pipeline"
+REGIMES = (BATCHES, SECONDS, ACCELERATOR, PIPELINE)
+"""What is equal for all: batches; seconds, as calibrated; modelled cycles of an accelerator, or of a pipeline of them."""
+MODELLED = (ACCELERATOR, PIPELINE)
+FORMER = {"epochs": BATCHES}
+"""Names that regimes once had."""
+USUAL = (BATCHES, SECONDS)
+GROWING = ("regimes", "accelerator", "pipeline", "curve")
+"""What a comparison in a folder may be continued with other values of: no run depends on them, only which ones there are."""
+LONGEST_CURVE = 100
+"""Times as long as its other runs that backprop's may be for its curve."""
 FULL_DECAY = ("cosine", "linear")
 FILE = "comparison.json"
 
@@ -23,9 +34,11 @@ class Comparison:
     """Everything that decides the figures of a comparison.
 
     `options` are those of `adagp train`, the same for all entries; `settings` those of single methods. `batches` is the
-    length of the runs at equal batches. `seconds` is the time at equal seconds, None for what backprop takes. Alignment is
-    measured at `points` batches of the runs of the first `aligned_seeds` seeds, against `large_batch` samples. `rounds` is
-    how often each kind of batch is timed.
+    length of the runs at equal batches. `seconds` is the time at equal seconds, None for what backprop takes; `accelerator`
+    and `pipeline` are those whose cycles are equal. Backprop is trained at `curve` times
+    its batches too. `tuning` says which option is chosen for each method before the runs;
+    `picked` has what was. Alignment is measured at `points` batches of the runs of the first `aligned_seeds` seeds, against
+    `large_batch` samples. `rounds` is how often each kind of batch is timed.
     """
 
     entries: tuple[Entry, ...]
@@ -33,13 +46,18 @@ class Comparison:
     options: Mapping[str, Any]
     settings: Mapping[str, Mapping[str, Any]]
     batches: int
-    regimes: tuple[str, ...] = REGIMES
+    regimes: tuple[str, ...] = USUAL
     seconds: float | None = None
     large_batch: int = 4096
     points: int = 5
     aligned_seeds: int = 1
     rounds: int = 30
     data_dir: str | None = None
+    accelerator: str = "max,ws,12x15"
+    pipeline: str = "best,devices=4,micro-batches=4"
+    curve: tuple[float, ...] = ()
+    tuning: Tuning | None = None
+    picked: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, low in (("seeds", 1), ("large_batch", 0), ("points", 1), ("aligned_seeds", 0), ("rounds", 1)):
@@ -52,18 +70,28 @@ class Comparison:
             )
         if not self.regimes:
             raise OptionError(f"--regimes is empty; choose from: {', '.join(REGIMES)}.")
+        parse_accelerator(self.accelerator)
+        parse_pipeline(self.pipeline)
         for place, regime in enumerate(self.regimes):
             if regime not in REGIMES:
                 raise unknown_name("regime", regime, REGIMES)
             if regime in self.regimes[:place]:
                 raise OptionError(f"--regimes names '{regime}' twice.")
+        self._check_curve()
         self._check_seconds()
+        if self.tuning is not None:
+            self.tuning.check(self.options, self.settings)
         self.check_each(self._check_entry)
 
     @property
     def reference(self) -> Entry:
         """The entry of backprop, by which time and results of the others are measured."""
         return next(entry for entry in self.entries if entry.method == BACKPROP)
+
+    @property
+    def curve_lengths(self) -> list[int]:
+        """The batches of backprop's runs for its curve."""
+        return sorted({max(1, round(factor * self.batches)) for factor in self.curve})
 
     @property
     def data_folder(self) -> Path | None:
@@ -81,11 +109,18 @@ class Comparison:
 
     def _check_entry(self, entry: Entry) -> None:
         config = self.config(entry, 0)
-        if self.regimes == (SECONDS,) and config.schedule().adapts:
+        if BATCHES not in self.regimes and config.schedule().adapts:
             raise OptionError(
-                "how many batches an adaptive schedule predicts is not known before it ran; add the regime epochs, from "
+                "how many batches an adaptive schedule predicts is not known before it ran; add the regime batches, from "
                 "which it is taken."
             )
+
+    def _check_curve(self) -> None:
+        for place, factor in enumerate(self.curve):
+            if not (isfinite(factor) and 0 < factor <= LONGEST_CURVE):
+                raise OptionError(f"--curve has {factor:g}; each number must be above 0 and at most {LONGEST_CURVE}.")
+            if factor in self.curve[:place]:
+                raise OptionError(f"--curve has {factor:g} twice.")
 
     def _check_seconds(self) -> None:
         if self.seconds is not None and SECONDS not in self.regimes:
@@ -93,20 +128,28 @@ class Comparison:
         if self.seconds is not None and not (isfinite(self.seconds) and self.seconds > 0):
             raise OptionError(f"--seconds is {self.seconds}; it must be a finite number above 0.")
         rate = self.options.get("lr_scheduler", FULL_DECAY[0])
-        if SECONDS in self.regimes and rate not in FULL_DECAY:
+        costly = next((regime for regime in self.regimes if regime != BATCHES), None)
+        if costly is not None and rate not in FULL_DECAY:
             raise OptionError(
-                f"the regime seconds needs a learning rate that falls to 0 within each run; --lr-scheduler is {rate}, "
+                f"the regime {costly} needs a learning rate that falls to 0 within each run; --lr-scheduler is {rate}, "
                 f"choose from: {', '.join(FULL_DECAY)}."
             )
 
     def config(self, entry: Entry, seed: int, batches: int | None = None) -> TrainConfig:
         """Return the configuration of a run of an entry, at equal batches unless its number is given."""
-        return entry_config(entry, self.options, self.settings, batches or self.batches, seed)
+        own = {name: self.settings.get(name, {}) for name in (entry.method, entry.name)}
+        if self.tuning is not None and entry.name in self.picked:
+            own[entry.name] = {**own[entry.name], self.tuning.option: self.picked[entry.name]}
+        return entry_config(entry, self.options, own, batches or self.batches, seed)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all values by name, ready for JSON."""
-        entries = [asdict(entry) for entry in self.entries]
-        return asdict(self) | {"entries": entries, "regimes": list(self.regimes)}
+        lists = {"regimes": list(self.regimes), "curve": list(self.curve)}
+        values = asdict(self) | lists | {"entries": [asdict(entry) for entry in self.entries]}
+        del values["picked"]  # found on the way
+        if self.tuning is not None:
+            values["tuning"]["values"] = list(self.tuning.values)
+        return values
 
 
 @dataclass(frozen=True)
@@ -150,12 +193,19 @@ class ComparisonFolder:
             folder.write_json(FILE, comparison.as_dict())
             return
         before, now = folder.read_json(FILE), comparison.as_dict()
-        changed = [name for name in now if before.get(name) != now[name]] if isinstance(before, dict) else ["all"]
+        unchanged = {"tuning": None}  # what a folder of before does not name
+        changed = (
+            [name for name in now if name not in GROWING and before.get(name, unchanged.get(name)) != now[name]]
+            if isinstance(before, dict)
+            else ["all"]
+        )
         if changed:
             raise RunError(
                 f"'{self.path}' holds a comparison with other options ({', '.join(changed)} differ). "
                 "Repeat it with the same ones to continue, or give another --out."
             )
+        if before != now:
+            folder.write_json(FILE, now)
 
     def runs(self, comparison: Comparison, batches: Mapping[str, int]) -> Iterator[ComparedRun]:
         """Yield the runs with the number of batches that each entry has, seed by seed."""
@@ -165,6 +215,16 @@ class ComparisonFolder:
                 name = f"{entry.folder}-{config.batches}-seed{seed}"
                 yield ComparedRun(entry, config, RunFolder(self.path / "runs" / name))
 
+    def curve_runs(self, comparison: Comparison) -> Iterator[ComparedRun]:
+        """Yield the runs of backprop at other lengths, seed by seed."""
+        reference = comparison.reference
+        for seed in range(comparison.seeds):
+            for batches in comparison.curve_lengths:
+                config = comparison.config(reference, seed, batches)
+                yield ComparedRun(
+                    reference, config, RunFolder(self.path / "runs" / f"{reference.folder}-{batches}-seed{seed}")
+                )
+
     def alignment(self, entry: Entry, seed: int) -> Path:
         """Return where the alignment of an entry's gradients is kept."""
         return self.path / "alignment" / f"{entry.folder}-seed{seed}.json"
@@ -173,3 +233,8 @@ class ComparisonFolder:
     def calibration(self) -> Path:
         """Where the calibrated costs are kept."""
         return self.path / "calibration.json"
+
+    @property
+    def tuning(self) -> Path:
+        """Where it is kept what was chosen for each method."""
+        return self.path / "tuning.json"

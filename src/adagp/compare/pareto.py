@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.compare.comparison import EPOCHS
+from adagp.compare.comparison import BATCHES, SECONDS
 from adagp.figures.style import COLOURS, FAINT, save, style, subplots
 from adagp.run.metrics import Metric, read_metrics
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 MARKERS = ("o", "s", "^", "D")
 """One for each round through the colours."""
+TITLES = {BATCHES: "equal batches", SECONDS: "equal seconds as calibrated"}
 LABEL_HEIGHT = 11.0
 """Points between the lines of text of two labels that stand above each other."""
 ABOVE = 8.0
@@ -28,7 +29,7 @@ def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "s
         colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(document["methods"])}
         for axis, (regime, content) in zip(axes, regimes.items(), strict=True):
             _panel(axis, content["methods"], colours, metric)
-            title = "equal batches" if regime == EPOCHS else "equal seconds as calibrated"
+            title = TITLES.get(regime, f"equal cost on the {regime}, modelled")
             axis.set(title=title, xlabel="seconds of training, measured", ylabel=f"test {metric.heading}")
         counts = {one["runs"] for content in regimes.values() for one in content["methods"].values()}
         figure.suptitle(f"{document['model']} on {document['dataset']}", fontsize=11)

@@ -46,9 +46,13 @@ def seconds_to(target: float, run: RunRecord) -> float | None:
 
 
 def method_record(
-    entry: Entry, records: Sequence[Record], calibrated: float | None, target: float | None, metric: Metric = ACCURACY
+    entry: Entry,
+    records: Sequence[Record],
+    costs: Mapping[str, float],
+    target: float | None,
+    metric: Metric = ACCURACY,
 ) -> Record | None:
-    """Return a method's figures over its runs in one regime; None if none of them is finished."""
+    """Return a method's figures over its runs in one regime; None if none of them is finished. `costs` are a run's."""
     if not records:
         return None
     reached = [one["seconds_to_target"] for one in records if one["seconds_to_target"] is not None]
@@ -61,7 +65,8 @@ def method_record(
         **_means(records, ("batches", "warmup_batches", "bp_batches", "gp_batches", "guarded_batches")),
         **estimate_fields(metric.name, [one[metric.name] for one in records]),
         **estimate_fields("seconds", [one["seconds"] for one in records]),
-        "calibrated_seconds": calibrated,
+        "calibrated_seconds": costs.get("calibrated_seconds"),
+        "modelled_cost": costs.get("modelled_cost"),
         "seconds_by_phase": _means(records, (*map(str, Phase), "data"), "seconds_"),
         "peak_memory": peak.mean,
         "peak_memory_low": peak.low,
@@ -140,7 +145,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def regime_record(
     comparison: Comparison,
     runs: Sequence[Record],
-    calibrated: Mapping[str, float],
+    costs: Mapping[str, Mapping[str, float]],
     alignment: Mapping[str, Record],
     target: float | None,
     metric: Metric = ACCURACY,
@@ -149,7 +154,7 @@ def regime_record(
     methods: dict[str, Record] = {}
     for entry in comparison.entries:
         own = [one for one in runs if one["name"] == entry.name]
-        record = method_record(entry, own, calibrated.get(entry.name), target, metric)
+        record = method_record(entry, own, costs.get(entry.name, {}), target, metric)
         if record is not None:
             methods[entry.name] = record
             methods[entry.name] |= gap_record(entry, comparison.entries, runs, metric)

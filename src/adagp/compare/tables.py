@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from adagp.compare.alignment import FIGURES
-from adagp.compare.comparison import EPOCHS, SECONDS
+from adagp.compare.comparison import BATCHES, MODELLED, SECONDS
+from adagp.compare.contenders import BACKPROP
 from adagp.plan import Phase
 from adagp.run.metrics import read_metrics
 
@@ -25,12 +26,50 @@ class Sheet:
 
 def sheets(document: Record) -> list[Sheet]:
     """Return the tables of a comparison: results and costs of each regime, then the gradients."""
-    found: list[Sheet] = []
+    found: list[Sheet] = [_tuned(document)] if document.get("tuning") else []
     for regime, content in document["regimes"].items():
         found += [_results(document, regime, content["methods"]), _costs(document, regime, content["methods"])]
     first = _first_regime(document)
     if any(record["ceiling_minibatch"] is not None for record in first.values()):
         found.append(_gradients(document, first))
+    return found + worth_sheets(document["worth"]) if document.get("worth") else found
+
+
+def worth_sheets(worth: Record) -> list[Sheet]:
+    """Return the break-even of a comparison: what a GP batch is worth, and what it costs on each platform."""
+    methods = worth["methods"]
+    summary: Columns = {
+        "worth": lambda one: _number(one["worth"], 2),
+        "95% interval": lambda one: " to ".join(_number(end, 2) for end in one["interval"]),
+        "regime": lambda one: one["regime"],
+        "BP": lambda one: f"{one['bp_batches']:.0f}",
+        "GP": lambda one: f"{one['gp_batches']:.0f}",
+        "beyond the curve": lambda one: one["beyond_curve"] or NONE,
+    }
+    points = ", ".join(f"{one['batches']}" for one in worth["curve"])
+    note = (
+        f"A GP batch's worth in batches by backprop, from where a method's {worth['metric']} stands on backprop's curve (runs "
+        f"of {points} batches). The regime is the one that tells it best. {NONE}: beyond the curve, or one seed."
+    )
+    found = [_sheet("what a GP batch is worth", summary, methods, note)]
+    for name, one in methods.items():
+        columns: Columns = {
+            "price": lambda row: _number(row["price"], 3),
+            "overhead": lambda row: _number(row["overhead"], 3),
+            "break-even": lambda row: _number(row["break_even"], 3),
+            "price without bubbles": lambda row: _number(row["price_without_bubbles"], 3),
+            "verdict": lambda row: row["verdict"],
+        }
+        rows = tuple(
+            (platform, *(column(row) for column in columns.values())) for platform, row in one["platforms"].items()
+        )
+        details = "; ".join(f"{platform}: {row['details']}" for platform, row in one["platforms"].items())
+        note = (
+            "In batches by plain backprop: what a GP batch costs, what learning adds to a BP batch, and the worth from which "
+            "on the method pays; only cpu is measured. Backprop has the best exact pipeline; without bubbles, one that is not "
+            f"known. {details}."
+        )
+        found.append(Sheet(f"where {name} pays", ("platform", *columns), rows, note))
     return found
 
 
@@ -58,22 +97,74 @@ def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sh
         "batches": lambda one: f"{one['batches']:.0f}",
         "GP": lambda one: f"{one['gp_batches'] + one['guarded_batches']:.0f}",
         "seconds": lambda one: _interval(one, "seconds", "{:.1f}".format),
-        "calibrated": lambda one: _number(one["calibrated_seconds"], 1),
     }
-    budget = _number(document["budget_seconds"], 1)
-    titles = {
-        EPOCHS: f"equal batches: {document['batches']} each",
-        SECONDS: f"equal seconds: {budget} as calibrated",
-    }
+    if regime in MODELLED:
+        unit = document["platforms"][regime]["unit"]
+        columns[f"modelled {unit}"] = lambda one: _large(one["modelled_cost"])
+    else:
+        columns["calibrated"] = lambda one: _number(one["calibrated_seconds"], 1)
     note = (
         f"{_runs(methods)} ± is the 95% interval (Student's t) over seeds. gap closed: share of the {metric.words} between "
         "skip and bp; ? where that gap is not clear over the seeds. GP: batches of Phase GP. seconds: measured, training and "
         f"its data without evaluation, {document['jobs']} runs at a time with one thread each; calibrated: from batches timed "
         "alone."
     )
-    if regime == SECONDS:
+    if regime in MODELLED:
+        note += f" {_platform_note(document['platforms'][regime])}"
+    if regime != BATCHES:
         note += " The learning rate falls to 0 within each run."
-    return _sheet(f"{document['model']} on {document['dataset']}, {titles[regime]}", columns, methods, note)
+    return _sheet(f"{document['model']} on {document['dataset']}, {_title(document, regime)}", columns, methods, note)
+
+
+def _title(document: Record, regime: str) -> str:
+    if regime == BATCHES:
+        return f"equal batches: {document['batches']} each"
+    if regime == SECONDS:
+        return f"equal seconds: {_number(document['budget_seconds'], 1)} as calibrated"
+    platform = document["platforms"][regime]
+    return f"equal {platform['unit']} on the {regime} {platform['platform']}: {_large(platform['budget'])}, modelled"
+
+
+def _platform_note(platform: Record) -> str:
+    """Return what a batch of each kind costs, in batches by plain backprop."""
+    (plain,) = (one for name, one in platform["methods"].items() if name == BACKPROP)
+    unit = plain["costs"][BATCHES] / sum(kind["batches"] for kind in plain["kinds"])
+    parts = [
+        f"{name} {', '.join(_kind(kind, unit) for kind in one['kinds'])}"
+        for name, one in platform["methods"].items()
+        if one is not plain
+    ]
+    note = f"A batch costs, in batches of plain backprop: {'; '.join(parts)}." if parts else ""
+    if "bound" in plain:
+        used = ", ".join(f"{name} {one['schedule']}" for name, one in platform["methods"].items())
+        note += (
+            f" Pipelines: {used}. Without any bubble a batch of plain backprop would cost {plain['bound'] / unit:.3f}."
+        )
+    return note
+
+
+def _kind(kind: Record, unit: float) -> str:
+    return f"{kind['phase'].upper()} {kind['cost'] / unit:.3f}"
+
+
+def _tuned(document: Record) -> Sheet:
+    tuning, metric = document["tuning"], read_metrics(document)[0]
+    columns: Columns = {
+        f"{tuning['option']} {value:g}": lambda one, value=value: _of(one[metric.name][f"{value:g}"], metric.bare)  # type: ignore[misc]
+        for value in tuning["values"]
+    }
+    columns |= {
+        "picked": lambda one: f"{one['picked']:g}" + ("*" if one["at_the_edge"] else ""),
+        "batches": lambda one: f"{one['batches']}",
+    }
+    regime = tuning["regime"]
+    cost = "batches" if regime == BATCHES else f"cost in the regime {regime}"
+    note = (
+        f"{metric.words.capitalize()} on {tuning['validation']:.0%} of the training data, held out of these runs; "
+        f"{tuning['seeds']} seed(s) that no other run has; equal {cost}. *: the best value is at the edge of those tried. "
+        f"{NONE}: the run failed or diverged."
+    )
+    return _sheet(f"tuning: each method's own {tuning['option']}", columns, tuning["methods"], note)
 
 
 def _costs(document: Record, regime: str, methods: Mapping[str, Record]) -> Sheet:
@@ -89,7 +180,8 @@ def _costs(document: Record, regime: str, methods: Mapping[str, Record]) -> Shee
         columns[f"reach {metric.scale * target:g}{metric.suffix}"] = lambda one: _percent(one["target_share"])
         columns["after s"] = lambda one: _interval(one, "seconds_to_target", "{:.1f}".format)
         note += " The target is looked for at the end of each epoch; seconds are of the runs that reach it."
-    return _sheet(f"costs at equal {'batches' if regime == EPOCHS else 'seconds'}", columns, methods, note)
+    what = document["platforms"][regime]["unit"] + f" ({regime})" if regime in MODELLED else regime
+    return _sheet(f"costs at equal {what}, measured here", columns, methods, note)
 
 
 def _gradients(document: Record, methods: Mapping[str, Record]) -> Sheet:
@@ -123,6 +215,14 @@ def _runs(methods: Mapping[str, Record]) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return NONE if value is None else f"{value:.{digits}f}"
+
+
+def _large(value: float | None) -> str:
+    return NONE if value is None else f"{value:.4g}"
+
+
+def _of(value: float | None, form: Callable[[float], str]) -> str:
+    return NONE if value is None else form(value)
 
 
 def _percent(share: float | None) -> str:

@@ -1,85 +1,32 @@
 """A comparison from the first check to the report. Stopped anywhere and begun again, it continues where it was."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Protocol
 
+from adagp.compare.accelerator_cost import parse_accelerator
 from adagp.compare.alignment import AlignmentJob
-from adagp.compare.calibrate import batches_within, calibrate, seconds_of
-from adagp.compare.comparison import EPOCHS, SECONDS, ComparedRun, Comparison, ComparisonFolder
+from adagp.compare.comparison import BATCHES, MODELLED, REGIMES, SECONDS, ComparedRun, Comparison, ComparisonFolder
 from adagp.compare.contenders import Entry
 from adagp.compare.pareto import draw_pareto
+from adagp.compare.pipeline_cost import parse_pipeline
+from adagp.compare.prices import measured_price, method_prices, platform_models
 from adagp.compare.records import Record, aligned_record, regime_record, run_record
+from adagp.compare.regime_costs import calibration, lengths, modelled, predicted_share
 from adagp.compare.tables import markdown, method_rows, site_rows
-from adagp.errors import RunError
-from adagp.jobs import (
-    Job,
-    JobFailure,
-    JobObserver,
-    Stop,
-    affordable_jobs,
-    never,
-    run_jobs,
-    usable_cores,
-)
+from adagp.compare.tuning import read_tuned, tune
+from adagp.compare.work import ComparisonObserver, ComparisonWork
+from adagp.compare.worth import worth_record
+from adagp.compare.worth_picture import draw_worth
+from adagp.jobs import Job, Stop, affordable_jobs, never, usable_cores
 from adagp.memory import free_memory
 from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
 from adagp.run.lock import locked
 from adagp.run.metrics import ACCURACY
 from adagp.tasks.base import Task
-from adagp.train.job import TrainingJob
-from adagp.train.session import Session
 
 PROBE_BATCHES = 3
-
-
-class ComparisonObserver(JobObserver, Protocol):
-    """Is told how a comparison goes."""
-
-    def say(self, text: str) -> None:
-        """Take note of something that is worth a line."""
-
-    def begin(self, what: str, total: int) -> None:
-        """Take note that a part of the work begins, of `total` steps."""
-
-    def advance(self) -> None:
-        """Take note of a step."""
-
-
-@dataclass
-class ComparisonWork:
-    """A comparison under way: what is wanted, where it is kept, who is told, and how many jobs run at a time."""
-
-    comparison: Comparison
-    folder: ComparisonFolder
-    task: Task
-    observer: ComparisonObserver
-    stop: Stop
-    jobs: int | None = None
-
-    def __post_init__(self) -> None:
-        self.failures: list[JobFailure] = []
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Batches in an epoch of the data set."""
-        return self.task.batches_per_epoch
-
-    def check(self) -> None:
-        """Refuse here, before any run, what a run would refuse: each method is built once."""
-
-        def build(entry: Entry) -> None:
-            Session(self.comparison.config(entry, 0), task=self.task, threads=1)
-
-        self.comparison.check_each(build)
-
-    def execute(self, jobs: Sequence[Job], what: str) -> None:
-        """Do the jobs."""
-        self.observer.begin(what, len(jobs))
-        assert self.jobs is not None
-        self.failures += run_jobs(jobs, self.jobs, self.observer, self.stop, fresh=True)
+CURVE = "curve"
 
 
 def carry_out(
@@ -100,15 +47,26 @@ def carry_out(
     folder.begin(comparison)
     with locked(out):
         work.jobs = jobs or _measured_jobs(work)
+        if comparison.tuning is not None:
+            tune(work)
+        comparison = work.comparison
         if comparison.large_batch and comparison.aligned_seeds:
             work.execute(_alignment_jobs(work), "alignment")
         regimes = {}
-        for regime in (EPOCHS, SECONDS):  # an adaptive schedule's cost is known from its runs at equal batches
+        for (
+            regime
+        ) in REGIMES:  # equal batches first: an adaptive schedule's cost is known from its runs at equal batches
             if regime in comparison.regimes:
-                batches = _batches(work, regime)
+                batches = lengths(work, regime)
                 regimes[regime] = list(folder.runs(comparison, batches))
-                work.execute([_run_job(work, run) for run in regimes[regime]], f"equal {regime}")
+                work.execute([work.run_job(run) for run in regimes[regime]], f"equal {regime}")
+        curve = list(folder.curve_runs(comparison))
+        if curve:
+            work.execute([work.run_job(run) for run in curve], "backprop's curve")
         document = _document(work, {name: regimes[name] for name in comparison.regimes}, target, command)
+        if curve:
+            document["curve"] = [run_record(run, CURVE, target) for run in curve if run.finished]
+            document["worth"] = break_even(work, document)
         _write(document, out)
     return document
 
@@ -125,7 +83,7 @@ def _measured_jobs(work: ComparisonWork) -> int:
         return 1
     probe = ComparedRun(entry, config, RunFolder(work.folder.path / "probe"))
     work.jobs = 1
-    work.execute([_run_job(work, probe)], "memory")
+    work.execute([work.run_job(probe)], "memory")
     if not probe.finished:
         return 1
     peak = probe.folder.read_json("summary.json")["peak_memory"]
@@ -135,12 +93,6 @@ def _measured_jobs(work: ComparisonWork) -> int:
         f"A run took {peak / 1e9:.2f} GB; there are {cores} CPU cores{amount}: {found} at a time (--jobs changes that)."
     )
     return found
-
-
-def _run_job(work: ComparisonWork, run: ComparedRun) -> Job:
-    path = run.folder.path
-    log = work.folder.path / "logs" / f"{path.name}.log"
-    return Job(run.name, TrainingJob(run.config, path, work.comparison.data_folder), path / "summary.json", log)
 
 
 def _alignment_jobs(work: ComparisonWork) -> list[Job]:
@@ -157,59 +109,14 @@ def _alignment_job(work: ComparisonWork, entry: Entry, seed: int) -> Job:
     return Job(f"alignment of {entry.name} seed {seed}", measure, path, log)
 
 
-def _batches(work: ComparisonWork, regime: str) -> dict[str, int]:
-    """Return how many batches each entry's runs have in a regime."""
-    comparison = work.comparison
-    if regime == EPOCHS:
-        return {entry.name: comparison.batches for entry in comparison.entries}
-    return {name: one["batches"] for name, one in _calibration(work)["methods"].items()}
-
-
-def _calibration(work: ComparisonWork) -> Record:
-    """Return the costs of all methods' batches and how many fit into the time, measured once and then kept."""
-    path = work.folder.calibration
-    if not path.is_file():
-        comparison, per_epoch = work.comparison, work.batches_per_epoch
-        configs = {entry.name: comparison.config(entry, 0) for entry in comparison.entries}
-        work.observer.begin("calibration", comparison.rounds)
-        costs = calibrate(configs, work.task, comparison.rounds, work.observer.advance)
-        reference = comparison.reference.name
-        budget = comparison.seconds or seconds_of(configs[reference], costs[reference], per_epoch)
-        methods = {}
-        for name, config in configs.items():
-            share = _predicted_share(work, name)
-            batches = batches_within(budget, config, costs[name], per_epoch, share)
-            calibrated = {
-                regime: seconds_of(replace(config, batches=number), costs[name], per_epoch, share)
-                for regime, number in ((EPOCHS, comparison.batches), (SECONDS, batches))
-            }
-            methods[name] = {"cost": costs[name], "batches": batches, "seconds": calibrated}
-        content = {"budget_seconds": budget, "rounds": comparison.rounds, "methods": methods}
-        write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    found: Record = json.loads(path.read_text("utf-8"))
-    return found
-
-
-def _predicted_share(work: ComparisonWork, name: str) -> float | None:
-    """Return the share of GP batches that an adaptive schedule came to at equal batches; None for one that can be counted."""
-    entry = next(entry for entry in work.comparison.entries if entry.name == name)
-    if not work.comparison.config(entry, 0).schedule().adapts:
-        return None
-    runs = work.folder.runs(work.comparison, _batches(work, EPOCHS))
-    records = [run_record(run, EPOCHS, None) for run in runs if run.entry == entry and run.finished]
-    if not records:
-        raise RunError(f"no run of '{name}' at equal batches has ended well: how much it predicts is not known.")
-    predicted = sum(one["gp_batches"] + one["guarded_batches"] for one in records)
-    return float(predicted / sum(one["batches"] for one in records))
-
-
 def _document(
     work: ComparisonWork, regimes: dict[str, list[ComparedRun]], target: float | None, command: str
 ) -> Record:
     """Return the report as one JSON document."""
     comparison = work.comparison
-    calibration = _calibration(work) if SECONDS in comparison.regimes else None
-    measured = {
+    measured_costs = calibration(work) if SECONDS in comparison.regimes else None
+    platforms = {regime: modelled(work, regime) for regime in comparison.regimes if regime in MODELLED}
+    found = {
         entry.name: [
             json.loads(path.read_text("utf-8"))
             for path in (work.folder.alignment(entry, seed) for seed in range(comparison.aligned_seeds))
@@ -217,7 +124,7 @@ def _document(
         ]
         for entry in comparison.entries
     }
-    alignment = {name: aligned_record(found) for name, found in measured.items()}
+    alignment = {name: aligned_record(own) for name, own in found.items()}
     runs = {regime: [run_record(run, regime, target) for run in own if run.finished] for regime, own in regimes.items()}
     config, metric = comparison.config(comparison.entries[0], 0), work.task.metric
     return {
@@ -228,7 +135,7 @@ def _document(
         "seeds": comparison.seeds,
         "batches": comparison.batches,
         "batches_per_epoch": work.batches_per_epoch,
-        "budget_seconds": calibration and calibration["budget_seconds"],
+        "budget_seconds": measured_costs and measured_costs["budget_seconds"],
         "target": target,
         **({} if metric == ACCURACY else {"metrics": [asdict(metric)]}),
         "jobs": work.jobs,
@@ -237,21 +144,50 @@ def _document(
             "seeds": comparison.aligned_seeds,
             "samples": comparison.large_batch,
         },
-        "calibration": calibration,
+        "tuning": None if comparison.tuning is None else read_tuned(work),
+        "calibration": measured_costs,
+        "platforms": platforms,
         "regimes": {
             regime: regime_record(
-                comparison,
-                runs[regime],
-                {name: one["seconds"][regime] for name, one in calibration["methods"].items()} if calibration else {},
-                alignment,
-                target,
-                metric,
+                comparison, runs[regime], _costs(regime, measured_costs, platforms), alignment, target, metric
             )
             for regime in regimes
         },
         "runs": [record for records in runs.values() for record in records],
+        "curve": [],
+        "worth": None,
         "failed": [{"name": one.name, "reason": one.reason, "log": str(one.log)} for one in work.failures],
     }
+
+
+def _costs(regime: str, measured: Record | None, platforms: dict[str, Record]) -> dict[str, dict[str, float]]:
+    """Return by method what a run of the regime costs: calibrated seconds, and cycles of the modelled platform."""
+    found: dict[str, dict[str, float]] = {}
+    if measured is not None and regime in (BATCHES, SECONDS):
+        for name, one in measured["methods"].items():
+            found.setdefault(name, {})["calibrated_seconds"] = one["seconds"][regime]
+    if regime in platforms:
+        for name, one in platforms[regime]["methods"].items():
+            found.setdefault(name, {})["modelled_cost"] = one["costs"][regime]
+    return found
+
+
+def break_even(work: ComparisonWork, document: Record) -> Record:
+    """Return what a GP batch of each method is worth, and what it costs on this CPU and on modelled platforms."""
+    comparison, reference = work.comparison, work.comparison.reference
+    models = platform_models(
+        work.workload,
+        work.batches_per_epoch,
+        parse_accelerator(comparison.accelerator),
+        parse_pipeline(comparison.pipeline),
+    )
+    plain = comparison.config(reference, 0)
+    prices = {}
+    for entry in comparison.entries:
+        if entry != reference:
+            modelled_prices = method_prices(comparison.config(entry, 0), plain, models, predicted_share(work, entry))
+            prices[entry.name] = measured_price(document["calibration"], entry.name, reference.name) | modelled_prices
+    return worth_record(document, work.task.metric, prices)
 
 
 def _write(document: Record, out: Path) -> None:
@@ -267,3 +203,6 @@ def _write(document: Record, out: Path) -> None:
         write_atomically(out / name, content.encode("utf-8", "backslashreplace"))
     if all(content["methods"] for content in document["regimes"].values()):
         draw_pareto(document, out)
+    if document["worth"] and document["worth"]["methods"]:
+        for ending in ("png", "svg"):
+            draw_worth(document["worth"], out / f"worth.{ending}")

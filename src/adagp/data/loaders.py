@@ -1,13 +1,14 @@
 """From a data set's name to its training and test batches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adagp.data.batches import Batches, ImageBatches, channel_statistics
 from adagp.data.images import ImageSet
 from adagp.data.load import DEFAULT_DATA_DIR, image_info, load_images, locate
 from adagp.data.registry import DatasetInfo
-from adagp.data.stream import FolderBatches, open_folders
+from adagp.data.split import held_out
+from adagp.data.stream import FolderBatches, Sample, open_folders
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,24 @@ def image_loaders(
     augment: bool | None = None,
     channels_last: bool = False,
     workers: int = 2,
+    validation: float = 0.0,
 ) -> ImageLoaders:
     """Return the batches of the image set `name`; `load_images` explains `data_dir`, `download` and `size`.
 
     `augment` None means what suits the set: crop and mirroring for colour images, nothing for grey ones,
     since signs such as digits lose their meaning in a mirror. `workers` processes decode the pictures of sets
-    that are streamed.
+    that are streamed. Where `validation` is above 0, that share of the training images takes the place of the test images.
     """
     if not name.endswith(".npz") and (info := image_info(name)).streamed:
         folder = locate(info, Path(data_dir), download)
-        return _streamed(info, folder, batch_size, size or info.shape[-1], seed, augment, channels_last, workers)
+        samples = open_folders(folder, info.classes)
+        if validation:
+            parts = held_out(len(samples[0]), validation)
+            samples = ([samples[0][one] for one in parts[0]], [samples[0][one] for one in parts[1]])
+        return _streamed(info, samples, batch_size, size or info.shape[-1], seed, augment, channels_last, workers)
     images = load_images(name, data_dir, download, size)
+    if validation:
+        images = _with_validation(images, validation)
     return loaders_of(images, batch_size, seed=seed, augment=augment, channels_last=channels_last)
 
 
@@ -83,9 +91,16 @@ def loaders_of(
     return ImageLoaders(images.name, train, test, images.shape, images.classes)
 
 
+def _with_validation(images: ImageSet, share: float) -> ImageSet:
+    """Return the set with a part of its training images in place of its test images."""
+    train, test = (part.numpy() for part in held_out(len(images.x_train), share))
+    x, y = images.x_train, images.y_train
+    return replace(images, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
+
+
 def _streamed(
     info: DatasetInfo,
-    folder: Path,
+    samples: tuple[list[Sample], list[Sample]],
     batch_size: int,
     size: int,
     seed: int,
@@ -93,10 +108,9 @@ def _streamed(
     channels_last: bool,
     workers: int,
 ) -> ImageLoaders:
-    samples = dict(zip(("train", "test"), open_folders(folder, info.classes), strict=True))
     train, test = (
         FolderBatches(
-            samples[part],
+            own,
             batch_size,
             size=size,
             seed=seed,
@@ -105,6 +119,6 @@ def _streamed(
             workers=workers,
             channels_last=channels_last,
         )
-        for part in ("train", "test")
+        for part, own in zip(("train", "test"), samples, strict=True)
     )
     return ImageLoaders(info.name, train, test, (3, size, size), info.classes)

@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,10 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def chosen(self, numbers: Sequence[int]) -> "Pairs":
+        """Return the pairs of these numbers."""
+        return Pairs(tuple(self.source[one] for one in numbers), tuple(self.target[one] for one in numbers))
 
 
 @dataclass(frozen=True)

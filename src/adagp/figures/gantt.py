@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from adagp.errors import OptionError
 from adagp.figures.style import check_picture_path, save, style, subplots
-from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program
+from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Kind, Program
 from adagp.pipe.timeline import Timeline
 from adagp.plan import Phase
 
@@ -14,12 +14,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.text import Text
 
-COLOURS = {"GP forward": "#E69F00", "BP forward": "#56B4E9", "backward": "#0072B2", "update": "#009E73"}
+COLOURS = {
+    "GP forward": "#E69F00",
+    "BP forward": "#56B4E9",
+    "backward": "#0072B2",
+    "input gradient": "#0072B2",
+    "weight gradient": "#CC79A7",
+    "update": "#009E73",
+}
 STYLES = {
     "GP forward": "black on bright_yellow",
     "BP forward": "black on bright_cyan",
     "backward": "white on blue",
+    "input gradient": "white on blue",
+    "weight gradient": "white on magenta",
     "update": "white on green",
+}
+_NAMES: dict[Kind, str] = {
+    BACKWARD: "backward",
+    INPUT_GRADIENT: "input gradient",
+    WEIGHT_GRADIENT: "weight gradient",
+    UPDATE: "update",
 }
 MOST_DRAWN = 20_000
 """Actions in a drawing: more are narrower than a point, and take minutes to draw."""
@@ -30,7 +45,7 @@ _MOST_LABELS = 400
 def what(timeline: Timeline, action: Action) -> str:
     """Say what an action is, in the words of the legend."""
     if action.kind != FORWARD:
-        return "backward" if action.kind == BACKWARD else "update"
+        return _NAMES[action.kind]
     predicted = timeline.program.phases[timeline.program.batch_of(action)] is Phase.GP
     return "GP forward" if predicted else "BP forward"
 
@@ -39,7 +54,7 @@ def text_gantt(timeline: Timeline, width: int) -> list["Text"]:
     """Return a line for each device, at most `width` characters wide.
 
     Where all times are whole steps and there is room, every action is named; else each character shows what the device
-    does in the middle of its stretch of time: F, B, U, or a dot for nothing.
+    does in the middle of its stretch of time: F, B (or its parts I and W), U, or a dot for nothing.
     """
     room = width - _margin(timeline)
     cell = 1 + max(len(_label(action)) for row in timeline.program.devices for action in row)
@@ -119,6 +134,8 @@ def _draw(chart: "Axes", timeline: Timeline, unit: str) -> None:
             if named and action.kind != UPDATE:
                 chart.text((begin + end) / 2, device, str(action.number), ha="center", va="center", fontsize=8)
         for name, spans in bars.items():
+            if not spans and name.endswith("gradient"):
+                continue
             edge = "white" if named else "none"
             label = name if device == 0 else None
             chart.broken_barh(spans, (device - 0.42, 0.84), facecolors=COLOURS[name], edgecolor=edge, label=label)

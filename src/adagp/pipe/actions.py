@@ -1,22 +1,26 @@
 """What a device of a pipeline does, one thing after the other, as printable and parsable data.
 
     2F0     stage 2, forward of micro-batch 0
-    2B0     stage 2, backward of micro-batch 0
+    2B0     stage 2, backward of micro-batch 0; or in two parts:
+    2I0     stage 2, the gradient of its input, which the stage before waits for
+    2W0     stage 2, the gradient of its weights, which may come later
     2U1     stage 2, update by batch 1: in a GP batch predict and step, in a BP batch train the predictor and step
 
 Micro-batches are numbered through the whole program: with four per batch, batch 1 has the micro-batches 4 to 7. A **program**
-has a list of actions for each device. Who waits for whom follows from the actions alone (`adagp.pipe.order`).
+has a list of actions for each device. Who waits for whom follows from the actions (`adagp.pipe.order`). With an **error
+broadcast**, the update of a GP batch needs the error at the model's output, as that of the source `feedback` does: every stage
+waits for the last one's forwards, and keeps its own inputs until then.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, cast
 
 from adagp.errors import OptionError
 from adagp.plan import Phase
 
-Kind = Literal["F", "B", "U"]
+Kind = Literal["F", "B", "I", "W", "U"]
 """What an action does. Plain strings: a program may have a million actions, and an enum hashes slowly."""
 
 MOST_ACTIONS = 200_000
@@ -24,6 +28,8 @@ MOST_ACTIONS = 200_000
 
 FORWARD: Kind = "F"
 BACKWARD: Kind = "B"
+INPUT_GRADIENT: Kind = "I"
+WEIGHT_GRADIENT: Kind = "W"
 UPDATE: Kind = "U"
 
 
@@ -38,14 +44,16 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.number}"
 
 
-_ACTION = re.compile(r"(\d{1,9})([FBU])(\d{1,9})")
+_ACTION = re.compile(r"(\d{1,9})([FBIWU])(\d{1,9})")
 
 
 def parse_action(text: str) -> Action:
     """Return the action that `text` names."""
     match = _ACTION.fullmatch(text)
     if match is None:
-        raise OptionError(f"cannot read the action '{text}'; write STAGE, F, B or U, and a number, for example 2F0.")
+        raise OptionError(
+            f"cannot read the action '{text}'; write STAGE, F, B, I, W or U, and a number, for example 2F0."
+        )
     return Action(int(match[1]), cast(Kind, match[2]), int(match[3]))
 
 
@@ -62,6 +70,7 @@ class Program:
     phases: tuple[Phase, ...]
     devices: tuple[tuple[Action, ...], ...]
     stages_per_device: int = 1
+    broadcast: bool = False
 
     @property
     def stages(self) -> int:
@@ -75,11 +84,14 @@ class Program:
     def __str__(self) -> str:
         phases = ",".join(phase.upper() for phase in self.phases)
         several = f", {self.stages_per_device} stages per device" if self.stages_per_device > 1 else ""
-        head = f"{self.name}: {self.micro_batches} micro-batches, phases {phases}{several}"
+        broadcast = ", error broadcast" if self.broadcast else ""
+        head = f"{self.name}: {self.micro_batches} micro-batches, phases {phases}{several}{broadcast}"
         return "\n".join([head, *(" ".join(map(str, actions)) for actions in self.devices)]) + "\n"
 
 
-_HEAD = re.compile(r"(\S+): (\d{1,9}) micro-batches, phases (\S+?)(?:, (\d{1,9}) stages per device)?")
+_HEAD = re.compile(
+    r"(\S+): (\d{1,9}) micro-batches, phases (\S+?)(?:, (\d{1,9}) stages per device)?(, error broadcast)?"
+)
 
 
 def parse_program(text: str) -> Program:
@@ -94,7 +106,7 @@ def parse_program(text: str) -> Program:
     micro_batches, phases = int(match[2]), parse_phases(match[3])
     stages_per_device = int(match[4] or 1)
     check_sizes(len(devices), micro_batches, phases, stages_per_device)
-    return Program(match[1], micro_batches, phases, devices, stages_per_device)
+    return Program(match[1], micro_batches, phases, devices, stages_per_device, broadcast=match[5] is not None)
 
 
 def parse_phases(text: str) -> tuple[Phase, ...]:
@@ -117,6 +129,17 @@ def check_sizes(devices: int, micro_batches: int, phases: Sequence[Phase], stage
             f"a pipeline of {devices:,} devices, {micro_batches:,} micro-batches and {len(phases):,} batches has up to "
             f"{actions:,} actions; at most {MOST_ACTIONS:,} are allowed."
         )
+
+
+def with_broadcast(program: Program) -> Program:
+    """Return the program with an error broadcast: each device ends a batch's other work before it updates by a GP batch."""
+
+    def order(action: Action) -> tuple[int, bool]:
+        batch = program.batch_of(action)
+        return batch, action.kind == UPDATE and program.phases[batch] is Phase.GP
+
+    rows = tuple(tuple(sorted(row, key=order)) for row in program.devices)
+    return replace(program, devices=rows, broadcast=True)
 
 
 def forwards(stage: int, numbers: Iterable[int]) -> list[Action]:

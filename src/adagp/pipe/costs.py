@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 from adagp.errors import OptionError
-from adagp.pipe.actions import BACKWARD, FORWARD, Action
+from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
 from adagp.plan import Phase
 
 
@@ -14,7 +14,9 @@ class StageCosts:
 
     `output_bytes` leave the stage in a micro-batch's forward; as many come back in its backward. `kept_bytes` is what the
     stage keeps of a micro-batch for the backward pass. `gradient_bytes` and `summary_bytes` are what the holders of a
-    stage exchange before an update by a BP or a GP batch, where there are several.
+    stage exchange before an update by a BP or a GP batch, where there are several. A backward in two parts takes
+    `input_gradient` and `weight_gradient`, half of `backward` each unless given. `error_bytes` come from the last stage before
+    an update by a GP batch, where the error is broadcast.
     """
 
     forward: float = 1.0
@@ -25,10 +27,13 @@ class StageCosts:
     kept_bytes: float = 0.0
     gradient_bytes: float = 0.0
     summary_bytes: float = 0.0
+    input_gradient: float | None = None
+    weight_gradient: float | None = None
+    error_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not (value >= 0 and isfinite(value)):
+            if value is not None and not (value >= 0 and isfinite(value)):
                 raise OptionError(f"{name} of a stage is {value}; it must be a finite number of 0 or more.")
 
     def time(self, action: Action, phase: Phase) -> float:
@@ -37,6 +42,10 @@ class StageCosts:
             return self.forward
         if action.kind == BACKWARD:
             return self.backward
+        if action.kind == INPUT_GRADIENT:
+            return self.backward / 2 if self.input_gradient is None else self.input_gradient
+        if action.kind == WEIGHT_GRADIENT:
+            return self.backward / 2 if self.weight_gradient is None else self.weight_gradient
         return self.update_gp if phase is Phase.GP else self.update_bp
 
 

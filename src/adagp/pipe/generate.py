@@ -1,4 +1,4 @@
-"""The three pipelines as pure generators of programs.
+"""Pipelines as pure generators of programs; `interleaved.py` and `zero_bubble.py` have more of them.
 
     gpipe       all forwards of a batch, then all its backwards
     dapple      one forward, one backward (1F1B): as early a backward as possible, so fewer activations are kept
@@ -23,6 +23,9 @@ Generator = Callable[[int, int, Sequence[Phase]], Program]
 
 PIPELINES: Registry[Generator] = Registry("pipeline")
 
+COSTED_ONLY = {"zb-h1", "zb-v"}
+"""Pipelines that can be simulated but not run: no process does a backward in two parts."""
+
 
 def generate(name: str, devices: int, micro_batches: int, phases: Sequence[Phase]) -> Program:
     """Return the program of the pipeline called `name`."""
@@ -37,7 +40,7 @@ def gpipe(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Program:
     def batch(stage: int, numbers: range) -> list[Action]:
         return forwards(stage, numbers) + backwards(stage, numbers)
 
-    return _one_way("gpipe", devices, micro_batches, phases, batch)
+    return one_way("gpipe", devices, micro_batches, phases, batch)
 
 
 @PIPELINES.register("dapple")
@@ -50,10 +53,10 @@ def dapple(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Program
         paired = [action for pair in zip(up, down[ahead:], strict=False) for action in pair]
         return down[:ahead] + paired + up[micro_batches - ahead :]
 
-    return _one_way("dapple", devices, micro_batches, phases, batch)
+    return one_way("dapple", devices, micro_batches, phases, batch)
 
 
-def _one_way(
+def one_way(
     name: str,
     devices: int,
     micro_batches: int,

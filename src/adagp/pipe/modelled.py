@@ -2,7 +2,8 @@
 
 A stage's forward and backward are its layers' cycles for a micro-batch. The update is what a whole batch has to do besides: the
 optimizer's traffic and the predictor's work, as far as they do not hide behind the last micro-batch's pass. It is the
-difference between a micro-batch under the design with all duties and one with forward and backward alone.
+difference between a micro-batch under the design with all duties and one with forward and backward alone; for sources whose
+work grows with the samples (`feedback`: its regression, its mixed inputs), the same difference for a whole batch.
 
 The bytes that cross a cut are those of the one output at the cut. Where several branches or shortcuts cross it, more would.
 """
@@ -15,10 +16,10 @@ from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
 from adagp.hw.designs import run_baseline
 from adagp.hw.product import NOTHING, total
-from adagp.hw.stages import duties
+from adagp.hw.stages import duties, error_width, source_work
 from adagp.pipe.costs import Costs, StageCosts
 from adagp.pipe.partition import partition
-from adagp.plan import BACKPROP_ALL, Plan
+from adagp.plan import BACKPROP_ALL, Phase, Plan
 from adagp.schedules.base import predicted_plan
 
 
@@ -46,36 +47,62 @@ def modelled_costs(
     *,
     design: str = "max",
     link: Link | None = None,
+    source: str = "predicted",
+    micro_batches: int = 1,
 ) -> Costs:
     """Return costs in cycles for micro-batches of `samples`, the model cut so that forward and backward are balanced.
 
-    `design` says how the predictor shares the hardware; with `baseline` there is none.
+    `design` says how the predictor shares the hardware; with `baseline` there is none. GP batches take their gradients from
+    `source`; `micro_batches` make a batch, which matters to sources whose work grows with the samples.
     """
     link = link or Link()
     layers = stages(workload, accelerator, samples)
+    shared = source_work(source).predictor
+    whole = layers if shared else stages(workload, accelerator, samples * micro_batches)
+    work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload))
     passes = [_passes(layer, accelerator) for layer in layers]
     outputs = output_words(workload)
     cuts = partition([forward + backward for forward, backward in passes], devices)
     return Costs(
-        tuple(_stage([layers[place] for place in cut], outputs[cut[-1]], accelerator, samples, design) for cut in cuts),
+        tuple(
+            _stage([layers[place] for place in cut], [whole[place] for place in cut], outputs[cut[-1]], work)
+            for cut in cuts
+        ),
         bandwidth=link.bandwidth / accelerator.clock_hz,
         latency=link.latency * accelerator.clock_hz,
     )
 
 
-def _stage(layers: Sequence[Stage], outputs: int, accelerator: Accelerator, samples: int, design: str) -> StageCosts:
+@dataclass(frozen=True)
+class _StageWork:
+    """What all stages have in common."""
+
+    accelerator: Accelerator
+    samples: int
+    design: str
+    source: str
+    error_words: int
+
+
+def _stage(layers: Sequence[Stage], whole: Sequence[Stage], outputs: int, work: _StageWork) -> StageCosts:
+    """Return a stage's costs: `layers` have a micro-batch, `whole` what an update is made of."""
+    accelerator, samples = work.accelerator, work.samples
     passes = [_passes(layer, accelerator) for layer in layers]
+    parts = [_parts(layer, accelerator) for layer in layers]
     sites = [layer.layer for layer in layers if layer.is_site]
     word, gradient = (accelerator.width(what) / 8 for what in ("activations", "gradients"))
     return StageCosts(
         forward=sum(forward for forward, _ in passes),
         backward=sum(backward for _, backward in passes),
-        update_bp=_beyond_passes(layers, BACKPROP_ALL, accelerator, design),
-        update_gp=_beyond_passes(layers, predicted_plan("predicted"), accelerator, design),
+        update_bp=_beyond_passes(whole, BACKPROP_ALL, work),
+        update_gp=_beyond_passes(whole, predicted_plan(work.source), work),
         output_bytes=samples * word * outputs,
         kept_bytes=samples * word * sum(layer.layer.input_words for layer in layers),
         gradient_bytes=gradient * sum(site.weights - site.shared_weights for site in sites),
         summary_bytes=word * accelerator.predictor.grid**2 * sum(site.samples for site in sites),
+        input_gradient=sum(chain for chain, _ in parts),
+        weight_gradient=sum(weights for _, weights in parts),
+        error_bytes=gradient * work.error_words,
     )
 
 
@@ -96,9 +123,24 @@ def _passes(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
     return duty.forward.cycles, duty.backward.cycles
 
 
-def _beyond_passes(layers: Sequence[Stage], plan: Plan, accelerator: Accelerator, design: str) -> int:
-    """Return the cycles by which a micro-batch under `plan` exceeds its passes: update and predictor."""
-    shape = DESIGNS[design]
-    whole = total(shape.step(duties(layers, plan, accelerator, shape.predicts)))
+def _parts(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
+    """Return the cycles of a layer's backward where its two parts are done apart: the gradients of input and of weights."""
+    (duty,) = duties([replace(stage, update=NOTHING, read_back=NOTHING)], _CHAIN_ALONE, accelerator, False)
+    weights = accelerator.with_stalls(stage.weight_gradient).cycles if stage.is_site else 0
+    return duty.backward.cycles, weights
+
+
+_FORWARD_ALONE = predicted_plan("zero")
+"""The passes of a GP batch, whatever its source does besides."""
+_CHAIN_ALONE = Plan(Phase.BP, default="zero")
+"""All gradients but those of the sites' weights."""
+
+
+def _beyond_passes(layers: Sequence[Stage], plan: Plan, work: _StageWork) -> int:
+    """Return the cycles by which a batch under `plan` exceeds its passes: update and predictor."""
+    shape, accelerator = DESIGNS[work.design], work.accelerator
+    learns = shape.predicts and source_work(work.source).learns
+    whole = total(shape.step(duties(layers, plan, accelerator, learns, work.source if learns else None)))
     plain = [replace(stage, update=NOTHING, read_back=NOTHING) for stage in layers]
-    return whole.cycles - total(run_baseline(duties(plain, plan, accelerator, False))).cycles
+    passes = plan if plan is BACKPROP_ALL else _FORWARD_ALONE
+    return whole.cycles - total(run_baseline(duties(plain, passes, accelerator, False))).cycles

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from adagp.errors import OptionError
-from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program
+from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Kind, Program
 from adagp.plan import Phase
 
 Place = tuple[int, int]
@@ -19,8 +19,10 @@ class Order:
     An action waits for the one before it on its device, and besides:
 
     - a forward for the forward of the stage before;
-    - a backward for the backward of the stage after (on the last stage, for the forward), and for its own forward;
-    - an update for all forwards (and, in a BP batch, backwards) of the batch on its stage, on every device that holds it.
+    - a backward, or an input gradient, for that of the stage after (on the last stage, for the forward), and for its forward;
+    - a weight gradient for its own input gradient;
+    - an update for all forwards (and, in a BP batch, backwards) of the batch on its stage, on every device that holds it;
+      with an error broadcast, in a GP batch, for those of the last stage as well.
 
     The rule of weights is strict synchronisation: on each device, a stage's forwards of a batch come after the stage's
     update by the batch before. So forward and backward of a micro-batch use the same weights, and these are no batch old.
@@ -39,10 +41,14 @@ class Order:
         stage, kind, number = action
         if kind == FORWARD and stage > 0:
             yield self.places[Action(stage - 1, FORWARD, number)]
-        elif kind == BACKWARD and stage + 1 < self.program.stages:
-            yield self.places[Action(stage + 1, BACKWARD, number)]
+        elif kind in (BACKWARD, INPUT_GRADIENT) and stage + 1 < self.program.stages:
+            whole = self.places.get(Action(stage + 1, BACKWARD, number))
+            yield self.places[Action(stage + 1, INPUT_GRADIENT, number)] if whole is None else whole
         elif kind == UPDATE:
             yield from self._holders[stage, number].values()
+            last = self.program.stages - 1
+            if self.program.broadcast and stage != last and self.program.phases[number] is Phase.GP:
+                yield from self._holders[last, number].values()
 
     def _run(self) -> Iterator[Visit]:
         """Let each device go as far as it can, and wake it when what it waits for is done."""
@@ -106,21 +112,23 @@ def _holders(program: Program) -> dict[tuple[int, int], dict[int, Place]]:
 
 
 def _check_complete(program: Program, places: dict[Action, Place]) -> None:
-    expected = set(_expected(program))
+    expected = set(_expected(program, places))
     for action in sorted(places.keys() - expected):
         raise OptionError(f"{action} has no place in {_size(program)}.")
     for action in sorted(expected - places.keys()):
         raise OptionError(f"{action} is missing from the program.")
 
 
-def _expected(program: Program) -> Iterator[Action]:
+def _expected(program: Program, places: dict[Action, Place]) -> Iterator[Action]:
+    """Yield all actions that the program must have; a backward of which a part is there must be there in both parts."""
     for stage in range(program.stages):
         for batch, phase in enumerate(program.phases):
             yield Action(stage, UPDATE, batch)
             for number in range(batch * program.micro_batches, (batch + 1) * program.micro_batches):
                 yield Action(stage, FORWARD, number)
+                parts = [Action(stage, kind, number) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT)]
                 if phase is not Phase.GP:
-                    yield Action(stage, BACKWARD, number)
+                    yield from parts if any(part in places for part in parts) else [Action(stage, BACKWARD, number)]
 
 
 def _size(program: Program) -> str:
@@ -131,7 +139,7 @@ def _size(program: Program) -> str:
 def _check_local_order(program: Program) -> None:
     """Check what concerns one device: backward after its own forward, and the rule of weights for each copy it holds."""
     for device, row in enumerate(program.devices):
-        begun: set[tuple[int, int]] = set()
+        begun: set[tuple[int, Kind, int]] = set()
         updates = dict.fromkeys((action.stage for action in row), 0)
         for action in row:
             stage, kind, number = action
@@ -139,10 +147,11 @@ def _check_local_order(program: Program) -> None:
                 raise OptionError(_weights(program, device, action, updates[stage]))
             if kind == UPDATE:
                 updates[stage] += 1
-            elif kind == FORWARD:
-                begun.add((stage, number))
-            elif (stage, number) not in begun:
-                raise OptionError(f"device {device} does {action} before {stage}F{number}, or without it.")
+                continue
+            before: Kind = INPUT_GRADIENT if kind == WEIGHT_GRADIENT else FORWARD
+            if kind != FORWARD and (stage, before, number) not in begun:
+                raise OptionError(f"device {device} does {action} before {stage}{before}{number}, or without it.")
+            begun.add((stage, kind, number))
         for stage, count in updates.items():
             if count < len(program.phases):
                 raise OptionError(f"device {device} holds stage {stage} but never does {stage}U{count}.")

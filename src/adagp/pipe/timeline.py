@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from adagp.errors import OptionError
-from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program
+from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, WEIGHT_GRADIENT, Action, Program
 from adagp.pipe.costs import Costs
 from adagp.pipe.order import Order, Place
 from adagp.plan import Phase
@@ -40,7 +40,8 @@ class Timeline:
     def peak_activations(self) -> tuple[int, ...]:
         """The most micro-batches whose activations each device keeps at a time, counted for each stage it holds.
 
-        A BP micro-batch is kept from its forward to the end of its backward, a GP one while its forward runs.
+        A BP micro-batch is kept from its forward to the end of its backward, or of its weight gradient; a GP one while its
+        forward runs, or with an error broadcast until the update.
         """
         return tuple(int(max(accumulate(row))) for row in self._changes([1.0] * self.program.stages))
 
@@ -56,11 +57,19 @@ class Timeline:
         """
         for row in self.program.devices:
             changes: list[float] = [0.0]
+            waiting = dict.fromkeys((action.stage for action in row), 0)
             for action in row:
-                weight = weights[action.stage]
+                weight, predicted = weights[action.stage], self._phase(action) is Phase.GP
                 if action.kind == FORWARD:
                     changes.append(weight)
-                if action.kind == BACKWARD or (action.kind == FORWARD and self._phase(action) is Phase.GP):
+                if action.kind in (BACKWARD, WEIGHT_GRADIENT):
+                    changes.append(-weight)
+                elif predicted and self.program.broadcast:
+                    waiting[action.stage] += action.kind == FORWARD
+                    if action.kind == UPDATE:
+                        changes.append(-weight * waiting[action.stage])
+                        waiting[action.stage] = 0
+                elif predicted and action.kind == FORWARD:
                     changes.append(-weight)
             yield changes
 
@@ -80,20 +89,28 @@ def simulate(program: Program, costs: Costs) -> Timeline:
         action = devices[device][place]
         phase = phases[program.batch_of(action)]
         free = ends[device][place - 1] if place else 0.0
-        begin = max([free, *(_arrival(costs, action, phase, device, ends, needed) for needed in needs)])
+        arrivals = (
+            _arrival(costs, action, phase, device, ends, needed, devices[needed[0]][needed[1]].stage)
+            for needed in needs
+        )
+        begin = max([free, *arrivals])
         begins[device][place] = begin
         ends[device][place] = begin + costs.stages[action.stage].time(action, phase)
     spans = tuple(tuple(zip(*pair, strict=True)) for pair in zip(begins, ends, strict=True))
     return Timeline(program, costs, spans)
 
 
-def _arrival(costs: Costs, action: Action, phase: Phase, device: int, ends: list[list[float]], needed: Place) -> float:
-    """Return when what `action` needs from another action is there; at once, if the same device made it."""
+def _arrival(
+    costs: Costs, action: Action, phase: Phase, device: int, ends: list[list[float]], needed: Place, maker: int
+) -> float:
+    """Return when what `action` needs from another one, of stage `maker`, is there; at once, if the same device made it."""
     end = ends[needed[0]][needed[1]]
     if needed[0] == device:
         return end
     stage, kind, _ = action
-    if kind == UPDATE:
+    if kind == UPDATE and maker != stage:
+        amount = costs.stages[stage].error_bytes
+    elif kind == UPDATE:
         amount = costs.stages[stage].summary_bytes if phase is Phase.GP else costs.stages[stage].gradient_bytes
     else:  # a stage's output goes up, the gradient of the same size comes back
         amount = costs.stages[stage - 1 if kind == FORWARD else stage].output_bytes

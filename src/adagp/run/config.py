@@ -15,7 +15,7 @@ from adagp.errors import OptionError, unknown_name
 from adagp.files import read_text
 from adagp.methods import METHODS, Method, find_method, method_options, methods_with
 from adagp.options import Option
-from adagp.pipe.generate import PIPELINES
+from adagp.pipe import COSTED_ONLY, PIPELINES
 from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
 from adagp.schedules.precision_text import FORMS, parse_precision
@@ -30,8 +30,8 @@ HIGHEST_SEED = 2**63 - 1
 
 
 def parallel_choices() -> list[str]:
-    """Return the kinds of parallel runs: by data, or by any pipeline that is registered."""
-    return ["none", "data", *(f"pipeline:{name}" for name in PIPELINES)]
+    """Return the kinds of parallel runs: by data, or by any pipeline that is registered, but for those that are costed only."""
+    return ["none", "data", *(f"pipeline:{name}" for name in PIPELINES if name not in COSTED_ONLY)]
 
 
 def setting(default: Any, text: str, panel: str = TRAINING, **more: Any) -> Any:
@@ -106,6 +106,14 @@ class TrainConfig:
         high=8192,
         allowed="1 to 8192 pixels",
         unset="the data set's",
+    )
+    validation: float = setting(
+        0.0,
+        "Share of the training data that is held out and takes the test set's place.",
+        low=0,
+        below=1,
+        allowed="0 (none) or more and below 1",
+        compared="fixed",
     )
     seed: int = setting(
         0, "Seed of weights, data order and everything random.", low=0, high=HIGHEST_SEED, compared="fixed"

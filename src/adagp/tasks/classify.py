@@ -28,6 +28,7 @@ class Classification(Task):
             data_dir=data_dir or DEFAULT_DATA_DIR,
             download=download,
             size=config.image_size,
+            validation=config.validation,
         )
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from adagp.data import DATASETS
 from adagp.data.boxed import BoxedBatch, BoxedBatches
 from adagp.data.load import DEFAULT_DATA_DIR, locate
+from adagp.data.split import held_out
 from adagp.data.voc import CLASSES, read_voc
 from adagp.detection.anchors import ANCHORS
 from adagp.detection.detect import detect
@@ -42,6 +43,9 @@ class Detection(Task):
         self.size = check_size(config.image_size or info.shape[-1])
         require_pycocotools()
         train, test = read_voc(locate(info, data_dir or DEFAULT_DATA_DIR, download))
+        if config.validation:
+            parts = held_out(len(train), config.validation)
+            train, test = [train[one] for one in parts[0]], [train[one] for one in parts[1]]
         self.train = BoxedBatches(train, config.batch_size, size=self.size, seed=config.seed, train=True)
         self.test = BoxedBatches(test, config.batch_size, size=self.size, train=False)
 

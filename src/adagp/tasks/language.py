@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from adagp.data.bytes import ByteBatches, read_bytes
 from adagp.data.load import DEFAULT_DATA_DIR, locate
 from adagp.data.registry import DATASETS
+from adagp.data.split import held_out_count
 from adagp.models.build import build_model
 from adagp.models.registry import LANGUAGE
 from adagp.models.tokens import BYTES
@@ -31,6 +32,9 @@ class LanguageModelling(Task):
     def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
         self.config = config
         train, test = read_bytes(locate(DATASETS[config.dataset], data_dir or DEFAULT_DATA_DIR, download))
+        if config.validation:  # the end of the training text: its pieces belong together
+            cut = len(train) - held_out_count(len(train), config.validation)
+            train, test = train[:cut], train[cut:]
         length = config.sequence_length
         self.train = ByteBatches(train, length, config.batch_size, seed=config.seed, shuffle=True)
         self.test = ByteBatches(test, length, max(1, EVALUATED // length), part="test set")

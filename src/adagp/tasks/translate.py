@@ -1,6 +1,7 @@
 """Translation: teacher forcing, token accuracy, and BLEU at the end of a run."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.sentences import SentenceBatch, SentenceBatches
+from adagp.data.split import held_out
 from adagp.data.text import Pairs, load_multi30k
 from adagp.data.vocabulary import Vocabulary, require
 from adagp.errors import ModelError
@@ -38,6 +40,9 @@ class Translation(Task):
         require("sacrebleu")  # needed at the end of the run only: too late to find out
         self.config = config
         texts = load_multi30k(data_dir or DEFAULT_DATA_DIR)
+        if config.validation:
+            train, test = (texts.train.chosen(part.tolist()) for part in held_out(len(texts.train), config.validation))
+            texts = replace(texts, train=train, test=test)
         self.vocabulary = Vocabulary.learn([*texts.train.source, *texts.train.target], config.vocabulary)
         self.train = self._batches(texts.train, "training set", shuffle=True)
         self.validation = self._batches(by_length(texts.validation), "validation set")

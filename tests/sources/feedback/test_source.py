@@ -194,6 +194,25 @@ def test_what_predictions_lacked_in_bp_batches_is_added_in_gp_batches() -> None:
         torch.testing.assert_close(found, guess + missing)
 
 
+def test_a_batch_that_teaches_or_corrects_stands_for_those_since_the_last() -> None:
+    model = small_model()
+    rare = FeedbackSource(correction=0.3, learn_every=3, correct_every=2)
+    often = FeedbackSource(correction=0.3)
+    trainers = [attached(copy.deepcopy(model), source, warmup=8) for source in (rare, often)]
+    for place, (inputs, targets) in enumerate(batches(8)):
+        trainers[0].step(inputs, targets, F.cross_entropy)
+        often.decay = 0.95 if place == 0 else 0.95**3
+        if place in (0, 3, 6):  # the first, and every third after it
+            trainers[1].step(inputs, targets, F.cross_entropy)
+        for site, fit in often._fits.items():
+            assert torch.equal(rare._fits[site].regression.patterns, fit.regression.patterns)
+    again = FeedbackSource(learn_every=3, correct_every=2)
+    again.bind(trainers[0].survey.sites, trainers[0].norms)
+    again.load_state_dict(rare.state_dict())
+    assert [turns.waiting for turns in (again._learning, again._correcting)] == [1, 1], "a resumed run keeps in step"
+    assert len({fit.regression.moments for fit in again._fits.values()}) == 1, "sites that saw the same share moments"
+
+
 def test_micro_batches_are_added_up_each_centred_on_itself() -> None:
     """As with the statistics of a batch norm, the mean error is that of a forward call."""
     model = small_model()
@@ -291,6 +310,8 @@ def test_inputs_of_another_size_are_refused() -> None:
         ({"features": 0}, "feedback uses 0 features of the error; it must use 1 or more."),
         ({"decay": 1.0}, "feedback's decay is 1.0; it must be 0 or more and below 1."),
         ({"ridge": 0.0}, "feedback's ridge is 0.0; it must be above 0."),
+        ({"learn_every": 0}, "feedback learns in one of 0 BP batches; it must be one of 1 or more."),
+        ({"correct_every": 0}, "feedback corrects itself in one of 0 BP batches; it must be one of 1 or more."),
         ({"correction": 1.5}, "feedback's correction moves by 1.5; it must be 0 (none) to 1."),
     ],
 )
@@ -298,3 +319,23 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         FeedbackSource(**options)
     assert str(caught.value) == message
+
+
+def test_a_correction_moves_as_if_all_batches_since_the_last_had_lacked_the_same() -> None:
+    model = small_model()
+    source = FeedbackSource(
+        decay=0.0, correction=0.3, correct_every=2, learn_every=10
+    )  # it learns from the first batch alone
+    trainer = attached(model, source, warmup=3, metrics_every=0)
+    inputs, targets = batches(1)[0]
+    trainer.step(inputs, targets, F.cross_entropy)
+    first = {index: lack.clone() for index, lack in source._lacks.items()}
+    trainer.step(inputs, targets, F.cross_entropy)
+    assert all(torch.equal(source._lacks[index], lack) for index, lack in first.items()), "not due"
+    with trainer.batch() as batch:
+        batch.backward(F.cross_entropy(model(inputs), targets))
+        for site in trainer.survey.sites:
+            assert site.weight.grad is not None
+            short = site.weight.grad - source._sums[site]
+            torch.testing.assert_close(source._lacks[site.index], first[site.index].lerp(short, 1 - 0.7**2))
+        batch.step()

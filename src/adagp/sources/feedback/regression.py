@@ -1,77 +1,167 @@
-"""A running least-squares fit: many outputs from a few features, with old batches slowly forgotten."""
+"""A running least-squares fit: many outputs from a few features, with old batches slowly forgotten.
 
+The mean of the features over a forward call, and each row's difference from it, are features of their own. Differences add up
+to nothing, so the two kinds do not mix: there are two systems of equations, and a call's mean counts as one row.
+"""
+
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-class RunningRegression:
-    """Keeps E[f f'] and E[f y'] of features f and outputs y, and predicts y = f E[f f']^-1 E[f y'].
+class FeatureRows:
+    """The features `(rows, K)` of one forward call. What all fits on the same rows share is computed once."""
 
-    What `add` is given counts from the next `commit` on; each commit multiplies the past by `decay`. The matrix that is
-    inverted has a ridge: `ridge` times its mean diagonal. The solution is never formed, as a system of the features' size
-    is solved instead.
+    def __init__(self, rows: Tensor) -> None:
+        rows = rows.float()
+        self.mean = rows.mean(0, keepdim=True)
+        self.differences = rows - self.mean
+        self._mixtures: dict[Moments, tuple[Tensor, Tensor]] = {}
+
+    def __len__(self) -> int:
+        return len(self.differences)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """With these `(K + 1, rows)`, rows of outputs are added up: the differences, and ones."""
+        return torch.cat([self.differences.T, self.differences.new_ones(1, len(self))])
+
+    @cached_property
+    def second(self) -> Tensor:
+        """The second moments `(2, K, K)` of differences and of the mean, added up over the rows."""
+        differences = self.differences.T @ self.differences
+        return torch.stack([differences, len(self) * (self.mean.T @ self.mean)])
+
+    def mixture(self, moments: "Moments") -> tuple[Tensor, Tensor]:
+        """Return with which weights predictions are mixed: `(K + 1, rows)`, and `(1, K)` for what all have in common.
+
+        The last of the K + 1 is 1 for every row: it is that of the common part.
+        """
+        if moments not in self._mixtures:
+            weights, common = moments.solve(self.differences, self.mean)
+            self._mixtures[moments] = torch.cat([weights.T, weights.new_ones(1, len(self))]), common
+        return self._mixtures[moments]
+
+
+class Moments:
+    """E[f f'] of the features so far, `(2, K, K)`; never changed, so that fits that saw the same batches share one.
+
+    The matrix that is inverted has a ridge: `ridge` times its mean diagonal.
     """
 
-    def __init__(self, features: int, outputs: int, decay: float, ridge: float, device: torch.device) -> None:
-        self.decay = decay
+    def __init__(self, second: Tensor, ridge: float) -> None:
+        self.second = second
         self.ridge = ridge
-        self.second = torch.zeros(features, features, dtype=torch.float32, device=device)
-        self.cross = torch.zeros(features, outputs, dtype=torch.float32, device=device)
-        self._new: tuple[Tensor, Tensor] | None = None
+        self._next: tuple[float, tuple[FeatureRows, ...], weakref.ref[Moments]] | None = None
+
+    @classmethod
+    def none(cls, features: int, ridge: float, device: torch.device) -> "Moments":
+        """Return those before the first batch."""
+        return cls(torch.zeros(2, features, features, dtype=torch.float32, device=device), ridge)
+
+    @torch.no_grad()
+    def after(self, decay: float, batch: Sequence[FeatureRows]) -> "Moments":
+        """Return the moments after one more batch, in which the past counts `decay`; the same ones to all who ask."""
+        if self._next is not None and self._next[:2] == (decay, tuple(batch)) and (known := self._next[2]()):
+            return known
+        second = self.second * decay
+        for rows in batch:
+            second += rows.second
+        found = Moments(second, self.ridge)
+        self._next = decay, tuple(batch), weakref.ref(found)  # a fit that lags behind must not keep all that follows
+        return found
+
+    @torch.no_grad()
+    def solve(self, *features: Tensor) -> tuple[Tensor, ...]:
+        """Return `features` (of differences, of the mean) times the inverse; 0 before the first batch."""
+        second = self.second.double()  # features may depend on each other, so the inverse is ill-conditioned
+        mean = second.diagonal(dim1=1, dim2=2).mean()
+        inverse = torch.where(mean > 0, 1 / mean, 0)
+        steadied = second * inverse + self.ridge * torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
+        return tuple(
+            (torch.linalg.solve(matrix, rows.double().T).T * inverse).to(self.second.dtype)
+            for matrix, rows in zip(steadied, features, strict=True)
+        )
+
+
+class RunningRegression:
+    """Predicts outputs y = f E[f f']^-1 E[f y'] from features f.
+
+    What `add` is given counts from the next `commit` on, which multiplies the past by a factor. The solution is never formed,
+    as a system of the features' size is solved instead: a prediction is a mixture of `patterns`, and of `mean_patterns`.
+    """
+
+    def __init__(self, moments: Moments, outputs: int) -> None:
+        self.moments = moments
+        features = moments.second.shape[1]
+        self.patterns = moments.second.new_zeros(features, outputs)
+        self.mean_patterns = torch.zeros_like(self.patterns)
+        self._rows: list[FeatureRows] = []
+        self._sums: list[Tensor] = []
+        self._new: Tensor | None = None
 
     @property
     def outputs(self) -> int:
         """Numbers that are predicted for a row."""
-        return self.cross.shape[1]
+        return self.patterns.shape[1]
 
     @torch.no_grad()
-    def add(self, features: Tensor, outputs: Tensor, scale: float = 1.0) -> None:
-        """Take note of rows of `features` and of `outputs`, the latter times `scale`."""
-        features, outputs = features.float(), outputs.float()
-        scaled = features.T * scale
+    def add(self, rows: FeatureRows, outputs: Tensor, scale: float = 1.0) -> None:
+        """Take note of rows of features and of `outputs`, the latter times `scale`."""
+        weights = rows.weights if scale == 1 else rows.weights * scale
+        products = weights @ outputs.to(weights.dtype)  # one pass over the outputs
+        self._rows.append(rows)
+        self._sums.append(products[-1:])
+        self._new = products[:-1] if self._new is None else self._new.add_(products[:-1])
+
+    @torch.no_grad()
+    def commit(self, decay: float) -> None:
+        """Learn from what was added since the last commit; all that was before counts `decay`."""
         if self._new is None:
-            self._new = features.T @ features, scaled @ outputs
-        else:
-            self._new[0].addmm_(features.T, features)
-            self._new[1].addmm_(scaled, outputs)
-
-    @torch.no_grad()
-    def commit(self) -> None:
-        """Learn from what was added since the last commit."""
-        if self._new is not None:
-            self.second.mul_(self.decay).add_(self._new[0])
-            self.cross.mul_(self.decay).add_(self._new[1])
-            self._new = None
+            return
+        self.moments = self.moments.after(decay, self._rows)
+        torch.add(self._new, self.patterns, alpha=decay, out=self.patterns)
+        means = torch.cat([rows.mean for rows in self._rows])
+        self.mean_patterns.addmm_(means.T, torch.cat(self._sums), beta=decay)
+        self.drop()
 
     def drop(self) -> None:
         """Forget what was added since the last commit."""
-        self._new = None
+        self._rows, self._sums, self._new = [], [], None
 
-    def predict(self, features: Tensor) -> Tensor:
-        """Return the expected outputs of rows of `features`; 0 before the first commit."""
-        return self.mixture(features) @ self.cross
+    def mixture(self, rows: FeatureRows) -> tuple[Tensor, Tensor]:
+        """Return the weights `(K + 1, rows)` and the patterns `(K + 1, outputs)` of which each row's prediction is mixed."""
+        weights, common = rows.mixture(self.moments)
+        return weights, torch.cat([self.patterns, common @ self.mean_patterns])
 
-    @torch.no_grad()
-    def mixture(self, features: Tensor) -> Tensor:
-        """Return the weights `(rows, features)` with which each row's prediction is mixed from the rows of `cross`."""
-        second = self.second.double()  # features may depend on each other, so the inverse is ill-conditioned
-        mean = second.diagonal().mean()
-        inverse = torch.where(mean > 0, 1 / mean, 0)
-        steadied = second * inverse + self.ridge * torch.eye(len(second), dtype=second.dtype, device=second.device)
-        solved: Tensor = torch.linalg.solve(steadied, features.double().T).T * inverse
-        return solved.to(self.cross.dtype)
+    def predict(self, rows: FeatureRows) -> Tensor:
+        """Return the expected outputs of rows of features; 0 before the first commit."""
+        weights, patterns = self.mixture(rows)
+        return weights.T @ patterns
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the two moments."""
-        return {"second": self.second.clone(), "cross": self.cross.clone()}
+        """Return the moments."""
+        tensors = {"second": self.moments.second, "patterns": self.patterns, "mean_patterns": self.mean_patterns}
+        return {name: tensor.clone() for name, tensor in tensors.items()}
 
     @classmethod
-    def restored(cls, state: dict[str, Any], decay: float, ridge: float, device: torch.device) -> "RunningRegression":
+    def restored(cls, state: dict[str, Any], moments: Moments) -> "RunningRegression":
         """Return the regression whose `state_dict` this was."""
-        features, outputs = state["cross"].shape
-        one = cls(features, outputs, decay, ridge, device)
-        one.second.copy_(state["second"])
-        one.cross.copy_(state["cross"])
+        one = cls(moments, state["patterns"].shape[1])
+        one.patterns.copy_(state["patterns"])
+        one.mean_patterns.copy_(state["mean_patterns"])
         return one
+
+
+def modern(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a regression's state as it is saved now; older run folders have one system for both kinds of features."""
+    if "cross" not in state:
+        return state
+    half = len(state["cross"]) // 2
+    second = torch.stack([state["second"][:half, :half], state["second"][half:, half:]])
+    rest = {name: value for name, value in state.items() if name != "cross"}
+    return rest | {"second": second, "patterns": state["cross"][:half], "mean_patterns": state["cross"][half:]}

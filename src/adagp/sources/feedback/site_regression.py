@@ -2,22 +2,16 @@
 
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.sites import Site
-from adagp.sources.feedback.error_features import rows_for
-from adagp.sources.feedback.regression import RunningRegression
+from adagp.sources.feedback.regression import FeatureRows, Moments, RunningRegression
 from adagp.sources.support.local import weight_gradient
 
 
 class SiteRegression:
     """Learns from pairs of error and output gradient; gives the weight gradient of a forward call from its error alone.
-
-    The mean of the errors over the call, and each row's difference from it, are features of their own: behind a batch norm,
-    the mean has no effect, and a fit that cannot tell them apart is far worse.
 
     A predicted output gradient is a mixture of as few patterns as the error has features, and a weight gradient is linear
     in its input. So the *inputs* of a batch are mixed with the same weights, and the weight gradient is taken of these few
@@ -30,31 +24,25 @@ class SiteRegression:
         self.channels_last = channels_last  # how the outputs lie in memory when they come in: then they are not copied
 
     @classmethod
-    def fresh(cls, site: Site, features: int, gradient: Tensor, decay: float, ridge: float) -> "SiteRegression":
+    def fresh(cls, site: Site, moments: Moments, gradient: Tensor) -> "SiteRegression":
         """Return one that knows nothing yet, for output gradients like `gradient`."""
         last = lies_channels_last(gradient)
-        outputs = as_rows(site, gradient, last).shape[1]
-        return cls(site, RunningRegression(2 * features, outputs, decay, ridge, gradient.device), last)
+        return cls(site, RunningRegression(moments, as_rows(site, gradient, last).shape[1]), last)
 
-    def learn(self, features: Tensor, gradient: Tensor, scale: float) -> None:
-        """Take note of a call's error and output gradient, the latter `scale` times too large."""
-        rows = as_rows(self.site, gradient, self.channels_last)
-        self._refuse_another_size(rows.shape[1])
-        self.regression.add(centred(rows_for(self.site, gradient.shape, features)), rows, 1 / scale)
+    def learn(self, rows: FeatureRows, gradient: Tensor, scale: float) -> None:
+        """Take note of a call's errors and output gradient, the latter `scale` times too large."""
+        outputs = as_rows(self.site, gradient, self.channels_last)
+        self._refuse_another_size(outputs.shape[1])
+        self.regression.add(rows, outputs, 1 / scale)
 
-    def weight_gradient(self, inputs: Tensor, features: Tensor, shape: Size) -> Tensor:
+    def weight_gradient(self, inputs: Tensor, rows: FeatureRows, shape: Size) -> Tensor:
         """Return the weight gradient of a call with `inputs`, whose output had `shape`."""
-        self._refuse_another_size(as_rows(self.site, torch.empty(shape, device="meta"), False).shape[1])
-        mixture = self.regression.mixture(centred(rows_for(self.site, shape, features)))
-        patterns = self.regression.cross
-        if len(mixture) <= len(patterns) // 2:
-            return weight_gradient(self.site, inputs, self._maps(mixture @ patterns, shape))
-        # Differences add up to nothing, so the two kinds of features do not mix: the mean's part is the same for all rows.
-        differences, mean = mixture.chunk(2, dim=1)
-        mixture = F.pad(differences, (0, 1), value=1.0)
-        patterns = torch.cat([patterns[: differences.shape[1]], mean[:1] @ patterns[differences.shape[1] :]])
+        self._refuse_another_size(shape[-1] if self.site.rule.kind == "linear" else shape[1:].numel())
+        weights, patterns = self.regression.mixture(rows)
+        if len(rows) < len(weights):
+            return weight_gradient(self.site, inputs, self._maps(weights.T @ patterns, shape))
         last = lies_channels_last(inputs)
-        mixed = mixture.T @ as_rows(self.site, inputs.detach(), last).to(mixture.dtype)
+        mixed = weights @ as_rows(self.site, inputs.detach(), last).to(weights.dtype)
         return weight_gradient(self.site, from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape))
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,10 +50,9 @@ class SiteRegression:
         return {"channels_last": self.channels_last, **self.regression.state_dict()}
 
     @classmethod
-    def restored(cls, site: Site, state: dict[str, Any], decay: float, ridge: float) -> "SiteRegression":
+    def restored(cls, site: Site, state: dict[str, Any], moments: Moments) -> "SiteRegression":
         """Return the one whose `state_dict` this was."""
-        regression = RunningRegression.restored(state, decay, ridge, site.weight.device)
-        return cls(site, regression, state["channels_last"])
+        return cls(site, RunningRegression.restored(state, moments), state["channels_last"])
 
     def _refuse_another_size(self, outputs: int) -> None:
         if outputs != self.regression.outputs:
@@ -76,12 +63,6 @@ class SiteRegression:
 
     def _maps(self, rows: Tensor, shape: Size) -> Tensor:
         return from_rows(self.site, rows, shape, self.channels_last)
-
-
-def centred(rows: Tensor) -> Tensor:
-    """Return each row's difference from the mean row, followed by the mean row."""
-    mean = rows.mean(0, keepdim=True)
-    return torch.cat([rows - mean, mean.expand_as(rows)], dim=1)
 
 
 def lies_channels_last(tensor: Tensor) -> bool:

@@ -9,8 +9,10 @@ from torch import Size, Tensor
 from adagp.errors import OptionError
 from adagp.sites import Site
 from adagp.sources.base import BatchContext, ModelCall, RunFacts, missing_error
-from adagp.sources.feedback.error_features import ErrorFeatures
+from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
+from adagp.sources.feedback.regression import FeatureRows, Moments, modern
 from adagp.sources.feedback.site_regression import SiteRegression
+from adagp.sources.feedback.turns import Turns
 from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.taps import on_gradient
@@ -28,6 +30,9 @@ class FeedbackSource(LocalSource):
 
     A linear fit errs in the same direction batch after batch, which adds up as noise does not. So predictions are made in BP
     batches too, and a running mean of what they lacked there, moving by `correction` a batch, is added in GP batches.
+
+    It learns in one of `learn_every` BP batches, and corrects itself in one of `correct_every`: less of either is cheaper. What
+    is forgotten, and by how much the correction moves, still goes by the number of BP batches.
     """
 
     learns = True
@@ -39,6 +44,8 @@ class FeedbackSource(LocalSource):
         decay: float = 0.95,
         ridge: float = 1e-3,
         correction: float = 0.1,
+        learn_every: int = 1,
+        correct_every: int = 1,
         seed: int = 0,
     ) -> None:
         if features < 1:
@@ -49,6 +56,12 @@ class FeedbackSource(LocalSource):
             raise OptionError(f"feedback's ridge is {ridge}; it must be above 0.")
         if not 0 <= correction <= 1:
             raise OptionError(f"feedback's correction moves by {correction}; it must be 0 (none) to 1.")
+        if learn_every < 1:
+            raise OptionError(f"feedback learns in one of {learn_every} BP batches; it must be one of 1 or more.")
+        if correct_every < 1:
+            raise OptionError(
+                f"feedback corrects itself in one of {correct_every} BP batches; it must be one of 1 or more."
+            )
         super().__init__("feedback")
         self.decay = decay
         self.ridge = ridge
@@ -59,6 +72,10 @@ class FeedbackSource(LocalSource):
         self._call = ModelCall()
         self._pending: dict[ModelCall, list[tuple[Site, Kept, Size]]] = {}
         self._features: dict[ModelCall, Tensor] = {}
+        self._rows: dict[tuple[Any, ...], FeatureRows] = {}
+        self._none: Moments | None = None
+        self._learning = Turns(learn_every)
+        self._correcting = Turns(correct_every)
         self._blind: set[int] = set()
         self._taught: set[int] = set()
 
@@ -84,9 +101,9 @@ class FeedbackSource(LocalSource):
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
         served, call = site in self._context.replaced, self._call
-        if served or self.correction or self._context.measured:
+        if served or (self.correction and self._correcting.due) or self._context.measured:
             self._pending.setdefault(call, []).append((site, Kept(site, inputs), output.shape))
-        if served:
+        if served or not self._learning.due:
             return None
         if not output.requires_grad:
             self._blind |= set() if torch.is_grad_enabled() else {site.index}
@@ -95,13 +112,12 @@ class FeedbackSource(LocalSource):
         def receive(gradient: Tensor) -> None:
             if not call.known:
                 raise missing_error(self._name)
-            features = self._settled(call)
+            self._settled(call)
+            rows = self._rows_of(call, site, gradient.shape)
             if site.index not in self._fits:
-                self._fits[site.index] = SiteRegression.fresh(
-                    site, features.shape[-1], gradient, self.decay, self.ridge
-                )
+                self._fits[site.index] = SiteRegression.fresh(site, self._no_moments(rows), gradient)
             self._taught.add(site.index)
-            self._fits[site.index].learn(features, gradient, self._context.scale)
+            self._fits[site.index].learn(rows, gradient, self._context.scale)
 
         return on_gradient(output, receive)
 
@@ -109,18 +125,33 @@ class FeedbackSource(LocalSource):
         """Take the weight gradients of the sites whose inputs are kept, if that has not been done."""
         self._settled(call)
 
-    def _settled(self, call: ModelCall) -> Tensor:
-        """Return the features of a call's errors, after the weight gradients of the sites in it have been taken."""
+    def _settled(self, call: ModelCall) -> None:
+        """Take the weight gradients of the sites in a call, once its errors are known."""
         if call in self._features:
-            return self._features[call]
+            return
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
-            features = self._features[call] = self._errors.of_call(call)
+            self._features[call] = self._errors.of_call(call)
             for site, kept, shape in self._pending.pop(call, []):
                 if site.index in self._fits:
-                    self.add(site, self._fits[site.index].weight_gradient(kept.get(), features, shape))
+                    rows = self._rows_of(call, site, shape)
+                    self.add(site, self._fits[site.index].weight_gradient(kept.get(), rows, shape))
                 else:
                     self.add(site, torch.zeros_like(site.weight))  # no true gradient was seen yet
-        return features
+
+    def _rows_of(self, call: ModelCall, site: Site, shape: Size) -> FeatureRows:
+        """Return the features of a call's errors as a site needs them; sites alike share theirs."""
+        linear = site.rule.kind == "linear"
+        key = (call, linear, site.sequence_first, shape[:-1] if linear else shape[:1])
+        if key not in self._rows:
+            self._rows[key] = FeatureRows(rows_for(site, shape, self._features[call]))
+        return self._rows[key]
+
+    def _no_moments(self, rows: FeatureRows) -> Moments:
+        """Return the moments of sites that have seen nothing yet."""
+        features = rows.mean.shape[1]
+        if self._none is None or self._none.second.shape[1] != features:
+            self._none = Moments.none(features, self.ridge, rows.mean.device)
+        return self._none
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
@@ -134,21 +165,25 @@ class FeedbackSource(LocalSource):
     @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Learn from the output gradients that came by in the backward pass, and from what the predictions lacked."""
+        learned, corrected = self._learning.take(), self._correcting.take()
+        if not learned and not corrected:
+            return
         for site, truth, guess in zip(sites, gradients, super().produce(sites), strict=True):
             refuse_recomputed(site, blind=site.index in self._blind, seen=site.index in self._taught)
             fit = self._fits.get(site.index)
             if fit is None:
                 continue
-            if self.correction and guess is not None:
+            if corrected and self.correction and guess is not None:
                 lack = self._lacks.setdefault(site.index, torch.zeros_like(guess))
-                lack.lerp_(truth.to(guess.dtype) - guess, self.correction)
-            fit.regression.commit()
+                lack.lerp_(truth.to(guess.dtype) - guess, 1 - (1 - self.correction) ** corrected)
+            fit.regression.commit(self.decay**learned)
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""
         super().forget()
         self._pending.clear()
         self._features.clear()
+        self._rows.clear()
         self._blind.clear()
         self._taught.clear()
         for fit in self._fits.values():
@@ -160,15 +195,27 @@ class FeedbackSource(LocalSource):
             "fits": {index: fit.state_dict() for index, fit in self._fits.items()},
             "lacks": {index: lack.clone() for index, lack in self._lacks.items()},
             "outputs": list(self._errors.outputs),
+            "waiting": [self._learning.waiting, self._correcting.waiting],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
+        shared: list[Moments] = []
         self._fits = {
-            index: SiteRegression.restored(self._sites[index], fit, self.decay, self.ridge)
-            for index, fit in state["fits"].items()
+            index: SiteRegression.restored(self._sites[index], fit, self._shared(fit["second"], shared))
+            for index, fit in ((index, modern(fit)) for index, fit in state["fits"].items())
         }
+        self._learning.waiting, self._correcting.waiting = state.get("waiting", (0, 0))
         self._errors.outputs = list(state.get("outputs", ()))  # older checkpoints have none: there was one output
         self._lacks = {
             index: lack.to(self._sites[index].weight.device, copy=True) for index, lack in state["lacks"].items()
         }
+
+    def _shared(self, second: Tensor, known: list[Moments]) -> Moments:
+        """Return saved moments, the same ones for all sites that have the same."""
+        second = second.to(self._device, copy=True)
+        for moments in known:
+            if torch.equal(moments.second, second):
+                return moments
+        known.append(Moments(second, self.ridge))
+        return known[-1]

@@ -1,13 +1,10 @@
-"""A pipeline: interleaved 1F1B (Narayanan et al. 2021), two stages per device, so the bubble is half as long.
-
-adagp pipeline --plugin examples.plugins.interleaved --schedule interleaved --devices 4 --micro-batches 8 --phases BP
-"""
+"""Interleaved 1F1B (Narayanan et al. 2021): two stages per device, so the bubble is half as long."""
 
 from collections.abc import Iterator, Sequence
 
 from adagp.errors import OptionError
-from adagp.pipe import PIPELINES, Action, Program
-from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE
+from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program
+from adagp.pipe.generate import PIPELINES
 from adagp.plan import Phase
 
 CHUNKS = 2

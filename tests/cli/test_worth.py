@@ -1,0 +1,46 @@
+"""`adagp worth`: from a comparison's folder to tables, JSON and a picture."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.compare.test_worth import document
+
+from adagp.compare.worth import Price, worth_record
+from adagp.run.metrics import ACCURACY
+
+
+@pytest.fixture
+def comparison(program: Any) -> Path:
+    """Return the folder of a finished comparison."""
+    found = worth_record(document(), ACCURACY, {"feedback": {"accelerator": Price(0.3, 0.02, None, "max,ws,12x15")}})
+    folder = Path("compared")
+    folder.mkdir()
+    (folder / "report.json").write_text(json.dumps({"worth": found}))
+    return folder
+
+
+def test_tables_json_and_a_picture(program: Any, comparison: Path) -> None:
+    ended = program("worth", comparison, "--plot", "worth.png")
+    assert (ended.code, ended.err) == (0, "")
+    assert "where feedback pays" in ended.out
+    assert "too close to say" not in ended.out
+    assert Path("worth.png").stat().st_size > 1000
+    found = json.loads(program("worth", comparison, "--json").out)["methods"]["feedback"]
+    assert found["interval"][0] < found["worth"] < found["interval"][1]
+    on_accelerator = found["platforms"]["accelerator"]
+    assert (on_accelerator["price"], on_accelerator["overhead"], on_accelerator["verdict"]) == (0.3, 0.02, "pays")
+
+
+def test_what_tells_no_worth_is_refused(program: Any, comparison: Path) -> None:
+    ended = program("worth", "nowhere")
+    assert (ended.code, ended.err) == (2, "error: 'nowhere' holds no finished comparison: it has no report.json.\n")
+    (comparison / "report.json").write_text('{"worth": null}')
+    ended = program("worth", comparison)
+    assert (ended.code, ended.err) == (
+        2,
+        "error: 'compared' does not tell what a GP batch is worth: that needs backprop at several lengths. Repeat the command "
+        "of the comparison with --curve 0.5,0.75,1.25; its finished runs are kept.\n",
+    )
+    assert program("worth", comparison, "--plot", "worth.txt").code == 2

@@ -1,0 +1,75 @@
+"""Costs of runs on the modelled accelerator, by hand."""
+
+import pytest
+
+from adagp.compare.accelerator_cost import AcceleratorCost, AcceleratorPlatform, parse_accelerator
+from adagp.compare.lengths import longest_run
+from adagp.errors import OptionError
+from adagp.hw import Array, Linear, Workload
+from adagp.plan import BACKPROP_ALL, Phase
+from adagp.run import TrainConfig
+
+LAYER = Workload("one layer", (Linear("fc", 1, 64, 10, input_gradient=False),))
+FORWARD = 6 * 1 * (128 + 12 + 12 + 15 - 2)
+"""64 inputs in folds of 12 rows, 10 outputs in one of 15 columns: load the weights, stream 128 samples, fill and drain."""
+WEIGHT_GRADIENT = 6 * 1 * (128 + 12 + 15 - 2)
+"""In place: the sums grow where the weights were, so there is nothing to load."""
+MIXED = 11 * 5 * (11 + 37) + 6 * 1 * (11 + 25)
+"""The 128 inputs of 64 numbers mixed to 10 features and a mean, and the weight gradient of these eleven."""
+MOMENTS = 11 * 1 * (20 + 37) + 11 * 2 * (20 + 37)
+"""Twenty features of 128 samples with the 10 output gradients, and with themselves."""
+
+
+def run(method: str, batches: int, **options: object) -> TrainConfig:
+    given = {"method": method, "batches": batches, "batch_size": 128, **options}
+    return TrainConfig.from_dict(given, "test", foreign="drop")
+
+
+def test_a_batch_costs_what_the_formulas_say() -> None:
+    model = AcceleratorCost(AcceleratorPlatform("efficient"), LAYER, 100)
+    plain = FORWARD + WEIGHT_GRADIENT
+    assert model.batch_cost(BACKPROP_ALL, run("bp", 10), None) == plain
+    feedback = run("feedback", 10, ratio="1:1", warmup_batches=4)
+    found = {one.phase: (one.batches, one.cost) for one in model.batch_costs(feedback)}
+    learning = plain + MOMENTS + MIXED
+    assert found == {Phase.WARMUP: (4, learning), Phase.GP: (3, FORWARD + MIXED), Phase.BP: (3, learning)}
+    assert model.run_cost(feedback) == 7 * learning + 3 * (FORWARD + MIXED)
+    assert model.run_cost(feedback, share=0.5) == 5 * learning + 5 * (FORWARD + MIXED)
+
+
+def test_skipped_batches_cost_nothing_and_what_fits_is_as_long_as_can_be() -> None:
+    model = AcceleratorCost(AcceleratorPlatform(), LAYER, 100)
+    budget = model.run_cost(run("bp", 20))
+    skip = run("skip", 20, ratio="1:1", warmup_batches=0)
+    assert longest_run(budget, skip, model.run_cost, 100) == 41  # the batch after the twentieth by backprop is free
+
+
+def test_text_forms() -> None:
+    assert parse_accelerator("max,ws,12x15") == AcceleratorPlatform()
+    assert parse_accelerator("8x8, low") == AcceleratorPlatform("low", "ws", Array(8, 8))
+    assert str(parse_accelerator("os")) == "max,os,12x15"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "mex,ws",
+            "--accelerator 'mex,ws': 'mex' is no design (baseline, low, efficient, max, equal-power, equal-area), no "
+            "dataflow (ws, os, is, rs) and no array; write a design, a dataflow and an array, for example max,ws,12x15.",
+        ),
+        (
+            "ws,os",
+            "--accelerator 'ws,os' names two of dataflow; write a design, a dataflow and an array, for example max,ws,12x15.",
+        ),
+        ("12", "cannot read the array '12'; write ROWSxCOLUMNS, for example 12x15."),
+        (
+            "baseline",
+            "--accelerator 'baseline': the design 'baseline' predicts nothing; choose one of: low, efficient, max.",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_accelerator(text)
+    assert str(caught.value) == message
