@@ -181,8 +181,8 @@ def _length(record: RunRecord, target: float | None) -> int:
     best = record.metric.best(epoch.test_value for epoch in record.epochs)
     reached = "nothing" if best is None else record.metric.text(best)
     raise OptionError(
-        f"the run in '{record.path}' does not reach a {record.metric.words} of {record.metric.text(target)}: its best is "
-        f"{reached}."
+        f"the run in '{record.path}' does not reach the target of {record.metric.text(target)}: its best "
+        f"{record.metric.words} is {reached}."
     )
 
 

@@ -37,6 +37,8 @@ def test_every_table_and_figure_is_there() -> None:
         "long-run",
         "procrustes-training",
         "fast-training",
+        "fast-speed",
+        "fast-time-to-accuracy",
         "fast-combined",
     ]
 
