@@ -46,7 +46,11 @@ def test_passes_of_a_training_step(widths: tuple[int, int, int], passes: int) ->
     assert BlockWidths(*widths).training_passes == passes
 
 
-def to_groups(matrix: np.ndarray, group: int, bits: int) -> list[list[tuple[list[int], int]]]:
+Groups = list[list[tuple[list[int], int]]]
+"""Rows of (signed magnitudes, exponent of a step)."""
+
+
+def to_groups(matrix: np.ndarray, group: int, bits: int) -> Groups:
     """Return rows of (signed magnitudes, exponent of a step), truncated; rows are filled up with zeros."""
     rows = []
     for row in matrix:
@@ -61,8 +65,8 @@ def to_groups(matrix: np.ndarray, group: int, bits: int) -> list[list[tuple[list
 
 
 def weight_stationary(
-    inputs: list[list[tuple[list[int], int]]],
-    weights: list[list[tuple[list[int], int]]],
+    inputs: Groups,
+    weights: Groups,
     bits: tuple[int, int],
     side: Array,
 ) -> tuple[list[list[Fraction]], int]:
@@ -95,7 +99,7 @@ def weight_stationary(
     return outputs, clock
 
 
-def _one_pass(inputs, weights, value: int, row: int, column: int, chunks: list[int]) -> Fraction:  # type: ignore[no-untyped-def]
+def _one_pass(inputs: Groups, weights: Groups, value: int, row: int, column: int, chunks: list[int]) -> Fraction:
     number, which = divmod(value, chunks[0] * chunks[1])
     if row >= len(inputs[number]) or column >= len(weights):
         return Fraction(0)
@@ -106,7 +110,7 @@ def _one_pass(inputs, weights, value: int, row: int, column: int, chunks: list[i
         for group, place in zip((first, second), places, strict=True)
     ]
     tree = sum(one * two for one, two in zip(*parts, strict=True))
-    return Fraction(tree) * Fraction(2) ** (2 * sum(places) + step + other)
+    return Fraction(int(tree)) * Fraction(2) ** int(2 * sum(places) + step + other)
 
 
 @pytest.mark.parametrize(("activations", "weights"), [(2, 2), (4, 2), (2, 4), (4, 4)])

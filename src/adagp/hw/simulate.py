@@ -176,8 +176,14 @@ def _computed(work: "_Work", design: Design) -> DesignOutcome:
     if design.block_floating_point:
         return _in_blocks(work, design)
     if design.word_bits is not None:
-        own = dict.fromkeys(("weight_bits", "activation_bits", "gradient_bits", "sum_bits"))
-        numbers = replace(work.accelerator, word_bits=design.word_bits, **own)
+        numbers = replace(
+            work.accelerator,
+            word_bits=design.word_bits,
+            weight_bits=None,
+            activation_bits=None,
+            gradient_bits=None,
+            sum_bits=None,
+        )
         return _outcome(_Work(work.workload, numbers, work.run), design)
     return _outcome(work, design)
 
