@@ -16,6 +16,11 @@ LAYERS = (
 )
 CHIP = Accelerator(Array(12, 14), "rs", buffer_kilobytes=108, sum_bits=16, bandwidth=inf)
 BATCH = 4
+STUDY = Accelerator(Array(16, 16), "rs", buffer_kilobytes=128, sum_bits=16, bandwidth=inf)
+"""The machine of the study that preceded the chip (ISCA 2016), which shows energy by level."""
+STUDY_BATCH = 16
+RATIOS = {"arithmetic": 1, "registers": 1, "network": 2, "buffer": 6, "dram": 200}
+"""Its energies of a 16-bit access, in multiply-accumulates."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +31,45 @@ class LayerFigures:
     milliseconds: float
     buffer: float
     dram: float
+    millijoules: float
 
 
 def modelled() -> tuple[list[LayerFigures], Energy]:
     """Return our figures by layer, and the joules of all of them."""
     passes = {stage.layer.name: stage.forward for stage in stages(Workload("alexnet", LAYERS), CHIP, BATCH)}
+    model = CHIP.energy_model()
     rows = [
-        LayerFigures(name, 1e3 * cost.cycles / CHIP.clock_hz, cost.buffer_bits / 8e6, cost.dram_bits / 8e6)
+        LayerFigures(
+            name,
+            1e3 * cost.cycles / CHIP.clock_hz,
+            cost.buffer_bits / 8e6,
+            cost.dram_bits / 8e6,
+            1e3 * model.energy(cost).on_chip,
+        )
         for name, cost in passes.items()
     ]
-    return rows, CHIP.energy_model().energy(total(passes.values()))
+    return rows, model.energy(total(passes.values()))
 
 
-def chip(figure: str, whose: str = "chip") -> list[float]:
+def breakdown() -> list[dict[str, float]]:
+    """Return the energy of each layer by level, in 1e9 multiply-accumulates, at the ratios of the ISCA study."""
+    found = []
+    for stage in stages(Workload("alexnet", LAYERS), STUDY, STUDY_BATCH):
+        cost = stage.forward
+        accesses = {
+            "arithmetic": cost.macs,
+            "registers": cost.registers / 16,
+            "network": cost.network / 16,
+            "buffer": cost.buffer_bits / 16,
+            "dram": cost.dram_bits / 16,
+        }
+        found.append({level: count * RATIOS[level] / 1e9 for level, count in accesses.items()})
+    return found
+
+
+def quoted(section: str, figure: str, whose: str = "chip") -> list[float]:
     """Return published figures by layer."""
-    return [float(value) for value in published("eyeriss-alexnet").content[figure][whose]]
+    return [float(value) for value in published(section).content[figure][whose]]
 
 
 def measured_joules() -> float:

@@ -188,20 +188,50 @@ def sources() -> None:
 def eyeriss_chip() -> None:
     """Print AlexNet on the Eyeriss chip: measured, and ours."""
     rows, energy = eyeriss.modelled()
-    head("layer", "ms, chip", "nn-dataflow", "ours", "ours / chip", "buffer MB, chip", "ours", "DRAM MB, chip", "ours")
-    columns = (
-        eyeriss.chip("milliseconds"),
-        eyeriss.chip("milliseconds", "nn_dataflow"),
-        eyeriss.chip("buffer"),
-        eyeriss.chip("dram"),
+    chip, search = "eyeriss-alexnet", "eyeriss-nn-dataflow"
+    head("layer", "ms, chip", "nn-dataflow", "ours", "ours / chip", "mJ, chip", "ours", "ours / chip")
+    times, watts = (eyeriss.quoted(chip, figure) for figure in ("milliseconds", "milliwatts"))
+    for row, time, other, power in zip(
+        rows, times, eyeriss.quoted(search, "milliseconds", "search"), watts, strict=True
+    ):
+        joules = power * time / 1e3
+        line(
+            row.name,
+            time,
+            other,
+            row.milliseconds,
+            row.milliseconds / time,
+            joules,
+            row.millijoules,
+            row.millijoules / joules,
+        )
+    head(
+        "layer", "buffer MB, chip", "ours", "ours / chip", "DRAM MB, chip", "nn-dataflow", "ours", "ours / nn-dataflow"
     )
-    for row, chip, other, buffer, dram in zip(rows, *columns, strict=True):
-        line(row.name, chip, other, row.milliseconds, row.milliseconds / chip, buffer, row.buffer, dram, row.dram)
+    for row, buffer, dram, other in zip(
+        rows,
+        eyeriss.quoted(chip, "buffer"),
+        eyeriss.quoted(chip, "dram"),
+        eyeriss.quoted(search, "dram", "search"),
+        strict=True,
+    ):
+        line(row.name, buffer, row.buffer, row.buffer / buffer, dram, other, row.dram, row.dram / other)
     measured = eyeriss.measured_joules()
     print(f"\non-chip mJ: {1e3 * energy.on_chip:.1f}, measured {1e3 * measured:.1f}, {energy.on_chip / measured:.2f}")
     shares = {name: joules / energy.on_chip for name, joules in energy.by_level.items() if name != "dram"}
     print(", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
     print(f"DRAM MB: {sum(row.dram for row in rows):.1f}")
+    levels = ("arithmetic", "registers", "dram")
+    head(
+        "layer",
+        *(f"{level}, {whose}" for level in levels for whose in ("published", "ours")),
+        "buffer, ours",
+        "network, ours",
+    )
+    figures = [eyeriss.quoted("eyeriss-breakdown", level) for level in levels]
+    for row, ours, *theirs in zip(rows, eyeriss.breakdown(), *figures, strict=True):
+        pairs = zip(theirs, (ours[level] for level in levels), strict=True)
+        line(row.name, *(value for pair in pairs for value in pair), ours["buffer"], ours["network"])
 
 
 def others() -> None:

@@ -67,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
     "sources": {"allocator", "predictor", "sites"},
     "run": {"pipe", "schedules"},
     "loggers": set(),
-    "models": {"modes"},
+    "models": {"block_format", "modes", "numerics"},
     "data": {"models"},
     "detection": {"data"},
     "tasks": {"data", "detection", "models", "modes", "run"},

@@ -200,6 +200,17 @@ _PARTS = _option(
     low=1,
     parameter="parts",
 )
+_CLASSES = _option(
+    "label_classes",
+    int,
+    None,
+    "Classes of the labels; by default the outputs of the last layer.",
+    optional=True,
+    unset="the last layer's",
+    low=1,
+    high=1_000_000,
+    parameter="classes",
+)
 _FEATURES = _option("features", int, 64, "Numbers of the output's error that feedback uses at most.", low=1, high=8192)
 _FEEDBACK = (
     _FEATURES,
@@ -314,7 +325,8 @@ for _method in (
         "predicted_labels",
         "ADA-GP's predictor, which also sees the labels",
         _SOURCES + "variants:LabelledSource",
-        **_SHARED_PREDICTOR,
+        options=(*_predictor(), _PARTS, _CLASSES),
+        accelerator=_SHARED,
     ),
     Method(
         "dni",
@@ -327,7 +339,7 @@ for _method in (
         "dni_labels",
         "synthetic gradients that also see the labels",
         _SOURCES + "synthetic:LabelledSyntheticSource",
-        options=_predictor(),
+        options=(*_predictor(), _CLASSES),
         accelerator=_SYNTHETIC,
     ),
     Method(

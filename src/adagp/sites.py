@@ -18,12 +18,19 @@ from adagp.errors import ModelError, OptionError
 from adagp.predictor.layout import exchanged
 from adagp.predictor.reorganize import Rule, rule_for
 
+SAY_SAMPLE_AXIS = (
+    "Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for sequences "
+    "first), or exclude the site."
+)
+"""What to do where nothing tells which axis of a site's output counts the samples."""
+
 
 @dataclass(frozen=True, eq=False)
 class Site:
     """A layer with a weight whose gradient can be predicted. `index` is its place among the model's sites.
 
-    `sequence_first` says that it lies inside a layer whose `batch_first` is False: sequences are `(positions, samples, ...)`.
+    `sequence_first` says that it lies inside a layer whose `batch_first` is False: sequences are `(positions, samples, ...)`;
+    None where no layer around it says anything.
     """
 
     name: str
@@ -31,7 +38,7 @@ class Site:
     module: nn.Module
     weight: nn.Parameter
     rule: Rule
-    sequence_first: bool = False
+    sequence_first: bool | None = None
 
     @property
     def rows(self) -> int:
@@ -154,15 +161,15 @@ def _parent(model: nn.Module, path: str) -> nn.Module:
     return model.get_submodule(path.rpartition(".")[0])
 
 
-def _sequence_first(model: nn.Module, path: str) -> bool:
-    """Tell whether the nearest layer around `path` that knows about sequences has them first; in its parts it may say so."""
+def _sequence_first(model: nn.Module, path: str) -> bool | None:
+    """Tell whether the nearest layer around `path` that knows about sequences has them first; its attention may say so."""
     while path:
         path = path.rpartition(".")[0]
         around = model.get_submodule(path)
         for known in (around, getattr(around, "self_attn", None)):
             if isinstance(known, nn.Module) and isinstance(getattr(known, "batch_first", None), bool):
                 return not known.batch_first
-    return False
+    return None
 
 
 def _refuse_uninitialized(model: nn.Module) -> None:

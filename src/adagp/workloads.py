@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
@@ -67,6 +67,31 @@ def run_workload(name: str, dataset: str, image_size: int | None, width: float, 
     shape = dataset_info(dataset).shape
     image = (shape[0], image_size, image_size) if image_size else shape or None
     return model_workload(name, dataset, image, width, length=length)
+
+
+DUPLEX = "duplex"
+
+
+def duplex_workload(config: Mapping[str, Any], dataset: str, image_size: int | None, width: float) -> Workload:
+    """Trace a duplex model with the branch and backbone of a run's configuration."""
+    import torch
+
+    from adagp.models.duplex import DuplexOptions, check_options, duplex_network, scaled_channels
+    from adagp.trace import trace
+
+    info = dataset_info(dataset)
+    image = (info.shape[0], image_size, image_size) if image_size else tuple(info.shape)
+    options = DuplexOptions(
+        backbone=config["backbone"],
+        backbone_width=config["backbone_width"],
+        blocks=config["branch"],
+        channels=scaled_channels(config["branch_channels"], width),
+        trained=config["trained"],
+    )
+    check_options(options)
+    with torch.device("meta"):
+        model = duplex_network(info.classes, image, options, info.classes)
+    return trace(model, image, DUPLEX)
 
 
 def dataset_info(name: str) -> "DatasetInfo":
@@ -160,6 +185,8 @@ def _replay(
 
     def workload() -> Workload:
         if shape is None:
+            if name == DUPLEX and model is None:
+                return duplex_workload(record.config, dataset, record.image_size, width)
             return run_workload(name, dataset, record.image_size, width, record.sequence_length)
         return model_workload(name, dataset, shape, width)
 

@@ -176,6 +176,25 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
             "method 'feedback@adaptive': how many batches an adaptive schedule predicts is not known before it ran; add the "
             "regime batches, from which it is taken.",
         ),
+        (
+            ["--regimes", "pipeline", "--pipeline", "best,devices=9,micro-batches=4"],
+            "--pipeline 'best,devices=9,micro-batches=4': 9 stages on 9 devices are more than the 4 layers of 'digits_cnn'; "
+            "give fewer devices, or costs=balanced.",
+        ),
+        (
+            ["--methods", "bp,zero", "--regimes", "pipeline"],
+            "method 'zero': its schedule takes some layers from a source and others by backprop in one batch, which the "
+            "pipeline regime does not cost; give it a schedule such as 1:1.",
+        ),
+        (["--tune-batches", "9"], "--tune-batches goes with --tune; give that too."),
+        (
+            ["--methods", "bp,skip@1:1", "--warmup-batches", "9", "--tune", "lr=0.1,0.2", "--tune-batches", "9"],
+            "method 'skip@1:1': warm-up of 9 batches does not fit a run of 9: nothing would be predicted. Give "
+            "--warmup-batches 0 to 8, or more batches.",
+        ),
+        (["--curve", "0.5,x"], "cannot read 'x' in --curve; write numbers, for example 0.5,0.75,1.25."),
+        (["--curve", "0"], "--curve has 0; each number must be above 0 and at most 100."),
+        (["--curve", "0.5,0.5"], "--curve has 0.5 twice."),
     ],
 )
 def test_bad_input_is_refused_before_any_run(program: Program, arguments: list[str], message: str) -> None:

@@ -61,6 +61,7 @@ Refuses = Callable[..., str]
         ("--precision", "int8", f"cannot read the precision 'int8'. Allowed forms: {', '.join(FORMS)}."),
         ("--keep", "0", "--keep is 0.0; it must be above 0 and at most 1."),
         ("--keep", "1.01", "--keep is 1.01; it must be above 0 and at most 1."),
+        ("--stream", "fixed", "--stream is about the duplex model; give --model duplex."),
         (
             "--keep-rule",
             "magnitude",

@@ -116,6 +116,11 @@ def test_a_function_with_an_input_shape(tmp_path: Path, monkeypatch: pytest.Monk
     assert report("tiny.json") == found
 
 
+def test_a_source_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(AdagpError, match=r"^unknown source 'nonsense'\. Did you mean 'noise'\? Choose from: average, "):
+        report("two_layer_cnn", "--source", "nonsense", "--ratio", "1:1")
+
+
 def test_a_run_is_replayed(tmp_path: Path) -> None:
     config = {"model": "digits_cnn", "dataset": "digits", "batch_size": 32, "width": 0.5, "method": "adagp"}
     batches = {"warmup": 10, "bp": 20, "gp": 30, "guarded": 0}
@@ -268,3 +273,42 @@ def test_sweep_refuses_unknown_names_before_it_works() -> None:
         call("sweep", "--models", "two_layer_cnn,vgg99")
     with pytest.raises(AdagpError, match=r"^--models is empty; give at least one name\.$"):
         call("sweep", "--models", ",")
+
+
+def test_other_training_systems_are_modelled_by_themselves() -> None:
+    found = report("two_layer_cnn", "--design", "procrustes", "--weight-density", "0.2")
+    assert list(found["modelled"]) == ["procrustes"]
+    row = found["modelled"]["procrustes"]
+    assert 1 < row["notes"]["speed-up over dense on the same array"] < 3 / (2 * 0.2 + 0.5)
+    assert row["cycles"] == pytest.approx(row["cycles_per_batch"] * 90 * 391)
+    pair = report("duplex", "--design", "camel,camel-sram", "--retention", "45", "--batch", "64")["modelled"]
+    assert pair["camel"]["notes"]["refreshes of a datum"] == 0
+    assert pair["camel"]["seconds"] < pair["camel-sram"]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["vgg13", "--design", "procrustes,max"],
+            "--design: 'procrustes' is a training system of its own, 'max' is one of ADA-GP's designs; give one kind, of: "
+            "camel, camel-sram, procrustes.",
+        ),
+        (
+            ["two_layer_cnn", "--design", "camel"],
+            "CAMEL's designs are for models with reversible blocks, such as duplex: this one has none.",
+        ),
+        (
+            ["two_layer_cnn", "--design", "procrustes", "--target", "0.9"],
+            "--target is an accuracy of a run that is replayed; give --from-run.",
+        ),
+        (
+            ["two_layer_cnn", "--design", "procrustes", "--weight-density", "0"],
+            "--weight-density is 0.0; it must be above 0 and at most 1.",
+        ),
+    ],
+)
+def test_wrong_systems(arguments: list[str], message: str) -> None:
+    with pytest.raises(AdagpError) as raised:
+        call("simulate", *arguments)
+    assert str(raised.value) == message

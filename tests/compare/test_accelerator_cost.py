@@ -14,10 +14,11 @@ FORWARD = 6 * 1 * (128 + 12 + 12 + 15 - 2)
 """64 inputs in folds of 12 rows, 10 outputs in one of 15 columns: load the weights, stream 128 samples, fill and drain."""
 WEIGHT_GRADIENT = 6 * 1 * (128 + 12 + 15 - 2)
 """In place: the sums grow where the weights were, so there is nothing to load."""
-MIXED = 11 * 5 * (11 + 37) + 6 * 1 * (11 + 25)
-"""The 128 inputs of 64 numbers mixed to 10 features and a mean, and the weight gradient of these eleven."""
-MOMENTS = 11 * 1 * (20 + 37) + 11 * 2 * (20 + 37)
-"""Twenty features of 128 samples with the 10 output gradients, and with themselves."""
+MIXED = 1 * 1 * (1 + 37) + 11 * 5 * (11 + 37) + 6 * 1 * (11 + 25)
+"""The mean's part of ten patterns; the 128 inputs of 64 numbers mixed to 10 features and a mean; the weight gradient of these
+eleven."""
+MOMENTS = 11 * 1 * (11 + 37) + 11 * 1 * (10 + 37)
+"""Ten differences and ones with the 10 output gradients of 128 samples, and the differences with themselves."""
 
 
 def run(method: str, batches: int, **options: object) -> TrainConfig:

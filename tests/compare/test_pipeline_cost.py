@@ -50,11 +50,12 @@ def test_a_feedback_batch_by_hand() -> None:
     one = costs.stages[0]
     forward = 6 * 5 * (32 + 12 + 12 + 15 - 2)
     assert one.forward == forward
-    # 128 samples of 64 inputs mixed to 64 features and a mean, then the weight gradient of these 65
-    mixed = 11 * 5 * (65 + 37) + 6 * 5 * (65 + 25)
+    # The mean's part of 64 patterns; 128 samples of 64 inputs mixed to 64 features and a mean; the weight gradient of these 65
+    mixed = 6 * 5 * (1 + 37) + 11 * 5 * (65 + 37) + 6 * 5 * (65 + 25)
     assert one.update_gp == mixed
     assert one.error_bytes == 128 * 64 * 2
-    assert one.update_bp == 11 * 5 * (128 + 37) + 11 * 9 * (128 + 37) + mixed
+    # 64 differences and ones with the 128 samples' output gradients, and the differences with themselves
+    assert one.update_bp == 11 * 5 * (65 + 37) + 11 * 5 * (64 + 37) + mixed
     config = run("feedback", 4, ratio="1:1")  # BP BP GP BP
     kinds = {kind.phase: kind.cost for kind in pipeline("dapple,devices=4,micro-batches=4").batch_costs(config)}
     assert kinds[Phase.GP] == 7 * forward + mixed

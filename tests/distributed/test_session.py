@@ -98,6 +98,16 @@ def test_sparse_training_keeps_the_same_weights_in_every_process(start: Any, alo
     assert [row["kept"] for row in rows("run")] == [row["kept"] for row in rows("alone")]
 
 
+def test_a_duplex_model_trains_in_several_processes_as_in_one(start: Any, alone: Any) -> None:
+    duplex = {"model": "duplex", "backbone": "none", "branch": 2, "branch_channels": 4, "lr": 0.01, "check_every": 1}
+    expected = alone(**duplex)
+    assert start(2, "run", "data", **duplex) == [0, 0]
+    found = weights("run")
+    assert found.keys() == expected.keys()
+    learned = {name for name in expected if "measured" not in name}
+    assert_close({name: found[name] for name in learned}, {name: expected[name] for name in learned})
+
+
 def test_copies_of_a_stage_need_equal_shares() -> None:
     assert assign_stages("chimera", 4, 2) == (4, [(0, 3), (1, 2), (1, 2), (0, 3)])
     assert assign_stages("dapple", 3, 5) == (3, [(0,), (1,), (2,)])

@@ -171,12 +171,11 @@ def test_every_call_has_its_own_error() -> None:
     check_last_layer(model, model.last, loss_of)
 
 
-def test_sequences_first_with_as_many_positions_as_samples() -> None:
-    """The last layer's rows are (positions, samples); the model's output has samples alone."""
+@pytest.mark.parametrize("positions", [6, 4])
+def test_sequences_first_with_and_without_as_many_positions_as_samples(positions: int) -> None:
+    """The last layer's rows are (positions, samples), which nothing says; the model's output has samples alone."""
 
     class Pooled(nn.Module):
-        batch_first = False
-
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
@@ -186,7 +185,51 @@ def test_sequences_first_with_as_many_positions_as_samples() -> None:
             return self.last(self.first(inputs).tanh()).mean(0)  # type: ignore[no-any-return]
 
     model = Pooled()
-    check_last_layer(model, model.last, lambda: F.cross_entropy(model(torch.randn(6, 6, 5)), LABELS))
+    check_last_layer(model, model.last, lambda: F.cross_entropy(model(torch.randn(positions, 6, 5)), LABELS))
+
+
+class Sequences(nn.Module):
+    """Two linear layers over sequences, first of which are positions or samples."""
+
+    def __init__(self, batch_first: bool | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(5, 4), nn.Linear(4, 3)
+        if batch_first is not None:
+            self.batch_first = batch_first
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.first(inputs).tanh())  # type: ignore[no-any-return]
+
+
+def test_labels_of_sequences_first() -> None:
+    """With as many positions as samples nothing tells which is which; an attribute does. Else the sizes do."""
+    trainer = attached(Sequences(), "dni_labels")
+    with pytest.raises(ModelError) as caught:
+        trainer.step(torch.randn(6, 6, 5), LABELS, lambda output, targets: output.square().mean())
+    assert str(caught.value) == (
+        "site 'first' has an output of the sizes (6, 6, 4), and there are 6 targets: it cannot be told which axis counts the "
+        "samples. Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for "
+        "sequences first), or exclude the site."
+    )
+    weights = []
+    for batch_first, positions in ((False, 6), (False, 4), (None, 8)):
+        model = Sequences(batch_first)
+        trainer = attached(model, "dni_labels", optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        other = Sequences(batch_first=True)
+        twin = attached(other, "dni_labels", optimizer=torch.optim.SGD(other.parameters(), lr=0.1))
+        for seed in range(5):
+            inputs = torch.randn(positions, 6, 5, generator=torch.Generator().manual_seed(seed))
+            scores = torch.randn(positions, 6, 3, generator=torch.Generator().manual_seed(seed))
+            trainer.step(inputs, LABELS, lambda output, _, scores=scores: (output * scores).sum())  # type: ignore[misc]
+            twin.step(
+                inputs.transpose(0, 1),
+                LABELS,
+                lambda output, _, scores=scores: (output * scores.transpose(0, 1)).sum(),  # type: ignore[misc]
+            )
+        weights.append((model.first.weight, other.first.weight))
+    for one, another in weights:
+        torch.testing.assert_close(one, another, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["feedback", "dni"])

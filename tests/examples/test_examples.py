@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PROOFS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "accelerate_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.85),
     "lightning_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.85),
-    "transformers_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.9),
+    "transformers_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.6),
     "own_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.85),
     "own_source.py": (r"last batch: (?:gp|bp), loss ([\d.]+)", lambda loss: loss < 0.01),
 }

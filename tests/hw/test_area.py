@@ -14,13 +14,13 @@ def area(design: str, accelerator: Accelerator = BASE) -> float:
     return design_area(design, accelerator.array, accelerator, WORKLOAD)
 
 
-def test_a_pe_is_a_multiplier_an_adder_and_three_registers() -> None:
-    assert array_area(BASE.array, BASE) == pytest.approx(180 * (1640 + 1360 + 3 * 16 * 4.522) * 1e-6)
+def test_a_pe_is_a_multiplier_an_adder_and_registers_for_two_operands_and_a_sum() -> None:
+    pe = 4 * 618 + 32 * 4.522 + (2 * 16 + 32) * 4.522
+    assert array_area(BASE.array, BASE) == pytest.approx(180 * pe * 1e-6)
 
 
-def test_widths_that_are_not_in_the_table() -> None:
-    assert mac_area(12) == mac_area(16) == 3000
-    assert mac_area(64) == 4 * mac_area(32)
+def test_multipliers_grow_with_the_square_of_their_width() -> None:
+    assert mac_area(16, 0) == 4 * mac_area(8, 0) == 4 * 618
 
 
 def test_designs_add_what_they_have() -> None:
@@ -32,12 +32,13 @@ def test_designs_add_what_they_have() -> None:
 
 def test_smaller_words_and_nodes_are_smaller_and_row_stationary_pes_larger() -> None:
     assert area("low", replace(BASE, word_bits=8)) < area("low") < area("low", replace(BASE, word_bits=32))
-    shrunk = area("low", replace(BASE, technology=Technology(22, "lstp", "ddr4")))
-    assert shrunk == pytest.approx(area("low") * (22 / 45) ** 2)
+    assert area("low", replace(BASE, technology=Technology(22, "lstp", "ddr4"))) < 0.3 * area("low")
+    assert memory_area(64, 45) == pytest.approx(0.2358, rel=0.01)  # as CACTI says of 64 kB
+    assert memory_area(64, 90) == pytest.approx(4 * memory_area(64, 45))
     assert area("low", replace(BASE, dataflow="rs")) > 2 * area("low")
 
 
 def test_eyeriss_comes_out_at_seven_tenths_of_its_core() -> None:
-    eyeriss = with_preset(BASE, "eyeriss")
+    eyeriss = replace(with_preset(BASE, "eyeriss"), sum_bits=16)
     at_65_nm = area("baseline", eyeriss) * (65 / 45) ** 2
-    assert at_65_nm / 12.25 == pytest.approx(0.70, abs=0.01)
+    assert at_65_nm / 12.25 == pytest.approx(0.70, abs=0.05)

@@ -89,7 +89,8 @@ def test_top_one_costs_a_patch_for_each_sample_and_channel(found: tuple[Stage, .
 def test_feedback_needs_no_chain_but_a_projection_and_the_weight_gradient(found: tuple[Stage, ...]) -> None:
     plan = Plan(Phase.GP, default="feedback", hold_rest=True)
     batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
-    projection = 4 * 2 * 10 * LAYERS[1].output_words  # four samples are fewer than ten features, and ten of their mean
+    # Four samples are fewer than ten features; what all samples have in common is one more, made of ten patterns.
+    projection = (4 * (10 + 1) + 10) * LAYERS[1].output_words
     assert batch[1].backward.macs == projection + found[1].weight_gradient.macs
     assert batch[2].backward.cycles == 0
 
@@ -97,13 +98,13 @@ def test_feedback_needs_no_chain_but_a_projection_and_the_weight_gradient(found:
 def test_feedback_mixes_large_batches_to_as_many_samples_as_features() -> None:
     many = stages(Workload("w", LAYERS), ACCELERATOR, 40)
     batch = duties(many, Plan(Phase.GP, default="feedback", hold_rest=True), ACCELERATOR, False)
-    mixing = (10 + 1) * 40 * LAYERS[1].input_words
+    mixing = (10 + 1) * 40 * LAYERS[1].input_words + 10 * LAYERS[1].output_words
     assert batch[1].backward.macs == mixing + many[1].weight_gradient.macs * (10 + 1) // 40
     learning = duties(many, BACKPROP_ALL, ACCELERATOR, True, "feedback")
     assert [duty.learns for duty in learning] == [True, True, False, True]
     assert not any(duty.predicts for duty in learning)
     assert learning[1].predictions is not None
-    moments = 20 * 40 * (LAYERS[1].output_words + 20)
+    moments = 40 * ((10 + 1) * LAYERS[1].output_words + 10 * 10)
     assert learning[1].predictions.training.macs == moments + batch[1].backward.macs
 
 

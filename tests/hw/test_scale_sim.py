@@ -1,4 +1,4 @@
-"""Ours against SCALE-Sim, where there is one: an interpreter that has it, in SCALE_SIM_PYTHON, or this one."""
+"""Ours against SCALE-Sim, where there is one: an interpreter that has it, in ADAGP_SCALE_SIM_PYTHON, or this one."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from benchmarks.check_scale_sim import compare
 
 from adagp.hw import Array, Convolution, Product
 
-PYTHON = os.environ.get("SCALE_SIM_PYTHON", sys.executable if find_spec("scalesim") else "")
+PYTHON = os.environ.get("ADAGP_SCALE_SIM_PYTHON", sys.executable if find_spec("scalesim") else "")
 
 
 @pytest.mark.skipif(not PYTHON, reason="SCALE-Sim is not installed; see benchmarks/check_scale_sim.py")

@@ -1,5 +1,6 @@
 """The loop with accelerate against a loop of one's own."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,16 @@ import adagp
 from adagp.errors import UsageError
 from adagp.integrations.accelerate import AcceleratedBatches, Accelerator
 
-pytestmark = pytest.mark.slow
+from accelerate.state import AcceleratorState  # isort: skip
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def fresh_state() -> None:
+    AcceleratorState._reset_state(True)
+
+
 LENGTH: dict[str, Any] = {"epochs": 1, "batches_per_epoch": 10, "schedule": "1:1", "warmup_batches": 3}
 
 
@@ -24,7 +34,7 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=1e-2)
 
 
-@pytest.mark.parametrize("method", ["adagp", "feedback"])
+@pytest.mark.parametrize("method", ["adagp", "feedback", "dni_labels", "predicted_labels"])
 def test_it_is_the_loop_of_ones_own(method: str) -> None:
     ours, other = net(), net()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
@@ -35,13 +45,13 @@ def test_it_is_the_loop_of_ones_own(method: str) -> None:
     for _ in range(10):
         parts = [torch.randn(6, 5) for _ in range(2)]
         for inputs in parts:
-            with batches.accumulate():
+            with batches.accumulate(labels):
                 batches.backward(F.cross_entropy(model(inputs), labels))
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), 0.5)
                 optimizer.step()
                 optimizer.zero_grad()
-        with trainer.batch() as batch:
+        with trainer.batch(labels.repeat(2)) as batch:
             for place, inputs in enumerate(parts):
                 batch.backward(F.cross_entropy(other(inputs), labels) / 2, more=place == 0)
             nn.utils.clip_grad_norm_(other.parameters(), 0.5)
@@ -50,3 +60,49 @@ def test_it_is_the_loop_of_ones_own(method: str) -> None:
     assert batches.trainer.done == 10
     with pytest.raises(UsageError, match=r"^backward\(\) was called outside accumulate\(\)\.$"):
         batches.backward(torch.zeros(()))
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("method", ["adagp", "feedback"])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(method: str, precision: str, tmp_path: Path) -> None:
+    """Checkpoints are the accelerator's own, the trainer registered with the rest; in bf16 too."""
+    samples = [torch.randn(6, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(10)]
+    labels = torch.arange(6) % 3
+
+    def run(first: int, last: int, load: bool = False, save: bool = False) -> nn.Module:
+        model = net()
+        accelerator = Accelerator(cpu=True, mixed_precision=precision)
+        model, optimizer = accelerator.prepare(model, adam(model))
+        batches = AcceleratedBatches(accelerator, model, optimizer, method=method, **LENGTH)
+        accelerator.register_for_checkpointing(batches.trainer)
+        if load:
+            accelerator.load_state(str(tmp_path / "half"))
+        for inputs in samples[first:last]:
+            with batches.accumulate():
+                output = model(inputs)
+                batches.backward(F.cross_entropy(output.float(), labels))
+                optimizer.step()
+                optimizer.zero_grad()
+        assert batches.trainer.done == last
+        if save:
+            accelerator.save_state(str(tmp_path / "half"))
+        AcceleratorState._reset_state(True)
+        return model  # type: ignore[no-any-return]
+
+    whole = run(0, 10)
+    run(0, 6, save=True)
+    resumed = run(6, 10, load=True)
+    assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
+    assert all(one.isfinite().all() for one in whole.parameters())
+
+
+def test_methods_that_look_at_labels_ask_for_them() -> None:
+    model = net()
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(model, adam(model))
+    batches = AcceleratedBatches(accelerator, model, optimizer, method="dni_labels", **LENGTH)
+    with (
+        pytest.raises(UsageError, match=r"^the method looks at the targets: call accumulate\(targets\)\.$"),
+        batches.accumulate(),
+    ):
+        pass

@@ -43,11 +43,14 @@ def loader() -> DataLoader[Any]:
     return DataLoader(samples, batch_size=4)
 
 
-def fit(module: Module, folder: Path, resume: str | None = None, epochs: int = 4, **options: Any) -> pl.Trainer:
+def fit(
+    module: Module, folder: Path, resume: str | None = None, epochs: int = 4, precision: Any = 32, **options: Any
+) -> pl.Trainer:
     given = {"model": "net", "epochs": 4, "batches_per_epoch": 6, "schedule": "1:1", "warmup": 1, **options}
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
+        precision=precision,
         accumulate_grad_batches=2,
         gradient_clip_val=0.5,
         callbacks=[PredictedGradientsCallback(**given)],
@@ -61,7 +64,7 @@ def fit(module: Module, folder: Path, resume: str | None = None, epochs: int = 4
     return trainer
 
 
-@pytest.mark.parametrize("method", ["adagp", "feedback"])
+@pytest.mark.parametrize("method", ["adagp", "feedback", "dni_labels", "predicted_labels"])
 def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
     """With two micro-batches per step and clipping, bit by bit; and a GP batch of the predictor builds no graph."""
     module, other = Module(), Module()
@@ -80,7 +83,7 @@ def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
         batches = list(loader())
         for pair in zip(batches[::2], batches[1::2], strict=True):
             phases.append(trainer.phase)
-            with trainer.batch() as batch:
+            with trainer.batch(torch.cat([targets for _, targets in pair])) as batch:
                 for place, (inputs, targets) in enumerate(pair):
                     batch.backward(F.cross_entropy(other.net(inputs), targets) / 2, more=place == 0)
                 nn.utils.clip_grad_norm_(other.parameters(), 0.5)
@@ -92,13 +95,63 @@ def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
     assert not module.net._forward_hooks, "it leaves the model as it was"
 
 
-def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "precision"), [("adagp", 32), ("feedback", "bf16-mixed"), ("dni", "bf16-mixed")])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(method: str, precision: Any, tmp_path: Path) -> None:
     whole, first, second = Module(), Module(), Module()
-    fit(whole, tmp_path)
-    stopped = fit(first, tmp_path, epochs=2)
+    given: dict[str, Any] = {"method": method, "precision": precision}
+    fit(whole, tmp_path, **given)
+    stopped = fit(first, tmp_path, epochs=2, **given)
     stopped.save_checkpoint(tmp_path / "half.ckpt")
-    fit(second, tmp_path, resume=str(tmp_path / "half.ckpt"))
+    fit(second, tmp_path, resume=str(tmp_path / "half.ckpt"), **given)
     assert all(map(torch.equal, whole.net.parameters(), second.net.parameters()))
+    assert all(one.isfinite().all() for one in whole.net.parameters())
+
+
+def test_bf16_is_that_of_lightning(tmp_path: Path) -> None:
+    """By backprop alone the callback changes no bit of a run in mixed precision."""
+    module, plain = Module(), Module()
+    fit(module, tmp_path, precision="bf16-mixed", schedule="bp", warmup=None)
+    pl.Trainer(
+        max_epochs=4,
+        accelerator="cpu",
+        precision="bf16-mixed",
+        accumulate_grad_batches=2,
+        gradient_clip_val=0.5,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    ).fit(plain, loader())
+    assert all(map(torch.equal, module.net.parameters(), plain.net.parameters()))
+
+
+def test_targets_that_are_nowhere_are_asked_for(tmp_path: Path) -> None:
+    class Named(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return super().training_step((batch["x"], batch["y"]), batch_idx)
+
+        def train_dataloader(self) -> Any:
+            pairs: Any = loader().dataset
+            return DataLoader([{"x": inputs, "y": target} for inputs, target in pairs], batch_size=4)  # type: ignore[arg-type]
+
+    options: dict[str, Any] = {"model": "net", "method": "dni_labels", "steps": 12, "schedule": "1:1"}
+    for targets in (None, lambda batch: batch["y"]):
+        trainer = pl.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            callbacks=[PredictedGradientsCallback(targets=targets, **options)],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+        )
+        if targets is None:
+            with pytest.raises(UsageError, match=r"^the method looks at the targets: give PredictedGradientsCallback"):
+                trainer.fit(Named())
+        else:
+            trainer.fit(Named())
 
 
 def test_manual_optimization_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from adagp.errors import UsageError
 from adagp.integrations.transformers import STATE, PredictedGradientsMixin
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # isort: skip
@@ -43,7 +44,9 @@ def samples() -> list[dict[str, torch.Tensor]]:
     ]
 
 
-def train(kind: type, folder: Path, resume: Path | None = None, stop: int | None = None, **more: Any) -> Any:
+def train(
+    kind: type, folder: Path, resume: Path | None = None, bf16: bool = False, labels: str = "labels", **more: Any
+) -> Any:
     arguments = TrainingArguments(
         str(folder),
         max_steps=12,
@@ -51,6 +54,8 @@ def train(kind: type, folder: Path, resume: Path | None = None, stop: int | None
         gradient_accumulation_steps=2,
         learning_rate=1e-3,
         use_cpu=True,
+        bf16=bf16,
+        label_names=[labels],
         report_to=[],
         save_steps=6,
         disable_tqdm=True,
@@ -70,15 +75,26 @@ def equal(one: Any, other: Any) -> bool:
 OPTIONS = {"method": "feedback", "features": 3, "output": "classifier", "schedule": "1:1", "warmup_batches": 2}
 
 
-def test_backprop_is_that_of_the_trainer_itself(tmp_path: Path) -> None:
-    plain = train(Trainer, tmp_path / "plain")
-    ours = train(PredictingTrainer, tmp_path / "ours", adagp={"schedule": "bp"})
+@pytest.mark.parametrize("bf16", [False, True])
+def test_backprop_is_that_of_the_trainer_itself(bf16: bool, tmp_path: Path) -> None:
+    plain = train(Trainer, tmp_path / "plain", bf16=bf16)
+    ours = train(PredictingTrainer, tmp_path / "ours", bf16=bf16, adagp={"schedule": "bp"})
     assert equal(plain, ours)
-    assert not equal(plain, train(PredictingTrainer, tmp_path / "feedback", adagp=OPTIONS))
+    assert not equal(plain, train(PredictingTrainer, tmp_path / "feedback", bf16=bf16, adagp=OPTIONS))
 
 
-def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
-    whole = train(PredictingTrainer, tmp_path, adagp=OPTIONS)
+@pytest.mark.parametrize(("method", "bf16"), [("feedback", False), ("feedback", True), ("dni_labels", False)])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(method: str, bf16: bool, tmp_path: Path) -> None:
+    options = OPTIONS if method == "feedback" else {"method": method, "schedule": "1:1", "warmup_batches": 2}
+    whole = train(PredictingTrainer, tmp_path, bf16=bf16, adagp=options)
     checkpoint = tmp_path / "checkpoint-6"
     assert (checkpoint / STATE).is_file()
-    assert equal(whole, train(PredictingTrainer, tmp_path, resume=checkpoint, adagp=OPTIONS))
+    assert equal(whole, train(PredictingTrainer, tmp_path, resume=checkpoint, bf16=bf16, adagp=options))
+
+
+def test_labels_that_are_nowhere_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        train(PredictingTrainer, tmp_path, adagp={"method": "dni_labels", "schedule": "1:1"}, labels="start_positions")
+    assert str(caught.value) == (
+        "the method looks at the targets, and a batch has no 'start_positions' (see label_names)."
+    )

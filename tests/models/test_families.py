@@ -9,6 +9,7 @@ from torch import nn
 from adagp.model_table import describe_models
 from adagp.models import MODELS, build_model
 from adagp.models.measure import measure
+from adagp.models.reversible import ReversibleChain
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ TORCHVISION = {
 # multiply-accumulates; the last digits of the parameters are those of timm 1.0.
 TIMM = {"inception_v4": (42_679_816, 12.3)}
 PUBLISHED = TORCHVISION | TIMM
-OUR_OWN = ("digits_cnn", "two_layer_cnn", "six_conv_vgg", "eight_conv_vgg", "resnet14", "resnet20")
+OUR_OWN = ("digits_cnn", "two_layer_cnn", "six_conv_vgg", "eight_conv_vgg", "resnet14", "resnet20", "duplex")
 ONE_OF_EACH_FAMILY = ("resnet50", "vgg13", "densenet121", "mobilenet_v2", "inception_v3", "inception_v4")
 
 
@@ -119,7 +120,7 @@ def test_our_own_learn(name: str, image: tuple[int, int, int]) -> None:
     scores = model(torch.randn(3, *image))
     assert scores.shape == (3, 5)
     scores.sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
 def last_map(model: nn.Module, pixels: int) -> int:
@@ -146,7 +147,7 @@ def test_features_left_of_an_image(name: str) -> None:
 
 
 def test_every_layer_with_weights_is_initialised() -> None:
-    """`materialise` knows three kinds of layers; a network with a fourth would start with garbage."""
+    """`materialise` knows these kinds of layers; a network with another would start with garbage."""
     for name in MODELS:
         info = MODELS[name]
         if info.task != "images" or info.image is None:
@@ -156,4 +157,4 @@ def test_every_layer_with_weights_is_initialised() -> None:
         for layer in model.modules():
             owned: list[torch.Tensor] = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
             if owned:
-                assert isinstance(layer, nn.Conv2d | nn.BatchNorm2d | nn.Linear), (name, type(layer))
+                assert isinstance(layer, nn.Conv2d | nn.BatchNorm2d | nn.Linear | ReversibleChain), (name, type(layer))

@@ -170,7 +170,7 @@ def test_hardware_tables_say_what_was_not_done(tmp_path: Path, pretend: Pretend)
 
 def test_hypotheses_are_tried_and_the_set_that_explains_most_is_named(pretend: Pretend) -> None:
     outcome = EXPERIMENTS["adagp-hypotheses"].conclude("quick", pretend(EXPERIMENTS["adagp-hypotheses"], "quick"))
-    assert len(outcome.rows) == 3 * 2 * 2 * 2
+    assert len(outcome.rows) == 3 * 2 * 2 * 3
     first = outcome.verdicts[0]
     assert first.verdict == "holds"
     best = "512 features, backward in-place, a port as wide as needed, tasks short, small batches"

@@ -116,7 +116,7 @@ def test_a_request_to_stop_reaches_a_training_run(tmp_path: Path) -> None:
 def test_ctrl_c_ends_without_a_traceback(tmp_path: Path, moment: str) -> None:
     """In the middle of the work, and while the processes are still starting."""
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "adagp", "reproduce", "remap-table1", "--jobs", "2", "--out", str(out)]
+    command = [sys.executable, "-m", "adagp", "reproduce", "approximation-table1", "--jobs", "2", "--out", str(out)]
     process = subprocess.Popen(
         command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -169,6 +169,28 @@ def test_sparse_training_resumes_exactly(method: str, options: dict[str, Any], t
     assert_resumes(config, loop, tmp_path / "stopped", 9)
 
 
+def test_a_duplex_model_resumes_exactly_with_faults(tmp_path: Path) -> None:
+    config = short(
+        "duplex",
+        backbone="digits_cnn",
+        branch=2,
+        branch_channels=4,
+        stream="fixed",
+        read_faults=0.01,
+        method="bp",
+        ratio=None,
+        warmup=None,
+        epochs=2,
+        lr=1e-3,
+    )
+    whole = Session(config)
+    loop = whole.start(tmp_path / "whole")
+    assert whole.run(loop, Silent()) is not None
+    # The last convolutions start at zero: until they have moved, there is nothing that could be recomputed wrongly.
+    assert [loop.rows[0]["reconstruction_error"], loop.rows[1]["reconstruction_error"] > 0] == [0, True]
+    assert_resumes(config, loop, tmp_path / "stopped", 9)
+
+
 def test_the_initial_weights_of_a_run_can_be_drawn_again(user_model: str) -> None:
     session = Session(short(user_model))
     drawn = initial_weights(session.config.seed, session.task)

@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,9 +18,6 @@ from adagp.hw.explore import explore as explore_space
 from adagp.hw.presets import PRESETS, with_preset
 from adagp.jobs import usable_cores
 from adagp.options import Option
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _SPACE = "Design space"
 SHOWN = 40
@@ -123,40 +120,32 @@ def _check_output(out: Path | None, force: bool, plot: Path | None, objectives: 
 
 
 def _with_progress(space: Space, workers: int) -> list[Point]:
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    from adagp.cli.terminal import Terminal
+
+    with Progress(console=Terminal(stderr=True), transient=True) as progress:
         task = progress.add_task(f"{space.points:,} designs", total=space.simulations)
         return explore_space(space, workers, lambda done: progress.advance(task, done))
 
 
 def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> None:
-    from rich.console import Console
+    """Print a row for each point: those settings that differ within the space, the objectives, and the speed-up."""
+    from adagp.cli.terminal import Terminal, table_of
 
-    console = Console()
-    console.print(_table(best[:SHOWN], varied, objectives, title))
+    def words(point: Point) -> list[str]:
+        settings = (point.settings[name] for name in varied)
+        texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in settings]
+        return [*texts, *(f"{getattr(point, name):.4g}" for name in figures), f"{point.speedup:.3f}x"]
+
+    console, figures = Terminal(), [OBJECTIVES[name] for name in objectives]
+    columns = [name.replace("_", "\n") for name in (*varied, *figures, "speedup")]
+    look = {
+        "title": title,
+        "title_justify": "left",
+        "box": None,
+        "padding": (0, 2, 0, 0),
+    }  # a row must fit 80 characters
+    console.print(table_of(columns, map(words, best[:SHOWN]), ("array", "dataflow", "design"), **look))
     if len(best) > SHOWN:
         console.print(f"{len(best) - SHOWN} more; --out FILE.csv and --json have them all.", highlight=False)
-
-
-def _table(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> "Table":
-    """A row for each point: those settings that differ within the space, the objectives, and the speed-up."""
-    from rich.table import Table
-
-    table = Table(
-        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0)
-    )  # a row must fit into 80 characters
-    columns = [OBJECTIVES[name] for name in objectives]
-    for name in (*varied, *columns, "speedup"):
-        table.add_column(
-            name.replace("_", "\n"), justify="left" if name in ("array", "dataflow", "design") else "right"
-        )
-    for point in best:
-        settings = (point.settings[name] for name in varied)
-        table.add_row(
-            *(f"{value:g}" if isinstance(value, float) else str(value) for value in settings),
-            *(f"{getattr(point, name):.4g}" for name in columns),
-            f"{point.speedup:.3f}x",
-        )
-    return table

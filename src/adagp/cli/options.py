@@ -35,8 +35,8 @@ Json = Annotated[bool, switch("--json", "One JSON document on standard output.",
 Picture = Annotated[
     Path | None, option("Picture to FILE.svg or FILE.png.", panel=OUTPUT, unset="none", also=check_picture_path)
 ]
-DataFolder = Annotated[Path | None, option("Where data sets are.", unset="data")]
-Download = Annotated[bool, switch("--download", "Fetch a missing data set.")]
+DataFolder = Annotated[Path | None, option("Where data sets are.", panel="Data", unset="data")]
+Download = Annotated[bool, switch("--download", "Fetch a missing data set.", panel="Data")]
 
 
 def own_options(command: Callable[..., None]) -> dict[str, Option]:

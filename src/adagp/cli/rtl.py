@@ -167,18 +167,16 @@ def synthesize(
 
 
 def _print_resources(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from adagp.cli.terminal import Terminal, table_of
 
     for design, found in report.items():
         names = list(found["totals"])
-        table = Table(title=design, title_justify="left")
-        for column in ("module", "count", *names):
-            table.add_column(column, justify="left" if column == "module" else "right")
-        for kind, one in found["modules"].items():
-            table.add_row(kind, str(one["count"]), *(f"{one[name]:,.0f}" for name in names))
-        table.add_row("total", "", *(f"{found['totals'][name]:,.0f}" for name in names), style="bold")
-        Console().print(table)
+        rows = [(kind, one["count"], one) for kind, one in found["modules"].items()]
+        texts = [
+            (kind, str(count), *(f"{one[name]:,.0f}" for name in names))
+            for kind, count, one in (*rows, ("total", "", found["totals"]))
+        ]
+        Terminal().print(table_of(("module", "count", *names), texts, title=design, title_justify="left"))
 
 
 COMMANDS = (generate, simulate, run, synthesize)

@@ -1,7 +1,8 @@
 """`adagp simulate`: a training run on a modelled accelerator."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
+from adagp.cli.systems import SystemSettings, chosen_systems, simulate_systems
 from adagp.figures.accelerator import plot_simulation
 from adagp.files import check_output_file
 from adagp.hw import Accelerator, Simulation
@@ -46,8 +48,14 @@ def simulate(
         ),
     ] = None,
     design: Annotated[
-        str, option(f"all (of ADA-GP's), or some of {', '.join(DESIGNS)}, separated by commas.", panel=PANEL)
+        str,
+        option(
+            f"all (of ADA-GP's), or some of {', '.join(DESIGNS)}, separated by commas. Or systems of another kind: procrustes, "
+            "camel, camel-sram.",
+            panel=PANEL,
+        ),
     ] = "all",
+    systems: SystemSettings,
     preset: PresetName = None,
     given: Mapping[str, Any],
     per_layer: Annotated[bool, switch("--per-layer", "A row for each layer.", panel=OUTPUT)] = False,
@@ -73,10 +81,15 @@ def simulate(
 ) -> None:
     """Cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
     accelerator = with_settings(with_preset(Accelerator(), preset), given)
-    designs = parse_designs(design)
+    others = chosen_systems(design)
+    designs = () if others else parse_designs(design)
     check_export(export, out)
     origin = data.origin(model, from_run, method=plan.method, trust=trust, target=target)
     run = plan.run(origin, batch)
+    if others:
+        folder = from_run or (Path(model) if model is not None and origin.replay is not None else None)
+        simulate_systems(others, origin.workload(), run.batch, run.batches, folder, systems, as_json=as_json)
+        return
     simulation = run_simulation(origin.workload(), accelerator, run, designs)
     if save_workload is not None:
         simulation.workload.save(save_workload)
@@ -96,57 +109,49 @@ def simulate(
 
 def print_tables(simulation: Simulation, report: dict[str, Any]) -> None:
     """Print a row for each design and, if the report has them, for each layer."""
-    from rich.table import Table
-
-    from adagp.cli.terminal import Terminal
+    from adagp.cli.terminal import Terminal, table_of
 
     console = Terminal()
     phases = ", ".join(f"{count:,} {phase}" for phase, count in report["batches"].items() if count)
     heading = f"{report['model']}: {report['dataflow']} on {report['array']} PEs; batches: {phases}"
-    table = Table(title=heading, title_justify="left")
-    for column in ("design", "cycles", "seconds", "speed-up", "joules", "saved", "memory joules saved"):
-        table.add_column(column, justify="left" if column == "design" else "right")
-    for name, row in report["designs"].items():
-        table.add_row(
-            name,
-            f"{row['cycles']:.4g}",
-            f"{row['seconds']:.4g}",
-            f"{row['speedup']:.3f}x",
-            f"{row['energy_joules']:.4g}",
-            f"{row['energy_saving']:.1%}",
-            f"{row['memory_energy_saving']:.1%}",
-        )
-    console.print(table)
+    columns = ("design", "cycles", "seconds", "speed-up", "joules", "saved", "memory joules saved")
+    console.print(
+        table_of(columns, starmap(_design_row, report["designs"].items()), title=heading, title_justify="left")
+    )
     ratio = simulation.backward_to_forward
     console.print(f"Backward takes {ratio:.2f} times the forward pass.", highlight=False)
     for signature in report["failure_signatures"]:
         console.print(f"Failure signature, {signature}.", highlight=False)
-    if "layers" in report:
-        console.print(_cycle_table(report["layers"]))
-        console.print(_traffic_table(report["layers"]))
+    for title, columns, row_of in LAYER_TABLES if "layers" in report else ():
+        rows = map(row_of, report["layers"])
+        console.print(table_of(columns, rows, ("by",), title=title, title_justify="left"))
 
 
-def _cycle_table(rows: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
-
-    table = Table(title="One batch, layer by layer (cycles)", title_justify="left")
-    for column in ("layer", "MACs", "forward", "input gradient", "weight gradient", "predictor", "utilisation"):
-        table.add_column(column, justify="left" if column == "layer" else "right")
-    for row in rows:
-        cycles = (
-            f"{row[f'{name}_cycles']:,}" for name in ("forward", "input_gradient", "weight_gradient", "predictor")
-        )
-        table.add_row(row["name"], f"{row['macs']:,}", *cycles, f"{row['utilisation']:.1%}")
-    return table
+def _design_row(name: str, row: dict[str, Any]) -> Sequence[str]:
+    figures = (f"{row['cycles']:.4g}", f"{row['seconds']:.4g}", f"{row['speedup']:.3f}x", f"{row['energy_joules']:.4g}")
+    return (name, *figures, f"{row['energy_saving']:.1%}", f"{row['memory_energy_saving']:.1%}")
 
 
-def _traffic_table(rows: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
+def _cycles_row(row: dict[str, Any]) -> Sequence[str]:
+    names = ("forward", "input_gradient", "weight_gradient", "predictor")
+    cycles = (f"{row[f'{name}_cycles']:,}" for name in names)
+    return (row["name"], f"{row['macs']:,}", *cycles, f"{row['utilisation']:.1%}")
 
-    table = Table(title="One batch by backprop, layer by layer (traffic)", title_justify="left")
-    for column in ("layer", "off-chip MB", "buffer MB", "register MB", "stalled cycles", "by", "joules"):
-        table.add_column(column, justify="left" if column in ("layer", "by") else "right")
-    for row in rows:
-        levels = (f"{row[f'{name}_bytes'] / 1e6:,.1f}" for name in ("dram", "buffer", "register"))
-        table.add_row(row["name"], *levels, f"{row['stall_cycles']:,}", row["stall_cause"], f"{row['joules']:.3g}")
-    return table
+
+def _traffic_row(row: dict[str, Any]) -> Sequence[str]:
+    levels = (f"{row[f'{name}_bytes'] / 1e6:,.1f}" for name in ("dram", "buffer", "register"))
+    return (row["name"], *levels, f"{row['stall_cycles']:,}", row["stall_cause"], f"{row['joules']:.3g}")
+
+
+LAYER_TABLES = (
+    (
+        "One batch, layer by layer (cycles)",
+        ("layer", "MACs", "forward", "input gradient", "weight gradient", "predictor", "utilisation"),
+        _cycles_row,
+    ),
+    (
+        "One batch by backprop, layer by layer (traffic)",
+        ("layer", "off-chip MB", "buffer MB", "register MB", "stalled cycles", "by", "joules"),
+        _traffic_row,
+    ),
+)

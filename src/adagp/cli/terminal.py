@@ -1,9 +1,11 @@
 """The terminal: text is printed as it is, whoever wrote it. No markup, no emoji codes, no control characters."""
 
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.progress import TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from adagp.shown import shown
@@ -18,6 +20,16 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return what strings, table cells and titles become."""
         return super().render_str(shown(text, lines=True), **options)
+
+
+def table_of(columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), **look: Any) -> Table:
+    """Return a table; the first column and those in `left` hold names, the others figures."""
+    table = Table(**look)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place == 0 or name in left else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def text_column(form: str) -> TextColumn:

@@ -86,6 +86,7 @@ class PipelineCost:
     ) -> None:
         self.platform, self.accelerator, self.candidates = platform, accelerator, candidates
         self.workload, self.batches_per_epoch = workload, batches_per_epoch
+        self._cuts: dict[str, int] = {}
         self._costs: dict[tuple[str | None, int, int, Accelerator], Costs] = {}
         self._windows: dict[tuple[str, str | None, int, bool, int, Accelerator], float] = {}
 
@@ -138,7 +139,6 @@ class PipelineCost:
 
     def _is_able(self, name: str, config: TrainConfig) -> bool:
         try:
-            generate(name, self.platform.devices, self.platform.micro_batches, (Phase.BP,))
             self._stage_costs(name, None, config)
         except OptionError:
             return False
@@ -185,12 +185,18 @@ class PipelineCost:
         return simulate(program, self._stage_costs(name, source, config)).steps
 
     def _stage_costs(self, name: str, source: str | None, config: TrainConfig) -> Costs:
-        platform = self.platform
-        stages = generate(name, platform.devices, platform.micro_batches, (Phase.BP,)).stages
+        stages = self._stages(name)
         key = (source, stages, config.batch_size, self.accelerator.accelerator(config))
         if key not in self._costs:
             self._costs[key] = self._modelled(source, stages, config)
         return self._costs[key]
+
+    def _stages(self, name: str) -> int:
+        """Return the parts that a pipeline cuts the model into."""
+        if name not in self._cuts:
+            program = generate(name, self.platform.devices, self.platform.micro_batches, (Phase.BP,))
+            self._cuts[name] = program.stages
+        return self._cuts[name]
 
     def _modelled(self, source: str | None, stages: int, config: TrainConfig) -> Costs:
         platform, place = self.platform, self.accelerator

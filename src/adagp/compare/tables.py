@@ -258,7 +258,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def method_rows(document: Record) -> list[Record]:
-    """Return one row a method and regime."""
+    """Return one row per method and regime."""
     return [
         {"regime": regime, "name": name, **{key: value for key, value in one.items() if key != "sites"}}
         for regime, content in document["regimes"].items()
@@ -267,7 +267,7 @@ def method_rows(document: Record) -> list[Record]:
 
 
 def site_rows(document: Record) -> list[Record]:
-    """Return one row a method and site; the figures do not depend on the regime."""
+    """Return one row per method and site; the figures do not depend on the regime."""
     first = _first_regime(document)
     return [
         {"name": name, "site": site, **figures} for name, one in first.items() for site, figures in one["sites"].items()

@@ -3,8 +3,8 @@
 `adagp.data.batches` and `adagp.data.loaders` turn them into batches of tensors and need torch.
 """
 
-from adagp.data.describe import DatasetRow, describe_datasets
-from adagp.data.images import ImageSet, image_set
+from adagp.data.describe import describe_datasets
+from adagp.data.images import ImageSet
 from adagp.data.load import DEFAULT_DATA_DIR, load_images
 from adagp.data.npz import read_npz
 from adagp.data.registry import DATASETS, DatasetInfo
@@ -13,10 +13,8 @@ __all__ = [
     "DATASETS",
     "DEFAULT_DATA_DIR",
     "DatasetInfo",
-    "DatasetRow",
     "ImageSet",
     "describe_datasets",
-    "image_set",
     "load_images",
     "read_npz",
 ]

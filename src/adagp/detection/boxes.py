@@ -10,12 +10,6 @@ def to_corners(boxes: Tensor) -> Tensor:
     return torch.cat([centre - half, centre + half], -1)
 
 
-def to_centres(corners: Tensor) -> Tensor:
-    """Return boxes `(..., 4)` from (left, top, right, bottom) as (centre x, centre y, width, height)."""
-    low, high = corners[..., :2], corners[..., 2:]
-    return torch.cat([(low + high) / 2, high - low], -1)
-
-
 def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
     """Return intersection over union of boxes in corners, `(..., A, 4)` and `(..., B, 4)`, as `(..., A, B)`.
 

@@ -152,6 +152,7 @@ class Batch:
             served | dict.fromkeys(self._by_backprop, self._learners),
             called=self._called,
             on_call=self._enter if wanted and self.needs_loss else None,
+            on_return=self._return if wanted and self.needs_backward else None,
             taps=None if self.needs_backward else self._taps,
             on_inputs=None if densities is None or not densities.due() else densities.watch,
         )
@@ -182,6 +183,12 @@ class Batch:
         self.differentiate(loss)
         if not more:
             self.complete()
+
+    def see_targets(self, targets: Any) -> None:
+        """Show the targets of the coming micro-batch to sources that look at them, where each comes with its own."""
+        for source in (*self._serving, *self._learners):
+            if source.needs_targets:
+                source.see_targets(targets)
 
     def differentiate(self, loss: Tensor | None) -> None:
         """Run autograd, if this batch needs it: to the parameters that need it, or to the model's outputs alone."""
@@ -309,6 +316,11 @@ class Batch:
         for source in (*self._serving, *self._learners):
             if source.needs_error:
                 source.enter(call)
+
+    def _return(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
+        for source in self._learners:
+            if source.needs_error:
+                source.leave(call, outputs)
 
     def _differentiate_to_outputs(self, loss: Tensor) -> None:
         """Take the gradients at the outputs of the model, and no others: parameters that the loss has get none."""

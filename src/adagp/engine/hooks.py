@@ -19,7 +19,8 @@ class Listeners:
     """Who is called in a batch.
 
     `sites` are the sources that see each site's forward calls, and `called` notes which sites had any. `on_call` is told of
-    each forward call of the model, before the first site in it, if a source needs the error at its outputs. With `taps` that
+    each forward call of the model, before the first site in it, if a source needs the error at its outputs, and `on_return`
+    at its end, unless autograd computes nothing. With `taps` that
     error is all that is differentiated: the beginnings of the loss's graph are put there. Calls in which the user has
     switched autograd off are none of training, unless `everywhere`. `on_inputs` is shown the inputs of every site.
     """
@@ -27,6 +28,7 @@ class Listeners:
     sites: Mapping[Site, Sequence[Source]] = field(default_factory=dict)
     called: dict[Site, bool] = field(default_factory=dict)
     on_call: Callable[[ModelCall], None] | None = None
+    on_return: Callable[[ModelCall, Sequence[Tensor]], None] | None = None
     taps: list[tuple[ModelCall, int, Tensor]] | None = None
     everywhere: bool = False
     on_inputs: Callable[[Site, Sequence[Any]], None] | None = None
@@ -129,6 +131,10 @@ class ModelHooks:
             return None
         tensors = selected(output, self._output)
         call.open([tensor.shape for tensor in tensors])
+        told = self._listeners.on_return
+        if told is not None:
+            with self.suspended():
+                told(call, tensors)
         new = {id(tensor): self._tapped(call, place, tensor) for place, tensor in enumerate(tensors)}
         return replaced(output, new)
 

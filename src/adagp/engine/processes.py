@@ -31,6 +31,17 @@ def refuse_unknown_parallelism(model: nn.Module, schedule: Schedule, *, several:
             f"weight '{spread[0]}' is a DTensor, spread over devices (FSDP, tensor parallel). adagp takes gradients of whole "
             "weights; use DDP, or one device."
         )
+    for one in model.modules():
+        if isinstance(one, nn.DataParallel) and len(one.device_ids) > 1:
+            raise ModelError(
+                "the model is in nn.DataParallel on several devices, whose copies last for one call: nobody sees all of their "
+                "layers. Use DistributedDataParallel, a process a device."
+            )
+        if type(one).__name__ == "FullyShardedDataParallel":
+            raise ModelError(
+                "the model's weights are spread over devices (FullyShardedDataParallel). adagp takes gradients of whole "
+                "weights; use DDP, or one device."
+            )
     if several and schedule.partial:
         raise UsageError(
             "a schedule that takes some sites from a source and others by backprop does not work in a loop of several "

@@ -40,11 +40,6 @@ class Reach:
         """Return those of `sites` that a source may serve: called in this batch, and not missed by backprop."""
         return [site for site in sites if site in called and site.index not in self._missed]
 
-    @property
-    def missed(self) -> frozenset[int]:
-        """The indices of the sites that backprop missed when they were last called."""
-        return frozenset(self._missed)
-
     def state_dict(self) -> dict[str, list[int]]:
         """Return the sites that backprop missed."""
         return {"missed": sorted(self._missed)}

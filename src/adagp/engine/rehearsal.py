@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class Rehearsal:
     """What a rehearsal has shown. Names are those of layers (sites) or of parameters.
 
-    `bp_kept` and `gp_kept` are the bytes that autograd kept for a backward pass; seconds are those of one batch each, the
-    first of its kind, so take them with care.
+    `moved` are the parameters that the GP batch moved and may move: weights of sites, and where its plan has backprop too,
+    those that it trains. Parameters that only an optimizer has are numbered. `bp_kept` and `gp_kept` are the bytes that
+    autograd kept for a backward pass; seconds are those of one batch each, the first of its kind, so take them with care.
     """
 
     never_called: tuple[str, ...]
@@ -28,7 +29,7 @@ class Rehearsal:
 
     def __str__(self) -> str:
         lines = [
-            f"a GP batch moves {len(self.moved)} weights; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
+            f"a GP batch moves {len(self.moved)} parameters; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
             f"{self.bp_kept:,} (seconds, of one batch each: {self.gp_seconds:.3f} and {self.bp_seconds:.3f})"
         ]
         for names, words in (

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from adagp.engine.batch import Batch
 from adagp.engine.rehearsal import Rehearsal
 from adagp.engine.trainer import Trainer
+from adagp.engine.user_state import UserState, recorded_loaders, saved_module
 from adagp.errors import UsageError
 from adagp.plan import BACKPROP_ALL, Plan, Step
 
@@ -23,28 +24,39 @@ SEARCHED = 1000
 def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
     """Run `step`, which trains one batch, once as a BP and once as a GP batch, and put everything back bit by bit.
 
-    What cannot be put back are things that this library does not know: where a data loader stands, a scheduler's count.
+    Both get the same batch of a loader and the same random numbers; see `adagp.engine.user_state` for what is put back.
     """
     plan = first_plan(trainer)
-    named = dict(trainer.model.named_parameters())
-    with restored(trainer):
+    named = all_parameters(trainer)
+    with restored(trainer, step) as again:
         bp, bp_kept, bp_seconds, _ = _run(trainer, step, BACKPROP_ALL, named)
         reached = {site.name for site in trainer.survey.sites if site.weight.grad is not None}
+        again()
         gp, gp_kept, gp_seconds, moved = _run(trainer, step, plan, named)
     sites = trainer.survey.sites
-    weights = {id(site.weight): site for site in sites}
-    wrongly = [name for name in moved if id(named[name]) not in weights or weights[id(named[name])].name in gp.refused]
+    held = {one.name for one in trainer.survey.rest if not gp.needs_backward or plan.holds(one.name)}
+    may = {id(site.weight) for site in sites if site.name in reached and site.name not in gp.refused}
+    may |= {id(one.parameter) for one in trainer.survey.rest if one.name not in held}
     return Rehearsal(
         never_called=tuple(site.name for site in sites if site.name not in bp.called | gp.called),
         without_gradient=tuple(site.name for site in sites if site.name not in reached),
         refused=gp.refused,
-        moved=tuple(name for name in moved if name not in wrongly),
-        moved_wrongly=() if gp.needs_backward else tuple(wrongly),
+        moved=tuple(name for name in moved if id(named[name]) in may),
+        moved_wrongly=tuple(name for name in moved if id(named[name]) not in may),
         bp_kept=bp_kept,
         gp_kept=gp_kept,
         bp_seconds=bp_seconds,
         gp_seconds=gp_seconds,
     )
+
+
+def all_parameters(trainer: Trainer) -> dict[str, nn.Parameter]:
+    """Return the parameters of the model by name, and those that only the optimizers have, numbered."""
+    named = dict(trainer.model.named_parameters())
+    own = {id(one) for one in named.values()}
+    groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
+    foreign = (one for group in groups for one in group["params"] if id(one) not in own)
+    return named | {f"parameter {number} beside the model": one for number, one in enumerate(foreign, 1)}
 
 
 def first_plan(trainer: Trainer) -> Plan:
@@ -58,33 +70,43 @@ def first_plan(trainer: Trainer) -> Plan:
 
 
 @contextmanager
-def restored(trainer: Trainer) -> Iterator[None]:
-    """Put back weights, buffers, gradients, optimizers, scaler, trainer and the random state at the end."""
-    groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
-    parameters = {id(one): one for one in trainer.model.parameters()}
-    parameters |= {id(one): one for group in groups for one in group["params"]}
-    tensors = [*parameters.values(), *trainer.model.buffers()]
-    values = [one.detach().clone() for one in tensors]
-    gradients = [None if one.grad is None else one.grad.clone() for one in parameters.values()]
+def restored(trainer: Trainer, step: Callable[[], object]) -> Iterator[Callable[[], None]]:
+    """Put back everything at the end: model, gradients, optimizers, scaler, trainer, and what the step changes besides.
+
+    The function that is yielded puts back the last of these alone, before another step.
+    """
+    known = [trainer, trainer.model, trainer.setup.scaler, *trainer.optimizers, *trainer.model.modules()]
+    user = UserState(step, known)
+    model = saved_module(trainer.model)
+    parameters = list(all_parameters(trainer).values())
+    values = [one.detach().clone() for one in parameters]
+    gradients = [None if one.grad is None else one.grad.clone() for one in parameters]
     optimizers = [copy.deepcopy(one.state_dict()) for one in trainer.optimizers]
     scaler, state = copy.deepcopy(trainer.setup.scaler.state_dict()), copy.deepcopy(trainer.state_dict())
-    devices = [trainer.device] if trainer.device.type == "cuda" else []
+    ended = trainer.last, trainer.ended
     trainer.setup.drop_gradients()
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        with torch.no_grad():
-            for one, value in zip(tensors, values, strict=True):
-                one.copy_(value)
-        for parameter, gradient in zip(parameters.values(), gradients, strict=True):
-            parameter.grad = gradient
-        for optimizer, saved in zip(trainer.optimizers, optimizers, strict=True):
-            optimizer.load_state_dict(saved)
-        if scaler:
-            trainer.setup.scaler.load_state_dict(scaler)
-        trainer.load_state_dict(state)
-        trainer.keep_gradients()
+    with recorded_loaders() as tape:
+
+        def again() -> None:
+            user.restore()
+            tape.rewind()
+
+        try:
+            yield again
+        finally:
+            model()
+            with torch.no_grad():
+                for parameter, value, gradient in zip(parameters, values, gradients, strict=True):
+                    parameter.copy_(value)
+                    parameter.grad = gradient
+            for optimizer, saved in zip(trainer.optimizers, optimizers, strict=True):
+                optimizer.load_state_dict(saved)
+            if scaler:
+                trainer.setup.scaler.load_state_dict(scaler)
+            trainer.load_state_dict(state)
+            trainer.last, trainer.ended = ended
+            trainer.keep_gradients()
+            user.restore()
 
 
 def _run(

@@ -172,6 +172,11 @@ class Trainer:
             batch.step()
         return BatchResult(batch.phase, loss.detach(), output, batch.guarded)
 
+    @property
+    def needs_targets(self) -> bool:
+        """Whether a source looks at the targets, so that batches must be given them."""
+        return any(source.needs_targets for source in self.sources.values())
+
     @contextmanager
     def batch(self, targets: Any = None) -> Iterator[Batch]:
         """Prepare model and autograd for the coming batch; put all back and move on to the next one at the end.
@@ -241,6 +246,8 @@ class Trainer:
     def rehearse(self, step: Callable[[], object]) -> Rehearsal:
         """Run `step`, which trains one batch in your own way, once as a BP and once as a GP batch; put everything back.
 
+        Everything is: model, optimizers, trainer, random numbers, batches drawn from a `DataLoader`, and every object with a
+        `state_dict` that the step names, as schedulers and averages of weights. A step that draws from a generator is refused.
         `print` the answer: it names layers that are never called, get no gradient or are refused, parameters that move and
         should not, and what the GP batch saves. What does not work raises here instead of after the warm-up.
         """

@@ -110,7 +110,9 @@ def _roofline(axes: "Axes", simulation: Simulation) -> None:
     points = sorted({*span, min(max(8 * accelerator.array.pes / accelerator.bits_per_cycle, span[0]), span[1])})
     roof = [min(accelerator.array.pes, point * accelerator.bits_per_cycle / 8) for point in points]
     axes.plot(points, roof, color="black", linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="MACs for each off-chip byte", ylabel="MACs a cycle", title="Roofline")
+    axes.set(
+        xscale="log", yscale="log", xlabel="MACs for each off-chip byte", ylabel="MACs per cycle", title="Roofline"
+    )
 
 
 def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:

@@ -2,46 +2,39 @@
 
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array, parse_array, shaped_like
-from adagp.hw.dataflows import DATAFLOWS, Dataflow, Placement, array_cost, systolic
-from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design
+from adagp.hw.dataflows import DATAFLOWS, array_cost
+from adagp.hw.designs import DESIGNS
 from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
-from adagp.hw.memory import Memory, Tiling
+from adagp.hw.memory import Memory
 from adagp.hw.predictor import PredictorShape, parse_predictor
 from adagp.hw.product import Bits, Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
 from adagp.hw.runs import Run, replayed_run, scheduled_run
-from adagp.hw.simulate import DesignOutcome, Simulation, simulate
+from adagp.hw.simulate import Simulation, simulate
 from adagp.hw.stages import Stage, stages
-from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload, load_workload
+from adagp.hw.workload import Attention, Convolution, Elementwise, Linear, Workload, load_workload
 
 __all__ = [
     "DATAFLOWS",
     "DESIGNS",
-    "PAPER_DESIGNS",
     "Accelerator",
     "Array",
     "Attention",
     "Bits",
     "Convolution",
     "Cost",
-    "Dataflow",
-    "Design",
-    "DesignOutcome",
     "Elementwise",
     "Energy",
     "EnergyModel",
-    "Layer",
     "Linear",
     "Memory",
     "Operation",
-    "Placement",
     "PredictorShape",
     "Product",
     "Run",
     "Simulation",
     "Stage",
     "Technology",
-    "Tiling",
     "Window",
     "Workload",
     "array_cost",
@@ -55,5 +48,4 @@ __all__ = [
     "shaped_like",
     "simulate",
     "stages",
-    "systolic",
 ]

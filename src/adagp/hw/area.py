@@ -1,12 +1,14 @@
-"""Silicon area, simple and stated: the PEs' arithmetic and registers, and the bits of the memories, at 45 nm.
+"""Silicon area, simple and stated: the PEs' arithmetic and registers, and the bits of the memories.
 
-    arithmetic   synthesised at 45 nm: W. J. Dally, NIPS 2015 tutorial, beside Horowitz's energies; multiplier and adder
-    registers    three words a PE (two operands, a sum) in flip-flops of 4.522 um2 (DFF_X1, NanGate 45 nm open cell library);
-                 row stationary has Eyeriss' scratchpads besides: 12 inputs, 224 weights and 24 sums (JSSC 2017)
-    memories     6T cells of 0.346 um2 (Mistry et al., IEDM 2007), 70 % of a memory's area (our assumption)
+    arithmetic   an exact 8-bit multiplier of 618 um2 at 45 nm (mul8_364 of EvoApprox8b, FreePDK45), wider ones by the square of
+                 the width; an adder's bit is taken to be as large as a flip-flop (our assumption)
+    registers    two operands and a sum for each PE in flip-flops of 4.522 um2 (DFF_X1, NanGate 45 nm open cell library); row
+                 stationary has Eyeriss' scratchpads besides: 12 inputs, 224 weights and 24 sums (JSSC 2017)
+    memories     CACTI 7: 0.439 to 0.462 um2 a bit for 64 kB to 1 MB of lstp cells with a 64-bit port at 45 nm; 0.222 to 0.269
+                 at 32 nm, 0.105 to 0.127 at 22 nm
 
-Other nodes scale by the square of the node, which is ideal. Control, network, clock tree and pads are left out, so areas
-compare designs with each other, not with chips: Eyeriss' sizes at 65 nm come out at 0.70 of its 12.25 mm2 core.
+Logic at other nodes, and memories at nodes that are not in the table, scale by the square of the node, which is ideal. Control,
+network, clock tree and pads are left out, so areas compare designs with each other, not with chips.
 """
 
 from adagp.hw.accelerator import Accelerator
@@ -15,35 +17,32 @@ from adagp.hw.designs import DESIGNS
 from adagp.hw.simulate import predictor_weights
 from adagp.hw.workload import Workload
 
-MAC_AREA = {8: 282.0 + 36.0, 16: 1640.0 + 1360.0, 32: 7700.0 + 4184.0}
-"""Square micrometres of a multiplier and an adder by word width: integers of 8 bits, floating point of 16 and 32."""
+MULTIPLIER_8 = 618.0
+"""Square micrometres of an exact 8-bit multiplier at 45 nm."""
 FLIP_FLOP = 4.522
-REGISTERS = 3
 SCRATCHPAD = 12 + 224 + 24
-MEMORY_BIT = 0.346 / 0.7
+MEMORY_BIT = {45: 0.448, 32: 0.248, 22: 0.117}
+"""Square micrometres of a memory's bit by node: the mean over the sizes that CACTI was asked for."""
 NODE = 45
 
 
-def mac_area(bits: int) -> float:
-    """Return the square micrometres of a multiplier and adder: those of the next width in the table, the square beyond it."""
-    widest = max(MAC_AREA)
-    return (
-        MAC_AREA[min(width for width in MAC_AREA if width >= bits)]
-        if bits <= widest
-        else (MAC_AREA[widest] * (bits / widest) ** 2)
-    )
+def mac_area(bits: int, sum_bits: int) -> float:
+    """Return the square micrometres of a multiplier and an adder at 45 nm."""
+    return MULTIPLIER_8 * (bits / 8) ** 2 + sum_bits * FLIP_FLOP
 
 
 def array_area(array: Array, accelerator: Accelerator) -> float:
     """Return the square millimetres of an array of this accelerator's PEs at its node."""
-    words = REGISTERS + (SCRATCHPAD if accelerator.dataflow == "rs" else 0)
-    pe = mac_area(accelerator.multiplier_bits) + words * accelerator.word_bits * FLIP_FLOP
-    return array.pes * pe * _scale(accelerator.technology.node)
+    words, sums = 2 + (SCRATCHPAD if accelerator.dataflow == "rs" else 0), accelerator.width("sums")
+    registers = (words * accelerator.word_bits + sums) * FLIP_FLOP
+    pe = mac_area(accelerator.multiplier_bits, sums) + registers
+    return array.pes * pe * 1e-6 * (accelerator.technology.node / NODE) ** 2
 
 
 def memory_area(kilobytes: float, node: int) -> float:
     """Return the square millimetres of a memory."""
-    return kilobytes * 8192 * MEMORY_BIT * _scale(node)
+    nearest = min(MEMORY_BIT, key=lambda known: abs(known - node))
+    return kilobytes * 8192 * MEMORY_BIT[nearest] * 1e-6 * (node / nearest) ** 2
 
 
 def design_area(name: str, array: Array, accelerator: Accelerator, workload: Workload) -> float:
@@ -55,7 +54,3 @@ def design_area(name: str, array: Array, accelerator: Accelerator, workload: Wor
     if design.predictor_array:
         area += array_area(accelerator.predictor_array, accelerator)
     return area
-
-
-def _scale(node: int) -> float:
-    return (node / NODE) ** 2 * 1e-6

@@ -149,9 +149,11 @@ def feedback_gradient(layer: ArrayLayer, accelerator: Accelerator, batch: int, e
     taken of those. A batch of fewer rows than features gets its output gradients predicted, and the exact product.
     """
     found = feedback_rows(layer, batch, error_words)
+    common = accelerator.trained_with(Product(1, found.features, found.outputs), Operation.FORWARD)  # the mean's part
     if found.rows <= found.features:
-        project = Product(found.rows, 2 * found.features, found.outputs)
+        project = Product(found.rows, found.features + 1, found.outputs)
         return accelerator.tiled_cost(
+            common,
             accelerator.trained_with(project, Operation.FORWARD),
             accelerator.trained_with(layer.product(batch), Operation.WEIGHT_GRADIENT),
         )
@@ -159,7 +161,9 @@ def feedback_gradient(layer: ArrayLayer, accelerator: Accelerator, batch: int, e
     mix = Product(mixed, found.rows, found.inputs)
     few = layer.product(mixed) if isinstance(layer, Convolution) else Product(mixed, found.inputs, found.outputs)
     return accelerator.tiled_cost(
-        accelerator.trained_with(mix, Operation.FORWARD), accelerator.trained_with(few, Operation.WEIGHT_GRADIENT)
+        common,
+        accelerator.trained_with(mix, Operation.FORWARD),
+        accelerator.trained_with(few, Operation.WEIGHT_GRADIENT),
     )
 
 
@@ -167,13 +171,15 @@ def feedback_gradient(layer: ArrayLayer, accelerator: Accelerator, batch: int, e
 def feedback_regression(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Predictions:
     """Cost what a batch by backprop adds to feedback's fit: both moments, and a prediction to see what it lacks."""
     found = feedback_rows(layer, batch, error_words)
-    features = 2 * found.features
+    features = found.features
+    # Differences from the mean and the mean's own part: one row of products each. Second moments are those of the differences;
+    # layers with the same rows could share them, but each is charged for its own.
     products = [
-        accelerator.trained_with(Product(features, found.rows, outputs), Operation.FORWARD)
-        for outputs in (found.outputs, features)
+        accelerator.trained_with(Product(rows, found.rows, outputs), Operation.FORWARD)
+        for rows, outputs in ((features + 1, found.outputs), (features, features))
     ]
     # The running moments are read before the batch's are added to them, the running mean of what is lacking likewise.
-    kept = features * (found.outputs + features) * accelerator.width("sums")
+    kept = 2 * features * (found.outputs + features) * accelerator.width("sums")
     lacking = layer.weights * accelerator.width("gradients")
     before = NOTHING.moving(kept + lacking, lacking)
     costs = [

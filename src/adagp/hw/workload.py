@@ -200,7 +200,7 @@ class Workload:
         return sum(layer.weights - layer.shared_weights for layer in layers)
 
     def to_json(self) -> str:
-        """Return the workload as text, one line a layer."""
+        """Return the workload as text, one line per layer."""
         rows = ",\n  ".join(json.dumps({"kind": layer.kind, **asdict(layer)}) for layer in self.layers)
         head = f'"format": "{FORMAT}", "version": {VERSION}, "name": {json.dumps(self.name)}'
         return f'{{{head}, "layers": [\n  {rows}\n]}}\n'

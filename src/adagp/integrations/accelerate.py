@@ -38,12 +38,19 @@ class AcceleratedBatches:
         self._batch: Batch | None = None
 
     @contextmanager
-    def accumulate(self) -> Iterator[Batch]:
-        """Do what `accelerator.accumulate(model)` does: the body trains on a batch, or on a micro-batch of one."""
+    def accumulate(self, targets: Any = None) -> Iterator[Batch]:
+        """Do what `accelerator.accumulate(model)` does: the body trains on a batch, or on a micro-batch of one.
+
+        Methods that look at the labels need the `targets` of that.
+        """
+        if targets is None and self.trainer.needs_targets:
+            raise UsageError("the method looks at the targets: call accumulate(targets).")
         with self.accelerator.accumulate(self.model):
-            if self._batch is None:
-                self._batch = self.trainer.begin()
             batch = self._batch
+            if batch is None:
+                batch = self._batch = self.trainer.begin(targets)
+            elif targets is not None:
+                batch.see_targets(targets)
             try:
                 yield batch
                 if self.accelerator.sync_gradients:

@@ -1,5 +1,6 @@
 """Lightning: `Trainer(callbacks=[PredictedGradientsCallback(method="feedback", model="net")])`. Automatic optimization only."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,12 +23,14 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
     """Trains a LightningModule, or the part of it that `model` names, with `adagp.attach(..., **options)`.
 
     Accumulation, clipping, learning-rate schedulers, bf16 and checkpoints are Lightning's own. Name the part that the
-    training step calls and takes the loss from, if a method needs the error at the model's output.
+    training step calls and takes the loss from, if a method needs the error at the model's output. For a method that looks
+    at the labels, `targets` is a function that finds them in a batch; by default they are the second of a pair.
     """
 
-    def __init__(self, model: str = "", **options: Any) -> None:
+    def __init__(self, model: str = "", *, targets: Callable[[Any], Any] | None = None, **options: Any) -> None:
         self.part = model
         self.options = options
+        self.targets = targets
         self.trainer: Trainer | None = None
         self._batch: Batch | None = None
         self._complete = False
@@ -53,8 +56,13 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Begin a batch, unless gradients of the last ones are still being accumulated."""
-        if self.trainer is not None and self._batch is None:
-            self._batch, self._complete = self.trainer.begin(), False
+        if self.trainer is None:
+            return
+        targets = self._targets(batch) if self.trainer.needs_targets else None
+        if self._batch is None:
+            self._batch, self._complete = self.trainer.begin(targets), False
+        elif targets is not None:
+            self._batch.see_targets(targets)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -88,6 +96,16 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state of a checkpoint until training starts."""
         self._saved = state_dict or None
+
+    def _targets(self, batch: Any) -> Any:
+        if self.targets is not None:
+            return self.targets(batch)
+        if isinstance(batch, tuple | list) and len(batch) == 2:
+            return batch[1]
+        raise UsageError(
+            "the method looks at the targets: give PredictedGradientsCallback(targets=...), a function that finds them in a "
+            "batch."
+        )
 
     def _backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         assert self._batch is not None, "a batch has begun"

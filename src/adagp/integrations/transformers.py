@@ -39,8 +39,11 @@ class PredictedGradientsMixin:
         """Train on a batch, or a micro-batch of one, as the schedule says."""
         if self._attached is None:
             self._attached = self._attach()
+        labels = self._labels(inputs) if self._attached.needs_targets else None
         if self._batch is None:
-            self._batch = self._attached.begin()
+            self._batch = self._attached.begin(labels)
+        elif labels is not None:
+            self._batch.see_targets(labels)
         batch, accelerator = self._batch, self.accelerator  # type: ignore[attr-defined]
 
         def backward(loss: Tensor, **_: Any) -> None:
@@ -51,6 +54,14 @@ class PredictedGradientsMixin:
             return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc, no-any-return]
         finally:
             del accelerator.backward
+
+    def _labels(self, inputs: dict[str, Any]) -> Tensor:
+        """Return the labels of a batch, by the name that the arguments of the Trainer give them."""
+        names = self.args.label_names or ["labels"]  # type: ignore[attr-defined]
+        found = [inputs[name] for name in names if isinstance(inputs.get(name), Tensor)]
+        if not found:
+            raise UsageError(f"the method looks at the targets, and a batch has no '{names[0]}' (see label_names).")
+        return found[0].to(self.args.device)  # type: ignore[attr-defined, no-any-return]
 
     def _attach(self) -> Trainer:
         if self.accelerator.scaler is not None or self.args.n_gpu > 1:  # type: ignore[attr-defined]

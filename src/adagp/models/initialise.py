@@ -8,6 +8,16 @@ from torch import nn
 from adagp.errors import ModelError
 
 
+class ZeroConv2d(nn.Conv2d):
+    """A convolution whose weight starts at zero."""
+
+    def reset_parameters(self) -> None:
+        """Set weight and bias to zero."""
+        nn.init.zeros_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
 def materialise(model: nn.Module) -> nn.Module:
     """Move `model` from the meta device to the default device with fresh weights, in place.
 
@@ -20,7 +30,7 @@ def materialise(model: nn.Module) -> nn.Module:
         return model
     model.to_empty(device=device)
     for layer in model.modules():
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv2d) and not isinstance(layer, ZeroConv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)

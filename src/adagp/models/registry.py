@@ -100,6 +100,14 @@ def _image_models() -> Iterator[ModelInfo]:
         smallest=7,
         pixels=299,
     )
+    yield model(
+        "duplex",
+        "duplex:duplex",
+        "adagp",
+        "a reversible branch of 6 blocks beside a frozen ResNet-20, as in CAMEL (Zhang et al. 2024)",
+        smallest=2,
+        pixels=32,
+    )
 
 
 MODELS: Registry[ModelInfo] = Registry("model")

@@ -1,10 +1,10 @@
-"""Pipelines of devices: schedules as data and their timeline. No torch here but in `runtime` and its parts."""
+"""Pipelines of devices: schedules as data and their timeline. No torch here."""
 
-from adagp.pipe.actions import Action, Kind, Program, parse_action, parse_phases, parse_program, with_broadcast
+from adagp.pipe.actions import Action, Program, parse_action, parse_phases, parse_program, with_broadcast
 from adagp.pipe.costs import Costs, StageCosts, constant_costs
 from adagp.pipe.generate import COSTED_ONLY, PIPELINES, generate
 from adagp.pipe.interleaved import interleaved
-from adagp.pipe.order import Order, validate
+from adagp.pipe.order import validate
 from adagp.pipe.partition import partition
 from adagp.pipe.timeline import Timeline, simulate
 from adagp.pipe.zero_bubble import zero_bubble_h1, zero_bubble_v
@@ -14,8 +14,6 @@ __all__ = [
     "PIPELINES",
     "Action",
     "Costs",
-    "Kind",
-    "Order",
     "Program",
     "StageCosts",
     "Timeline",

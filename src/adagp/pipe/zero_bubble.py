@@ -10,6 +10,7 @@ an input gradient, a forward if there is memory, a weight gradient; of two stage
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from adagp.pipe.actions import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Kind, Program, forwards
 from adagp.pipe.generate import PIPELINES, one_way
@@ -65,14 +66,15 @@ def _streamed(device: int, devices: int, numbers: range) -> list[Action]:
     return [action for _, action in sorted(timed)]
 
 
-def _listed(devices: int, micro_batches: int) -> list[list[Action]]:
+@lru_cache(maxsize=16)
+def _listed(devices: int, micro_batches: int) -> tuple[tuple[Action, ...], ...]:
     """Return the actions of a BP batch by device, as the list scheduler finds them."""
     schedule = _ListScheduler(devices, micro_batches)
     while not schedule.finished:
         for device in range(devices):
             schedule.take(device)
         schedule.now += 1
-    return schedule.rows
+    return tuple(map(tuple, schedule.rows))
 
 
 class _ListScheduler:

@@ -22,7 +22,7 @@ from adagp.schedules.precision_text import FORMS, parse_precision
 from adagp.schedules.text import schedule_forms
 
 TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
-SPARSE = "Sparse training"
+SPARSE, DUPLEX = "Sparse training", "Duplex model"
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "none")
 HIGHEST_SEED = 2**63 - 1
@@ -172,6 +172,51 @@ class TrainConfig:
         choices=("sites", "all"),
         compared="own",
     )
+    backbone: str = setting(
+        "resnet20",
+        "Frozen part of --model duplex: a model name, torchvision:NAME, timm:NAME, or none.",
+        DUPLEX,
+        compared="own",
+    )
+    backbone_weights: str | None = setting(
+        None,
+        "Its weights: a run's model.pt, or a state_dict of torchvision.",
+        DUPLEX,
+        compared="own",
+        unset="random",
+    )
+    backbone_width: float = setting(
+        1.0, "Factor on the backbone's channels.", DUPLEX, above=0, high=1000, compared="own"
+    )
+    branch: int = setting(6, "Reversible blocks of the branch.", DUPLEX, low=1, high=1000, compared="own")
+    branch_channels: int = setting(
+        16,
+        "Channels of each half of the branch. Our choice; not published.",
+        DUPLEX,
+        low=1,
+        high=10_000,
+        compared="own",
+    )
+    stream: str = setting(
+        "float",
+        "Arithmetic of the branch's stream: float, bfp (6 bits) or fixed (its inverse is exact).",
+        DUPLEX,
+        choices=("float", "bfp", "fixed"),
+        compared="own",
+    )
+    recompute: bool = setting(
+        True, "Find activations again from outputs instead of keeping them.", DUPLEX, compared="own"
+    )
+    read_faults: float = setting(
+        0.0, "Share of the branch's values that memory reads wrongly.", DUPLEX, low=0, high=1, compared="own"
+    )
+    trained: str = setting(
+        "branch",
+        "What learns: branch; classifier (a new last layer on the backbone); all (with the backbone).",
+        DUPLEX,
+        choices=("branch", "classifier", "all"),
+        compared="own",
+    )
     device: str = setting("cpu", "Where to train: cpu, cuda, ...")
     compile: bool = setting(False, "Compile the model with torch.compile.")
     parallel: str = setting(
@@ -296,7 +341,10 @@ CONFIG_OPTIONS = _config_options()
 
 
 def refuse_idle_options(given: Mapping[str, Any]) -> None:
-    """Refuse options of sparse training where nothing says that the run is sparse."""
+    """Refuse options of sparse training where nothing says that the run is sparse, and of duplex models with other models."""
+    foreign = [name for name in given if CONFIG_OPTIONS.get(name) and CONFIG_OPTIONS[name].panel == DUPLEX]
+    if foreign and given.get("model") != "duplex":
+        raise OptionError(f"{CONFIG_OPTIONS[foreign[0]].flag} is about the duplex model; give --model duplex.")
     idle = [name for name in given if name.startswith("keep_")]
     if idle and given.get("keep") is None:
         raise OptionError(

@@ -6,8 +6,10 @@ The engine calls a source in this order, and never asks which one it has::
     prepare(shapes)                     once, where a trial forward pass was made: refuse here what cannot work
     for each batch:
         begin(context)                  what may be known before the forward pass
+        see_targets(targets)            those of a micro-batch, where each comes with its own, if it `needs_targets`
         enter(call)                     a forward call of the model begins, if it `needs_error`
         watch(site, inputs, output)     in every forward call of a site it serves (or learns from)
+        leave(call, outputs)            that call is over, if it `needs_error`; in BP batches alone
         observe_error(call)             the loss's gradients at the outputs of that call are known, if it `needs_error`
         produce(sites)                  sites whose plan names it: give their weight gradients
         sizes(gradients)                the norms of these, for the guard
@@ -135,6 +137,9 @@ class Source(ABC):
     def begin(self, context: BatchContext) -> None:  # noqa: B027
         """Prepare for a batch."""
 
+    def see_targets(self, targets: Any) -> None:  # noqa: B027
+        """See the targets of the coming micro-batch, in place of those of the whole batch."""
+
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:  # noqa: B027
         """See one forward call of `site`. Keep something small: activations are freed as the forward pass continues.
 
@@ -143,6 +148,9 @@ class Source(ABC):
 
     def enter(self, call: ModelCall) -> None:  # noqa: B027
         """Take note that what is watched from now on belongs to `call` of the model."""
+
+    def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:  # noqa: B027
+        """See the outputs of `call` that errors are taken at, with their graph, before a loss is computed from them."""
 
     def observe_error(self, call: ModelCall) -> None:  # noqa: B027
         """See the loss's gradients at the outputs of `call`, samples first. They are known before any at a site's output."""

@@ -42,6 +42,12 @@ class MixedSource(Source):
         for source, _ in self.parts:
             source.begin(context)
 
+    def see_targets(self, targets: Any) -> None:
+        """Show the targets to the parts that look at them."""
+        for source, _ in self.parts:
+            if source.needs_targets:
+                source.see_targets(targets)
+
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Show the call to each part."""
         changed = None
@@ -55,6 +61,12 @@ class MixedSource(Source):
         for source, _ in self.parts:
             if source.needs_error:
                 source.enter(call)
+
+    def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
+        """Show the outputs to the parts that need errors."""
+        for source, _ in self.parts:
+            if source.needs_error:
+                source.leave(call, outputs)
 
     def observe_error(self, call: ModelCall) -> None:
         """Show the errors to the parts that need them."""

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
-from adagp.errors import DataError, OptionError
-from adagp.sites import Site
+from adagp.errors import DataError, ModelError, OptionError
+from adagp.sites import SAY_SAMPLE_AXIS, Site
 from adagp.sources.base import BatchContext
 from adagp.sources.support.labels import class_count, class_shares
 from adagp.sources.support.learner import Learner, TrainedSource
@@ -54,15 +54,15 @@ class SyntheticNetwork(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, output: Tensor, shares: Tensor | None) -> Tensor:
-        """Return the gradient at `output`, in units of `scale`; `shares` are the classes of each sample."""
+        """Return the gradient at `output`, in units of `scale`; `shares` are the classes of each sample.
+
+        They are `(samples, classes)`, or for linear layers have as many axes as the output.
+        """
         hidden = self.first(output.float() / output.float().square().mean().sqrt().clamp(min=1e-12))
         if self.labels is not None and shares is not None:
             marks = self.labels(shares)
-            axes = hidden.dim() - 2
-            last = isinstance(self.first, nn.Linear)
-            hidden = hidden + (
-                marks.view(len(marks), *[1] * axes, -1) if last else marks.view(*marks.shape, *[1] * axes)
-            )
+            linear = isinstance(self.first, nn.Linear)
+            hidden = hidden + (marks if linear else marks.view(*marks.shape, *[1] * (hidden.dim() - 2)))
         return self.last(F.relu(hidden))  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -111,12 +111,19 @@ class SyntheticSource(LocalSource, TrainedSource):
     def begin(self, context: BatchContext) -> None:
         """Keep the labels."""
         self._context = context
-        self._shares = class_shares(context.targets, self._classes) if self.needs_targets else None
+        self._shares: Tensor | None = None
+        if self.needs_targets:
+            self.see_targets(context.targets)
+
+    def see_targets(self, targets: Any) -> None:
+        """Keep the labels of what follows."""
+        self._shares = class_shares(targets, self._classes)
+        self._samples.clear()
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Predict at once where the site is served (or measured); else keep the output until its gradient is known."""
         served = site in self._context.replaced
-        shares = self._shares_of(site, len(output))
+        shares = self._shares_of(site, output.shape)
         if served or self._context.measured:
             self.add(site, weight_gradient(site, inputs[0], self._predict(site, output, shares)))
         if served:
@@ -157,18 +164,43 @@ class SyntheticSource(LocalSource, TrainedSource):
         assert isinstance(network, SyntheticNetwork)
         return network
 
-    def _shares_of(self, site: Site, samples: int) -> Tensor | None:
+    def _shares_of(self, site: Site, shape: Size) -> Tensor | None:
         """Return the classes of the samples in a forward call: micro-batches take the targets one part after the other."""
-        if self._shares is None or samples == len(self._shares):
-            return self._shares
-        first = self._samples.get(site, 0) % len(self._shares)
-        if first + samples > len(self._shares):
+        if self._shares is None:
+            return None
+        axis = self._sample_axis(site, shape)
+        samples, shares = shape[axis], self._shares
+        if samples != len(shares):
+            first = self._samples.get(site, 0) % len(shares)
+            self._samples[site] = first + samples
+            shares = shares[first : first + samples]
+        if site.rule.kind != "linear":
+            return shares
+        return shares.view(*[1] * axis, samples, *[1] * (len(shape) - 2 - axis), -1)
+
+    def _sample_axis(self, site: Site, shape: Size) -> int:
+        """Return the axis of a site's output that counts the samples: the first, or of linear layers the second.
+
+        Refuse sizes that do not go with the targets, and those that leave open which one it is if no layer around says so.
+        """
+        assert self._shares is not None
+        targets, first = len(self._shares), self._samples.get(site, 0) % max(1, len(self._shares))
+        axes = range(2 if site.rule.kind == "linear" and len(shape) == 3 else 1)
+        fitting = [axis for axis in axes if shape[axis] == targets]
+        fitting = fitting or [axis for axis in axes if first + shape[axis] <= targets]
+        if not fitting:
             raise DataError(
-                f"site '{site.name}' was called with {samples} samples after {first} of {len(self._shares)} targets: the "
+                f"site '{site.name}' was called with {shape[0]} samples after {first} of {targets} targets: the "
                 "labels cannot be assigned to them. Give the targets of the whole batch, and its micro-batches in their order."
             )
-        self._samples[site] = first + samples
-        return self._shares[first : first + samples]
+        if len(fitting) == 1:
+            return fitting[0]
+        if site.sequence_first is None:
+            raise ModelError(
+                f"site '{site.name}' has an output of the sizes {tuple(shape)}, and there are {targets} targets: it cannot be "
+                f"told which axis counts the samples. {SAY_SAMPLE_AXIS}"
+            )
+        return int(site.sequence_first)
 
     @torch.no_grad()
     def _predict(self, site: Site, output: Tensor, shares: Tensor | None) -> Tensor:

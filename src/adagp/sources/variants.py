@@ -1,6 +1,7 @@
 """Two variants of ADA-GP's predictor that tell what its input is worth: one sees too little, the other more."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
 from adagp.sources.base import BatchContext
 from adagp.sources.predicted import PredictedSource
-from adagp.sources.support.labels import batch_shares, class_count
+from adagp.sources.support.labels import class_count, class_shares
 from adagp.sources.support.options import LearningOptions
 from adagp.sources.support.randomness import step_generator
 
@@ -48,8 +49,16 @@ class LabelledSource(PredictedSource):
     def begin(self, context: BatchContext) -> None:
         """Count the classes of the batch."""
         super().begin(context)
-        self._shares = batch_shares(context.targets, self._classes)
+        self._counts = torch.zeros(self._classes)
+        self._samples = 0
+        self.see_targets(context.targets)
+
+    def see_targets(self, targets: Any) -> None:
+        """Add the classes of a micro-batch."""
+        shares = class_shares(targets, self._classes)
+        self._counts = self._counts.to(shares.device) + shares.sum(0)
+        self._samples += len(shares)
 
     def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
         """Return the summaries, and the share of each class."""
-        return summaries, self._shares.to(summaries[0].device)
+        return summaries, (self._counts / max(1, self._samples)).to(summaries[0].device)

@@ -11,9 +11,27 @@ from torch import Tensor, nn
 from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.loaders import image_loaders
 from adagp.models.build import build_model
+from adagp.models.duplex import DuplexOptions, build_duplex
 from adagp.modes import evaluation_mode
 from adagp.run.config import TrainConfig
 from adagp.tasks.base import Task, facts_of_parts
+
+DUPLEX = "duplex"
+
+
+def duplex_options(config: TrainConfig) -> DuplexOptions:
+    """Return how a configuration's duplex model is built."""
+    return DuplexOptions(
+        backbone=config.backbone,
+        weights=config.backbone_weights,
+        backbone_width=config.backbone_width,
+        blocks=config.branch,
+        channels=config.branch_channels,
+        stream=config.stream,
+        recompute=config.recompute,
+        read_faults=config.read_faults,
+        trained=config.trained,
+    )
 
 
 class Classification(Task):
@@ -48,8 +66,10 @@ class Classification(Task):
 
     def build_model(self) -> nn.Module:
         """Return the model for the data's images and classes."""
-        data = self.data
-        return build_model(self.config.model, classes=data.classes, image=data.shape, width=self.config.width)
+        data, config = self.data, self.config
+        if config.model == DUPLEX:
+            return build_duplex(data.classes, data.shape, duplex_options(config), config.width)
+        return build_model(config.model, classes=data.classes, image=data.shape, width=config.width)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy."""

@@ -212,6 +212,7 @@ class Loop:
             "seconds": dict(self.meter.seconds),
             **self._refused(),
             **{name: value for one in self.trainer.upkeep for name, value in one.figures().items()},
+            **self._model_figures(),
             **self._extra(),
             "sites": self.trainer.read_sites(),
         }
@@ -230,6 +231,11 @@ class Loop:
     def _evaluate(self) -> dict[str, float]:
         with self.trainer.evaluation():
             return evaluated(self.task, self.trainer.model)
+
+    def _model_figures(self) -> dict[str, float]:
+        """Return the figures that layers of the model measure of themselves: those with `read_figures`."""
+        readers = (getattr(layer, "read_figures", None) for layer in self.trainer.model.modules())
+        return {name: value for read in readers if callable(read) for name, value in read().items()}
 
     def _extra(self) -> dict[str, Any]:
         """Return further figures of an epoch, for loops that have some."""

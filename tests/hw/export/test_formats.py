@@ -29,6 +29,11 @@ WORK = training_work(WORKLOAD, BATCH)
 MACS = {f"{work.name}.{work.operation}": work.layer.product(BATCH).macs for work in WORK}
 
 
+TIMELOOP_SHAPE = {"name", "dimensions", "data_spaces", "coefficients"}
+TIMELOOP_SPACE = {"name", "projection", "read_write"}
+"""The keys that Timeloop's front end declares for a problem of version 0.4 (timeloopfe/v4/problem.py); it refuses others."""
+
+
 def files(tool: str, folder: Path, accelerator: Accelerator | None = None) -> dict[str, str]:
     written = export_workload(tool, WORKLOAD, accelerator or Accelerator(), BATCH, folder / tool)
     return {path.name: path.read_text() for path in written}
@@ -85,6 +90,10 @@ def test_timeloop(tmp_path: Path) -> None:
     for name, text in found.items():
         problem = yaml.safe_load(text)["problem"]
         shape, instance = problem["shape"], problem["instance"]
+        assert set(problem) == {"version", "shape", "instance"}
+        assert set(shape) <= TIMELOOP_SHAPE
+        assert all(set(space) <= TIMELOOP_SPACE for space in shape["data_spaces"])
+        assert all(type(size) is int for size in instance.values())
         assert prod(instance[name] for name in shape["dimensions"]) == MACS[name.removesuffix(".yaml")]
         written = [space["name"] for space in shape["data_spaces"] if space.get("read_write")]
         expected = {"forward": "Outputs", "input_gradient": "Inputs", "weight_gradient": "Weights"}

@@ -1,10 +1,13 @@
-"""The exported files through SCALE-Sim itself, where it is installed, here or in the interpreter ADAGP_SCALE_SIM_PYTHON.
+"""The exported files through SCALE-Sim and ZigZag themselves, where they are installed: here, or in the interpreters
+ADAGP_SCALE_SIM_PYTHON and ADAGP_ZIGZAG_PYTHON.
 
-Its cycles must be those that our model gives the equivalent ordinary product.
+SCALE-Sim's cycles must be those that our model gives the equivalent ordinary product; ZigZag must take every layer, and count
+our multiply-accumulates.
 """
 
 import csv
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -16,9 +19,14 @@ from adagp.hw import Accelerator, Array, Convolution, Linear, Operation, Product
 from adagp.hw.export import export_workload
 from adagp.hw.export.work import training_work
 
-PYTHON = os.environ.get("ADAGP_SCALE_SIM_PYTHON") or (
-    sys.executable if importlib.util.find_spec("scalesim") is not None else None
-)
+
+def interpreter(variable: str, module: str) -> str | None:
+    """Return the interpreter that a variable names, or this one if it has the module."""
+    return os.environ.get(variable) or (sys.executable if importlib.util.find_spec(module) is not None else None)
+
+
+PYTHON = interpreter("ADAGP_SCALE_SIM_PYTHON", "scalesim")
+ZIGZAG = interpreter("ADAGP_ZIGZAG_PYTHON", "zigzag")
 WORKLOAD = Workload(
     "net",
     (
@@ -68,3 +76,31 @@ def test_scale_sim_takes_our_cycles(dataflow: str, tmp_path: Path) -> None:
         if work.operation is Operation.FORWARD and work.convolution is not None
     }
     assert scale_sim(folder, "forward_conv.csv", "conv") == single
+
+
+RUN_ZIGZAG = """
+import json, pathlib, sys, zigzag
+from zigzag.api import get_hardware_performance_zigzag
+inputs = pathlib.Path(zigzag.__file__).parent / "inputs"
+found = get_hardware_performance_zigzag(
+    sys.argv[1], str(inputs / "hardware/tpu_like.yaml"), str(inputs / "mapping/tpu_like.yaml"),
+    dump_folder=sys.argv[2], lpf_limit=4, loma_show_progress_bar=False,
+)
+layers = [one[0].layer for one in found[2][0][1]]
+print(json.dumps({layer.name: layer.total_mac_count for layer in layers}))
+"""
+
+
+@pytest.mark.skipif(ZIGZAG is None, reason="ZigZag is not installed")
+def test_zigzag_takes_every_layer_and_counts_our_work(tmp_path: Path) -> None:
+    assert ZIGZAG is not None
+    folder, batch = tmp_path / "out", 2
+    export_workload("zigzag", WORKLOAD, Accelerator(), batch, folder)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [ZIGZAG, "-c", RUN_ZIGZAG, str(folder / "workload.yaml"), str(tmp_path / "zigzag")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    works = training_work(WORKLOAD, batch)
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        f"{work.name}.{work.operation}": work.layer.product(batch).macs for work in works
+    }

@@ -1,8 +1,7 @@
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from adagp.errors import ModelError
 from adagp.sites import survey
 from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
 
@@ -43,10 +42,8 @@ def test_a_row_a_position_of_a_sequence() -> None:
     assert torch.equal(rows_for(CONVOLUTION, torch.Size((2, 1, 1, 1)), words), words.sum(1))
 
 
-def test_other_numbers_of_samples_are_refused() -> None:
-    with pytest.raises(ModelError) as caught:
-        rows_for(LINEAR, torch.Size((10, 3)), torch.zeros(5, 3))
-    assert str(caught.value) == (
-        "site '1' was called with 10 samples, but the model's output has 5: "
-        "the output's error cannot be assigned to them. Exclude the site."
-    )
+@pytest.mark.parametrize("words", [torch.randn(4, 2, 3), torch.randn(4, 3)])
+def test_sequences_first(words: Tensor) -> None:
+    """Rows of (positions, samples) are those of (samples, positions), in another order."""
+    expected = rows_for(LINEAR, torch.Size((4, 2, 3)), words).view(4, 2, 3).transpose(0, 1).reshape(8, 3)
+    assert torch.equal(rows_for(LINEAR, torch.Size((2, 4, 3)), words, axis=1), expected)

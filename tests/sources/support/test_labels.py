@@ -3,12 +3,11 @@ import torch
 
 from adagp.errors import DataError
 from adagp.sites import Site
-from adagp.sources.support.labels import batch_shares, class_count, class_shares
+from adagp.sources.support.labels import class_count, class_shares
 
 
 def test_one_label_a_sample_is_one_hot() -> None:
     assert class_shares(torch.tensor([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert batch_shares(torch.tensor([2, 0, 2, 2]), 3).tolist() == [0.25, 0, 0.75]
 
 
 def test_many_labels_a_sample_are_averaged_without_the_missing() -> None:
@@ -37,5 +36,5 @@ def test_labels_beyond_the_classes() -> None:
         class_shares(torch.tensor([0, 9]), 5)
     assert str(caught.value) == (
         "label 9 is not among the 5 classes that the source was made for "
-        "(the outputs of the model's last layer, unless classes=... says otherwise)."
+        "(the outputs of the model's last layer, unless label_classes=... says otherwise)."
     )

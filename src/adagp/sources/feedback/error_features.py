@@ -1,4 +1,4 @@
-"""The error at a model's output as rows of features for a site: one row a sample, or one a word."""
+"""The error at a model's output as rows of features for a site: one row per sample, or one per word."""
 
 import torch
 from torch import Tensor
@@ -61,29 +61,19 @@ class ErrorFeatures:
         return rows @ self._projection
 
 
-def rows_for(site: Site, shape: torch.Size, features: Tensor) -> Tensor:
+def rows_for(site: Site, shape: torch.Size, features: Tensor, axis: int = 0) -> Tensor:
     """Return the features `(rows, features)` for a site whose output has `shape`, as many rows as it has.
 
-    A convolution, or a linear layer without a sequence, has a row a sample. A linear layer over a sequence has a row a
+    A convolution, or a linear layer without a sequence, has a row per sample. A linear layer over a sequence has a row per
     position: with the features of the same position, if the model's output has as many; else with those of its sample.
-    Inside a layer that has sequences first, samples are counted on the second axis.
+    Samples, which are first in the features, are counted on `axis` of the site's output.
     """
-    if site.rule.kind == "linear" and site.sequence_first and len(shape) == 3:
-        if features.shape[:2] == shape[:2] and features.dim() == 3:
-            return features.reshape(-1, features.shape[-1])
-        if features.dim() == 3 and features.shape[:2] == (shape[1], shape[0]):
-            return features.transpose(0, 1).reshape(-1, features.shape[-1])
-        if features.dim() == 2 and shape[1] == len(features):
-            return features.repeat(shape[0], 1)
-    if shape[0] != len(features):
-        raise ModelError(
-            f"site '{site.name}' was called with {shape[0]} samples, but the model's output has {len(features)}: "
-            "the output's error cannot be assigned to them. Exclude the site."
-        )
-    positions = shape[1:-1] if site.rule.kind == "linear" else torch.Size()
-    if features.dim() == 3 and positions == features.shape[1:2]:
-        return features.reshape(-1, features.shape[-1])
+    width = features.shape[-1]
+    if site.rule.kind == "linear" and len(shape) == 3 and features.dim() == 3 and shape[1 - axis] == features.shape[1]:
+        return (features.transpose(0, 1) if axis else features).reshape(-1, width)
     samples = features.sum(1) if features.dim() == 3 else features
-    if not positions:
+    if site.rule.kind != "linear" or len(shape) == 2:
         return samples
-    return samples.repeat_interleave(positions.numel(), dim=0)
+    spread = [1] * (len(shape) - 1)
+    spread[axis] = len(samples)
+    return samples.view(*spread, width).expand(*shape[:-1], width).reshape(-1, width)

@@ -11,6 +11,7 @@ from adagp.sites import Site
 from adagp.sources.base import BatchContext, ModelCall, RunFacts, missing_error
 from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
 from adagp.sources.feedback.regression import FeatureRows, Moments, modern
+from adagp.sources.feedback.sample_axes import SampleAxes
 from adagp.sources.feedback.site_regression import SiteRegression
 from adagp.sources.feedback.turns import Turns
 from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
@@ -67,6 +68,7 @@ class FeedbackSource(LocalSource):
         self.ridge = ridge
         self.correction = correction
         self._errors = ErrorFeatures(features, seed)
+        self._axes = SampleAxes()
         self._fits: dict[int, SiteRegression] = {}
         self._lacks: dict[int, Tensor] = {}
         self._call = ModelCall()
@@ -105,6 +107,7 @@ class FeedbackSource(LocalSource):
             self._pending.setdefault(call, []).append((site, Kept(site, inputs), output.shape))
         if served or not self._learning.due:
             return None
+        self._axes.keep(site, output)
         if not output.requires_grad:
             self._blind |= set() if torch.is_grad_enabled() else {site.index}
             return None
@@ -120,6 +123,10 @@ class FeedbackSource(LocalSource):
             self._fits[site.index].learn(rows, gradient, self._context.scale)
 
         return on_gradient(output, receive)
+
+    def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
+        """Find out which axis of the sites' outputs counts the samples, where their sizes do not tell."""
+        self._axes.settle(outputs)
 
     def observe_error(self, call: ModelCall) -> None:
         """Take the weight gradients of the sites whose inputs are kept, if that has not been done."""
@@ -141,9 +148,11 @@ class FeedbackSource(LocalSource):
     def _rows_of(self, call: ModelCall, site: Site, shape: Size) -> FeatureRows:
         """Return the features of a call's errors as a site needs them; sites alike share theirs."""
         linear = site.rule.kind == "linear"
-        key = (call, linear, site.sequence_first, shape[:-1] if linear else shape[:1])
+        features = self._features[call]
+        axis = self._axes.of(site, shape, features.shape)
+        key = (call, linear, axis, shape[:-1] if linear else shape[:1])
         if key not in self._rows:
-            self._rows[key] = FeatureRows(rows_for(site, shape, self._features[call]))
+            self._rows[key] = FeatureRows(rows_for(site, shape, features, axis))
         return self._rows[key]
 
     def _no_moments(self, rows: FeatureRows) -> Moments:
@@ -181,6 +190,7 @@ class FeedbackSource(LocalSource):
     def forget(self) -> None:
         """Drop what was kept of this batch."""
         super().forget()
+        self._axes.drop()
         self._pending.clear()
         self._features.clear()
         self._rows.clear()
@@ -195,6 +205,7 @@ class FeedbackSource(LocalSource):
             "fits": {index: fit.state_dict() for index, fit in self._fits.items()},
             "lacks": {index: lack.clone() for index, lack in self._lacks.items()},
             "outputs": list(self._errors.outputs),
+            "sample_axes": self._axes.state_dict(),
             "waiting": [self._learning.waiting, self._correcting.waiting],
         }
 
@@ -207,6 +218,7 @@ class FeedbackSource(LocalSource):
         }
         self._learning.waiting, self._correcting.waiting = state.get("waiting", (0, 0))
         self._errors.outputs = list(state.get("outputs", ()))  # older checkpoints have none: there was one output
+        self._axes.load_state_dict(state.get("sample_axes", {}))
         self._lacks = {
             index: lack.to(self._sites[index].weight.device, copy=True) for index, lack in state["lacks"].items()
         }

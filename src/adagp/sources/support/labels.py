@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -30,13 +29,8 @@ def class_shares(targets: Any, classes: int) -> Tensor:
     if labels.numel() and bool((labels >= classes).any()):
         raise DataError(
             f"label {int(labels.max())} is not among the {classes} classes that the source was made for "
-            "(the outputs of the model's last layer, unless classes=... says otherwise)."
+            "(the outputs of the model's last layer, unless label_classes=... says otherwise)."
         )
     known = labels >= 0
     marks = F.one_hot(labels.clamp(min=0), classes) * known[..., None]
     return marks.sum(1).float() / known.sum(1, keepdim=True).clamp(min=1)
-
-
-def batch_shares(targets: Any, classes: int) -> Tensor:
-    """Return `(classes,)`: the share of each class in the batch."""
-    return torch.mean(class_shares(targets, classes), dim=0)

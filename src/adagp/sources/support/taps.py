@@ -1,9 +1,23 @@
 """Getting at the gradient of a tensor in the middle of a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+
+_receiving = True
+
+
+@contextmanager
+def nobody_receives() -> Iterator[None]:
+    """Let gradients that are taken inside the context, which are none of training, pass by."""
+    global _receiving
+    _receiving = False
+    try:
+        yield
+    finally:
+        _receiving = True
 
 
 def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
@@ -16,6 +30,8 @@ def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     """
 
     def hook(gradient: Tensor) -> None:
+        if not _receiving:
+            return
         with torch.autocast(gradient.device.type, enabled=False):  # a backward pass may run under it
             receive(gradient)
 

@@ -1,0 +1,202 @@
+"""What a user's own step changes besides the model: random numbers, loaders, schedulers, averages. Saved, and put back.
+
+What there is to save is found in the variables that the step's code names: those of its closure, globals, bound arguments and
+attributes of its object, and of the functions it calls. Objects with `state_dict` and `load_state_dict` (schedulers, other
+models and optimizers, averages of weights) are saved by these; random generators by their state. Batches that were drawn from
+a torch `DataLoader` are given out again. A Python generator cannot go back, so a step that uses one is refused.
+"""
+
+import copy
+import inspect
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from adagp.errors import UsageError
+
+LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "adagp", "torch", "numpy"}) - {"__main__"}
+"""Packages whose functions and objects hold no state of a user's."""
+DEEPEST = 5
+"""Functions that call functions, and objects in objects: so many of them one below the other are looked into."""
+
+
+class RandomStates:
+    """The state of torch's, Python's and NumPy's global random numbers."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()  # the user's own numbers may come from there
+
+    def restore(self) -> None:
+        """Put them back."""
+        torch.set_rng_state(self._torch)
+        if self._devices:
+            torch.cuda.set_rng_state_all(self._devices)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+
+
+class UserState:
+    """The state of the objects that `step` names, but for the `known` ones, which somebody else puts back."""
+
+    def __init__(self, step: Callable[[], object], known: list[object]) -> None:
+        self._random = RandomStates()
+        self._restorers: list[Callable[[], object]] = []
+        seen = {id(one) for one in known}
+        for name, one in variables(step):
+            if id(one) not in seen:
+                seen.add(id(one))
+                self._save(name, one)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for restore in self._restorers:
+            restore()
+        self._random.restore()
+
+    def _save(self, name: str, one: Any) -> None:
+        if isinstance(one, torch.Generator):
+            self._restorers.append(partial(one.set_state, one.get_state()))
+        elif isinstance(one, random.Random):
+            self._restorers.append(partial(one.setstate, one.getstate()))
+        elif isinstance(one, np.random.Generator):
+            self._restorers.append(partial(setattr, one.bit_generator, "state", copy.deepcopy(one.bit_generator.state)))
+        elif isinstance(one, nn.Module):
+            self._restorers.append(saved_module(one))
+        elif callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None)):
+            # A copy each time: some objects keep what they are given.
+            saved = copy.deepcopy(one.state_dict())
+            self._restorers.append(lambda: one.load_state_dict(copy.deepcopy(saved)))
+        elif hasattr(type(one), "__next__") and not isinstance(one, _BaseDataLoaderIter):
+            raise UsageError(
+                f"rehearse() was given a step that draws from '{name}', a {type(one).__name__}, which cannot be put back. "
+                "Draw a batch before, and let the step train on that one."
+            )
+
+
+def saved_module(module: nn.Module) -> Callable[[], None]:
+    """Return a function that gives a module its present weights, buffers, modes and `requires_grad` again, in place."""
+    tensors = [(one, one.detach().clone(), one.requires_grad) for one in (*module.parameters(), *module.buffers())]
+    modes = [(one, one.training) for one in module.modules()]
+
+    @torch.no_grad()
+    def restore() -> None:
+        for one, value, learns in tensors:
+            one.copy_(value)
+            one.requires_grad_(learns)
+        for part, training in modes:
+            part.training = training
+
+    return restore
+
+
+def variables(step: Callable[..., object]) -> Iterator[tuple[str, object]]:
+    """Yield what the code of `step` names, and what the functions that it calls and its objects name, each with its name."""
+    yield from _of_callable(step, 0, set())
+
+
+def _of_callable(step: Callable[..., object], depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+    if isinstance(step, partial):
+        given = {str(place): one for place, one in enumerate((step.func, *step.args))}
+        yield from _members({**given, **step.keywords}, depth, seen)
+    elif isinstance(step, MethodType):
+        yield from _members({"self": step.__self__, step.__name__: step.__func__}, depth, seen)
+    elif isinstance(step, FunctionType):
+        found = inspect.getclosurevars(step)
+        yield from _members({**found.globals, **found.nonlocals}, depth, seen)
+    else:
+        yield from _members({"self": step, "call": type(step).__dict__.get("__call__")}, depth, seen)
+
+
+def _members(named: Mapping[str, object], depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+    for name, one in named.items():
+        if id(one) in seen or isinstance(one, ModuleType | type):
+            continue
+        seen.add(id(one))
+        yield name, one
+        if depth == DEEPEST:
+            continue
+        if isinstance(one, list | tuple | dict):
+            parts = one.values() if isinstance(one, dict) else one
+            yield from _members({f"{name}[{place}]": part for place, part in enumerate(parts)}, depth + 1, seen)
+        elif (isinstance(one, FunctionType) and not _of_library(one)) or isinstance(one, MethodType | partial):
+            yield from _of_callable(one, depth + 1, seen)
+        elif not hasattr(one, "state_dict") and not _of_library(type(one)):
+            yield from _members(getattr(one, "__dict__", {}), depth + 1, seen)
+
+
+def _of_library(one: FunctionType | type) -> bool:
+    return str(one.__module__).partition(".")[0] in LIBRARIES
+
+
+Drawn = list[tuple[Any, RandomStates]]
+
+
+class Tape:
+    """Records what is drawn from loaders, so that each step of a rehearsal gets the same, and the training after it too."""
+
+    def __init__(self) -> None:
+        self._drawn: dict[_BaseDataLoaderIter, Drawn] = {}
+        self._places: dict[_BaseDataLoaderIter, int] = {}
+
+    def rewind(self) -> None:
+        """Give out from the first one again."""
+        self._places.clear()
+
+    def next(self, iterator: _BaseDataLoaderIter, draw: Callable[[_BaseDataLoaderIter], Any]) -> Any:
+        """Return the next batch of `iterator`: a recorded one, with the random numbers as they were after it, or a new one."""
+        drawn, place = self._drawn.setdefault(iterator, []), self._places.get(iterator, 0)
+        self._places[iterator] = place + 1
+        if place == len(drawn):
+            drawn.append((draw(iterator), RandomStates()))
+        return _given(drawn[place])
+
+    def hand_back(self) -> None:
+        """Let each iterator begin with what was drawn from it."""
+        for iterator, drawn in self._drawn.items():
+            if drawn:
+                _begin_with(iterator, drawn)
+
+
+def _given(drawn: tuple[Any, RandomStates]) -> Any:
+    item, states = drawn
+    states.restore()
+    return copy.deepcopy(item)  # the step may change it in place
+
+
+def _begin_with(iterator: _BaseDataLoaderIter, drawn: Drawn) -> None:
+    """Make `iterator` give out `drawn` first; after that it is what it was."""
+    kind = type(iterator)
+
+    class Rewound(kind):  # type: ignore[misc, valid-type]
+        def __next__(self) -> Any:
+            first = drawn.pop(0)
+            if not drawn:
+                self.__class__ = kind  # type: ignore[assignment]
+            return _given(first)
+
+    Rewound.__name__ = Rewound.__qualname__ = kind.__name__
+    iterator.__class__ = Rewound
+
+
+@contextmanager
+def recorded_loaders() -> Iterator[Tape]:
+    """Record what is drawn from torch's loaders inside the context; at its end they begin with that again."""
+    tape, draw = Tape(), _BaseDataLoaderIter.__next__
+    _BaseDataLoaderIter.__next__ = lambda self: tape.next(self, draw)  # type: ignore[method-assign]
+    try:
+        yield tape
+    finally:
+        _BaseDataLoaderIter.__next__ = draw  # type: ignore[method-assign]
+        tape.hand_back()
