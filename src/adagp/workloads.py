@@ -160,7 +160,7 @@ def find_origin(
     if from_run is not None:
         return _replay(model, from_run, shape, method, trust, target)
     if target is not None:
-        raise OptionError("--target is about a run that was recorded; give --from-run as well.")
+        raise OptionError("--target is an accuracy of a run that is replayed; give --from-run.")
     if model is None:
         raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
     info = dataset_info(dataset)

@@ -158,7 +158,7 @@ def test_a_run_is_replayed_in_its_own_precisions_up_to_a_target(tmp_path: Path) 
     assert str(raised.value) == (
         f"the run in '{tmp_path}' does not reach the target of 95.00%: its best accuracy is 90.00%."
     )
-    with pytest.raises(AdagpError, match=r"^--target is about a run that was recorded; give --from-run as well\.$"):
+    with pytest.raises(AdagpError, match=r"^--target is an accuracy of a run that is replayed; give --from-run\.$"):
         report("digits_cnn", "--dataset", "digits", "--target", "0.9")
     with pytest.raises(AdagpError, match=r"^--target is 1\.5; it must be above 0 and at most 1\.$"):
         report(*run, "--target", "1.5")

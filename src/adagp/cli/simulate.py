@@ -41,12 +41,6 @@ def simulate(
         Path | None, option("Replay the phases that a training run recorded.", panel=RUN, unset="none")
     ] = None,
     trust: Annotated[bool, switch("--trust", "Run the code that the folder of --from-run names.", panel=RUN)] = False,
-    target: Annotated[
-        float | None,
-        option(
-            "Replay up to the first epoch that is as good: modelled time to accuracy.", panel=RUN, unset="the whole run"
-        ),
-    ] = None,
     design: Annotated[
         str,
         option(
@@ -84,7 +78,7 @@ def simulate(
     others = chosen_systems(design)
     designs = () if others else parse_designs(design)
     check_export(export, out)
-    origin = data.origin(model, from_run, method=plan.method, trust=trust, target=target)
+    origin = data.origin(model, from_run, method=plan.method, trust=trust, target=None if others else systems.target)
     run = plan.run(origin, batch)
     if others:
         folder = from_run or (Path(model) if model is not None and origin.replay is not None else None)

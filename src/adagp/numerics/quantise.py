@@ -61,7 +61,7 @@ class Blocks:
         source = self._groups if block_format.mantissa_bits + 8 <= 24 else self._groups.double()
         result = torch.empty_like(source)
         exponents = (self._exponents - block_format.mantissa_bits + 1).clamp_(min=LEAST_STEP)
-        steps = _Steps.of(exponents, source.dtype, block_format.rounding)
+        steps = _GroupSteps.of(exponents, source.dtype, block_format.rounding)
         bits = None if noise is None else self._grouped_noise(noise)
         for slab in self._slabs():
             _convert(source[slab], result[slab], steps.at(slab), block_format, None if bits is None else bits[slab])
@@ -76,7 +76,7 @@ class Blocks:
         if not self.finite or not self._like.numel():
             return 0.0
         exponents = (self._exponents - high + 1).clamp_(min=LEAST_STEP)
-        steps = _Steps.of(exponents, self._groups.dtype, "truncate")
+        steps = _GroupSteps.of(exponents, self._groups.dtype, "truncate")
         fines: list[Tensor] = []
         coarses: list[Tensor] = []
         for slab in self._slabs():
@@ -147,7 +147,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _GroupSteps:
     """The steps 2^`exponents` of groups, as floats, and what brings numbers to whole multiples of a part of them."""
 
     exponents: Tensor
@@ -155,22 +155,24 @@ class _Steps:
     inverse: Tensor
 
     @classmethod
-    def of(cls, exponents: Tensor, dtype: torch.dtype, rounding: str) -> "_Steps":
+    def of(cls, exponents: Tensor, dtype: torch.dtype, rounding: str) -> "_GroupSteps":
         finer = FINER[rounding]
         return cls(exponents, _power_of_two(exponents, dtype), _power_of_two(finer - exponents, dtype))
 
-    def at(self, slab: tuple[slice, slice, slice]) -> "_Steps":
-        return _Steps(self.exponents[slab], self.worth[slab], self.inverse[slab])
+    def at(self, slab: tuple[slice, slice, slice]) -> "_GroupSteps":
+        return _GroupSteps(self.exponents[slab], self.worth[slab], self.inverse[slab])
 
 
-def _convert(numbers: Tensor, result: Tensor, steps: _Steps, block_format: BlockFormat, noise: Tensor | None) -> None:
+def _convert(
+    numbers: Tensor, result: Tensor, steps: _GroupSteps, block_format: BlockFormat, noise: Tensor | None
+) -> None:
     """Write numbers in groups, converted with their steps, to `result`."""
     rounding, largest = block_format.rounding, block_format.largest
     _round(numbers, result, steps.inverse, rounding, noise)
     if block_format.overflow == "raise":
         over = result.abs().amax(1, keepdim=True) > largest
         if bool(over.any()):
-            steps = _Steps.of(steps.exponents + over, result.dtype, rounding)
+            steps = _GroupSteps.of(steps.exponents + over, result.dtype, rounding)
             _round(numbers, result, steps.inverse, rounding, noise)
     if rounding != "truncate":
         result.clamp_(-largest, largest)
