@@ -1,57 +1,60 @@
-"""Kills a command of adagp before its file operations, and sees what recovers: `python -m tests.crash_points SCENARIO [EVERY]`.
+"""Kills a command of adagp before each of its file operations, and sees what recovers: `python -m tests.crash_points SCENARIO`.
 
-Each operation is a point; with EVERY, every so many of them.
+A process that is killed leaves what the system has of its files, whatever it still had in mind. So the command is run
+once, and before each of its file operations the folder is copied: the copies are what a kill at that point would leave.
+Where a file is about to get its name, a kill in the middle of writing it is a further one: half of the file under its
+temporary name. What a user would do next is then done in each copy. All are forks of one process, in which everything is
+imported already.
 
-The command is run once to warm up; each attempt is a fork of that process in a folder of its own. Jobs of `compare` and
-`reproduce` are done in the process itself, so that every operation of theirs is a point as well; that real processes of
-theirs die with their parent is tested elsewhere. Prints one JSON document: what became of each point.
+Jobs of `compare` and `reproduce` are done in the process itself, so that every operation of theirs is a point as well;
+that real processes of theirs die with their parent is tested elsewhere. Prints one JSON document: what became of each
+point.
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import typer.main
 
+import adagp.cli
+import adagp.compare.regime_costs
+import adagp.compare.work
 import adagp.compare.workflow
-import adagp.figures.curves
 import adagp.reproduce.experiment
 import adagp.reproduce.study
 import adagp.train.session  # now, not in each fork
-from adagp.cli import main
+from adagp.figures.style import subplots
+from adagp.files import TEMPORARY
 from adagp.jobs import Job, JobFailure, JobObserver, Stop, never
-from adagp.run import RunFolder
+from adagp.reproduce.catalogue import EXPERIMENTS
+from adagp.reproduce.experiment import Conclusion, Experiment
+from adagp.reproduce.parts import Part, Place
+from adagp.reproduce.training import all_parts, group
+from adagp.reproduce.verdict import HOLDS, Verdict
+from adagp.run.lock import LOCK
 from adagp.train.checkpoint import digest_of
 
-CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree")
-TINY = ("--width", "0.25", "--batch-size", "400", "--threads", "1")
-TRAIN = ("train", *TINY, "--epochs", "2", "--warmup", "1", "--ratio", "1:1", "--out", "run")
-COMPARE = (
-    "compare",
-    "--methods",
-    "bp,skip@1:1",
-    "--seeds",
-    "1",
-    "--regimes",
-    "batches",
-    "--large-batch",
-    "0",
-    "--jobs",
-    "1",
-)
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree")
+TINY = ("--width", "0.25", "--batch-size", "700")
+TRAIN = ("train", *TINY, "--threads", "1", "--epochs", "2", "--warmup", "1", "--ratio", "1:1", "--out", "run")
+COMPARE = ("compare", "--methods", "bp,skip@1:1", "--seeds", "1", "--batches", "4", "--warmup-batches", "1", *TINY)
+ALIGNED = ("--large-batch", "700", "--points", "1", "--rounds", "1", "--jobs", "1", "--out", "run")
+TINY_EXPERIMENT = "two-tiny-parts"
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "train": TRAIN,
     "force": (*TRAIN, "--seed", "1", "--force"),
-    "compare": (*COMPARE, *TINY[:4], "--epochs", "1", "--warmup-batches", "1", "--out", "run"),
-    "reproduce": ("reproduce", "adagp-figure20", "--jobs", "1", "--out", "run"),
+    "compare": (*COMPARE, *ALIGNED),
+    "reproduce": ("reproduce", TINY_EXPERIMENT, "--jobs", "1", "--out", "run"),
 }
 
 
@@ -66,40 +69,113 @@ def run_here(
     return []
 
 
-def kill_at(point: int) -> None:
-    """Let this process be killed before its file operation number `point`."""
-    done = 0
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal done
-        writes = (
-            event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        )
-        if event in CHANGES or (writes and not str(arguments[0]).startswith("/dev/")):
-            done += 1
-            if done == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
+def count_up(part: Part, place: Place) -> dict[str, Any]:
+    """Return a result at once."""
+    return {"number": part.options["number"] + 1}
 
 
-def ended(folder: Path, words: Sequence[str], point: int | None = None) -> int:
-    """Run a command in `folder` in a fork; return its exit code, negative for a signal."""
+def tiny_experiment() -> Experiment:
+    """Return an experiment of one training run and one computed part, and a verdict that depends on both."""
+    runs = group(1, epochs=1, batch_size=700, width=0.25, method="bp")
+    counted = Part(count_up, "one", {"number": 1})
+
+    def conclude(budget: str, place: Place) -> Conclusion:
+        accuracy, number = runs.mean(place), place.result(counted)["number"]
+        verdict = Verdict("all", "measured", HOLDS, f"{accuracy} {number}")
+        return Conclusion([{"accuracy": accuracy}], [verdict], lambda: subplots(1, 1, (1, 1))[0])
+
+    times = dict.fromkeys(("quick", "standard", "full"), 0.1)
+    return Experiment(TINY_EXPERIMENT, "nothing", times, lambda budget: (*all_parts([runs]), counted), conclude)
+
+
+def prepare() -> None:
+    """Change this process so that commands do all in it, and quickly: what is left out writes nothing that is read again."""
+    torch.set_num_threads(1)
+    EXPERIMENTS.add(TINY_EXPERIMENT, tiny_experiment())
+    command = typer.main.get_command(adagp.cli.make_app())
+    changes: dict[Any, dict[str, Any]] = {
+        adagp.cli: {"make_app": lambda words: command},
+        adagp.compare.work: {"run_jobs": run_here},
+        adagp.compare.workflow: {"draw_pareto": lambda document, *more: []},
+        adagp.compare.regime_costs: {
+            "calibrate": lambda configs, *more: {name: {"bp": 0.1, "gp": 0.05, "data": 0.001} for name in configs},
+        },
+        adagp.reproduce.study: {"run_jobs": run_here},
+        adagp.reproduce.experiment: {"save": lambda figure, path: path.write_bytes(b"")},
+        os: {"fsync": lambda file: None},
+    }
+    for module, names in changes.items():
+        for name, value in names.items():
+            setattr(module, name, value)
+
+
+class Copies:
+    """A folder as it was before each file operation of this process, below `place`; equal ones once."""
+
+    def __init__(self, folder: Path, place: Path) -> None:
+        self.folder, self.place = folder, place
+        self.known: set[str] = set()
+        self.points = 0
+        self.busy = False
+        sys.addaudithook(self._watch)
+
+    def _watch(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.busy or not (event in CHANGES or _opens_to_write(event, arguments)):
+            return
+        self.busy = True
+        self.points += 1
+        self._keep(cut=False)
+        if event == "os.rename":
+            self._keep(cut=True)
+        self.busy = False
+
+    def _keep(self, cut: bool) -> None:
+        contents = {path.relative_to(self.folder): path for path in sorted(self.folder.rglob("*"))}
+        digest = hashlib.sha256(str(cut and any(map(_is_temporary, contents))).encode())
+        for name, path in contents.items():
+            digest.update(f"{name}".encode() + (path.read_bytes() if path.is_file() and name.name != LOCK else b""))
+        if digest.hexdigest() in self.known:
+            return
+        self.known.add(digest.hexdigest())
+        copy = self.place / f"{self.points:03}{'-cut' * cut}"
+        shutil.copytree(self.folder, copy)
+        for path in copy.rglob(f".*{TEMPORARY}") if cut else ():
+            os.truncate(path, path.stat().st_size // 2)
+
+
+def _is_temporary(path: Path) -> bool:
+    return path.name.endswith(TEMPORARY)
+
+
+def _opens_to_write(event: str, arguments: tuple[Any, ...]) -> bool:
+    if event != "open" or not isinstance(arguments[2], int) or str(arguments[0]).startswith("/dev/"):
+        return False
+    return bool(arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+
+
+def ended(folder: Path, words: Sequence[str], copies: Path | None = None) -> tuple[int, str]:
+    """Run a command in `folder` in a fork; return its exit code, negative for a signal, and what it said."""
+    reading, writing = os.pipe()
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.chdir(folder)
-    output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as file:
+            said = file.read().decode(errors="replace")
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
     code: Any = 1
-    if point is not None:
-        kill_at(point)
     with contextlib.suppress(BaseException):
+        os.chdir(folder)
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
         try:
-            main(words)
+            kept = None if copies is None else Copies(folder, copies)
+            with contextlib.redirect_stdout(io.StringIO()):
+                adagp.cli.main(words)
         except SystemExit as exit_:
             code = exit_.code
+            if kept is not None:
+                kept.busy = True
+                (kept.place.parent / "points").write_text(str(kept.points))
     os._exit(code if isinstance(code, int) else 1)
 
 
@@ -112,65 +188,55 @@ def result(folder: Path) -> str:
     )
 
 
-def recover(scenario: str, folder: Path) -> tuple[str, int]:
-    """Do what a user would do after the crash; return what it was, and its exit code."""
-    run, words = folder / "run", SCENARIOS[scenario]
-    if scenario in ("train", "force") and (run / "config.json").is_file():
-        return "resume", ended(folder, ("train", "--resume", "run", "--threads", "1"))
-    without = [word for word in words if word != "--force"]
-    return "same", ended(folder, without)
+def recoveries(scenario: str, folder: Path) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield what a user may do after the crash: to resume or repeat it, and for a run also to force it."""
+    words = SCENARIOS[scenario]
+    if scenario not in ("train", "force"):
+        yield "same", words
+        return
+    begun = (folder / "run" / "config.json").is_file()
+    same = [word for word in words if word != "--force"]
+    yield ("resume", ("train", "--resume", "run", "--threads", "1")) if begun else ("same", same)
+    if begun:  # without a run, to force it is the same
+        yield "force", [*same, "--force"]
 
 
-def examine(scenario: str, fresh: Callable[[], Path], every: int) -> dict[str, Any]:
-    """Return the results of whole commands, and of each point how it recovered and to which result."""
-    whole = fresh()
-    before = result(whole)
-    assert ended(whole, SCENARIOS[scenario]) == 0, (whole / "output").read_text()
-    expected = result(whole)
-    points = []
-    for point in range(1, 1000, every):
-        folder = fresh()
-        code = ended(folder, SCENARIOS[scenario], point)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL, (folder / "output").read_text()
-        forced = shutil.copytree(folder, folder.with_name(f"{folder.name}-forced")) if point % 5 == 0 else None
-        way, code = recover(scenario, folder)
-        output = (folder / "output").read_text("utf-8")
-        points.append({"way": way, "code": code, "result": result(folder), "output": output[-500:]})
-        shutil.rmtree(folder)
-        if forced is not None and scenario in ("train", "force"):
-            code = ended(forced, (*SCENARIOS[scenario], "--force"))
-            points.append({"way": "force", "code": code, "result": result(forced), "output": ""})
-            shutil.rmtree(forced)
-    return {"before": before, "expected": expected, "points": points}
+def examine(scenario: str, place: Path) -> dict[str, Any]:
+    """Return the result of the whole command, and of each point how it recovered and to which result."""
+    folder, copies = place / "whole", place / "copies"
+    folder.mkdir()
+    copies.mkdir()
+    if scenario == "force":
+        assert ended(folder, TRAIN)[0] == 0
+    before = result(folder)
+    code, said = ended(folder, SCENARIOS[scenario], copies)
+    assert code == 0, said
+    states = []
+    for copy in sorted(copies.iterdir()):
+        for way, words in recoveries(scenario, copy):
+            attempt = Path(shutil.copytree(copy, place / "attempt"))
+            code, said = ended(attempt, words)
+            states.append(
+                {"point": copy.name, "way": way, "code": code, "result": result(attempt), "said": said[-500:]}
+            )
+            shutil.rmtree(attempt)
+    points = int((place / "points").read_text())
+    return {"before": before, "expected": result(folder), "points": points, "states": states}
 
 
-def start(scenario: str, every: int) -> dict[str, Any]:
-    """Examine a scenario in folders of its own."""
-    torch.set_num_threads(1)
-    for module in (adagp.compare.workflow, adagp.reproduce.study):
-        setattr(module, "run_jobs", run_here)  # noqa: B010  # behind the type checker's back
-    # Drawing takes most of the time, and nothing depends on pictures.
-    setattr(adagp.compare.workflow, "draw_pareto", lambda document, *more: [])  # noqa: B010
-    setattr(adagp.reproduce.experiment, "save", lambda figure, path: path.write_bytes(b""))  # noqa: B010
-    with tempfile.TemporaryDirectory() as place:
-        old, warm = Path(place) / "old", Path(place) / "warm"
-        old.mkdir()
+def start(scenario: str) -> dict[str, Any]:
+    """Examine a scenario in a folder of its own, in memory if there is one."""
+    prepare()
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
+        warm = Path(place) / "warm"
         warm.mkdir()
         os.chdir(warm)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            main(SCENARIOS[scenario])  # all that is imported on the way is there in each fork
-        if scenario == "force":
-            assert ended(old, TRAIN) == 0
-            assert RunFolder(old / "run").begun
-
-        def fresh() -> Path:
-            folder = Path(tempfile.mkdtemp(dir=place))
-            return shutil.copytree(old, folder, dirs_exist_ok=True)
-
-        return examine(scenario, fresh, every)
+        quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+        with quiet[0], quiet[1], contextlib.suppress(SystemExit):
+            adagp.cli.main(SCENARIOS[scenario])  # all that is imported on the way is there in each fork
+        return examine(scenario, Path(place))
 
 
 if __name__ == "__main__":
-    json.dump(start(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1), sys.stdout)
+    json.dump(start(sys.argv[1]), sys.stdout)

@@ -1,13 +1,17 @@
-"""Files that users name: read within limits, and written only where they can be, which is known before any work."""
+"""Files that users name: read within limits; written whole or not at all, and only where they can be, known before work."""
 
 import errno
+import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
-from adagp.errors import AdagpError, OptionError
+from adagp.errors import AdagpError, OptionError, RunError
 
 LARGEST_TEXT = 64 * 2**20
 """Bytes of a text file at most: more is no program, workload or configuration that could be worked through."""
+TEMPORARY = ".tmp"
+"""The ending of a file that is being written."""
 
 
 def read_text(path: Path, what: str, error: type[AdagpError] = OptionError) -> str:
@@ -38,9 +42,11 @@ def check_output_file(path: Path, doing: str = "write") -> None:
             raise OptionError(f"cannot {doing} '{path}': there is no folder '{path.parent}'.")
         if path.is_file():
             path.open("ab").close()
-        elif not path.exists():
-            path.open("xb").close()
-            path.unlink()
+        if path.is_file() or not path.exists():  # to open a pipe might wait for ever
+            temporary = _temporary(path.resolve())
+            temporary.unlink(missing_ok=True)
+            temporary.open("xb").close()
+            temporary.unlink()
     except (OSError, ValueError) as fault:
         if isinstance(fault, OptionError):
             raise
@@ -60,3 +66,53 @@ def check_output_folder(path: Path) -> None:
         if isinstance(fault, OptionError):
             raise
         raise OptionError(f"cannot write to the folder '{path}': {reason(fault)}.") from None
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Write a file that a user has named: whole or not at all.
+
+    A link is followed and the file's permissions are kept, as with a plain write; a device or a pipe is written to.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    target = path.resolve()
+    mode = target.stat().st_mode & 0o777 if target.exists() else None
+    write_atomically(target, content, mode)
+
+
+def write_atomically(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Write `content` so that `path` holds either all of it or what it held before, even if the machine stops.
+
+    What a foreign folder has under the temporary name, a link elsewhere say, is removed and never written through. `mode`
+    are the permissions, the usual ones without.
+    """
+    temporary = _temporary(path)
+    try:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
+            if mode is not None:
+                os.chmod(temporary, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):  # half a file is of no use to anybody, least of all on a full disk
+            temporary.unlink(missing_ok=True)
+        raise RunError(f"cannot write '{path}': {reason(error)}.") from None
+    sync_folder(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}{TEMPORARY}")
+
+
+def sync_folder(path: Path) -> None:
+    """Bring the names in a folder to the disk, where the system can."""
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)

@@ -37,7 +37,7 @@ def faults_as(error: type[AdagpError], text: str) -> Iterator[None]:
     except (KeyboardInterrupt, AdagpError):
         raise
     except BaseException as fault:
-        raise error(f"{text}: {type(fault).__name__}: {fault}") from fault
+        raise error(f"{text}: {type(fault).__name__}{f': {fault}' if str(fault) else '.'}") from fault
 
 
 def import_users_module(name: str) -> ModuleType:

@@ -171,6 +171,26 @@ def test_a_model_that_does_not_fit_the_data(refuses: Refuses) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("sys:exit", "'sys:exit' cannot be built: SystemExit."),
+        (
+            "builtins:int",
+            "'builtins:int' does not say which arguments it takes; a model is built by a function.",
+        ),
+        ("torch:nn", "'torch:nn' is of type module, which cannot be called."),
+    ],
+)
+def test_models_that_are_something_else(refuses: Refuses, model: str, message: str) -> None:
+    assert refuses("train", "--model", model) == message
+
+
+def test_reproductions_on_a_device_that_is_not_there(refuses: Refuses) -> None:
+    message = refuses("reproduce", "adagp-figure20", "--device", "meta", "--out", "here")
+    assert message == "device 'meta' cannot be used here: it computes nothing. Try cpu."
+
+
 def test_a_device_that_is_not_there(refuses: Refuses) -> None:
     message = refuses("train", "--device", "teapot")
     assert message.startswith("device 'teapot' cannot be used here: ")

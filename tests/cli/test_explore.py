@@ -22,6 +22,25 @@ def test_table_files_and_picture(program: Program, tmp_path: Path) -> None:
     assert sorted(int(row["cycles"]) for row in front) == [point["cycles"] for point in found["front"]]
 
 
+def test_port_is_short_for_buffer_port(program: Program) -> None:
+    few = (
+        "explore",
+        "two_layer_cnn",
+        "--array",
+        "4x4",
+        "--buffer",
+        "64k",
+        "--dataflow",
+        "ws",
+        "--design",
+        "max",
+        "--json",
+    )
+    short, long = (json.loads(program(*few, flag, "64,512").out) for flag in ("--port", "--buffer-port"))
+    assert short == long
+    assert short["points"] == 2
+
+
 def test_one_objective_has_the_least(program: Program) -> None:
     found = json.loads(program("explore", "two_layer_cnn", *SMALL, "--objective", "area", "--json").out)
     (best, *others) = found["front"]

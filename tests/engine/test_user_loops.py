@@ -14,6 +14,7 @@ from tests.engine.small_convnet import (
     small_model,
     trainer_for,
 )
+from tests.engine.small_nets import LABELS, Net, attached, one_batch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -159,3 +160,37 @@ def test_several_inputs_are_passed_as_arguments() -> None:
     for _ in range(8):
         trainer.step((torch.randn(4, 3), torch.randn(4, 3)), torch.tensor([0, 1, 2, 3]), F.cross_entropy)
     assert trainer.at == Step(2, 0)
+
+
+@pytest.mark.parametrize("method", ["adagp", "feedback", "dni", "topk"])
+def test_a_gradient_penalty_teaches_no_source(method: str) -> None:
+    """Gradients that the user takes inside a batch are none of training, even where they are differentiated again."""
+
+    def penalty(output: Tensor, inputs: Tensor) -> Tensor:
+        (slope,) = torch.autograd.grad(output.sum(), inputs, create_graph=True)
+        return 0.0 * slope.square().mean()  # without an effect on the loss: all must be as if it were not there
+
+    models = [Net(), Net()]
+    trainers = [attached(model, method) for model in models]
+    for seed in range(6):
+        for model, trainer, taken in zip(models, trainers, (True, False), strict=True):
+            inputs = torch.randn(6, 5, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+            with trainer.batch() as batch:
+                output = model(inputs)
+                loss = F.cross_entropy(output, LABELS)
+                batch.backward(loss + penalty(output, inputs) if taken else loss)
+                batch.step()
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["adagp", "feedback", "dni", "topk"])
+def test_layers_beside_the_model_are_held_and_sparse_gradients_work(method: str) -> None:
+    torch.manual_seed(0)
+    model, head = nn.Sequential(nn.EmbeddingBag(9, 5, mode="sum", sparse=True), nn.Linear(5, 4)), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+    trainer = attached(model, method, optimizer=optimizer)
+    for number in range(5):
+        before = head.weight.detach().clone()
+        one_batch(trainer, lambda: F.cross_entropy(head(model(torch.randint(0, 9, (6, 4)))), LABELS))
+        assert torch.equal(head.weight, before) == (number > 2), "held in GP batches, as validate() says"

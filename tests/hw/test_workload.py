@@ -113,5 +113,5 @@ def test_refuses_damaged_convolutions(tmp_path: Path) -> None:
     ):
         workload_from_json(text.replace('"groups": 32', '"groups": 5'))
     (tmp_path / "x.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match=r"x\.json: not a workload: it is not text\.$"):
+    with pytest.raises(DataError, match=r"^cannot read the workload '.*x\.json': it is not text\.$"):
         load_workload(tmp_path / "x.json")

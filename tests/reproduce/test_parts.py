@@ -53,9 +53,7 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
     part, place = Part(work, "a", {"number": 4}), Place(tmp_path)
     carry_out(part, place)
     place.marker(part).write_text("{")
-    with pytest.raises(
-        RunError, match=r"^cannot read the finished part '.*\.json': .* Delete the file to do it again\.$"
-    ):
+    with pytest.raises(RunError, match=r"^cannot read '.*\.json': .* Delete the file to have it made again\.$"):
         place.result(part)
 
 

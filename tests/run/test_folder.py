@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from adagp.errors import RunError
-from adagp.run.folder import FILES, STARTING, RunFolder, to_json, unused_path, write_atomically
+from adagp.files import write_atomically
+from adagp.run.folder import FILES, STARTING, RunFolder, to_json, unused_path
 from adagp.run.lock import LOCK
 
 ROWS: list[dict[str, Any]] = [

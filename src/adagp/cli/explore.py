@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import PresetName, RunOptions, SampleOptions
 from adagp.errors import OptionError
+from adagp.files import check_output_file, publish
 from adagp.hw import Accelerator
 from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, parse_objectives
@@ -32,6 +34,7 @@ AXIS_OPTIONS = tuple(
         optional=axis.default is None,
         unset="the accelerator's",
         panel=_SPACE,
+        flags=(axis.flag, axis.short) if axis.short else (),
     )
     for axis in AXES
 )
@@ -51,7 +54,9 @@ def explore(
         int | None,
         option("Processes.", panel=OUTPUT, unset="one per CPU core", low=1, high=256, allowed="from 1 to 256"),
     ] = None,
-    out: Annotated[Path | None, option("All points to FILE.csv.", panel=OUTPUT, unset="none")] = None,
+    out: Annotated[
+        Path | None, option("All points to FILE.csv.", panel=OUTPUT, unset="none", also=check_output_file)
+    ] = None,
     force: Annotated[bool, switch("--force", "Overwrite FILE.csv.", panel=OUTPUT)] = False,
     plot: Picture = None,
     as_json: Json = False,
@@ -104,15 +109,14 @@ def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
 
 def write_points(points: Sequence[Point], front: Sequence[bool], path: Path) -> None:
     """Write all points as CSV; the column `pareto` is 1 on the front."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*points[0].row, "pareto"])
-        writer.writerows([*point.row.values(), int(on)] for point, on in zip(points, front, strict=True))
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*points[0].row, "pareto"])
+    writer.writerows([*point.row.values(), int(on)] for point, on in zip(points, front, strict=True))
+    publish(path, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
 def _check_output(out: Path | None, force: bool, plot: Path | None, objectives: Sequence[str]) -> None:
-    if out is not None and not out.parent.is_dir():
-        raise OptionError(f"cannot write '{out}': there is no folder '{out.parent}'.")
     if out is not None and out.exists() and not force:
         raise OptionError(f"'{out}' exists already; give another name, or --force to overwrite it.")
     if plot is not None and len(objectives) < 2:

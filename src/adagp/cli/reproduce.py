@@ -45,6 +45,10 @@ def reproduce(
     from adagp.jobs import StopFlag, Stopped
     from adagp.reproduce.study import Study
 
+    if device != "cpu":
+        from adagp.train.session import check_device
+
+        check_device(device)
     folder, console = out or Path("runs") / f"reproduce-{budget}", Terminal(stderr=True)
     try:
         with StopFlag() as stop:

@@ -12,7 +12,7 @@ from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
 from adagp.cli.systems import SystemSettings, chosen_systems, simulate_systems
 from adagp.figures.accelerator import plot_simulation
-from adagp.files import check_output_file
+from adagp.files import check_output_file, publish
 from adagp.hw import Accelerator, Simulation
 from adagp.hw import simulate as run_simulation
 from adagp.hw.designs import DESIGNS, parse_designs
@@ -20,7 +20,7 @@ from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.presets import with_preset
 from adagp.hw.report import layer_rows, simulation_report
 from adagp.hw.settings import PANEL, with_settings
-from adagp.run.folder import flat_csv, write_atomically
+from adagp.run.folder import flat_csv
 from adagp.workloads import FILES
 
 
@@ -90,7 +90,7 @@ def simulate(
     if plot is not None:
         plot_simulation(simulation, plot)
     if layers_csv is not None:
-        write_atomically(layers_csv, flat_csv(layer_rows(simulation)).encode())
+        publish(layers_csv, flat_csv(layer_rows(simulation)).encode())
     if export is not None and out is not None:
         files = export_workload(export, simulation.workload, accelerator, run.batch, out)
         typer.echo(f"exported for {export} to {out}; files: {len(files)}", err=True)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -14,7 +15,7 @@ from adagp.cli.simulated_runs import EPOCHS, BatchSize, RunOptions
 from adagp.errors import OptionError
 from adagp.figures.accelerator import plot_speedups
 from adagp.figures.style import check_picture_path
-from adagp.files import check_output_file
+from adagp.files import check_output_file, publish
 from adagp.hw import Accelerator, Simulation, parse_array
 from adagp.hw import simulate as run_simulation
 from adagp.hw.array import check_size
@@ -111,8 +112,9 @@ def sweep(
     if out is None:
         write_rows(rows, sys.stdout)
     else:
-        with out.open("w", encoding="utf-8", newline="") as file:
-            write_rows(rows, file)
+        text = StringIO()
+        write_rows(rows, text)
+        publish(out, text.getvalue().encode("utf-8", "backslashreplace"))
     if plot is not None:
         _plot(rows, plot)
 

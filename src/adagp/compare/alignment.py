@@ -25,11 +25,13 @@ from torch import Tensor
 
 from adagp.engine.quality import cosine
 from adagp.engine.trainer import Trainer
+from adagp.files import write_atomically
 from adagp.jobs import Stop, Stopped, never
 from adagp.plan import BACKPROP, Phase, Step
 from adagp.predictor.layout import gradient_norms
 from adagp.run.config import TrainConfig
-from adagp.run.folder import RunFolder, to_json, write_atomically
+from adagp.run.documents import FIGURE, ListOf, TableOf, record_of
+from adagp.run.folder import RunFolder, to_json
 from adagp.sites import Site
 from adagp.tasks.base import Task
 from adagp.train.job import Silent
@@ -44,6 +46,8 @@ FIGURES = (
     "ceiling_minibatch",
     "ceiling_large_batch",
 )
+ALIGNMENT = record_of({"points": ListOf(record_of({"sites": TableOf(record_of(dict.fromkeys(FIGURES, FIGURE)))}))})
+"""The shape of what is kept of one run's measurement."""
 ELSEWHERE = 1_000_000
 """Added to an epoch's number, it gives another order of the same samples, which no run gets to."""
 

@@ -12,7 +12,8 @@ from adagp.compare.pipeline_cost import parse_pipeline
 from adagp.compare.tuning_choice import Tuning
 from adagp.errors import OptionError, RunError, unknown_name
 from adagp.run.config import TrainConfig
-from adagp.run.folder import RunFolder
+from adagp.run.documents import ANYTHING, TableOf, read_document
+from adagp.run.folder import MEGABYTE, RunFolder
 
 BATCHES, SECONDS, ACCELERATOR, PIPELINE = "batches", "seconds", "accelerator", "pipeline"
 REGIMES = (BATCHES, SECONDS, ACCELERATOR, PIPELINE)
@@ -192,13 +193,9 @@ class ComparisonFolder:
                 )
             folder.write_json(FILE, comparison.as_dict())
             return
-        before, now = folder.read_json(FILE), comparison.as_dict()
+        before, now = read_document(self.path / FILE, TableOf(ANYTHING), MEGABYTE), comparison.as_dict()
         unchanged = {"tuning": None}  # what a folder of before does not name
-        changed = (
-            [name for name in now if name not in GROWING and before.get(name, unchanged.get(name)) != now[name]]
-            if isinstance(before, dict)
-            else ["all"]
-        )
+        changed = [name for name in now if name not in GROWING and before.get(name, unchanged.get(name)) != now[name]]
         if changed:
             raise RunError(
                 f"'{self.path}' holds a comparison with other options ({', '.join(changed)} differ). "

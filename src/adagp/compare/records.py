@@ -8,18 +8,29 @@ from typing import Any
 from adagp.compare.alignment import FIGURES
 from adagp.compare.comparison import ComparedRun, Comparison
 from adagp.compare.contenders import BACKPROP, Entry
+from adagp.errors import RunError
 from adagp.plan import Phase
+from adagp.run.documents import AMOUNT, COUNT, FIGURE, Shape, TableOf, find_fault, record_of
 from adagp.run.metrics import ACCURACY, Metric
 from adagp.run.record import NOT_TRAINING, RunRecord, read_whole_run
 from adagp.statistics import estimate, estimate_fields
 
 Record = dict[str, Any]
+SUMMARY: Mapping[str, Shape] = {
+    "test_loss": FIGURE,
+    "batches": record_of(dict.fromkeys(("warmup", "bp", "gp", "guarded"), COUNT)),
+    "seconds_by_phase": TableOf(AMOUNT),
+    "peak_memory": AMOUNT,
+}
+"""What a comparison needs of a run's summary."""
 
 
 def run_record(run: ComparedRun, regime: str, target: float | None) -> Record:
     """Return the figures of one finished run. Seconds are measured, training and its data, without evaluation."""
     record = read_whole_run(run.folder.path, "compare")
     summary, metric = record.summary, record.metric.name
+    if fault := find_fault(summary, record_of({**SUMMARY, f"test_{metric}": FIGURE})):
+        raise RunError(f"cannot read '{run.folder.path / 'summary.json'}': {fault}")
     phases = {kind: one for kind, one in summary["seconds_by_phase"].items() if kind != NOT_TRAINING}
     batches = summary["batches"]
     return {

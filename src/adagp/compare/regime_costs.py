@@ -1,6 +1,5 @@
 """What every method's runs cost in each regime, and how many batches it has there: found once, then kept in the folder."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
@@ -9,10 +8,13 @@ from adagp.compare.comparison import BATCHES, FORMER, MODELLED, SECONDS
 from adagp.compare.contenders import Entry
 from adagp.compare.lengths import longest_run
 from adagp.compare.records import Record, run_record
+from adagp.compare.shapes import calibration_shape, timing_shape
 from adagp.compare.work import ComparisonWork
 from adagp.errors import OptionError, RunError
+from adagp.files import write_atomically
 from adagp.run.config import TrainConfig
-from adagp.run.folder import to_json, write_atomically
+from adagp.run.documents import read_result
+from adagp.run.folder import to_json
 
 RunCost = Callable[[TrainConfig], float]
 
@@ -69,7 +71,7 @@ def timed(work: ComparisonWork) -> Record:
         costs = calibrate(configs, work.task, comparison.rounds, work.observer.advance)
         content = {"rounds": comparison.rounds, "methods": costs}
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    found: Record = json.loads(path.read_text("utf-8"))
+    found: Record = read_result(path, timing_shape(_names(work)))
     return found
 
 
@@ -93,10 +95,14 @@ def calibration(work: ComparisonWork) -> Record:
             methods[entry.name] = {"cost": costs[entry.name], "batches": batches, "seconds": seconds}
         content = {"budget_seconds": budget, "rounds": comparison.rounds, "methods": methods}
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    found: Record = json.loads(path.read_text("utf-8"))
+    found: Record = read_result(path, calibration_shape(_names(work), work.comparison.batches))
     for one in found["methods"].values():
         one["seconds"] = {FORMER.get(regime, regime): value for regime, value in one["seconds"].items()}
     return found
+
+
+def _names(work: ComparisonWork) -> list[str]:
+    return [entry.name for entry in work.comparison.entries]
 
 
 def modelled(work: ComparisonWork, regime: str) -> Record:

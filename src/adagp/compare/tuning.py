@@ -1,6 +1,5 @@
 """Each method's own value of an option, picked by data that are held out of the training set, before the seeds are run."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from math import isfinite
@@ -10,11 +9,14 @@ from adagp.compare.comparison import BATCHES, ComparedRun
 from adagp.compare.contenders import Entry
 from adagp.compare.records import Record
 from adagp.compare.regime_costs import equal_lengths, run_costs
+from adagp.compare.shapes import tuning_shape
 from adagp.compare.tuning_choice import Tuning
 from adagp.compare.work import ComparisonWork
 from adagp.errors import RunError
+from adagp.files import write_atomically
 from adagp.run.config import CONFIG_OPTIONS, TrainConfig
-from adagp.run.folder import RunFolder, to_json, write_atomically
+from adagp.run.documents import FIGURE, read_result, record_of
+from adagp.run.folder import RunFolder, to_json
 
 FIRST_SEED = 10_000
 """Of the tuning runs: above all seeds that a comparison may have."""
@@ -48,7 +50,10 @@ def tune(work: ComparisonWork) -> None:
 
 def read_tuned(work: ComparisonWork) -> Record:
     """Return what was found."""
-    found: Record = json.loads(work.folder.tuning.read_text("utf-8"))
+    tuning = work.comparison.tuning
+    assert tuning is not None
+    names = (entry.name for entry in work.comparison.entries)
+    found: Record = read_result(work.folder.tuning, tuning_shape(tuning, names, work.task.metric.name))
     return found
 
 
@@ -88,7 +93,10 @@ def _outcome(
     metric = work.task.metric
     found: dict[float, float] = {}
     for value in tuning.values:
-        summaries = [run.folder.read_json("summary.json") for own, run in trials if own == value and run.finished]
+        shape = record_of({f"test_{metric.name}": FIGURE})
+        summaries = [
+            read_result(run.folder.path / "summary.json", shape) for own, run in trials if own == value and run.finished
+        ]
         scores = [one[f"test_{metric.name}"] for one in summaries]
         if len(scores) == tuning.seeds and all(score is not None and isfinite(score) for score in scores):
             found[value] = sum(scores) / len(scores)

@@ -1,11 +1,10 @@
 """A comparison from the first check to the report. Stopped anywhere and begun again, it continues where it was."""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from adagp.compare.accelerator_cost import parse_accelerator
-from adagp.compare.alignment import AlignmentJob
+from adagp.compare.alignment import ALIGNMENT, AlignmentJob
 from adagp.compare.comparison import BATCHES, MODELLED, REGIMES, SECONDS, ComparedRun, Comparison, ComparisonFolder
 from adagp.compare.contenders import Entry
 from adagp.compare.pareto import draw_pareto
@@ -18,9 +17,11 @@ from adagp.compare.tuning import read_tuned, tune
 from adagp.compare.work import ComparisonObserver, ComparisonWork
 from adagp.compare.worth import worth_record
 from adagp.compare.worth_picture import draw_worth
+from adagp.files import write_atomically
 from adagp.jobs import Job, Stop, affordable_jobs, never, usable_cores
 from adagp.memory import free_memory
-from adagp.run.folder import RunFolder, flat_csv, to_json, write_atomically
+from adagp.run.documents import POSITIVE, read_result, record_of
+from adagp.run.folder import RunFolder, flat_csv, to_json
 from adagp.run.lock import locked
 from adagp.run.metrics import ACCURACY
 from adagp.tasks.base import Task
@@ -86,7 +87,7 @@ def _measured_jobs(work: ComparisonWork) -> int:
     work.execute([work.run_job(probe)], "memory")
     if not probe.finished:
         return 1
-    peak = probe.folder.read_json("summary.json")["peak_memory"]
+    peak = read_result(probe.folder.path / "summary.json", record_of({"peak_memory": POSITIVE}))["peak_memory"]
     found = affordable_jobs(peak, free, cores)
     amount = "" if free is None else f" and {free / 1e9:.1f} GB are free"
     work.observer.say(
@@ -118,7 +119,7 @@ def _document(
     platforms = {regime: modelled(work, regime) for regime in comparison.regimes if regime in MODELLED}
     found = {
         entry.name: [
-            json.loads(path.read_text("utf-8"))
+            read_result(path, ALIGNMENT)
             for path in (work.folder.alignment(entry, seed) for seed in range(comparison.aligned_seeds))
             if path.is_file()
         ]

@@ -14,6 +14,7 @@ import numpy as np
 from adagp.data.images import ImageSet, Pixels, image_set
 from adagp.data.pictures import class_folders, read_picture
 from adagp.errors import DataError
+from adagp.files import read_text
 
 Reader = Callable[[str, Path, int], ImageSet]
 
@@ -79,8 +80,10 @@ def read_tinyimagenet(name: str, folder: Path, size: int) -> ImageSet:
 def _annotated(annotations: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
     labels = {wnid: label for label, wnid in enumerate(wnids)}
     samples = []
-    for line in annotations.read_text().splitlines():
-        picture, wnid, *_ = line.split("\t")
+    for number, line in enumerate(read_text(annotations, "the annotations", DataError).splitlines(), start=1):
+        picture, wnid, *_ = (*line.split("\t"), "", "")
+        if not picture or not wnid:
+            raise DataError(f"{annotations}: line {number} must have a picture and its class, with a tab between.")
         if wnid not in labels:
             raise DataError(f"{annotations}: {picture} is of class {wnid}, which has no folder below train.")
         samples.append((annotations.parent / "images" / picture, labels[wnid]))

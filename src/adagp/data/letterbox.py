@@ -1,13 +1,14 @@
 """Pictures of any shape in a square, whole and undistorted, with their boxes. No torch here."""
 
-import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 
 import numpy as np
 
 from adagp.data.images import Pixels
-from adagp.data.voc import Annotated, Objects
+from adagp.data.pictures import open_picture
+from adagp.data.voc import Annotated, Objects, read_file
 from adagp.errors import DataError
 
 FILL = (124, 116, 104)
@@ -24,11 +25,7 @@ def read_one(sample: Annotated, size: int) -> Pixels:
     """Return the picture with its longer side brought to `size` pixels, centred in a square of `FILL`."""
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(sample.picture.read_bytes())) as file:
-            picture = file.convert("RGB")
-    except OSError as fault:
-        raise DataError(f"{sample.picture}: not a readable picture ({fault}).") from fault
+    picture = open_picture(BytesIO(read_file(sample.picture)), sample.picture)
     if picture.size != (sample.width, sample.height):
         raise DataError(
             f"{sample.picture}: it is {picture.width}x{picture.height} pixels, "

@@ -1,6 +1,7 @@
 """Pictures in folders: which there are, and one as an array. Pillow is imported when a picture is read."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,22 +33,22 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[lis
         (path, label)
         for label, name in enumerate(names)
         for path in sorted((root / name).rglob("*"))
-        if path.suffix.lower() in SUFFIXES
+        if path.suffix.lower() in SUFFIXES and path.is_file()
     ]
     if not samples:
         raise DataError(f"{root}: no pictures found; it should hold a folder of pictures for each class.")
     return names, samples
 
 
-def open_picture(path: Path) -> "Image":
-    """Return the picture in RGB, decoded; a broken file is a `DataError`."""
+def open_picture(source: Path | BytesIO, name: object = None) -> "Image":
+    """Return the picture in RGB, decoded; one that is broken, or has more pixels than Pillow trusts, is a `DataError`."""
     from PIL import Image
 
     try:
-        with Image.open(path) as picture:
+        with Image.open(source) as picture:
             return picture.convert("RGB")
-    except OSError as fault:
-        raise DataError(f"{path}: not a readable picture ({fault}).") from fault
+    except Exception as fault:  # decoders of damaged pictures fail in any way
+        raise DataError(f"{name or source}: not a readable picture ({fault}).") from fault
 
 
 def read_picture(path: Path, size: int) -> Pixels:

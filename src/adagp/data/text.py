@@ -8,6 +8,9 @@ from pathlib import Path
 
 from adagp.errors import DataError
 
+LARGEST = 2**30
+"""Bytes of a text at most, unpacked."""
+
 SOURCE, TARGET = "en", "de"
 PARTS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 """The file name of each part, without the language."""
@@ -76,8 +79,11 @@ def _read_pairs(source: Path, target: Path) -> Pairs:
 def _read_lines(path: Path) -> tuple[str, ...]:
     """Return the lines without the white space around them. Only a line feed ends a line, unlike in `splitlines`."""
     try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise DataError(f"cannot read {path}: it holds more than {LARGEST:,} bytes.")
+        text = content.decode("utf-8")
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}.") from None
     except UnicodeDecodeError as error:

@@ -4,7 +4,9 @@ Looked for below `VOCdevkit/VOC2012`: `ImageSets/Main/train.txt` and `val.txt` l
 and `Annotations/NAME.xml` says what is in it. Everything but the pictures themselves is read and checked at once.
 """
 
+import re
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,6 +16,12 @@ from numpy.typing import NDArray
 
 from adagp.errors import DataError
 
+LARGEST_FILE = 256 * 2**20
+"""Bytes of a picture or an annotation at most."""
+NAME = re.compile(r"\w[\w.-]{0,199}")
+"""A picture's name: no path to somewhere else."""
+LONGEST_SIDE = 65_500
+"""Pixels of a side of a JPEG picture at most."""
 File = Path | zipfile.Path
 DEVKIT = "VOCdevkit"
 YEAR = "VOC2012"
@@ -71,6 +79,18 @@ def read_voc(path: Path) -> tuple[list[Annotated], list[Annotated]]:
     return _read_split(root, "train"), _read_split(root, "val")
 
 
+def read_file(file: File) -> bytes:
+    """Return what a file, perhaps of a zip, holds: not more than a picture can have."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(LARGEST_FILE + 1)
+    except (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as fault:
+        raise DataError(f"{file}: it cannot be read ({fault}).") from None
+    if len(content) > LARGEST_FILE:
+        raise DataError(f"{file}: it has more than {LARGEST_FILE:,} bytes.")
+    return bytes(content)
+
+
 def _root(path: Path) -> File:
     if path.is_dir():
         return path / YEAR
@@ -84,9 +104,17 @@ def _read_split(root: File, split: str) -> list[Annotated]:
     listing = root / "ImageSets" / "Main" / f"{split}.txt"
     if not listing.is_file():
         raise DataError(f"{listing}: no such file; it should list the pictures of the {split} split.")
-    names = listing.read_text(encoding="utf-8").split()
+    try:
+        names = read_file(listing).decode("utf-8").split()
+    except UnicodeDecodeError:
+        raise DataError(f"{listing}: it is not text in UTF-8.") from None
     if not names:
         raise DataError(f"{listing}: it lists no pictures.")
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise DataError(
+                f"{listing}: '{name[:100]}' is no name of a picture; letters, digits, '_', '-' and '.' make one."
+            )
     return [_read_annotated(root, name) for name in names]
 
 
@@ -97,8 +125,10 @@ def _read_annotated(root: File, name: str) -> Annotated:
     if not picture.is_file():
         raise DataError(f"{annotation}: its image {picture} is missing.")
     try:
-        tree = ElementTree.fromstring(annotation.read_bytes())
+        tree = ElementTree.fromstring(read_file(annotation))
         width, height = (int(_text(tree, f"size/{side}")) for side in ("width", "height"))
+        if not (1 <= width <= LONGEST_SIDE and 1 <= height <= LONGEST_SIDE):
+            raise ValueError(f"its size is {width}x{height}; sides are 1 to {LONGEST_SIDE:,} pixels")
         found = [_read_object(entry) for entry in tree.iter("object")]
     except (ElementTree.ParseError, ValueError) as fault:
         raise DataError(f"{annotation}: not a readable annotation ({fault}).") from None
@@ -129,7 +159,7 @@ def _check_object(annotation: File, kind: str, box: list[float], width: int, hei
         raise DataError(f"{annotation}: unknown class '{kind}'. Choose from: {', '.join(CLASSES)}.")
     left, top, right, bottom = box
     shown = ", ".join(f"{length:g}" for length in box)
-    if left < 1 or top < 1 or right > width or bottom > height:
+    if not (left >= 1 and top >= 1 and right <= width and bottom <= height):  # NaN is nowhere
         raise DataError(
             f"{annotation}: the box ({shown}) of a {kind} lies outside its image; allowed are xmin and ymin from 1, "
             f"xmax to {width} and ymax to {height}."

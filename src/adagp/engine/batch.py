@@ -23,6 +23,7 @@ from adagp.schedules.base import Report
 from adagp.sites import Site, Survey
 from adagp.sources.base import BatchContext, ModelCall, Source, missing_error
 from adagp.sources.support.norms import RunningNorms
+from adagp.sources.support.taps import all_receive
 from adagp.upkeep.base import Upkeep
 
 
@@ -78,6 +79,12 @@ class TrainingSetup:
             if self.arithmetic is not None:
                 stack.enter_context(self.arithmetic.paused())
             yield
+
+    def foreign(self) -> list[nn.Parameter]:
+        """Return the parameters that the optimizers have and the model has not: of a loss, for instance."""
+        own = {id(one) for one in self.model.parameters()}
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        return [one for group in groups for one in group["params"] if id(one) not in own]
 
     def drop_gradients(self) -> None:
         """Take all gradients away."""
@@ -201,7 +208,7 @@ class Batch:
         if self._setup.arithmetic is not None:
             self._setup.arithmetic.refuse_unseen(self._called)
         scaled = self._setup.scaler.scale(loss)
-        with self._setup.hooks.suspended():
+        with self._setup.hooks.suspended(), all_receive():
             if self.needs_backward:
                 if loss.requires_grad or self._by_backprop:  # else nothing was called that a source could serve
                     scaled.backward()
@@ -308,6 +315,8 @@ class Batch:
         if not self.needs_backward:
             return list(self._setup.model.parameters())
         replaced = [site.weight for sites in self._served.values() for site in sites]
+        if self._served and self.plan.hold_rest:
+            replaced += self._setup.foreign()
         return replaced + [one.parameter for one in self._setup.survey.rest if self.plan.holds(one.name)]
 
     def _enter(self, call: ModelCall) -> None:

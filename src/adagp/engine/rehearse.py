@@ -37,6 +37,8 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
     held = {one.name for one in trainer.survey.rest if not gp.needs_backward or plan.holds(one.name)}
     may = {id(site.weight) for site in sites if site.name in reached and site.name not in gp.refused}
     may |= {id(one.parameter) for one in trainer.survey.rest if one.name not in held}
+    if gp.needs_backward and not plan.hold_rest:
+        may |= {id(one) for one in trainer.setup.foreign()}
     return Rehearsal(
         never_called=tuple(site.name for site in sites if site.name not in bp.called | gp.called),
         without_gradient=tuple(site.name for site in sites if site.name not in reached),
@@ -53,10 +55,8 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
 def all_parameters(trainer: Trainer) -> dict[str, nn.Parameter]:
     """Return the parameters of the model by name, and those that only the optimizers have, numbered."""
     named = dict(trainer.model.named_parameters())
-    own = {id(one) for one in named.values()}
-    groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
-    foreign = (one for group in groups for one in group["params"] if id(one) not in own)
-    return named | {f"parameter {number} beside the model": one for number, one in enumerate(foreign, 1)}
+    foreign = enumerate(trainer.setup.foreign(), 1)
+    return named | {f"parameter {number} beside the model": one for number, one in foreign}
 
 
 def first_plan(trainer: Trainer) -> Plan:

@@ -40,6 +40,7 @@ from adagp.schedules.precision import Precision
 from adagp.sites import Survey
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
+from adagp.sources.support.taps import nobody_receives
 from adagp.upkeep.base import Upkeep
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -205,6 +206,9 @@ class Trainer:
         self._open, self._exits = batch, ExitStack()
         try:
             self._exits.callback(self._forget)
+            self._exits.enter_context(
+                nobody_receives()
+            )  # gradients that the user takes in between are none of training
             if not batch.skipped:
                 for source in self.sources.values():
                     source.begin(batch.context)
@@ -300,7 +304,7 @@ class Trainer:
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
-        return [None if one is None else (one.data_ptr(), one._version) for one in gradients]
+        return [None if one is None else (_place(one), one._version) for one in gradients]
 
     def _drop_left_gradients(self) -> None:
         """Drop the gradients of the last batch, which were left for the user to look at; refuse others."""
@@ -403,3 +407,9 @@ class Trainer:
             for upkeep, saved in zip(self.upkeep, state["upkeep"], strict=True):
                 upkeep.load_state_dict(saved)
             self.densities.load_state_dict(state["densities"])
+
+
+def _place(gradient: Tensor) -> int:
+    return (
+        gradient.data_ptr() if gradient.layout is torch.strided else id(gradient)
+    )  # a sparse one has no memory of its own

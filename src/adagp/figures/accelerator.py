@@ -120,10 +120,11 @@ def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
     places = range(len(rows))
     for level, label in (("buffer", "global buffer"), ("dram", "off-chip")):
         axes.plot(places, [row[f"{level}_bytes"] / 1e6 for row in rows], marker=".", label=label)
-    stalled = [place for place, row in zip(places, rows, strict=True) if row["stall_cycles"]]
-    if stalled:
-        heights = [rows[place]["dram_bytes"] / 1e6 for place in stalled]
-        axes.plot(stalled, heights, "x", color=COLOURS[1], label="stalled by memory")
+    for level, cause, mark in (("dram", "off-chip", "x"), ("buffer", "buffer port", "+")):
+        stalled = [place for place, row in zip(places, rows, strict=True) if cause in row["stall_cause"]]
+        if stalled:
+            heights = [rows[place][f"{level}_bytes"] / 1e6 for place in stalled]
+            axes.plot(stalled, heights, mark, color="black", label=f"stalled: {cause}")
     axes.set(xlabel="layer", ylabel="MB in a batch", yscale="log", title="Traffic by layer, one batch by backprop")
     axes.legend()
 

@@ -5,11 +5,12 @@ Colours are those of Okabe and Ito, which colour-blind readers tell apart.
 
 import importlib.util
 import warnings
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagp.errors import OptionError
-from adagp.files import check_output_file
+from adagp.files import check_output_file, publish
 from adagp.shown import shown
 
 if TYPE_CHECKING:
@@ -87,5 +88,7 @@ def save(figure: "Figure", path: Path) -> Path:
                 axis.set_minor_formatter(LogFormatter())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        content, kind = BytesIO(), path.suffix.removeprefix(".")
+        figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    publish(path, content.getvalue())
     return path

@@ -25,7 +25,7 @@ class Axis:
 
     Its name is that of a setting of the accelerator, or `batch` or `design`. `column` names it, with its unit, in tables, where
     values are those of the accelerator divided by `scale`. `parse` makes the values of what a user wrote. `default` None leaves
-    the accelerator as it is. `about` is what its help says besides the setting's own.
+    the accelerator as it is. `about` is what its help says besides the setting's own, `short` another way to write its option.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Axis:
     default: str | None = None
     scale: float = 1.0
     about: str = ""
+    short: str = ""
 
     @property
     def field(self) -> str:
@@ -121,7 +122,7 @@ AXES: tuple[Axis, ...] = (
     Axis("bandwidth", "gb_per_s", _numbers(0.001, 1e5, factor=1e9), scale=1e9),
     Axis("clock", "mhz", _numbers(1, 1e5, factor=1e6), scale=1e6),
     Axis("word_bits", "word_bits", _numbers(8, 32, whole=True)),
-    Axis("buffer_port", "port_bits", _numbers(1, 1 << 20, whole=True)),
+    Axis("buffer_port", "port_bits", _numbers(1, 1 << 20, whole=True), short="--port"),
     Axis("dataflow", "dataflow", _dataflows, "ws,os,is,rs"),
     Axis("batch", "batch", _numbers(1, 1 << 20, whole=True), "128", about="Samples per batch."),
     Axis("design", "design", _designs, "all", about="Designs, or all."),

@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from adagp.errors import DataError, OptionError
+from adagp.files import read_text
 from adagp.hw.product import Cost
 
 
@@ -141,6 +142,8 @@ class EnergyModel:
         )
 
 
+LARGEST = 10**12
+"""Picojoules, milliwatts, bits and kilobytes at most."""
 PARTS = ("sram", "dram", "mac", "register", "network", "clock")
 """What a table must have."""
 
@@ -153,11 +156,10 @@ def energy_table(path: str | None = None) -> tuple[EnergyEntry, ...]:
     elif not Path(path).is_file():
         raise DataError(f"there is no energy table {path}.")
     else:
-        text = Path(path).read_text(encoding="utf-8")
-    rows = list(csv.DictReader(text.splitlines()))
+        text = read_text(Path(path), "the energy table", DataError)
     try:
-        entries = tuple(map(_entry, rows))
-    except (KeyError, TypeError, ValueError) as error:
+        entries = tuple(map(_entry, csv.DictReader(text.splitlines())))
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path} is no energy table: {error}; its columns are part, name, kilobytes, node_nm, bits, read_pj, write_pj, "
             "leakage_mw and source, as in adagp/hw/energy_table.csv."
@@ -172,14 +174,23 @@ def _entry(row: dict[str, str]) -> EnergyEntry:
     return EnergyEntry(
         row["part"],
         row["name"],
-        int(row["kilobytes"] or 0),
-        int(row["node_nm"] or 0),
-        int(row["bits"]),
-        float(row["read_pj"]),
-        float(row["write_pj"] or 0),
-        float(row["leakage_mw"] or 0),
+        int(_number(row, "kilobytes", 1 if row["part"] == "sram" else 0, whole=True)),
+        int(_number(row, "node_nm", 0, whole=True)),
+        int(_number(row, "bits", 1, whole=True)),
+        _number(row, "read_pj"),
+        _number(row, "write_pj"),
+        _number(row, "leakage_mw"),
         row["source"],
     )
+
+
+def _number(row: dict[str, str], name: str, least: int = 0, *, whole: bool = False) -> float:
+    """Return a number of a row; an empty one is 0."""
+    value = float(row[name] or 0)
+    if not least <= value <= LARGEST or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        raise ValueError(f"{name} of a {row['part']} is {row[name]}; it must be {kind} from {least} to {LARGEST:g}")
+    return value
 
 
 @cache

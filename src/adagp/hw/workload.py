@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adagp.errors import DataError
+from adagp.files import publish, read_text
 from adagp.hw.product import Product, Window
 
 FORMAT = "adagp-workload"
@@ -207,17 +208,16 @@ class Workload:
 
     def save(self, path: Path) -> None:
         """Write the workload to `path`."""
-        path.write_text(self.to_json(), encoding="utf-8")
+        publish(path, self.to_json().encode())
 
 
 def load_workload(path: Path) -> Workload:
     """Read a workload that was saved."""
     if not path.is_file():
         raise DataError(f"there is no workload file {path}.")
+    text = read_text(path, "the workload", DataError)
     try:
-        return workload_from_json(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not a workload: it is not text.") from None
+        return workload_from_json(text)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -226,6 +226,8 @@ def workload_from_json(text: str) -> Workload:
     """Return the workload that `text` describes."""
     try:
         document = json.loads(text)
+    except RecursionError:
+        raise DataError("not a workload: it is nested too deep.") from None
     except ValueError as error:
         raise DataError(f"not a workload: {error}.") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:

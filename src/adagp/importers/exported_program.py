@@ -7,7 +7,8 @@ file cannot run code. The graph's operations, which must be torch's own, run on 
 import json
 import operator
 import zipfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pow", "eq", "ne", "lt", "le", "gt", "ge")
 }
 """What programs do with sizes."""
+LARGEST_SIZE = 2**40
+"""Of numbers that are computed with."""
+LARGEST_POWER = 64
+MOST_PIECES = 100_000
+"""Tensors that one tensor may be cut into."""
+CUTS = ("unbind", "split", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit", "vsplit", "dsplit")
+DAMAGE = (
+    *(KeyError, TypeError, ValueError, IndexError, AttributeError),
+    *(OverflowError, ZeroDivisionError, AssertionError, RuntimeError),
+)
+"""What a file that is not as torch writes it leads to; too deep a nesting is a RuntimeError."""
 NO_WORK = ("_assert", "sym_constrain_range")
 REFUSED = ("from_file",)
 
@@ -60,7 +72,7 @@ def load_exported_program(path: Path, shape: tuple[int, ...] | None = None) -> W
         return Workload(path.stem, program.run())
     except AdagpError as error:
         raise type(error)(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except DAMAGE as error:
         raise DataError(
             f"{path} is damaged, or of another version of torch: {type(error).__name__}: {error}."
         ) from None
@@ -78,13 +90,14 @@ def _read(path: Path) -> tuple[Any, Mapping[str, str]]:
             ]
             if not graphs:
                 raise DataError(f"{path} is no torch.export program: there is no graph in it.")
-            if archive.getinfo(graphs[0]).file_size > LARGEST_GRAPH:
-                raise DataError(f"{path}: its graph has more than {LARGEST_GRAPH:,} bytes.")
-            document = json.loads(archive.read(graphs[0]))
             table = [name for name in names if name.endswith("model_weights_config.json")]
+            for name in (graphs[0], *table[:1]):
+                if archive.getinfo(name).file_size > LARGEST_GRAPH:
+                    raise DataError(f"{path}: its graph has more than {LARGEST_GRAPH:,} bytes.")
+            document = json.loads(archive.read(graphs[0]))
             entries = json.loads(archive.read(table[0])).get("config", {}) if table else {}
             return document, {name: str(entry["path_name"]) for name, entry in entries.items()}
-    except (zipfile.BadZipFile, ValueError, OSError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except (*DAMAGE, zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
         if isinstance(error, AdagpError):
             raise
         raise DataError(f"{path} is no torch.export program: {error}.") from None
@@ -140,8 +153,17 @@ class _Program:
             return
         positional = [self._value(one["arg"]) for one in node["inputs"] if one.get("kind") != 2]
         keywords = {one["name"]: self._value(one["arg"]) for one in node["inputs"] if one.get("kind") == 2}
+        function = _function(target)
+        if isinstance(function, torch._ops.OpOverload):
+            _check_pieces(function, positional)
+            if any(one.name == "device" for one in function._schema.arguments):
+                keywords["device"] = torch.device("meta")  # also where the file leaves it out
+        elif not all(type(one) in (int, float, bool) and abs(one) <= LARGEST_SIZE for one in positional) or (
+            target.endswith(".pow") and abs(positional[-1]) > LARGEST_POWER
+        ):
+            raise DataError(f"{target} is asked to compute with what is no size.")
         try:
-            result = _function(target)(*positional, **keywords)
+            result = function(*positional, **keywords)
         except (RuntimeError, NotImplementedError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise DataError(f"{target} cannot run on shapes: {reason}") from None
@@ -203,6 +225,16 @@ def _function(target: str) -> Callable[..., Any]:
     if not isinstance(found, torch._ops.OpOverload):
         raise DataError(f"its operation {target} is none of torch's own that run on shapes.")
     return found
+
+
+def _check_pieces(function: Any, given: Sequence[Any]) -> None:
+    """Refuse to cut a tensor into more pieces than a model has."""
+    name = function._schema.name.removeprefix("aten::").partition("_with_")[0]
+    longest = max((size for one in given if isinstance(one, Tensor) for size in one.shape), default=0)
+    if name in CUTS and longest > MOST_PIECES:
+        raise DataError(
+            f"{function} would cut a tensor with a size of {longest:,}; at most {MOST_PIECES:,} are allowed."
+        )
 
 
 def _module(node: Mapping[str, Any]) -> str:

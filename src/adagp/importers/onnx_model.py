@@ -30,6 +30,13 @@ REFUSED = frozenset(
 )
 """Products that are not modelled, and control flow."""
 DOMAINS = ("", "ai.onnx")
+MOST_STEPS = 65_536
+"""Steps of a recurrent layer."""
+DAMAGE = (
+    *(RuntimeError, TypeError, ValueError, IndexError, KeyError),
+    *(AttributeError, AssertionError, OverflowError, ZeroDivisionError, MemoryError),
+)
+"""What a file that is not as exporters write it leads to."""
 
 
 def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
@@ -46,6 +53,9 @@ def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
         return Workload(path.stem, _Reader(*with_shapes(model), batch).layers())
     except AdagpError as error:
         raise type(error)(f"{path}: {error}") from None
+    except DAMAGE as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise DataError(f"{path} is damaged: {type(error).__name__}: {reason}.") from None
 
 
 def _read(path: Path) -> Any:
@@ -138,7 +148,7 @@ class _Reader:
                 self.watcher.calls = [name]
                 try:
                     self._read_node(node, name)
-                except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
+                except DAMAGE as error:
                     if isinstance(error, AdagpError):
                         raise
                     reason = str(error).strip().partition("\n")[0]
@@ -253,6 +263,8 @@ class _Reader:
         if _attribute(node, "layout", 0):
             source = source.transpose(0, 1)
         steps, samples = source.shape[:2]
+        if steps * inward.shape[0] > MOST_STEPS:
+            raise DataError(f"node '{name}' has {steps:,} steps; at most {MOST_STEPS:,} are read, one by one.")
         results = self._results(node, [source, inward])
         for direction in range(inward.shape[0]):
             source.reshape(steps * samples, -1) @ inward[direction].T

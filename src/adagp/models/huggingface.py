@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.errors import ModelError
+from adagp.files import read_text
 from adagp.models.library_names import unknown_in
 from adagp.models.registry import IMAGES, LANGUAGE
 from adagp.models.vision import load_torchvision
@@ -66,8 +67,10 @@ def configured_task(path: str) -> str:
 def read_config(path: Path) -> Any:
     """Return the configuration in a JSON file. Code that a file refers to is never run."""
     try:
-        values = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        values = json.loads(read_text(path, "the configuration of a model", ModelError))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ModelError):
+            raise
         raise ModelError(f"cannot read the configuration of a model in '{path}': {error}.") from None
     kind = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(kind, str):

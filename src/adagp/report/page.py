@@ -8,11 +8,10 @@ from pathlib import Path
 
 from adagp._version import __version__
 from adagp.errors import OptionError
-from adagp.files import check_output_file
+from adagp.files import check_output_file, publish
 from adagp.pipe import parse_phases
 from adagp.report.groups import chapters
 from adagp.report.sections import write_chapter
-from adagp.run.folder import write_atomically
 from adagp.run.record import RunRecord, collect
 from adagp.shown import shown
 
@@ -24,7 +23,7 @@ def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) ->
     check(out, phases)
     records = collect(paths)
     words = ["adagp", "report", *map(str, paths), "--out", str(out), *(["--phases", phases] if phases else [])]
-    write_atomically(out, render(records, shown(shlex.join(words)), phases).encode("utf-8", "backslashreplace"))
+    publish(out, render(records, shown(shlex.join(words)), phases).encode("utf-8", "backslashreplace"))
     return len(records)
 
 

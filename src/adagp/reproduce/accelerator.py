@@ -11,11 +11,25 @@ from typing import TYPE_CHECKING, Any
 from adagp.figures.style import COLOURS, PHASE_COLOURS, subplots
 from adagp.hw import Accelerator, Run, Simulation, scheduled_run, simulate
 from adagp.hw.simulate import predictor_weights
+from adagp.plan import Phase
 from adagp.reproduce.bars import grouped_bars
 from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import Section, published
 from adagp.reproduce.verdict import Terms, Verdict, compare, judge
+from adagp.run.documents import (
+    ABSENT,
+    MODERATE,
+    POSITIVE,
+    SWITCH,
+    TEXT,
+    WHOLE,
+    Both,
+    Fields,
+    ListOf,
+    Plain,
+    record_of,
+)
 from adagp.schedules import parse_schedule
 from adagp.workloads import PAPER_MODELS, dataset_info, model_workload
 
@@ -83,11 +97,35 @@ def _layers(simulation: Simulation) -> list[dict[str, Any]]:
     ]
 
 
+_DESIGN = record_of({"cycles": POSITIVE, "speedup": POSITIVE, "memory_joules": POSITIVE, "memory_saving": MODERATE})
+_CYCLES = Plain("a number from 0 to 1e+18", lambda value: MODERATE.accepted(value) and value >= 0)
+_BY_PHASE = Fields({str(phase): _CYCLES for phase in Phase}, others=ABSENT)
+_LAYER = record_of({"layer": TEXT, "convolution": SWITCH, "baseline": _BY_PHASE, "efficient": _BY_PHASE})
+SIMULATED = record_of(
+    {
+        "dataflows": record_of(
+            {
+                dataflow: record_of(
+                    dict.fromkeys(("baseline", *PREDICTING, *(ENLARGED if dataflow == "ws" else ())), _DESIGN)
+                )
+                for dataflow in FIGURES.values()
+            }
+        ),
+        "layers": Both(ListOf(_LAYER), Plain("a list that is not empty", bool)),
+        "predictor_words": WHOLE,
+        "word_bits": WHOLE,
+    }
+)
+"""The shape of a model's figures."""
+
+
 @cache
 def simulations() -> dict[tuple[str, str], Part]:
     """Return the parts by model and data set."""
     return {
-        (model, dataset): Part(simulate_model, f"{model}-{dataset}", {"model": model, "dataset": dataset}, weight=4.0)
+        (model, dataset): Part(
+            simulate_model, f"{model}-{dataset}", {"model": model, "dataset": dataset}, 4.0, SIMULATED
+        )
         for dataset in SETS
         for model in PAPER_MODELS
     }

@@ -15,6 +15,7 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.training import RunGroup, all_parts, group
 from adagp.reproduce.verdict import Terms, Verdict, compare, judge
+from adagp.run.documents import POSITIVE, record_of
 from adagp.workloads import model_workload
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class TaskStudy:
     def simulation(self) -> Part:
         """Return the part that models its cycles."""
         options = {"model": self.model, "dataset": self.dataset, "samples": self.samples, "batch": self.batch}
-        return Part(simulate_task, self.model, options, weight=3.0)
+        figures = record_of({"cycles": POSITIVE, "speedup": POSITIVE})
+        shape = record_of(dict.fromkeys(("baseline", *self.designs), figures), others=figures)
+        return Part(simulate_task, self.model, options, weight=3.0, shape=shape)
 
 
 TRANSFORMER = TaskStudy(

@@ -49,7 +49,7 @@ def _resources(
         for design in section.numbers(name):
             number, totals = section.number(name, design), found[design].get("totals", {})
             ours = totals.get(OURS.get(name, ""))
-            more = 100 * (ours / base[OURS[name]] - 1) if ours is not None and base[OURS[name]] else None
+            more = 100 * (ours / base[OURS[name]] - 1) if ours is not None and base.get(OURS[name]) else None
             rows.append(
                 {
                     "resource": name,

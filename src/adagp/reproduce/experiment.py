@@ -1,6 +1,5 @@
 """An experiment: the parts it needs, what it concludes from them, and the files it writes."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.errors import unknown_name
 from adagp.figures.style import save, style
+from adagp.files import write_atomically
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import Section, papers, published
-from adagp.reproduce.verdict import Verdict
-from adagp.run.folder import flat_csv, to_json, write_atomically
+from adagp.reproduce.verdict import VERDICTS, Verdict
+from adagp.run.documents import read_result
+from adagp.run.folder import flat_csv, to_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,5 +86,5 @@ def read_verdicts(folder: Path) -> list[Verdict] | None:
     path = folder / "verdict.json"
     if not path.is_file():
         return None
-    rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    rows: list[dict[str, Any]] = read_result(path, VERDICTS)
     return [Verdict(**{name: value for name, value in row.items() if name != "difference"}) for row in rows]

@@ -10,6 +10,7 @@ from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import READS_DATA, Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.verdict import Verdict, judge
+from adagp.run.documents import ANYTHING, TEXT, WHOLE, TableOf, record_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,13 +46,26 @@ _OWN = ("methods", "regimes", "curve", "pipeline", "batches", "seeds", "tune_bat
 """Options of a comparison; the others are those of its runs."""
 
 
+COMPARED = record_of(
+    {
+        "regimes": TableOf(record_of({"methods": TableOf(TableOf(ANYTHING))})),
+        "platforms": TableOf(ANYTHING),
+        "seeds": WHOLE,
+        "batches": WHOLE,
+        "model": TEXT,
+        "dataset": TEXT,
+    }
+)
+"""The shape of what is kept of a comparison."""
+
+
 @cache
 def comparison_part(name: str, budget: str) -> Part:
     """Return the comparison of an experiment at a budget as a part."""
     options = {**(_PLATFORMS if name == PLATFORMS else _LONG), **_SIZES[name, budget]}
     if options["dataset"] != "digits":
         options[READS_DATA] = True
-    return Part(compare_methods, f"{name}-{budget}", options, weight=200.0)
+    return Part(compare_methods, f"{name}-{budget}", options, weight=200.0, shape=COMPARED)
 
 
 def read_comparison(options: Mapping[str, Any], place: Place) -> "Comparison":

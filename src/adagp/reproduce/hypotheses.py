@@ -22,6 +22,7 @@ from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import Number, published
 from adagp.reproduce.verdict import WITHIN, Terms, compare, judge
+from adagp.run.documents import MODERATE, WHOLE, Shape, record_of
 from adagp.workloads import PAPER_MODELS, dataset_info, model_workload
 
 if TYPE_CHECKING:
@@ -176,6 +177,19 @@ def published_numbers() -> dict[str, Number]:
     return numbers
 
 
+def _shape() -> Shape:
+    """Return the shape of a set's figures: all that were published but for the predictor's memory."""
+    names = [name for name in published_numbers() if name != "predictor blocks"]
+    tasks = [name for name in names if name.startswith(tuple(_SAMPLES))]
+    figures = dict.fromkeys((name for name in names if name not in tasks), MODERATE)
+    return record_of(
+        {
+            "figures": record_of(figures),
+            "tasks": record_of(dict.fromkeys(TASKS, record_of(dict.fromkeys(tasks, MODERATE)))),
+        }
+    )
+
+
 @cache
 def _parts() -> dict[tuple[int, str, int], Part]:
     return {
@@ -184,6 +198,7 @@ def _parts() -> dict[tuple[int, str, int], Part]:
             f"{features}-{backward}-{port}",
             {"features": features, "backward": backward, "port": port},
             weight=20.0,
+            shape=_shape(),
         )
         for features, backward, port in combinations(SHAPES, BACKWARD, PORTS)
     }
@@ -191,7 +206,7 @@ def _parts() -> dict[tuple[int, str, int], Part]:
 
 @cache
 def _widest() -> Part:
-    return Part(widest_convolution, "all", {}, weight=5.0)
+    return Part(widest_convolution, "all", {}, weight=5.0, shape=record_of({"inputs": WHOLE}))
 
 
 def figures_of(place: Place, one: Hypotheses) -> dict[str, float]:

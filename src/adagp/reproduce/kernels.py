@@ -12,6 +12,7 @@ from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import Number, published
 from adagp.reproduce.verdict import Terms, compare, judge
+from adagp.run.documents import POSITIVE, record_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,13 +57,16 @@ def time_kernels(part: Part, place: Place) -> dict[str, Any]:
     return {name: median(values) for name, values in seconds.items()}
 
 
+SECONDS = record_of({"exact": POSITIVE, "approximated": POSITIVE})
+
+
 @cache
 def _cases(budget: str) -> list[tuple[dict[str, Any], Part]]:
     found = []
     for case in published(TABLE_1).content["cases"]:
         sizes = {"channels": case["channels"], "size": case["size"]}
         options = {**sizes, "samples": SAMPLES[budget], "rounds": ROUNDS[budget]}
-        found.append((case, Part(time_kernels, f"{case['channels']}x{case['size']}", options)))
+        found.append((case, Part(time_kernels, f"{case['channels']}x{case['size']}", options, shape=SECONDS)))
     return found
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from adagp._version import __version__
-from adagp.errors import RunError
+from adagp.files import write_atomically
 from adagp.jobs import Job, Stop, never
-from adagp.run.folder import to_json, write_atomically
+from adagp.run.documents import ANYTHING, Shape, TableOf, read_result, record_of
+from adagp.run.folder import to_json
 
 Work = Callable[["Part", "Place"], dict[str, Any] | None]
 """What does a part: returns the result as plain values, or None if it was stopped before the end."""
@@ -30,13 +31,14 @@ class Part:
     """Something to be done once: `work` with `options`. Two parts with the same key are one.
 
     `work` is a function of a module, so that other processes find it. `weight` is roughly its seconds at the quick budget;
-    it decides the order only.
+    it decides the order only. `shape` is that of the result, which is checked when it is read: anybody may have written it.
     """
 
     work: Work = field(compare=False)
     label: str = field(compare=False)
     options: Mapping[str, Any] = field(compare=False)
     weight: float = field(default=1.0, compare=False)
+    shape: Shape = field(default=TableOf(ANYTHING), compare=False)
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,6 +46,10 @@ class Part:
         decides = json.dumps([name, dict(self.options), __version__], sort_keys=True)
         digest = hashlib.sha256(decides.encode()).hexdigest()[:10]
         object.__setattr__(self, "key", f"{name}-{self.label}-{digest}".replace("/", "_").replace(":", "_"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process without the shape, which cannot, and which is needed where results are read."""
+        return Part, (self.work, self.label, self.options, self.weight)
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -74,13 +80,7 @@ class Place:
 
     def result(self, part: Part) -> dict[str, Any]:
         """Return the result of a finished part."""
-        path = self.marker(part)
-        try:
-            result: dict[str, Any] = json.loads(path.read_text("utf-8"))["result"]
-        except (OSError, ValueError, KeyError) as error:
-            raise RunError(
-                f"cannot read the finished part '{path}': {error}. Delete the file to do it again."
-            ) from None
+        result: dict[str, Any] = read_result(self.marker(part), record_of({"result": part.shape}))["result"]
         return result
 
 

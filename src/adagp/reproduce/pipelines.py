@@ -15,6 +15,7 @@ from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.verdict import Terms, compare
+from adagp.run.documents import POSITIVE, record_of
 from adagp.workloads import PAPER_MODELS, model_workload
 
 if TYPE_CHECKING:
@@ -47,10 +48,13 @@ def pipeline_model(part: Part, place: Place) -> dict[str, Any]:
     }
 
 
+SPEEDUPS = record_of(dict.fromkeys(PIPELINES, record_of(dict.fromkeys(PREDICTING, POSITIVE))))
+
+
 @cache
 def _models() -> dict[str, Part]:
     return {
-        model: Part(pipeline_model, model, {"model": model, "dataset": "imagenet"}, weight=2.0)
+        model: Part(pipeline_model, model, {"model": model, "dataset": "imagenet"}, weight=2.0, shape=SPEEDUPS)
         for model in PAPER_MODELS
     }
 

@@ -14,6 +14,7 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
 from adagp.reproduce.verdict import judge
+from adagp.run.documents import POSITIVE, record_of
 from adagp.run.record import read_whole_run
 from adagp.workloads import dataset_info, model_workload
 
@@ -54,10 +55,13 @@ def simulate_ratio(part: Part, place: Place) -> dict[str, Any]:
     return {"speedup": found.speedup("max")}
 
 
+SPEEDUP = record_of({"speedup": POSITIVE})
+
+
 @cache
 def _modelled() -> dict[str, Part]:
     texts = {LADDER: "paper", **{ratio: ratio for ratio in FIXED}}
-    return {name: Part(simulate_ratio, text, {"ratio": text}) for name, text in texts.items()}
+    return {name: Part(simulate_ratio, text, {"ratio": text}, shape=SPEEDUP) for name, text in texts.items()}
 
 
 def conclude_sweep(budget: str, place: Place) -> Conclusion:

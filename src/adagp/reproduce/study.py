@@ -8,22 +8,27 @@ OUT/verdicts.md, .csv  over all experiments that the folder holds
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from adagp.errors import DataError, RunError
 from adagp.figures.style import require_matplotlib
+from adagp.files import write_atomically
 from adagp.jobs import Job, JobFailure, JobObserver, run_jobs
 from adagp.reproduce.catalogue import EXPERIMENTS
 from adagp.reproduce.experiment import BUDGETS, Experiment, read_verdicts, write_conclusion
 from adagp.reproduce.parts import Part, Place, part_job
 from adagp.reproduce.verdict import markdown, tally
-from adagp.run.folder import flat_csv, is_leftover, to_json, write_atomically
+from adagp.run.documents import ANYTHING, TEXT, Fields, one_of, read_document
+from adagp.run.folder import flat_csv, is_leftover, to_json
 from adagp.run.lock import locked
 
 MARKER = "reproduce.json"
+MARKED = Fields({"budget": one_of(*BUDGETS), "source": TEXT}, ANYTHING, required=("budget",))
+MOST_MARKER = 65_536
+"""Bytes of the marker at most."""
 
 
 class Study:
@@ -47,8 +52,8 @@ class Study:
     @property
     def is_stale(self) -> bool:
         """Whether the folder's finished parts were made by another state of this program."""
-        marker = self.place.out / MARKER
-        return marker.is_file() and json.loads(marker.read_text("utf-8")).get("source") != source_digest()
+        marker = read_marker(self.place.out)
+        return marker is not None and marker.get("source") != source_digest()
 
     def run(self, at_once: int, observer: JobObserver) -> None:
         """Do what is left, the heaviest parts first, and conclude each experiment as soon as its parts are there.
@@ -130,12 +135,21 @@ def check_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | 
             ) from None
 
 
+def read_marker(out: Path) -> dict[str, Any] | None:
+    """Return what the folder says of itself, if it is one of results."""
+    path = out / MARKER
+    if not path.is_file():
+        return None
+    marker: dict[str, Any] = read_document(path, MARKED, MOST_MARKER)
+    return marker
+
+
 def refuse_other_budget(out: Path, budget: str) -> None:
     """Refuse a folder whose results are of another budget, or that holds something else."""
-    marker = out / MARKER
-    if marker.is_file():
-        before = json.loads(marker.read_text("utf-8")).get("budget")
-        if before != budget:
+    marker = read_marker(out)
+    if marker is not None:
+        if marker["budget"] != budget:
+            before = marker["budget"]
             raise RunError(f"'{out}' holds results of budget {before}; give another --out for budget {budget}.")
     elif out.is_dir() and not all(is_leftover(entry.name) for entry in out.iterdir()):
         raise RunError(f"'{out}' holds files that are not a reproduction; give another --out.")

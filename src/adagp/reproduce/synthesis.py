@@ -4,6 +4,7 @@ from typing import Any
 
 from adagp.errors import ToolError
 from adagp.reproduce.parts import Part, Place
+from adagp.run.documents import ABSENT, AMOUNT, COUNT, POSITIVE, TEXT, Either, TableOf, record_of
 
 DESIGNS = ("baseline", "low", "efficient", "max")
 FORMATS = ("int16", "bf16", "fp32")
@@ -53,11 +54,36 @@ def synthesize_element(part: Part, place: Place) -> dict[str, Any]:
     return {"element": dict(found.resources)}
 
 
+_MISSING = record_of({"missing": TEXT}, others=ABSENT)
+_CELLS = record_of({"lut": AMOUNT, "dsp": AMOUNT}, others=AMOUNT)
+ELEMENT = Either(_MISSING, record_of({"element": _CELLS}, others=ABSENT))
+"""The shape of what a PE takes."""
+SYNTHESISED = {
+    target: Either(
+        _MISSING,
+        record_of(
+            {
+                "totals": record_of(dict.fromkeys(needed, POSITIVE), others=AMOUNT),
+                "memory_bits": COUNT,
+                "element": cells,
+            },
+            others=ABSENT,
+        ),
+    )
+    for target, needed, cells in (("xc7", ("lut", "ff"), _CELLS), ("liberty", ("area",), TableOf(AMOUNT)))
+}
+"""The shape of what a chip takes, by target."""
+
+
 def design_parts(target: str) -> dict[str, Part]:
     """Return the part of each design for a target."""
     return {
         design: Part(
-            synthesize_design, f"{target}-{design}", {"target": target, "design": design, "format": "int16"}, 60
+            synthesize_design,
+            f"{target}-{design}",
+            {"target": target, "design": design, "format": "int16"},
+            60,
+            SYNTHESISED[target],
         )
         for design in DESIGNS
     }
@@ -66,7 +92,9 @@ def design_parts(target: str) -> dict[str, Part]:
 def element_parts() -> dict[tuple[str, bool], Part]:
     """Return the part of each format's PE, with and without DSPs."""
     return {
-        (name, dsp): Part(synthesize_element, f"{name}-{'dsp' if dsp else 'lut'}", {"format": name, "dsp": dsp}, 20)
+        (name, dsp): Part(
+            synthesize_element, f"{name}-{'dsp' if dsp else 'lut'}", {"format": name, "dsp": dsp}, 20, ELEMENT
+        )
         for name in FORMATS
         for dsp in (True, False)
     }

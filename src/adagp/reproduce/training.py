@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from adagp.errors import RunError
 from adagp.figures.style import COLOURS
 from adagp.reproduce.parts import READS_DATA, Part, Place
 from adagp.run.config import TrainConfig
+from adagp.run.documents import AMOUNT, COUNT, MODERATE, Both, Fields, Plain, TableOf, record_of
 from adagp.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -28,6 +31,20 @@ KEPT = (
     "parameters",
 )
 """What a part keeps of a run's summary; all else is in its run folder."""
+TRAINED = Fields(
+    {
+        "batches": record_of(dict.fromkeys(("bp", "gp", "guarded"), COUNT), others=COUNT),
+        "seconds_by_phase": Both(
+            TableOf(AMOUNT),
+            Plain(
+                "a table with seconds of batches above 0",
+                lambda table: sum(table.get(phase, 0.0) for phase in BATCH_PHASES) > 0,
+            ),
+        ),
+    },
+    others=Plain("a number or null", lambda value: value is None or MODERATE.accepted(value)),
+    required=("batches", "seconds_by_phase"),
+)
 
 
 def train_run(part: Part, place: Place) -> dict[str, Any] | None:
@@ -75,7 +92,7 @@ class RunGroup:
 
     def values(self, place: Place, name: str = "test_accuracy", scale: float = 100.0) -> list[float]:
         """Return one figure of every run, by default the accuracy after the last epoch in percent."""
-        return [scale * float(place.result(part)[name]) for part in self.parts]
+        return [scale * _figure(place, part, name) for part in self.parts]
 
     def mean(self, place: Place, name: str = "test_accuracy", scale: float = 100.0) -> float:
         """Return the mean of one figure over the seeds."""
@@ -102,6 +119,16 @@ class RunGroup:
         }
 
 
+def _figure(place: Place, part: Part, name: str) -> float:
+    """Return one figure of a run; one that was not finite, in a run that diverged, is not a number."""
+    found = place.result(part)
+    if name not in found:
+        raise RunError(
+            f"cannot read '{place.marker(part)}': '{name}' is missing. Delete the file to have it made again."
+        )
+    return nan if found[name] is None else float(found[name])
+
+
 def group(seeds: int, weight: float = 1.0, **options: Any) -> RunGroup:
     """Return the runs of a configuration; options that no run could have are refused here."""
     given = {name: value for name, value in options.items() if value is not None}
@@ -110,7 +137,7 @@ def group(seeds: int, weight: float = 1.0, **options: Any) -> RunGroup:
     if config.dataset != "digits":
         given[READS_DATA] = True
     return RunGroup(
-        tuple(Part(train_run, f"{label}-s{seed}", {**given, "seed": seed}, weight) for seed in range(seeds))
+        tuple(Part(train_run, f"{label}-s{seed}", {**given, "seed": seed}, weight, TRAINED) for seed in range(seeds))
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from adagp.reproduce.published import Claim, Number
+from adagp.run.documents import ABSENT, FIGURE, TEXT, Fields, ListOf, one_of
 
 Kind = Literal["measured", "modelled", "computed"]
 """Measured: by training or timing here. Modelled: by the accelerator or pipeline model. Computed: arithmetic."""
@@ -45,6 +46,21 @@ class Verdict:
 
 
 KINDS: tuple[Kind, ...] = ("measured", "modelled", "computed")
+_TEXTS = ("quantity", "reason", "claim", "unit", "source")
+_NUMBERS = ("published", "ours", "tolerance", "difference")
+VERDICTS = ListOf(
+    Fields(
+        {
+            "kind": one_of(*KINDS),
+            "verdict": one_of(WITHIN, OUTSIDE, NOT_COMPARABLE, NOT_MEASURED, HOLDS, FAILS),
+            **dict.fromkeys(_TEXTS, TEXT),
+            **dict.fromkeys(_NUMBERS, FIGURE),
+        },
+        others=ABSENT,
+        required=("quantity", "kind", "verdict"),
+    )
+)
+"""The shape of the verdicts that an experiment keeps."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp.errors import RunError
+from adagp.files import write_atomically
 from adagp.rtl.block import port_bits
 from adagp.rtl.chip import Blueprint, Chip
 from adagp.rtl.instructions import Mode, Opcode, Start, Store
@@ -71,7 +72,7 @@ def generate(blueprint: Blueprint, folder: Path) -> dict[str, Any]:
     text = to_verilog(chip_rtlil(blueprint))
     about = manifest(blueprint, text)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "chip.v").write_text(text, encoding="utf-8")
-    (folder / "manifest.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(README.format(design=blueprint.design), encoding="utf-8")
+    write_atomically(folder / "chip.v", text.encode())
+    write_atomically(folder / "README.md", README.format(design=blueprint.design).encode())
+    write_atomically(folder / "manifest.json", (json.dumps(about, indent=2) + "\n").encode())
     return about

@@ -16,6 +16,10 @@ DEPTH = 32
 """Tables and lists inside each other at most."""
 HIGHEST = 2**63
 """The size of numbers at most."""
+LARGE = 10**18
+"""The size of results at most: they can be added and drawn."""
+MOST_RESULT = 64 * 2**20
+"""Bytes of a result at most."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,23 @@ class Fields:
     required: tuple[str, ...] = ()
 
 
-Shape = Plain | ListOf | TableOf | Fields
+@dataclass(frozen=True)
+class Both:
+    """A value that has a shape and is also accepted by `also`, which is asked if it has."""
+
+    shape: "Shape"
+    also: Plain
+
+
+@dataclass(frozen=True)
+class Either:
+    """A value that has one of two shapes."""
+
+    first: "Shape"
+    second: "Shape"
+
+
+Shape = Plain | ListOf | TableOf | Fields | Both | Either
 
 
 def _is_number(value: Any) -> bool:
@@ -64,6 +84,22 @@ FIGURE = Plain("a number or null", lambda value: value is None or _is_number(val
 AMOUNT = Plain("a number from 0 on", lambda value: _is_number(value) and value >= 0)
 COUNT = Plain("a whole number from 0 on", lambda value: _is_number(value) and isinstance(value, int) and value >= 0)
 SCALAR = Plain("text, a number, true, false or null", lambda value: not isinstance(value, dict | list))
+SWITCH = Plain("true or false", lambda value: isinstance(value, bool))
+MODERATE = Plain("a number from -1e+18 to 1e+18", lambda value: _is_number(value) and abs(value) <= LARGE)
+POSITIVE = Plain("a number from 1e-18 to 1e+18", lambda value: _is_number(value) and 1 / LARGE <= value <= LARGE)
+WHOLE = Plain("a whole number from 1 on", lambda value: COUNT.accepted(value) and value > 0)
+ABSENT = Plain("left out", lambda value: False)
+"""For names that nobody knows."""
+
+
+def record_of(known: Mapping[str, Shape], others: Shape = ANYTHING) -> Fields:
+    """Return the shape of a table in which all the known names are there."""
+    return Fields(known, others, tuple(known))
+
+
+def one_of(*words: str) -> Plain:
+    """Return the shape of a text that is one of `words`."""
+    return Plain(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
 
 
 def read_document(path: Path, shape: Shape, most: int) -> Any:
@@ -72,6 +108,14 @@ def read_document(path: Path, shape: Shape, most: int) -> Any:
         return parse_document(read_text(path, most), shape)
     except RunError as error:
         raise RunError(f"cannot read '{path}': {error}") from None
+
+
+def read_result(path: Path, shape: Shape) -> Any:
+    """Return the content of a JSON file that a command has left for itself, to be continued with another time."""
+    try:
+        return read_document(path, shape, MOST_RESULT)
+    except RunError as error:
+        raise RunError(f"{error} Delete the file to have it made again.") from None
 
 
 def read_text(path: Path, most: int) -> str:
@@ -134,6 +178,10 @@ def find_fault(value: Any, shape: Shape, place: str = "") -> str | None:
     """Return a sentence on the first place where `value` has another shape, None if there is none."""
     if isinstance(shape, Plain):
         return None if shape.accepted(value) else _sentence(value, place, shape.words)
+    if isinstance(shape, Both):
+        return find_fault(value, shape.shape, place) or find_fault(value, shape.also, place)
+    if isinstance(shape, Either):
+        return find_fault(value, shape.first, place) and find_fault(value, shape.second, place)
     if isinstance(shape, ListOf):
         if not isinstance(value, list):
             return _sentence(value, place, "a list")

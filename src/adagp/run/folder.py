@@ -18,7 +18,6 @@ time, and one with `.starting.json` alone holds nothing that anybody wants to ke
 import csv
 import io
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp.errors import RunError
+from adagp.files import TEMPORARY, sync_folder, write_atomically
 from adagp.run.documents import (
     AMOUNT,
     ANYTHING,
@@ -154,7 +154,7 @@ class RunFolder:
     def begin(self) -> None:
         """Make the folder a run, all of whose first files are there."""
         (self.path / STARTING).replace(self.path / CONFIG)
-        _sync_folder(self.path)
+        sync_folder(self.path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -264,37 +264,6 @@ def _finite(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return [_finite(value) for value in content]
     return None if isinstance(content, float) and not isfinite(content) else content
-
-
-TEMPORARY = ".tmp"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds either all of it or what it held before, even if the machine stops.
-
-    What a foreign folder has under the temporary name, a link elsewhere say, is removed and never written through.
-    """
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
-    try:
-        temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise RunError(f"cannot write '{path}': {error.strerror or error}.") from None
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can."""
-    with suppress(OSError):
-        file = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
 
 
 def unused_path(base: Path) -> Path:

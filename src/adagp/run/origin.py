@@ -11,6 +11,8 @@ from adagp.plugins import load_plugin, loaded_plugins
 TRUST = "--trust"
 CODE = ("model", "method")
 """Options that may name code: `package.module:name`."""
+LIBRARIES = ("timm", "torchvision", "hf")
+"""What stands before the colon in the names of models of installed libraries (`timm:NAME`): a folder's own code has no part."""
 
 
 def admit_code(config: Mapping[str, Any], path: Path, named: Collection[str] = (), *, trust: bool = False) -> None:
@@ -33,7 +35,9 @@ def admit_code(config: Mapping[str, Any], path: Path, named: Collection[str] = (
 
 
 def _is_code(name: Any, named: Collection[str]) -> bool:
-    return isinstance(name, str) and ":" in name and name not in named and name not in METHODS
+    if not isinstance(name, str) or name.partition(":")[0] in LIBRARIES:
+        return False
+    return ":" in name and name not in named and name not in METHODS
 
 
 def refuse_other_origin(before: Any, now: Mapping[str, Mapping[str, Any]], path: Path) -> None:

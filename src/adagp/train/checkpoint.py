@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.errors import RunError
-from adagp.run.folder import write_atomically
+from adagp.files import write_atomically
 
 FORMAT = 2
 WITHOUT_DIGESTS = 1

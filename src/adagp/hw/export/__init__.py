@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from adagp.errors import OptionError, unknown_name
+from adagp.files import check_output_folder, write_atomically
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.export.scale_sim import scale_sim_files
 from adagp.hw.export.timeloop import timeloop_files
@@ -32,6 +33,7 @@ def check_export(tool: str | None, folder: Path | None) -> None:
         raise OptionError(f"'{folder}' exists already and is not an empty folder; give another name.")
     if not folder.parent.is_dir():
         raise OptionError(f"cannot make '{folder}': there is no folder '{folder.parent}'.")
+    check_output_folder(folder)
 
 
 def export_workload(
@@ -41,5 +43,5 @@ def export_workload(
     files = EXPORTERS[tool](training_work(workload, batch), accelerator)
     folder.mkdir(exist_ok=True)
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_atomically(folder / name, text.encode())
     return tuple(folder / name for name in files)

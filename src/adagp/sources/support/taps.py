@@ -6,18 +6,29 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_receiving = True
+_passing_by = 0
 
 
 @contextmanager
 def nobody_receives() -> Iterator[None]:
     """Let gradients that are taken inside the context, which are none of training, pass by."""
-    global _receiving
-    _receiving = False
+    global _passing_by
+    _passing_by += 1
     try:
         yield
     finally:
-        _receiving = True
+        _passing_by -= 1
+
+
+@contextmanager
+def all_receive() -> Iterator[None]:
+    """Let the gradients that are taken inside the context be those of training, wherever it is."""
+    global _passing_by
+    before, _passing_by = _passing_by, 0
+    try:
+        yield
+    finally:
+        _passing_by = before
 
 
 def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
@@ -30,10 +41,10 @@ def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     """
 
     def hook(gradient: Tensor) -> None:
-        if not _receiving:
+        if _passing_by:
             return
         with torch.autocast(gradient.device.type, enabled=False):  # a backward pass may run under it
-            receive(gradient)
+            receive(gradient.detach())
 
     if output.requires_grad:
         output.register_hook(hook)
