@@ -78,6 +78,15 @@ def cost_of(name: str) -> float:
     return 12 * (simulate(program, model._stage_costs(name, None, run("bp"))).steps / 2)
 
 
+def test_a_broadcast_keeps_the_inputs_of_all_micro_batches() -> None:
+    """128 samples of 64 words for a stage of one layer: 1F1B keeps four micro-batches on its first stage, as here on all."""
+    model = pipeline("dapple,devices=4,micro-batches=8")
+    word = 2
+    assert model.kept_bytes("dapple", run("feedback")) == 128 * 64 * word
+    assert model.kept_bytes("dapple", run("bp")) == model.kept_bytes("dapple", run("adagp")) == 128 * 64 * word / 2
+    assert model.details(run("feedback"))["kept_bytes"] == 128 * 64 * word
+
+
 def test_skipped_batches_cost_nothing() -> None:
     model = pipeline("best,devices=2,micro-batches=4")
     assert model.run_cost(run("skip", 11)) == pytest.approx(model.run_cost(run("bp", 5)))

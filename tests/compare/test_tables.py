@@ -119,3 +119,59 @@ def test_markdown_and_rows() -> None:
     ]
     assert "sites" not in method_rows(document())[0]
     assert site_rows(document()) == [{"name": "a|b", "site": "conv1", "cosine_true": 0.5}]
+
+
+def test_a_modelled_regime_tells_what_batches_cost() -> None:
+    def cost(kinds: list[tuple[str, int, float]], **more: Any) -> dict[str, Any]:
+        total = sum(count * price for _, count, price in kinds)
+        found = [{"phase": phase, "batches": count, "cost": price} for phase, count, price in kinds]
+        return {
+            "kinds": found,
+            "costs": {"batches": total, "pipeline": total},
+            "bound": 90.0,
+            "kept_bytes": 2e6,
+            **more,
+        }
+
+    platform = {
+        "platform": "best,devices=4,micro-batches=4",
+        "unit": "cycles",
+        "budget": 60_000.0,
+        "methods": {
+            "bp": cost([("bp", 600, 100.0)], schedule="zb-v"),
+            "feedback": cost([("bp", 400, 102.0), ("gp", 400, 48.0)], schedule="dapple"),
+        },
+    }
+    methods = {name: record(0.7, modelled_cost=6e4) for name in ("bp", "feedback")}
+    found = document(regimes={"pipeline": {"methods": methods}}, platforms={"pipeline": platform})
+    results, costs = sheets(found)
+    assert (
+        results.title == "net on cifar10, equal cycles on the pipeline best,devices=4,micro-batches=4: 6e+04, modelled"
+    )
+    assert (results.heads[-1], results.rows[0][-1]) == ("modelled cycles", "6e+04")
+    assert results.note.endswith(
+        "A batch costs, in batches of plain backprop: feedback BP 1.020, GP 0.480. Pipelines: bp zb-v, feedback dapple. "
+        "Without any bubble a batch of plain backprop would cost 0.900. Activations kept on a device, at most: bp 2.00 MB, "
+        "feedback 2.00 MB. The learning rate falls to 0 within each run."
+    )
+    assert costs.title == "costs at equal cycles (pipeline), measured here"
+
+
+def test_what_was_picked_is_told() -> None:
+    tuning = {
+        "option": "lr",
+        "values": [0.01, 0.1],
+        "regime": "accelerator",
+        "validation": 0.1,
+        "seeds": 1,
+        "methods": {
+            "bp": {"batches": 600, "accuracy": {"0.01": 0.5, "0.1": None}, "picked": 0.01, "at_the_edge": True},
+        },
+    }
+    first = sheets(document(tuning=tuning))[0]
+    assert first.title == "tuning: each method's own lr"
+    assert first.heads == ("method", "lr 0.01", "lr 0.1", "picked", "batches")
+    assert first.rows == (("bp", "50.00", "-", "0.01*", "600"),)
+    assert first.note.startswith(
+        "Accuracy on 10% of the training data, held out of these runs; 1 seed(s) that no other run"
+    )

@@ -221,11 +221,9 @@ def _show(document: dict[str, Any], out: Path) -> None:
     from adagp.compare.tables import sheets
 
     console = print_sheets(sheets(document))
-    console.print(
-        f"{shown(out)}: comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg",
-        highlight=False,
-        soft_wrap=True,
-    )
+    files = "comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg"
+    files += ", worth.png and .svg" if document["worth"] else ""
+    console.print(f"{shown(out)}: {files}", highlight=False, soft_wrap=True)
 
 
 def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":

@@ -18,7 +18,7 @@ from adagp.errors import OptionError, unknown_name
 from adagp.hw import Accelerator, Workload
 from adagp.hw.layout import workload_layout
 from adagp.hw.stages import source_work
-from adagp.pipe import PIPELINES, Costs, generate, simulate, with_broadcast
+from adagp.pipe import PIPELINES, Costs, Timeline, generate, simulate, with_broadcast
 from adagp.pipe.modelled import modelled_costs
 from adagp.plan import BACKPROP, Phase, Plan
 from adagp.run.config import TrainConfig
@@ -96,8 +96,11 @@ class PipelineCost:
         return str(self.platform)
 
     def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
-        """Return the pipeline that a run uses, and what its batches by backprop would cost without any bubble."""
-        return {"schedule": self.best(config, share)[0], "bound": self.bound(config)}
+        """Return the pipeline that a run uses, what a batch by backprop would cost without any bubble, and the most bytes of
+        activations that a device keeps.
+        """
+        name = self.best(config, share)[0]
+        return {"schedule": name, "bound": self.bound(config), "kept_bytes": self.kept_bytes(name, config)}
 
     def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
         """Return the cycles of a whole run on the best pipeline that it may use."""
@@ -136,6 +139,12 @@ class PipelineCost:
         costs = self._stage_costs("gpipe", None, config)
         work = sum(self.platform.micro_batches * (one.forward + one.backward) + one.update_bp for one in costs.stages)
         return work / self.platform.devices
+
+    def kept_bytes(self, name: str, config: TrainConfig) -> float:
+        """Return the most bytes of activations that a device keeps at a time; with an error broadcast in GP batches, too."""
+        source = source_of(config)
+        runs = source is not None and not source_work(source).skips
+        return max(self._dry_run(name, config, source, [Phase.GP] * runs + [Phase.BP]).peak_bytes)
 
     def _is_able(self, name: str, config: TrainConfig) -> bool:
         try:
@@ -179,10 +188,13 @@ class PipelineCost:
         return self._windows[key]
 
     def _steps(self, name: str, config: TrainConfig, source: str | None, phases: list[Phase]) -> float:
+        return self._dry_run(name, config, source, phases).steps
+
+    def _dry_run(self, name: str, config: TrainConfig, source: str | None, phases: list[Phase]) -> Timeline:
         program = generate(name, self.platform.devices, self.platform.micro_batches, phases)
         if source is not None and source_work(source).weight_gradient == "feedback":
             program = with_broadcast(program)
-        return simulate(program, self._stage_costs(name, source, config)).steps
+        return simulate(program, self._stage_costs(name, source, config))
 
     def _stage_costs(self, name: str, source: str | None, config: TrainConfig) -> Costs:
         stages = self._stages(name)

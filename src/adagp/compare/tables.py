@@ -137,8 +137,10 @@ def _platform_note(platform: Record) -> str:
     note = f"A batch costs, in batches of plain backprop: {'; '.join(parts)}." if parts else ""
     if "bound" in plain:
         used = ", ".join(f"{name} {one['schedule']}" for name, one in platform["methods"].items())
+        kept = ", ".join(f"{name} {one['kept_bytes'] / 1e6:.2f} MB" for name, one in platform["methods"].items())
         note += (
-            f" Pipelines: {used}. Without any bubble a batch of plain backprop would cost {plain['bound'] / unit:.3f}."
+            f" Pipelines: {used}. Without any bubble a batch of plain backprop would cost {plain['bound'] / unit:.3f}. "
+            f"Activations kept on a device, at most: {kept}."
         )
     return note
 

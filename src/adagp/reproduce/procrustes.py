@@ -5,17 +5,21 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import subplots
+from adagp.figures.style import COLOURS, subplots
+from adagp.hw.procrustes import training_cost
+from adagp.hw.systems import LayerRecord
 from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.training import RunGroup, accuracy_bars, group, spread
-from adagp.reproduce.verdict import judge
+from adagp.reproduce.verdict import Terms, compare, judge
+from adagp.workloads import model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TRAINING = "procrustes-training"
+TRAINING, HARDWARE = "procrustes-training", "procrustes-hardware"
+NETWORKS = ("vgg16_bn", "resnet50", "densenet121", "mobilenet_v2", "six_conv_vgg")
 SEEDS = 3
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "quick": {"dataset": "digits", "model": "digits_cnn", "epochs": 10, "batch_size": 32},
@@ -83,7 +87,62 @@ def conclude_training(budget: str, place: Place) -> Conclusion:
     return Conclusion(rows, verdicts, draw)
 
 
+def simulate_procrustes(part: Part, place: Place) -> dict[str, Any]:
+    """Return the modelled gain of a model over the same array with all weights, at the part's densities."""
+    workload = model_workload(part.options["model"], "cifar10")
+    layers = {
+        layer.name: LayerRecord(part.options["weights"], part.options["inputs"] if place_ else 1.0)
+        for place_, layer in enumerate(workload.array_layers)
+    }
+    return dict(training_cost(workload, 64, layers).notes)
+
+
+@cache
+def _modelled(budget: str) -> tuple[Part, ...]:
+    return tuple(
+        Part(simulate_procrustes, f"{model}-{weights:.3g}", {"model": model, "weights": weights, "inputs": 0.5})
+        for model in NETWORKS
+        for weights in (0.2, 0.1, round(1 / 11.7, 6))
+    )
+
+
+def conclude_hardware(budget: str, place: Place) -> Conclusion:
+    """Tell the modelled speed-up and energy by network and density."""
+    section = published(HARDWARE)
+    rows: list[dict[str, Any]] = [{**part.options, **place.result(part)} for part in _modelled(budget)]
+    unlike = Terms("other networks and assumed densities; energies are ratios of another chip")
+    quantities = {"speed": "speed-up over dense on the same array", "energy": "energy of dense over ours"}
+    verdicts = [
+        compare(f"highest {words}", section.number(name), max(float(row[words]) for row in rows), "modelled", unlike)
+        for name, words in quantities.items()
+    ]
+
+    def draw() -> "Figure":
+        figure, ((axes,),) = subplots(1, 1, (8, 5))
+        for number, model in enumerate(NETWORKS):
+            own = [row for row in rows if row["model"] == model]
+            axes.plot(
+                [row["weights"] for row in own],
+                [row[quantities["speed"]] for row in own],
+                marker="o",
+                color=COLOURS[number],
+                label=model,
+            )
+        axes.set(xlabel="weight density", ylabel="modelled speed-up over dense")
+        axes.legend()
+        return figure
+
+    return Conclusion(rows, verdicts, draw)
+
+
 EXPERIMENTS = (
+    Experiment(
+        HARDWARE,
+        "the sparse array against the same array with all weights, by density",
+        {"quick": 0.3, "standard": 0.3, "full": 0.3},
+        _modelled,
+        conclude_hardware,
+    ),
     Experiment(
         TRAINING,
         "sparse training with DropBack against dense training, small dense nets and magnitude",
