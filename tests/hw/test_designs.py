@@ -66,7 +66,8 @@ def test_unknown_design_names_the_options() -> None:
     with pytest.raises(OptionError) as raised:
         DESIGNS["maximum"]
     assert str(raised.value) == (
-        "unknown design 'maximum'. Did you mean 'max'? Choose from: baseline, efficient, equal-area, equal-power, low, max."
+        "unknown design 'maximum'. Did you mean 'max'? Choose from: baseline, dense-16, dense-32, efficient, equal-area, "
+        "equal-power, fast, low, max."
     )
 
 

@@ -70,6 +70,9 @@ def result(part: Part) -> dict[str, Any]:
         return dict.fromkeys(("gpipe", "dapple", "chimera"), speedups)
     if kind == "compare_methods":
         return comparison(part.options)
+    if kind == "simulate_widths":
+        cycles = {"2 bits": 100, "4 bits": 300, "dense-16": 600, "dense-32": 700}
+        return {name: {"cycles": count, "joules": 1.0} for name, count in cycles.items()}
     if kind == "time_kernels":
         return {"exact": 4.0, "approximated": 1.0}
     if kind == "simulate_procrustes":

@@ -41,6 +41,8 @@ def test_every_table_and_figure_is_there() -> None:
         "camel-lifetimes",
         "camel-hardware",
         "fast-training",
+        "fast-speed",
+        "fast-time-to-accuracy",
         "fast-combined",
     ]
 

@@ -7,6 +7,7 @@ from math import ceil, inf
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
+from adagp.hw.chunks import BlockWidths, chunk_serial_cost
 from adagp.hw.dataflows import DATAFLOWS, array_cost
 from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.memory import Memory
@@ -69,6 +70,7 @@ class Accelerator:
     backward: str = "in-place"
     equal_power_pes: float = 1.10
     equal_area_pes: float = 1.11
+    blocks: BlockWidths | None = None
 
     def __post_init__(self) -> None:
         DATAFLOWS[self.dataflow]
@@ -140,11 +142,14 @@ class Accelerator:
 
         Each has the tiling that suits it best. Stalls are not among the cycles yet.
         """
-        costs = [_tiled(product, self.array, self.dataflow, self.memory) for product in products]
+        costs = [_tiled(product, self.array, self.dataflow, self.memory, self.blocks) for product in products]
         return costs[0] if len(costs) == 1 else total(costs)
 
     def resident_cost(self, products: Iterable[Product]) -> Cost:
         """Return the cost of products whose matrices are on chip, one after the other."""
+        blocks = self.blocks
+        if blocks is not None:
+            return total(chunk_serial_cost(product, self.array, self.dataflow, blocks, None) for product in products)
         return total(array_cost(self.dataflow, product, self.array) for product in products)
 
     @cached_property
@@ -183,6 +188,7 @@ class Accelerator:
             self.buffer_kilobytes,
             predictor_weights * self.width("weights") / 8192,
             self.array.pes if pes is None else pes,
+            None if self.blocks is None else self.blocks.pass_picojoules,
         )
 
 
@@ -193,7 +199,9 @@ def _trained(product: Product, operation: Operation, zero_insertion: bool, ordin
 
 
 @lru_cache(maxsize=1 << 14)
-def _tiled(product: Product, array: Array, dataflow: str, memory: Memory) -> Cost:
+def _tiled(product: Product, array: Array, dataflow: str, memory: Memory, blocks: BlockWidths | None) -> Cost:
+    if blocks is not None:
+        return chunk_serial_cost(product, array, dataflow, blocks, memory)
     from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
 
     tiling = best_tiling(product, array, dataflow, memory)

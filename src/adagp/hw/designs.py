@@ -9,6 +9,10 @@
 `max` has everything that `efficient` has. Where its smaller array would hold the layers up for longer than the main
 array takes, it uses the main array, so it is never the slower of the two.
 
+`fast` computes in block floating point on cells of FAST's (see `chunks`), in the widths that a recorded run had and in 4 bits
+otherwise; `dense-16` and `dense-32` are the same run in words of so many bits, for comparison. All three are without extra
+hardware for predictions, as `low` is. A cell of `fast` has 16 small multipliers: equal arrays are not of equal area.
+
 `equal-power` and `equal-area` are baselines with as many more PEs as the power and the area of `max` would pay for, in the
 shape that suits the model best: 10 % and 11 %, as the paper has it, unless the accelerator says otherwise.
 """
@@ -31,6 +35,7 @@ class Design:
     """A way to run batches: what a batch costs by stage, and what the hardware has.
 
     `enlarged` is the field of the accelerator that says how many times its PEs the design has; '': it has these.
+    `word_bits` are those of all operands, if they are not the accelerator's; with `block_floating_point` the cells are FAST's.
     """
 
     step: Callable[[Sequence[Duty]], StepCosts]
@@ -38,6 +43,8 @@ class Design:
     predictor_memory: bool = True
     predictor_array: bool = False
     enlarged: str = ""
+    word_bits: int | None = None
+    block_floating_point: bool = False
 
     def array_factor(self, accelerator: Accelerator) -> float:
         """Return the design's PEs over the accelerator's."""
@@ -106,6 +113,9 @@ DESIGNS.add("efficient", Design(run_efficient))
 DESIGNS.add("max", Design(run_max, predictor_array=True))
 DESIGNS.add("equal-power", replace(DESIGNS["baseline"], enlarged="equal_power_pes"))
 DESIGNS.add("equal-area", replace(DESIGNS["baseline"], enlarged="equal_area_pes"))
+DESIGNS.add("fast", replace(DESIGNS["low"], block_floating_point=True))
+DESIGNS.add("dense-16", replace(DESIGNS["low"], word_bits=16))
+DESIGNS.add("dense-32", replace(DESIGNS["low"], word_bits=32))
 
 PAPER_DESIGNS = ("baseline", "low", "efficient", "max")
 
