@@ -79,6 +79,7 @@ def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[
         yield f"parts {subject.name}", lambda subject=subject: [engine.parts(subject, clock, 4)]  # type: ignore[misc]
     yield "approximation", lambda: engine.approximation(clock)
     yield "feedback", lambda: engine.feedback(clock)
+    yield "precision", lambda: engine.precision(clock)
     yield "compiled", lambda: engine.compiled(clock)
     yield "accelerator", lambda: tools.accelerator(clock)
     yield "rtl", lambda: [cycles_against_model()]

@@ -95,6 +95,25 @@ def feedback(clock: Clock) -> list[Ratio]:
     ]
 
 
+def precision(clock: Clock) -> list[Ratio]:
+    """Return batches by backprop in emulated block floating point against plain ones."""
+    subject = Subject("resnet20", 128)
+    names = ("bfp4", "fast")
+    race = clock.race(
+        {"plain": twice(lambda: subject.plain(backward=True))}
+        | {name: twice(lambda name=name: subject.under(BackpropOnly(), precision=name)) for name in names}  # type: ignore[misc]
+    )
+    return [
+        Ratio(
+            f"{subject.name}: bp in {name} / plain bp",
+            race.ratio(name, "plain"),
+            3.0,
+            race.milliseconds(name, "plain"),
+        )
+        for name in names
+    ]
+
+
 def compiled(clock: Clock) -> list[Ratio]:
     """Return batches of a compiled model against those of the same one as it is."""
     subject = Subject("resnet20", 128)

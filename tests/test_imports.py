@@ -83,7 +83,7 @@ ALLOWED: dict[str, set[str]] = {
     "weight_uses": set(),
     "trace": {"hw", "models", "modes", "weight_uses"},
     "importers": {"hw", "trace"},
-    "workloads": {"data", "hw", "importers", "models", "run", "trace"},
+    "workloads": {"data", "hw", "importers", "models", "run", "trace", "schedules"},
     "model_table": {"models", "predictor", "sites"},
     "figures": {"hw", "pipe", "run"},
     "rtl": {"hw"},

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
+from adagp.hw.widths import WidthShares, recorded_widths
 from adagp.methods import find_method
 from adagp.models import MODELS
 from adagp.models.zoo import find_in_zoo
 from adagp.run.origin import admit_code
-from adagp.run.record import read_whole_run
+from adagp.run.record import RunRecord, read_whole_run
+from adagp.schedules.precision_text import parse_precision
 
 if TYPE_CHECKING:
     from adagp.data.registry import DatasetInfo
@@ -144,17 +146,21 @@ def find_origin(
     *,
     method: str = "",
     trust: bool = False,
+    target: float | None = None,
 ) -> Origin:
     """Tell a run folder, the files of models and workloads, and a model's name apart.
 
     Code that a run folder names is imported only if the user names it as well, as `model` or `method`, or trusts the folder.
+    Of a run with a `target` the epochs up to the first that reaches it are replayed.
     """
     if model is not None and Path(model).is_dir():
         if from_run is not None:
             raise OptionError(f"both '{model}' and --from-run name a run; give one of them.")
-        return _replay(None, Path(model), shape, method, trust)
+        return _replay(None, Path(model), shape, method, trust, target)
     if from_run is not None:
-        return _replay(model, from_run, shape, method, trust)
+        return _replay(model, from_run, shape, method, trust, target)
+    if target is not None:
+        raise OptionError("--target is an accuracy of a run that is replayed; give --from-run.")
     if model is None:
         raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
     info = dataset_info(dataset)
@@ -164,7 +170,14 @@ def find_origin(
     return Origin(cache(lambda: model_workload(model, dataset, shape, width, classes=classes)), dataset, info.train)
 
 
-def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None, method: str, trust: bool) -> Origin:
+def _replay(
+    model: str | None,
+    folder: Path,
+    shape: tuple[int, ...] | None,
+    method: str,
+    trust: bool,
+    target: float | None,
+) -> Origin:
     """The run's own model, unless another is named: what would this run's phases have been worth there?"""
     record = read_whole_run(folder, "replay")
     name, dataset, width = model or record.model, record.dataset, record.width
@@ -177,8 +190,37 @@ def _replay(model: str | None, folder: Path, shape: tuple[int, ...] | None, meth
             return run_workload(name, dataset, record.image_size, width, record.sequence_length)
         return model_workload(name, dataset, shape, width)
 
-    replay = replayed_run(record.phases, record.batch_size, find_method(record.method).source)
-    return Origin(cache(workload), dataset, dataset_info(dataset).train, replay, len(record.epochs))
+    length = _length(record, target)
+    replay = replayed_run(
+        record.phases[:length], record.batch_size, find_method(record.method).source, _widths(record, length)
+    )
+    return Origin(cache(workload), dataset, dataset_info(dataset).train, replay, length)
+
+
+def _length(record: RunRecord, target: float | None) -> int:
+    """Return the epochs of a run up to the first that reaches `target`, or all of them."""
+    if target is None:
+        return len(record.epochs)
+    record.metric.check_target(target)
+    for epoch in record.epochs:
+        if record.metric.reaches(epoch.test_value, target):
+            return epoch.number
+    best = record.metric.best(epoch.test_value for epoch in record.epochs)
+    reached = "nothing" if best is None else record.metric.text(best)
+    raise OptionError(
+        f"the run in '{record.path}' does not reach the target of {record.metric.text(target)}: its best "
+        f"{record.metric.words} is {reached}."
+    )
+
+
+def _widths(record: RunRecord, length: int) -> WidthShares | None:
+    """Return the mantissa widths in which the first epochs of a run were computed; None for single precision."""
+    conversion = parse_precision(str(record.config.get("precision", "fp32"))).conversion
+    epochs = [
+        (sum(epoch.batches.get(kind, 0) for kind in ("bp", "gp", "guarded")), epoch.sites)
+        for epoch in record.epochs[:length]
+    ]
+    return recorded_widths(epochs, conversion.group, conversion.exponent_bits)
 
 
 def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | None:

@@ -17,5 +17,5 @@ def test_an_unknown_way_is_answered_with_the_known(program: Callable[..., Any]) 
     assert ended.code == 2
     assert ended.err == (
         "error: unknown parallel 'pipeline:gpip'. Did you mean 'pipeline:gpipe'? Choose from: data, none, "
-        "pipeline:chimera, pipeline:dapple, pipeline:gpipe.\n"
+        "pipeline:chimera, pipeline:dapple, pipeline:gpipe, pipeline:interleaved.\n"
     )

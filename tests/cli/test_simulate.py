@@ -138,6 +138,32 @@ def test_a_run_is_replayed(tmp_path: Path) -> None:
         report(str(tmp_path), "--from-run", str(tmp_path))
 
 
+def test_a_run_is_replayed_in_its_own_precisions_up_to_a_target(tmp_path: Path) -> None:
+    config = {"model": "digits_cnn", "dataset": "digits", "batch_size": 32, "method": "bp", "precision": "bfp4:g=8"}
+    rows = []
+    for epoch, (accuracy, bits) in enumerate(((0.5, 2), (0.8, 2), (0.9, 4))):
+        sites = {name: {f"share_w{bits}a{bits}g{bits}": 1.0} for name in ("conv1", "conv2", "conv3", "fc")}
+        rows.append({"epoch": epoch, "batches": {"bp": 10}, "test_accuracy": accuracy, "sites": sites})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = ("--from-run", str(tmp_path), "--design", "fast,dense-16,dense-32")
+    whole, part = report(*run), report(*run, "--target", "0.8")
+    assert (whole["epochs"], part["epochs"], part["batches"]) == (3, 2, {"warmup": 0, "bp": 20})
+    cycles = whole["designs"]["fast"]["cycles"], part["designs"]["fast"]["cycles"]
+    assert cycles[0] > 1.6 * cycles[1], "the third epoch has more bits"
+    assert whole["designs"]["dense-16"]["cycles"] == pytest.approx(1.5 * part["designs"]["dense-16"]["cycles"])
+    assert not whole["failure_signatures"]
+    with pytest.raises(AdagpError) as raised:
+        report(*run, "--target", "0.95")
+    assert str(raised.value) == (
+        f"the run in '{tmp_path}' does not reach the target of 95.00%: its best accuracy is 90.00%."
+    )
+    with pytest.raises(AdagpError, match=r"^--target is an accuracy of a run that is replayed; give --from-run\.$"):
+        report("digits_cnn", "--dataset", "digits", "--target", "0.9")
+    with pytest.raises(AdagpError, match=r"^--target is 1\.5; it must be above 0 and at most 1\.$"):
+        report(*run, "--target", "1.5")
+
+
 def test_a_replayed_run_has_the_size_of_its_images(write_run: Any) -> None:
     """Also where the model's usual images are larger: imagenette has 64x64 pixels, VGG 224x224."""
     for dataset, size, shape in (
@@ -181,7 +207,8 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
         (["x", "--bandwidth", "-2"], "--bandwidth is -2.0; it must be 0.000001 to 1,000,000,000 (gigabytes), or inf."),
         (
             ["x", "--design", "min"],
-            "unknown design 'min'. Choose from: baseline, efficient, equal-area, equal-power, low, max.",
+            "unknown design 'min'. Choose from: baseline, dense-16, dense-32, efficient, equal-area, equal-power, fast, "
+            "low, max.",
         ),
         (
             ["x", "--input", "64x64"],

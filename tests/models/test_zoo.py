@@ -117,6 +117,7 @@ def test_transformers_read_bytes_and_see_nothing_ahead(written: Any) -> None:
         assert workload.layers
 
 
+@pytest.mark.slow
 def test_transformers_tell_images_apart(written: Any) -> None:
     name = written("vit", image_size=224, patch_size=4, **TINY)
     model = build_model(name, classes=5, image=(1, 8, 8))

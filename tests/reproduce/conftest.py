@@ -44,7 +44,10 @@ def result(part: Part) -> dict[str, Any]:
     if kind == "synthesize_design":
         more = 1 + 0.01 * DESIGNS.index(part.options["design"])
         totals = dict.fromkeys(("lut", "ff", "dsp", "ramb36", "ramb18", "cells", "area"), 1000 * more)
-        return {"totals": totals, "memory_bits": 1000, "element": {"lut": 5, "dsp": 1}}
+        return {"totals": totals, "memory_bits": 1000, "element": {"lut": 5, "dsp": 1, "area": 5}}
+    if kind == "design_power":
+        more = 1 + 0.1 * DESIGNS.index(part.options["design"])
+        return {"totals": {"power": 1000 * more}, "element": {"power": 5}}
     if kind == "synthesize_element":
         return {"element": {"lut": 10, "dsp": 1} if part.options["dsp"] else {"lut": 30, "dsp": 0}}
     if kind == "simulate_model":
@@ -67,6 +70,9 @@ def result(part: Part) -> dict[str, Any]:
         return dict.fromkeys(("gpipe", "dapple", "chimera"), speedups)
     if kind == "compare_methods":
         return comparison(part.options)
+    if kind == "simulate_widths":
+        cycles = {"2 bits": 100, "4 bits": 300, "dense-16": 600, "dense-32": 700}
+        return {name: {"cycles": count, "joules": 1.0} for name, count in cycles.items()}
     if kind == "time_kernels":
         return {"exact": 4.0, "approximated": 1.0}
     if kind == "simulate_procrustes":

@@ -15,7 +15,7 @@ from adagp.figures.accelerator import plot_simulation
 from adagp.files import check_output_file, publish
 from adagp.hw import Accelerator, Simulation
 from adagp.hw import simulate as run_simulation
-from adagp.hw.designs import parse_designs
+from adagp.hw.designs import DESIGNS, parse_designs
 from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.presets import with_preset
 from adagp.hw.report import layer_rows, simulation_report
@@ -44,7 +44,9 @@ def simulate(
     design: Annotated[
         str,
         option(
-            "all, or names separated by commas. Or systems of another kind: procrustes, camel, camel-sram.", panel=PANEL
+            f"all (of ADA-GP's), or some of {', '.join(DESIGNS)}, separated by commas. Or systems of another kind: procrustes, "
+            "camel, camel-sram.",
+            panel=PANEL,
         ),
     ] = "all",
     systems: SystemSettings,
@@ -76,7 +78,7 @@ def simulate(
     others = chosen_systems(design)
     designs = () if others else parse_designs(design)
     check_export(export, out)
-    origin = data.origin(model, from_run, method=plan.method, trust=trust)
+    origin = data.origin(model, from_run, method=plan.method, trust=trust, target=None if others else systems.target)
     run = plan.run(origin, batch)
     if others:
         folder = from_run or (Path(model) if model is not None and origin.replay is not None else None)

@@ -47,11 +47,19 @@ class SampleOptions:
     width: Width = 1.0
 
     def origin(
-        self, model: str | None, from_run: Path | None = None, *, method: str = "", trust: bool = False
+        self,
+        model: str | None,
+        from_run: Path | None = None,
+        *,
+        method: str = "",
+        trust: bool = False,
+        target: float | None = None,
     ) -> Origin:
         """Return where the workload of `model`, or of a run that was recorded, comes from."""
         shape = sample_shape(model, self.input_, self.image_size, self.channels, self.dataset)
-        return find_origin(model, from_run, self.dataset, shape, self.width, self.classes, method=method, trust=trust)
+        return find_origin(
+            model, from_run, self.dataset, shape, self.width, self.classes, method=method, trust=trust, target=target
+        )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from math import ceil, inf
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
+from adagp.hw.chunks import BlockWidths, chunk_serial_cost
 from adagp.hw.dataflows import DATAFLOWS, array_cost
 from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.memory import Memory
@@ -21,6 +22,9 @@ PREDICTOR_ARRAY = Array(8, 10)
 
 BACKWARD = ("in-place", "same-dataflow")
 """How gradients run: where the forward pass placed their matrices, or as ordinary products of the same dataflow."""
+
+MOST_ENLARGED = 4
+"""Times as many PEs as given, at most, in baselines of equal power and area."""
 
 WIDEST = 64
 """Bits of a word at most."""
@@ -40,6 +44,9 @@ class Accelerator:
     element-wise work use words that are on chip anyway. `backward` is one of `BACKWARD`. `zero_insertion` makes
     every dataflow run the gradients of strided convolutions over zeros at the input's resolution, as arrays without
     support for backpropagation do (BP-im2col, arXiv 2209.09434), instead of over the output's gradient alone.
+
+    `equal_power_pes` and `equal_area_pes` are the PEs of baselines that have the power and the area of ADA-GP-MAX, over those
+    of `array`: the paper's figures, unless given (`adagp rtl` finds them for chips of our own).
     """
 
     array: Array = MAIN_ARRAY
@@ -61,6 +68,9 @@ class Accelerator:
     accumulator_kilobytes: float = 0
     fusion: bool = True
     backward: str = "in-place"
+    equal_power_pes: float = 1.10
+    equal_area_pes: float = 1.11
+    blocks: BlockWidths | None = None
 
     def __post_init__(self) -> None:
         DATAFLOWS[self.dataflow]
@@ -83,6 +93,9 @@ class Accelerator:
         for name in ("weights", "activations", "gradients", "sums"):
             if not 1 <= self.width(name) <= WIDEST:
                 raise OptionError(f"{name} are {self.width(name)} bits wide; it must be 1 to {WIDEST}.")
+        for name in ("equal_power_pes", "equal_area_pes"):
+            if not 1 <= getattr(self, name) <= MOST_ENLARGED:
+                raise OptionError(f"{name} is {getattr(self, name):g}; it must be 1 to {MOST_ENLARGED}.")
         mac(self.technology, self.multiplier_bits)
 
     def width(self, what: str) -> int:
@@ -129,11 +142,14 @@ class Accelerator:
 
         Each has the tiling that suits it best. Stalls are not among the cycles yet.
         """
-        costs = [_tiled(product, self.array, self.dataflow, self.memory) for product in products]
+        costs = [_tiled(product, self.array, self.dataflow, self.memory, self.blocks) for product in products]
         return costs[0] if len(costs) == 1 else total(costs)
 
     def resident_cost(self, products: Iterable[Product]) -> Cost:
         """Return the cost of products whose matrices are on chip, one after the other."""
+        blocks = self.blocks
+        if blocks is not None:
+            return total(chunk_serial_cost(product, self.array, self.dataflow, blocks, None) for product in products)
         return total(array_cost(self.dataflow, product, self.array) for product in products)
 
     @cached_property
@@ -172,6 +188,7 @@ class Accelerator:
             self.buffer_kilobytes,
             predictor_weights * self.width("weights") / 8192,
             self.array.pes if pes is None else pes,
+            None if self.blocks is None else self.blocks.pass_picojoules,
         )
 
 
@@ -182,7 +199,9 @@ def _trained(product: Product, operation: Operation, zero_insertion: bool, ordin
 
 
 @lru_cache(maxsize=1 << 14)
-def _tiled(product: Product, array: Array, dataflow: str, memory: Memory) -> Cost:
+def _tiled(product: Product, array: Array, dataflow: str, memory: Memory, blocks: BlockWidths | None) -> Cost:
+    if blocks is not None:
+        return chunk_serial_cost(product, array, dataflow, blocks, memory)
     from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
 
     tiling = best_tiling(product, array, dataflow, memory)

@@ -118,14 +118,9 @@ def systolic(product: Product, array: Array, placement: Placement) -> Cost:
     sum is written back after each fold that adds to it and read again before the next, a stationary one after each cut
     through time; it has the width of sums until it is whole. Inserted rows of zeros take cycles, but no accesses.
     """
-    sizes = {index: getattr(product, index) for index in ("rows", "depth", "columns")}
-    spread = sizes | {"rows": product.rows + product.inserted_rows}
-    tile = dict(zip(sizes, product.tile, strict=True)) if product.tile is not None else spread
-    down, across, stream = (sizes[index] for index in (placement.down, placement.across, placement.time))
-    folds_down = folds(spread[placement.down], tile[placement.down], array.rows)
-    folds_across = folds(spread[placement.across], tile[placement.across], array.columns)
-    parts = -(-spread[placement.time] // tile[placement.time])
-    cycles = folds_down * folds_across * (spread[placement.time] + parts * placement.overhead(array))
+    down, across, stream = (getattr(product, index) for index in (placement.down, placement.across, placement.time))
+    folds_down, folds_across, steps, parts = fold_counts(product, array, placement)
+    cycles = folds_down * folds_across * (steps + parts * placement.overhead(array))
 
     stays, falls, passes = matrices(placement)
     bits = {name: getattr(product.bits, name) for name in AXES}
@@ -148,6 +143,19 @@ def systolic(product: Product, array: Array, placement: Placement) -> Cost:
             network=macs * passed_on,
         )
         * product.count
+    )
+
+
+def fold_counts(product: Product, array: Array, placement: Placement) -> tuple[int, int, int, int]:
+    """Return the folds of a product down and across the array, the steps of each, and the parts that these are cut into."""
+    sizes = {"rows": product.rows + product.inserted_rows, "depth": product.depth, "columns": product.columns}
+    tile = dict(zip(sizes, product.tile, strict=True)) if product.tile is not None else sizes
+    steps = sizes[placement.time]
+    return (
+        folds(sizes[placement.down], tile[placement.down], array.rows),
+        folds(sizes[placement.across], tile[placement.across], array.columns),
+        steps,
+        -(-steps // tile[placement.time]),
     )
 
 

@@ -103,7 +103,8 @@ class Energy:
 class EnergyModel:
     """Picojoules of each action for one accelerator; `predictor_kilobytes` is 0 where there is no predictor memory.
 
-    `pes` are the PEs that are clocked as long as the work takes.
+    `pes` are the PEs that are clocked as long as the work takes. `operation_picojoules` is what they do at a time, where that
+    is no multiply-accumulate of the table.
     """
 
     technology: Technology
@@ -112,6 +113,7 @@ class EnergyModel:
     buffer_kilobytes: float
     predictor_kilobytes: float = 0.0
     pes: int = 0
+    operation_picojoules: float | None = None
 
     def energy(self, cost: Cost) -> Energy:
         """Return the joules of `cost`."""
@@ -121,12 +123,15 @@ class EnergyModel:
         dram = find(technology, "dram", technology.dram, technology.node)
         pins = find(technology, "dram-io", technology.dram) if technology.dram_io else None
         register, hop = (find(technology, part, "pe") for part in ("register", "network"))
+        operation = self.operation_picojoules
+        if operation is None:
+            operation = mac(technology, self.multiplier_bits).read
         off_chip = dram.joules(cost.dram_reads, cost.dram_writes)
         if pins is not None:
             off_chip += pins.joules(cost.dram_reads, cost.dram_writes)
         leakage = buffer.leakage + (own.leakage if self.predictor_kilobytes else 0.0)
         return Energy(
-            arithmetic=cost.macs * mac(technology, self.multiplier_bits).read * pico,
+            arithmetic=cost.macs * operation * pico,
             registers=register.joules(cost.registers),
             network=hop.joules(cost.network),
             buffer=buffer.joules(cost.buffer_reads, cost.buffer_writes),

@@ -53,7 +53,12 @@ def _design(simulation: Simulation, name: str, outcome: DesignOutcome) -> dict[s
 def failure_signatures(simulation: Simulation) -> list[str]:
     """Return what speaks against prediction on this accelerator: no speed-up, or a predictor too large for its memory."""
     accelerator = simulation.accelerator
-    predicting = [name for name in simulation.outcomes if DESIGNS[name].predicts]
+    designs = {name: DESIGNS[name] for name in simulation.outcomes}
+    predicting = [
+        name
+        for name, design in designs.items()  # those of another arithmetic are not about prediction
+        if design.predicts and design.word_bits is None and not design.block_floating_point
+    ]
     found = [
         f"no speed-up: with design {name} the predictor takes longer than the backward passes that it saves"
         for name in predicting

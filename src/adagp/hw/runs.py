@@ -8,6 +8,7 @@ from functools import lru_cache
 from adagp.errors import OptionError
 from adagp.hw.layout import workload_layout
 from adagp.hw.stages import source_work
+from adagp.hw.widths import FIXED, WidthShares
 from adagp.hw.workload import Workload
 from adagp.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Schedule
@@ -22,6 +23,7 @@ PlanKey = tuple[str, bool, frozenset[str], tuple[tuple[str, str], ...]]
 class Run:
     """`batch` samples per batch, and how many batches there are under each plan.
 
+    `widths` are the mantissa bits in which a recorded run was computed; None is single precision.
     `predictor_learns` says whether backprop batches also train a predictor, that of the source `learner` or, if None, the
     shared one.
     """
@@ -30,6 +32,7 @@ class Run:
     counts: tuple[tuple[Plan, int], ...]
     predictor_learns: bool = True
     learner: str | None = None
+    widths: WidthShares | None = FIXED
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -106,7 +109,9 @@ def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, 
     return tuple(plans.values())
 
 
-def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str) -> Run:
+def replayed_run(
+    epochs: Iterable[Mapping[str, int]], batch: int, source: str, widths: WidthShares | None = None
+) -> Run:
     """Return the run whose epochs had these batches by kind, of `batch` samples each.
 
     The kinds are `warmup`, `bp` (the warm-up among them), `gp` and `guarded` (predicted batches whose prediction was refused).
@@ -119,4 +124,4 @@ def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str) -
     plan = predicted_plan(source or BACKPROP)
     counts = ((WARM_UP, totals["warmup"]), (BACKPROP_ALL, totals["bp"] - totals["warmup"]), (plan, predicted))
     learns = source_work(plan.default).learns and totals["warmup"] + predicted > 0
-    return Run(batch, counts, learns, plan.default if learns else None)
+    return Run(batch, counts, learns, plan.default if learns else None, widths)

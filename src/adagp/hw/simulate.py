@@ -14,6 +14,7 @@ from adagp.hw.energy import Energy
 from adagp.hw.product import NOTHING, Cost, Operation, total
 from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import Duty, Stage, duties, stages
+from adagp.hw.widths import mixed, refuse_float
 from adagp.hw.workload import Workload
 from adagp.plan import BACKPROP_ALL, Phase
 
@@ -77,7 +78,7 @@ class Simulation:
 
     def reference(self, design: str) -> DesignOutcome:
         """Return what a design is compared with: the baseline; a larger baseline with one that may choose its shape too."""
-        return self.reshaped if DESIGNS[design].array_factor != 1.0 and self.reshaped is not None else self.baseline
+        return self.reshaped if DESIGNS[design].enlarged and self.reshaped is not None else self.baseline
 
     def speedup(self, design: str) -> float:
         """Return the cycles of what the design is compared with over its own."""
@@ -102,10 +103,10 @@ def simulate(
             f"'{workload.name}' has no convolution, linear layer or product: there is nothing to simulate."
         )
     work = _Work(workload, accelerator, run)
-    larger = [design.array_factor for design in chosen.values() if design.array_factor != 1.0]
+    larger = [design.array_factor(accelerator) for design in chosen.values() if design.enlarged]
     shapes = _shapes(work, [1.0, *larger]) if larger else []
     outcomes = {
-        name: _outcome(work, design) if design.array_factor == 1.0 else _quickest(shapes, work, design)
+        name: _quickest(shapes, work, design) if design.enlarged else _computed(work, design)
         for name, design in chosen.items()
     }
     reshaped = _quickest(shapes, work, DESIGNS["baseline"]) if larger else None
@@ -166,14 +167,53 @@ def _unlimited(work: "_Work", array: Array) -> int:
 
 def _quickest(shapes: Sequence[DesignOutcome], work: "_Work", design: Design) -> DesignOutcome:
     """Return the quickest outcome on an array that has no more PEs than the design may have."""
-    budget = round(work.accelerator.array.pes * design.array_factor)
+    budget = round(work.accelerator.array.pes * design.array_factor(work.accelerator))
     return min((one for one in shapes if one.array.pes <= budget), key=lambda outcome: outcome.cost.cycles)
 
 
+def _computed(work: "_Work", design: Design) -> DesignOutcome:
+    """Return the outcome of a design in the arithmetic that it has."""
+    if design.block_floating_point:
+        return _in_blocks(work, design)
+    if design.word_bits is not None:
+        numbers = replace(
+            work.accelerator,
+            word_bits=design.word_bits,
+            weight_bits=None,
+            activation_bits=None,
+            gradient_bits=None,
+            sum_bits=None,
+        )
+        return _outcome(_Work(work.workload, numbers, work.run), design)
+    return _outcome(work, design)
+
+
+def _in_blocks(work: "_Work", design: Design) -> DesignOutcome:
+    """Return the outcome in the run's own mantissa widths: each layer costs as much as in its mean batch."""
+    shares = refuse_float(work.run.widths)
+    works = {widths: _Work(work.workload, replace(work.accelerator, blocks=widths), work.run) for widths in shares.all}
+    first = next(iter(works.values()))
+    batches = []
+    for kind, (_, phases) in enumerate(first.scheduled):
+        costs = {widths: design.step(one.scheduled[kind][0]) for widths, one in works.items()}
+        steps = [
+            mixed(
+                {widths: found[place] for widths, found in costs.items()},
+                shares.of(stage.layer.name, Phase.GP if Phase.GP in phases else Phase.BP),
+            )
+            for place, stage in enumerate(first.stages)
+        ]
+        batches.append((steps, phases))
+    return _summed(first, design, tuple(batches))
+
+
 def _outcome(work: _Work, design: Design) -> DesignOutcome:
-    accelerator = work.accelerator
     scheduled = work.scheduled if design.predicts else work.backprop
-    batches = tuple((design.step(batch), phases) for batch, phases in scheduled)
+    return _summed(work, design, tuple((design.step(batch), phases) for batch, phases in scheduled))
+
+
+def _summed(work: _Work, design: Design, batches: tuple[tuple[StepCosts, Counter[Phase]], ...]) -> DesignOutcome:
+    accelerator = work.accelerator
     cost = total(total(steps) * phases.total() for steps, phases in batches)
     weights = predictor_weights(work.workload, accelerator) if design.predictor_memory else 0
     pes = accelerator.array.pes + (accelerator.predictor_array.pes if design.predictor_array else 0)

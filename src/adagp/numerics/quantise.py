@@ -12,6 +12,7 @@ returned as it is: infinity and NaN are no numbers of the format, and must reach
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import inf, ldexp, prod
 
 import torch
@@ -26,7 +27,7 @@ LEAST_STEP = -118
 """Exponent of the least step: 256 of its inverses are still a float."""
 FINER = {"truncate": 0, "nearest": 1, "stochastic": 8}
 """Bits below the last kept one that a rounding looks at."""
-SLAB = 1 << 16
+SLAB = 1 << 17
 """Numbers that are worked on at once on a CPU, so that they stay in its cache."""
 
 
@@ -59,10 +60,11 @@ class Blocks:
             return self._like
         source = self._groups if block_format.mantissa_bits + 8 <= 24 else self._groups.double()
         result = torch.empty_like(source)
-        steps = (self._exponents - block_format.mantissa_bits + 1).clamp(min=LEAST_STEP)
+        exponents = (self._exponents - block_format.mantissa_bits + 1).clamp_(min=LEAST_STEP)
+        steps = _GroupSteps.of(exponents, source.dtype, block_format.rounding)
         bits = None if noise is None else self._grouped_noise(noise)
         for slab in self._slabs():
-            _convert(source[slab], result[slab], steps[slab], block_format, None if bits is None else bits[slab])
+            _convert(source[slab], result[slab], steps.at(slab), block_format, None if bits is None else bits[slab])
         return self._ungrouped(result)
 
     def improvement(self, low: int, high: int) -> float:
@@ -73,15 +75,17 @@ class Blocks:
         """
         if not self.finite or not self._like.numel():
             return 0.0
-        steps = (self._exponents - high + 1).clamp(min=LEAST_STEP)
-        sums: list[Tensor] = []
+        exponents = (self._exponents - high + 1).clamp_(min=LEAST_STEP)
+        steps = _GroupSteps.of(exponents, self._groups.dtype, "truncate")
+        fines: list[Tensor] = []
+        coarses: list[Tensor] = []
         for slab in self._slabs():
-            numbers, step = self._groups[slab], steps[slab]
-            magnitudes = (numbers * _power_of_two(-step, numbers.dtype)).abs_().trunc_()
-            worth = _power_of_two(step, numbers.dtype)
-            coarse = (magnitudes * 2.0 ** (low - high)).trunc_().mul_(worth).sum()
-            sums.append(torch.stack([magnitudes.mul_(worth).sum(), coarse * 2.0 ** (high - low)]))
-        fine, coarse = torch.stack(sums).sum(0, dtype=torch.float64).tolist()
+            magnitudes = torch.mul(self._groups[slab], steps.inverse[slab]).abs_().trunc_()
+            worth = steps.worth[slab]
+            coarses.append((magnitudes * 2.0 ** (low - high)).trunc_().mul_(worth).sum())
+            fines.append(magnitudes.mul_(worth).sum())
+        fine, coarse = (torch.stack(sums).sum(dtype=torch.float64).item() for sums in (fines, coarses))
+        coarse *= 2.0 ** (high - low)
         return fine / coarse - 1 if coarse else inf if fine else 0.0
 
     def _grouped(self, tensor: Tensor) -> Tensor:
@@ -142,30 +146,48 @@ class Blocks:
                 yield slice(start, start + down), slice(None), slice(left, left + across)
 
 
-def _convert(numbers: Tensor, result: Tensor, steps: Tensor, block_format: BlockFormat, noise: Tensor | None) -> None:
-    """Write numbers in groups, converted with the steps 2^`steps`, to `result`."""
-    _round(numbers, result, steps, block_format.rounding, noise)
-    largest = block_format.largest
+@dataclass(frozen=True)
+class _GroupSteps:
+    """The steps 2^`exponents` of groups, as floats, and what brings numbers to whole multiples of a part of them."""
+
+    exponents: Tensor
+    worth: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def of(cls, exponents: Tensor, dtype: torch.dtype, rounding: str) -> "_GroupSteps":
+        finer = FINER[rounding]
+        return cls(exponents, _power_of_two(exponents, dtype), _power_of_two(finer - exponents, dtype))
+
+    def at(self, slab: tuple[slice, slice, slice]) -> "_GroupSteps":
+        return _GroupSteps(self.exponents[slab], self.worth[slab], self.inverse[slab])
+
+
+def _convert(
+    numbers: Tensor, result: Tensor, steps: _GroupSteps, block_format: BlockFormat, noise: Tensor | None
+) -> None:
+    """Write numbers in groups, converted with their steps, to `result`."""
+    rounding, largest = block_format.rounding, block_format.largest
+    _round(numbers, result, steps.inverse, rounding, noise)
     if block_format.overflow == "raise":
         over = result.abs().amax(1, keepdim=True) > largest
         if bool(over.any()):
-            steps = steps + over
-            _round(numbers, result, steps, block_format.rounding, noise)
-    if block_format.rounding != "truncate":
+            steps = _GroupSteps.of(steps.exponents + over, result.dtype, rounding)
+            _round(numbers, result, steps.inverse, rounding, noise)
+    if rounding != "truncate":
         result.clamp_(-largest, largest)
-    result.mul_(_power_of_two(steps, result.dtype))
+    result.mul_(steps.worth)
 
 
-def _round(numbers: Tensor, result: Tensor, steps: Tensor, rounding: str, noise: Tensor | None) -> None:
-    """Write the signed magnitudes of `numbers` in steps of 2^`steps` to `result`."""
-    finer = FINER[rounding]
-    torch.mul(numbers, _power_of_two(finer - steps, numbers.dtype), out=result).trunc_()
+def _round(numbers: Tensor, result: Tensor, inverse: Tensor, rounding: str, noise: Tensor | None) -> None:
+    """Write the signed magnitudes of `numbers` to `result`."""
+    torch.mul(numbers, inverse, out=result).trunc_()
     if rounding == "nearest":
         # A whole number of halves, pushed away from zero by less than its distance to any other tie, so that ties follow.
         result.mul_(0.5 * (1 + ldexp(1.0, -17 if result.dtype is torch.float32 else -30))).round_()
     elif rounding == "stochastic":
         assert noise is not None
-        result.add_(torch.copysign(noise.to(result.dtype), result)).mul_(1 / LEVELS).trunc_()
+        result.add_(noise.to(result.dtype).copysign_(result)).mul_(1 / LEVELS).trunc_()
 
 
 def _power_of_two(exponents: Tensor, dtype: torch.dtype) -> Tensor:

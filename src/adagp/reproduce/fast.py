@@ -52,7 +52,8 @@ def _runs(budget: str, precision: str, method: str = "bp") -> RunGroup:
 
 
 @cache
-def _arithmetics(budget: str) -> dict[str, RunGroup]:
+def arithmetics(budget: str) -> dict[str, RunGroup]:
+    """Return the runs of each arithmetic."""
     return {name: _runs(budget, precision) for name, precision in PRECISIONS.items()}
 
 
@@ -91,7 +92,7 @@ def mean_widths(one: RunGroup, place: Place) -> dict[str, list[float]]:
 
 def conclude_training(budget: str, place: Place) -> Conclusion:
     """Compare the arithmetics' accuracy, and see whether the adaptive width rises."""
-    section, runs = published(TRAINING), _arithmetics(budget)
+    section, runs = published(TRAINING), arithmetics(budget)
     widths = {name: mean_widths(one, place) for name, one in runs.items()}
     rows = [
         {
@@ -197,7 +198,7 @@ EXPERIMENTS = (
         TRAINING,
         "accuracy in fixed, scheduled, adaptive and random precision",
         {"quick": 3.0, "standard": 14.0, "full": None},
-        lambda budget: by_seed(_arithmetics(budget)),
+        lambda budget: by_seed(arithmetics(budget)),
         conclude_training,
     ),
     Experiment(
