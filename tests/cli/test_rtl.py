@@ -57,6 +57,10 @@ def test_run(program: Program) -> None:
             "array 1x4 is not allowed in hardware: rows and columns must be at least 2.",
         ),
         (
+            ("generate", "--out", "x", "--array", "1000x1000"),
+            "array 1000x1000 has 1000000 PEs; hardware is made for at most 4096.",
+        ),
+        (
             ("simulate", "--size", "3x4"),
             "cannot read the product '3x4'; write ROWSxDEPTHxCOLUMNS, for example 20x30x40.",
         ),

@@ -8,6 +8,8 @@ from adagp.rtl.formats import FORMATS, NumberFormat
 from adagp.rtl.instructions import Encoding
 
 MOST_WORDS = 1 << 20
+MOST_PES = 64 * 64
+"""Each PE is written out: this many take half a minute and more than half a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class CoreSizes:
     def __post_init__(self) -> None:
         if min(self.array.rows, self.array.columns) < 2:
             raise OptionError(f"array {self.array} is not allowed in hardware: rows and columns must be at least 2.")
+        if self.array.pes > MOST_PES:
+            raise OptionError(f"array {self.array} has {self.array.pes} PEs; hardware is made for at most {MOST_PES}.")
         for name in ("value_words", "sum_words", "program_words"):
             value = getattr(self, name)
             if not 2 <= value <= MOST_WORDS:
