@@ -174,7 +174,7 @@ def conclude_platforms(budget: str, place: Place) -> Conclusion:
         text = f"worth {worth['worth'] and round(worth['worth'], 2)} ({low} to {high}); " + "; ".join(
             f"{name} {one['verdict']} (break-even {one['break_even']:.2f})" for name, one in worth["platforms"].items()
         )
-        pays = worth["platforms"]["accelerator"]["verdict"] == "pays"
+        pays = {"pays": True, "does not pay": False}.get(worth["platforms"]["accelerator"]["verdict"])
         verdicts.append(judge("worth of a GP batch", section.claim("worth"), pays, text))
     rows = _rows(found)
     return Conclusion(rows, verdicts, lambda: _draw(rows))
