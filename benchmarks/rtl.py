@@ -6,7 +6,8 @@ from adagp.hw.array import Array
 from adagp.rtl.check import draw_matrices
 from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
-from adagp.rtl.products import OPERATIONS, PLACEMENTS, find_mapping, model_cost, run_product
+from adagp.rtl.mapping import OPERATIONS, PLACEMENTS, find_mapping
+from adagp.rtl.products import model_cost, run_product
 from adagp.rtl.simulation import simulate_chip
 from benchmarks.measure import Ratio
 

@@ -77,6 +77,19 @@ def test_run(program: Program) -> None:
             "unknown target 'ice40'. Choose from: xc7, liberty, liberty:FILE.",
         ),
         (
+            ("run", "--dataflow", "rs"),
+            "unknown dataflow in hardware 'rs'. Choose from: is, os, ws.",
+        ),
+        (
+            ("run", "--picture", "4x4", "--dataflow", "is"),
+            "dataflow 'is' cannot pool pictures: the outputs of a channel leave the array in several lanes. "
+            "Choose ws or os, or a picture of 1x1.",
+        ),
+        (
+            ("power", "--liberty", "none.lib"),
+            "there is no Liberty file 'none.lib'.",
+        ),
+        (
             ("run", "--design", "baseline"),
             "the baseline has no predictor, so it has no Phase GP; choose low, efficient or max.",
         ),

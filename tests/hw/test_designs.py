@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.hw import DESIGNS, Linear, Stage
-from adagp.hw.designs import overlapped
+from adagp.hw import DESIGNS, Accelerator, Linear, Stage
+from adagp.hw.designs import equal_pes, overlapped
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import Cost, total
 from adagp.hw.stages import Duty
@@ -69,3 +69,12 @@ def test_unknown_design_names_the_options() -> None:
         "unknown design 'maximum'. Did you mean 'max'? Choose from: baseline, dense-16, dense-32, efficient, equal-area, "
         "equal-power, fast, low, max."
     )
+
+
+def test_pes_of_equal_power_and_area() -> None:
+    assert equal_pes({"baseline": 100.0, "low": 110.0, "max": 150.0}, 10, 5.0) == 2.0
+    assert equal_pes({"baseline": 100.0}, 10, 5.0) is None
+    accelerator = Accelerator(equal_area_pes=1.5)
+    assert (DESIGNS["equal-area"].array_factor(accelerator), DESIGNS["max"].array_factor(accelerator)) == (1.5, 1.0)
+    with pytest.raises(OptionError, match=r"^equal_power_pes is 0.9; it must be 1 to 4.$"):
+        Accelerator(equal_power_pes=0.9)

@@ -44,7 +44,10 @@ def result(part: Part) -> dict[str, Any]:
     if kind == "synthesize_design":
         more = 1 + 0.01 * DESIGNS.index(part.options["design"])
         totals = dict.fromkeys(("lut", "ff", "dsp", "ramb36", "ramb18", "cells", "area"), 1000 * more)
-        return {"totals": totals, "memory_bits": 1000, "element": {"lut": 5, "dsp": 1}}
+        return {"totals": totals, "memory_bits": 1000, "element": {"lut": 5, "dsp": 1, "area": 5}}
+    if kind == "design_power":
+        more = 1 + 0.1 * DESIGNS.index(part.options["design"])
+        return {"totals": {"power": 1000 * more}, "element": {"power": 5}}
     if kind == "synthesize_element":
         return {"element": {"lut": 10, "dsp": 1} if part.options["dsp"] else {"lut": 30, "dsp": 0}}
     if kind == "simulate_model":

@@ -166,10 +166,21 @@ def test_hardware_tables_say_what_was_not_done(tmp_path: Path, pretend: Pretend)
     assert verdict(outcome, "lut of our efficient over our baseline").verdict == "outside"  # of 4.5 % within 2
     # 100 LUTs outside the PEs; 166 of the 180 PEs have a DSP.
     assert verdict(outcome, "LUTs with int16 PEs and at most 166 DSPs in them").ours == 100 + 166 * 10 + 14 * 30
-    assert verdict(outcome, "watts, max").reason == "power was not measured"
+    assert verdict(outcome, "watts, max").reason == "the power of an FPGA was not measured"
     assert verdict(outcome, "sum of the components, max").difference == pytest.approx(-0.119)
     assert verdict(outcome, "watts of efficient over the baseline").verdict == "within"
     assert verdict(outcome, "blocks of the largest predictor's memory").ours == 1  # 16,000 bits
+
+
+def test_cells_have_area_and_power(pretend: Pretend) -> None:
+    experiment = EXPERIMENTS["adagp-table5"]
+    outcome = experiment.conclude("quick", pretend(experiment, "quick"))
+    assert verdict(outcome, "power, max").ours == pytest.approx(1300)
+    assert verdict(outcome, "power of our max over our baseline").ours == pytest.approx(30)
+    assert verdict(outcome, "area of our max over our baseline").ours == pytest.approx(3)
+    # 300 microwatts more pay for 60 PEs of 5 more, of 180; an area of 30 for 6.
+    assert verdict(outcome, "PEs of a baseline of the power of our max").ours == pytest.approx(100 / 3)
+    assert verdict(outcome, "PEs of a baseline of the area of our max").ours == pytest.approx(100 / 30)
 
 
 def test_hypotheses_are_tried_and_the_set_that_explains_most_is_named(pretend: Pretend) -> None:

@@ -9,7 +9,8 @@ import torch
 from adagp.errors import OptionError
 from adagp.rtl import gates
 from adagp.rtl.formats import FORMATS, Floats, Integers, NumberFormat, Words, find_format
-from adagp.rtl.products import expected, find_mapping, run_product
+from adagp.rtl.mapping import find_mapping
+from adagp.rtl.products import expected, run_product
 from adagp.rtl.simulation import SimulatedChip
 
 pytestmark = pytest.mark.slow

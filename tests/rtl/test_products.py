@@ -1,5 +1,6 @@
 """Products on simulated arrays: values against numpy, cycles and accesses against adagp.hw and SCALE-Sim's closed forms."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from adagp.hw.array import Array
 from adagp.rtl.check import check_product, draw_matrices
 from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS, Integers
+from adagp.rtl.mapping import OPERATIONS, PLACEMENTS, check_fits, find_mapping
 from adagp.rtl.netlist import chip_modules
-from adagp.rtl.products import OPERATIONS, PLACEMENTS, check_fits, expected, find_mapping, model_cost, run_product
+from adagp.rtl.products import expected, model_cost, run_product
 from adagp.rtl.simulation import InterpretedChip, SimulatedChip, VerilatedChip
 from adagp.rtl.tools import verilator
 
@@ -75,28 +77,38 @@ def test_amaranths_own_simulator_agrees() -> None:
         check(chip, dataflow, operation, (3, 4, 5), place)
 
 
-FAULTS = {
-    "an adder": ("$add", "$sub"),
-    "a gate": ("$and", "$or"),
-    "an inverter": ("$not", "$pos"),
-    "a comparator": ("$eq", "$ne"),
-}
+FAULTS = (("$add", "$sub"), ("$and", "$or"), ("$not", "$pos"), ("$eq", "$ne"), ("$mul", "$add"), ("$mux", "$bwmux"))
+"""Cells of a PE, and what they are exchanged for; one for each PE of the array."""
 
 
 @pytest.mark.skipif(verilator() is None, reason="needs Verilator")
-@pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_a_fault_in_the_pe_is_found(fault: str) -> None:
-    """One cell of the PE exchanged for another: some product is no longer right."""
+@pytest.mark.parametrize("place", range(6))
+def test_a_fault_in_any_pe_is_found(place: int) -> None:
+    """One cell of one PE exchanged for another: some product is no longer right."""
     words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
     blueprint = make_blueprint("baseline", Array(2, 3), FORMATS["int8"], **words)
     texts = chip_modules(blueprint, simulated=True)
-    was, becomes = (f"cell {kind} " for kind in FAULTS[fault])
+    was, becomes = (f"cell {kind} " for kind in FAULTS[place][:2])
+    name = f"element_{place // 3}_{place % 3}"
     assert was in texts["element"]
-    texts["element"] = texts["element"].replace(was, becomes, 1)
+    assert f"cell \\element \\{name}\n" in texts["core"]
+    wrong = texts["element"].replace(was, becomes, 1)
+    if becomes == "cell $bwmux ":  # which has a selector for each bit: the inputs the other way round instead
+        wrong = re.sub(
+            r"(cell \$mux .*?connect )\\A(.*?connect )\\B", r"\1\\B\2\\A", texts["element"], count=1, flags=re.S
+        )
+    assert wrong != texts["element"]
+    core = texts["core"].replace(f"cell \\element \\{name}\n", f"cell \\wrong_element \\{name}\n")
+    texts = {
+        "element": texts["element"],
+        "wrong": wrong.replace("module \\element\n", "module \\wrong_element\n").replace("attribute \\top 1\n", ""),
+        **{kind: text for kind, text in texts.items() if kind != "element"},
+        "core": core,
+    }
     chip = VerilatedChip(blueprint, rtlil="\n".join(texts.values()))
     with pytest.raises(AssertionError):
-        for place, (dataflow, operation) in enumerate((one, other) for one in PLACEMENTS for other in OPERATIONS):
-            check(chip, dataflow, operation, (5, 4, 5), place)
+        for seed, (dataflow, operation) in enumerate((one, other) for one in PLACEMENTS for other in OPERATIONS):
+            check(chip, dataflow, operation, (5, 4, 5), seed)
 
 
 def test_waves_are_written(tmp_path: Path) -> None:

@@ -14,7 +14,13 @@ from adagp.rtl.synthesis import OSU018, parse_target, synthesize
 
 pytestmark = pytest.mark.slow
 
-WORDS: dict[str, Any] = {"value_words": 1024, "sum_words": 1024, "predictor_words": 1024, "program_words": 64}
+WORDS: dict[str, Any] = {
+    "value_words": 1024,
+    "sum_words": 1024,
+    "predictor_words": 1024,
+    "program_words": 64,
+    "pool_words": 32,
+}
 
 
 def test_fpga_resources() -> None:
@@ -23,15 +29,28 @@ def test_fpga_resources() -> None:
     report = synthesize(blueprint, parse_target("xc7"), heard.append)
     assert heard == list(report.modules)
     counts = dict(report.counts)
-    assert counts == {"chip": 1, "core": 1, "element": 6, "lane": 2, "wide_lane": 3, "sequencer": 1, "element_unit": 1}
+    banks = {kind: counts.pop(kind) for kind in list(counts) if kind.startswith("bank_")}
+    assert counts == {
+        "chip": 1,
+        "core": 1,
+        "element": 6,
+        "lane": 2,
+        "pooling_wide_lane": 3,
+        "sequencer": 1,
+        "element_unit": 1,
+    }
+    # Values and sums of five lanes; the predictor's own values and the totals of three.
+    assert {kind: count for kind, count in banks.items() if not kind.startswith("bank_64x")} == {
+        "bank_1024x48": 5,
+        "bank_1024x16": 5 + 3,
+        "bank_32x48": 3,
+    }
     assert report.modules["element"]["dsp"] == 1
-    assert report.totals["dsp"] == 7  # six PEs and the element unit
+    # Six PEs; in the element unit one multiplier, and one of 48 by 16 bits that makes means of totals.
+    assert report.totals["dsp"] == 6 + report.modules["element_unit"]["dsp"]
     # Three registers of 48 bits, two flags of its own, and step, last and tag on their way.
     assert report.modules["element"]["ff"] == 3 * 48 + 5
-    blocks = {
-        kind: report.modules[kind]["ramb36"] + report.modules[kind]["ramb18"] / 2 for kind in ("lane", "wide_lane")
-    }
-    assert blocks["wide_lane"] > blocks["lane"] > 0
+    assert report.modules["bank_1024x48"]["ramb36"] + report.modules["bank_1024x48"]["ramb18"] / 2 == 1.5
 
 
 def test_cells_and_area() -> None:

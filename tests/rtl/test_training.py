@@ -1,5 +1,7 @@
 """Batches of a small network in hardware: weights to the bit against the golden model, and against adagp's engine."""
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -12,44 +14,90 @@ from adagp.hw.predictor import PredictorShape
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
-from adagp.rtl.golden import golden_batch
+from adagp.rtl.golden import golden_batch, pooled_means
 from adagp.rtl.network import SmallNetwork, State, parse_network, random_state
 from adagp.rtl.program import Compiler
-from adagp.rtl.simulation import simulate_chip
+from adagp.rtl.simulation import SimulatedChip, simulate_chip
 from adagp.rtl.training import run_batch
 from adagp.sources.predicted import PredictedSource
 from adagp.sources.support.options import LearningOptions
 
 pytestmark = pytest.mark.slow
 
-NETWORK = SmallNetwork((7, 6, 5), batch=4)
-WORDS = {"value_words": 256, "sum_words": 256, "predictor_words": 64, "program_words": 128}
+NETWORK = SmallNetwork((7, 6, 5), batch=3)
+PICTURES = SmallNetwork((5, 4, 3), batch=2, picture=(4, 2))
+WORDS = {"value_words": 256, "sum_words": 256, "predictor_words": 64, "program_words": 128, "pool_words": 16}
 
 
 def blueprint(design: str, name: str = "int16") -> Blueprint:
-    return make_blueprint(design, Array(4, 3), FORMATS[name], predictor_array=Array(3, 2), **WORDS)
+    array, beside = (Array(4, 3), Array(3, 2)) if name == "int16" else (Array(2, 2), Array(2, 2))
+    words = WORDS if name == "int16" else WORDS | {"value_words": 1024}
+    return make_blueprint(design, array, FORMATS[name], predictor_array=beside, **words)
 
 
+@pytest.fixture(scope="module")
+def chip_of_design() -> Iterator[Callable[..., SimulatedChip]]:
+    """Return a function from a design and a format to a chip, which is built once."""
+    chips: dict[tuple[str, str], SimulatedChip] = {}
+
+    def find(design: str, name: str = "int16") -> SimulatedChip:
+        if (design, name) not in chips:
+            chips[design, name] = simulate_chip(blueprint(design, name))
+        return chips[design, name]
+
+    yield find
+    for chip in chips.values():
+        chip.close()
+
+
+@pytest.mark.parametrize("network", [NETWORK, PICTURES], ids=["connected", "pictures"])
+@pytest.mark.parametrize("dataflow", ["ws", "os", "is"])
 @pytest.mark.parametrize(
     ("design", "name"),
-    [("baseline", "int16"), ("low", "int16"), ("efficient", "int16"), ("max", "int16"), ("max", "bf16")],
+    [("baseline", "int16"), ("low", "int16"), ("efficient", "int16"), ("max", "int16"), ("low", "bf16")],
 )
-def test_batches_leave_the_golden_models_weights(design: str, name: str) -> None:
+def test_batches_leave_the_golden_models_weights(
+    design: str, name: str, dataflow: str, network: SmallNetwork, chip_of_design: Callable[..., SimulatedChip]
+) -> None:
+    if dataflow == "is" and network.picture != (1, 1) and design != "baseline":
+        return  # refused, see below
+    state = random_state(network, FORMATS[name], 5)
+    chip = chip_of_design(design, name)
+    for phase in ("bp", "bp") if design == "baseline" else ("bp", "gp", "bp"):
+        result = run_batch(chip, network, state, phase, dataflow)
+        assert not any(result.differences.values()), result.differences
+        assert (result.counts.cycles, result.counts.predictor_cycles) == (
+            result.model_cycles,
+            result.model_predictor_cycles,
+        )
+        assert any(np.any(one != two) for one, two in zip(result.state.weights, state.weights, strict=True))
+        if phase == "bp" and design != "baseline":
+            assert np.any(result.state.readout != state.readout)
+            assert np.any(result.state.kernel != state.kernel)
+        state = result.state
+
+
+def test_outputs_are_pooled_while_they_leave(chip_of_design: Callable[..., SimulatedChip]) -> None:
+    """A layer's means take the element unit one step a cell, not one an output, where outputs leave in one lane each."""
+    state = random_state(NETWORK, FORMATS["int16"], 5)
+    taken = {
+        flow: run_batch(chip_of_design("efficient"), NETWORK, state, "gp", flow).counts.element_cycles
+        for flow in ("ws", "is")
+    }
+    outputs = sum(width for _, width in NETWORK.layers)
+    # Input stationary, outputs are written as values and then read, one by one.
+    assert taken["is"] - taken["ws"] == 2 * outputs * NETWORK.batch - outputs + len(NETWORK.layers)
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_pooled_means_are_means(name: str) -> None:
+    network = SmallNetwork((2, 3), batch=3, predictor=PredictorShape(grid=2), picture=(4, 6))
     number = FORMATS[name]
-    state = random_state(NETWORK, number, 5)
-    with simulate_chip(blueprint(design, name)) as chip:
-        for phase in ("bp", "bp") if design == "baseline" else ("bp", "gp", "bp"):
-            result = run_batch(chip, NETWORK, state, phase)
-            assert not any(result.differences.values()), result.differences
-            assert (result.counts.cycles, result.counts.predictor_cycles) == (
-                result.model_cycles,
-                result.model_predictor_cycles,
-            )
-            assert any(np.any(one != two) for one, two in zip(result.state.weights, state.weights, strict=True))
-            if phase == "bp" and design != "baseline":
-                assert np.any(result.state.readout != state.readout)
-                assert np.any(result.state.kernel != state.kernel)
-            state = result.state
+    output = number.encode(np.random.default_rng(0).normal(size=(3 * 4 * 6, 3)))
+    found = number.decode(pooled_means(network, number, output))
+    pictures = torch.tensor(number.decode(output)).reshape(3, 4, 6, 3).permute(0, 3, 1, 2)
+    wanted = nn.functional.adaptive_avg_pool2d(pictures, 2).mean(0).numpy()
+    assert np.allclose(found, wanted, atol={"int8": 2**-3, "int16": 2**-7, "bf16": 2**-8}.get(name, 1e-3))
 
 
 def exact_state(network: SmallNetwork) -> State:
@@ -65,19 +113,20 @@ def exact_state(network: SmallNetwork) -> State:
         tuple(draw(*layer, unit=0.5) for layer in network.layers),
         draw(9, shape.channels, unit=0.5),
         draw(shape.features, network.widest, unit=0.5),
-        draw(network.batch, network.widths[0], unit=1.0),
-        draw(network.batch, network.widths[-1], unit=1.0),
+        draw(network.rows, network.widths[0], unit=1.0),
+        draw(network.rows, network.widths[-1], unit=1.0),
     )
 
 
 def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
     """Return the weights that adagp's own engine leaves after a GP batch from the same state."""
-    number = FORMATS["int16"]
+    number, connected = FORMATS["int16"], network.picture == (1, 1)
     layers: list[nn.Module] = []
     for inputs, outputs in network.layers:
-        layers += [nn.Linear(inputs, outputs, bias=False), nn.ReLU()]
+        layer = nn.Linear(inputs, outputs, bias=False) if connected else nn.Conv2d(inputs, outputs, 1, bias=False)
+        layers += [layer, nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
-    sites = [one for one in model if isinstance(one, nn.Linear)]
+    sites = [one for one in model if isinstance(one, nn.Linear | nn.Conv2d)]
     source = PredictedSource(LearningOptions(grid=network.predictor.grid), network.predictor.channels)
     optimizer = torch.optim.SGD(model.parameters(), lr=network.rate)
     schedule = adagp.parse_schedule("1:0", 1, 0)
@@ -86,7 +135,7 @@ def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
     )
     with torch.no_grad():
         for site, weight in zip(sites, state.weights, strict=True):
-            site.weight.copy_(torch.tensor(number.decode(weight).T))
+            site.weight.copy_(torch.tensor(number.decode(weight).T).reshape(site.weight.shape))
         predictor = source.network
         assert isinstance(predictor, adagp.predictor.network.PredictorNetwork)
         assert predictor.convolution.bias is not None
@@ -94,18 +143,29 @@ def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
         predictor.convolution.weight.copy_(torch.tensor(kernel))
         predictor.convolution.bias.zero_()
         predictor.readout.weight.copy_(torch.tensor(number.decode(state.readout).T))
-    samples = torch.tensor(number.decode(state.inputs), dtype=torch.float32)
-    targets = torch.tensor(number.decode(state.targets), dtype=torch.float32)
+    samples, targets = (
+        torch.tensor(number.decode(one), dtype=torch.float32)
+        if connected
+        else torch.tensor(number.decode(one), dtype=torch.float32)
+        .reshape(network.batch, *network.picture, -1)
+        .permute(0, 3, 1, 2)
+        for one in (state.inputs, state.targets)
+    )
     trainer.step(samples, targets, lambda output, wanted: ((output - wanted) ** 2).sum() / 2)
-    return [site.weight.detach() for site in sites]
+    return [site.weight.detach().flatten(1) for site in sites]
 
 
-@pytest.mark.parametrize("design", ["low", "efficient", "max"])
-def test_phase_gp_leaves_what_the_engine_leaves(design: str) -> None:
-    network = SmallNetwork((5, 6, 4), 4, PredictorShape(grid=2, channels=2), rate=0.25)
+@pytest.mark.parametrize(
+    ("design", "dataflow", "picture"),
+    [("low", "ws", (1, 1)), ("efficient", "os", (4, 2)), ("max", "is", (1, 1)), ("max", "ws", (2, 4))],
+)
+def test_phase_gp_leaves_what_the_engine_leaves(
+    design: str, dataflow: str, picture: tuple[int, int], chip_of_design: Callable[..., SimulatedChip]
+) -> None:
+    batch = 4 if picture == (1, 1) else 2  # times windows of two pixels: means are exact
+    network = SmallNetwork((5, 6, 4), batch, PredictorShape(grid=2, channels=2), rate=0.25, picture=picture)
     number, state = FORMATS["int16"], exact_state(network)
-    with simulate_chip(blueprint(design)) as chip:
-        left = run_batch(chip, network, state, "gp").state
+    left = run_batch(chip_of_design(design), network, state, "gp", dataflow).state
     engine = engine_after_gp(network, state)
     assert any(
         torch.count_nonzero(one - torch.tensor(number.decode(two).T))
@@ -141,4 +201,18 @@ def test_what_cannot_be_run_is_refused() -> None:
     ):
         Compiler(blueprint("low"), SmallNetwork((60, 60, 60)), "bp")
     with pytest.raises(OptionError, match=r"^cannot read the network '8'; write the widths of its layers, as 8-6-4.$"):
-        parse_network("8", 4, PredictorShape(), 0.1, 0.1)
+        parse_network("8")
+    with pytest.raises(OptionError, match=r"^cannot read the picture '4'; write HEIGHTxWIDTH, for example 8x8.$"):
+        parse_network("8-6", "4")
+    with pytest.raises(
+        OptionError, match=r"^the picture is 5x4; hardware pools it to 2x2, so its sides must be multiples"
+    ):
+        parse_network("8-6", "5x4")
+    with pytest.raises(OptionError, match=r"^dataflow 'is' cannot pool pictures: the outputs of a channel leave "):
+        Compiler(blueprint("low"), PICTURES, "bp", "is")
+    with pytest.raises(OptionError, match=r"^unknown dataflow in hardware 'rs'. Choose from: is, os, ws.$"):
+        Compiler(blueprint("low"), NETWORK, "bp", "rs")
+    with pytest.raises(
+        OptionError, match=r"^the network needs more than \d+ words in each bank of pooled totals; there are 16."
+    ):
+        Compiler(blueprint("low"), SmallNetwork((2, 99)), "gp")

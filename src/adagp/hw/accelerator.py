@@ -23,6 +23,9 @@ PREDICTOR_ARRAY = Array(8, 10)
 BACKWARD = ("in-place", "same-dataflow")
 """How gradients run: where the forward pass placed their matrices, or as ordinary products of the same dataflow."""
 
+MOST_ENLARGED = 4
+"""Times as many PEs as given, at most, in baselines of equal power and area."""
+
 WIDEST = 64
 """Bits of a word at most."""
 
@@ -41,6 +44,9 @@ class Accelerator:
     element-wise work use words that are on chip anyway. `backward` is one of `BACKWARD`. `zero_insertion` makes
     every dataflow run the gradients of strided convolutions over zeros at the input's resolution, as arrays without
     support for backpropagation do (BP-im2col, arXiv 2209.09434), instead of over the output's gradient alone.
+
+    `equal_power_pes` and `equal_area_pes` are the PEs of baselines that have the power and the area of ADA-GP-MAX, over those
+    of `array`: the paper's figures, unless given (`adagp rtl` finds them for chips of our own).
     """
 
     array: Array = MAIN_ARRAY
@@ -62,6 +68,8 @@ class Accelerator:
     accumulator_kilobytes: float = 0
     fusion: bool = True
     backward: str = "in-place"
+    equal_power_pes: float = 1.10
+    equal_area_pes: float = 1.11
     blocks: BlockWidths | None = None
 
     def __post_init__(self) -> None:
@@ -85,6 +93,9 @@ class Accelerator:
         for name in ("weights", "activations", "gradients", "sums"):
             if not 1 <= self.width(name) <= WIDEST:
                 raise OptionError(f"{name} are {self.width(name)} bits wide; it must be 1 to {WIDEST}.")
+        for name in ("equal_power_pes", "equal_area_pes"):
+            if not 1 <= getattr(self, name) <= MOST_ENLARGED:
+                raise OptionError(f"{name} is {getattr(self, name):g}; it must be 1 to {MOST_ENLARGED}.")
         mac(self.technology, self.multiplier_bits)
 
     def width(self, what: str) -> int:

@@ -13,13 +13,14 @@ array takes, it uses the main array, so it is never the slower of the two.
 otherwise; `dense-16` and `dense-32` are the same run in words of so many bits, for comparison. All three are without extra
 hardware for predictions, as `low` is. A cell of `fast` has 16 small multipliers: equal arrays are not of equal area.
 
-`equal-power` and `equal-area` are baselines with 10 % and 11 % more PEs, which is what the paper gives a baseline of
-the power and the area of `max`, in the shape that suits the model best.
+`equal-power` and `equal-area` are baselines with as many more PEs as the power and the area of `max` would pay for, in the
+shape that suits the model best: 10 % and 11 %, as the paper has it, unless the accelerator says otherwise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from adagp.hw.accelerator import Accelerator
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import NOTHING, Cost
 from adagp.hw.stages import Duty
@@ -33,6 +34,7 @@ StepCosts = list[Cost]
 class Design:
     """A way to run batches: what a batch costs by stage, and what the hardware has.
 
+    `enlarged` is the field of the accelerator that says how many times its PEs the design has; '': it has these.
     `word_bits` are those of all operands, if they are not the accelerator's; with `block_floating_point` the cells are FAST's.
     """
 
@@ -40,9 +42,13 @@ class Design:
     predicts: bool = True
     predictor_memory: bool = True
     predictor_array: bool = False
-    array_factor: float = 1.0
+    enlarged: str = ""
     word_bits: int | None = None
     block_floating_point: bool = False
+
+    def array_factor(self, accelerator: Accelerator) -> float:
+        """Return the design's PEs over the accelerator's."""
+        return float(getattr(accelerator, self.enlarged)) if self.enlarged else 1.0
 
 
 def run_baseline(duties: Sequence[Duty]) -> StepCosts:
@@ -105,13 +111,23 @@ DESIGNS.add("baseline", Design(run_baseline, predicts=False, predictor_memory=Fa
 DESIGNS.add("low", Design(run_low, predictor_memory=False))
 DESIGNS.add("efficient", Design(run_efficient))
 DESIGNS.add("max", Design(run_max, predictor_array=True))
-DESIGNS.add("equal-power", replace(DESIGNS["baseline"], array_factor=1.10))
-DESIGNS.add("equal-area", replace(DESIGNS["baseline"], array_factor=1.11))
+DESIGNS.add("equal-power", replace(DESIGNS["baseline"], enlarged="equal_power_pes"))
+DESIGNS.add("equal-area", replace(DESIGNS["baseline"], enlarged="equal_area_pes"))
 DESIGNS.add("fast", replace(DESIGNS["low"], block_floating_point=True))
 DESIGNS.add("dense-16", replace(DESIGNS["low"], word_bits=16))
 DESIGNS.add("dense-32", replace(DESIGNS["low"], word_bits=32))
 
 PAPER_DESIGNS = ("baseline", "low", "efficient", "max")
+
+
+def equal_pes(figures: Mapping[str, float], pes: int, one_pe: float) -> float | None:
+    """Return the PEs, over those of the baseline, of a baseline that is as large (or takes as much power) as `max`.
+
+    `figures` are those of the designs by their names, `one_pe` that of a PE; None without both designs.
+    """
+    if not {"baseline", "max"} <= set(figures) or not one_pe:
+        return None
+    return 1 + (figures["max"] - figures["baseline"]) / (pes * one_pe)
 
 
 def parse_designs(text: str) -> tuple[str, ...]:

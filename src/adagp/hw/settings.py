@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from adagp.hw.accelerator import BACKWARD, Accelerator
+from adagp.hw.accelerator import BACKWARD, MOST_ENLARGED, Accelerator
 from adagp.hw.array import check_size, parse_array
 from adagp.hw.predictor import parse_predictor
 from adagp.options import Option
@@ -123,6 +123,20 @@ SETTINGS: Mapping[str, Setting] = {
             "Run gradients of strided convolutions over zeros.",
             flags=("--zero-insertion",),
             unset="off",
+        ),
+        _setting(
+            "equal_power_pes",
+            float,
+            "PEs of design equal-power over the array's: the paper's, or those of `adagp rtl power`.",
+            low=1,
+            high=MOST_ENLARGED,
+        ),
+        _setting(
+            "equal_area_pes",
+            float,
+            "PEs of design equal-area over the array's: the paper's, or those of `adagp rtl synthesize`.",
+            low=1,
+            high=MOST_ENLARGED,
         ),
         _setting(
             "optimizer",

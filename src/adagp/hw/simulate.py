@@ -78,7 +78,7 @@ class Simulation:
 
     def reference(self, design: str) -> DesignOutcome:
         """Return what a design is compared with: the baseline; a larger baseline with one that may choose its shape too."""
-        return self.reshaped if DESIGNS[design].array_factor != 1.0 and self.reshaped is not None else self.baseline
+        return self.reshaped if DESIGNS[design].enlarged and self.reshaped is not None else self.baseline
 
     def speedup(self, design: str) -> float:
         """Return the cycles of what the design is compared with over its own."""
@@ -103,10 +103,10 @@ def simulate(
             f"'{workload.name}' has no convolution, linear layer or product: there is nothing to simulate."
         )
     work = _Work(workload, accelerator, run)
-    larger = [design.array_factor for design in chosen.values() if design.array_factor != 1.0]
+    larger = [design.array_factor(accelerator) for design in chosen.values() if design.enlarged]
     shapes = _shapes(work, [1.0, *larger]) if larger else []
     outcomes = {
-        name: _computed(work, design) if design.array_factor == 1.0 else _quickest(shapes, work, design)
+        name: _quickest(shapes, work, design) if design.enlarged else _computed(work, design)
         for name, design in chosen.items()
     }
     reshaped = _quickest(shapes, work, DESIGNS["baseline"]) if larger else None
@@ -167,7 +167,7 @@ def _unlimited(work: "_Work", array: Array) -> int:
 
 def _quickest(shapes: Sequence[DesignOutcome], work: "_Work", design: Design) -> DesignOutcome:
     """Return the quickest outcome on an array that has no more PEs than the design may have."""
-    budget = round(work.accelerator.array.pes * design.array_factor)
+    budget = round(work.accelerator.array.pes * design.array_factor(work.accelerator))
     return min((one for one in shapes if one.array.pes <= budget), key=lambda outcome: outcome.cost.cycles)
 
 

@@ -1,4 +1,4 @@
-"""Our own chips, synthesised: the parts behind Tables 4 and 5."""
+"""Our own chips, synthesised, and their power: the parts behind Tables 4 and 5."""
 
 from typing import Any
 
@@ -32,6 +32,39 @@ def synthesize_design(part: Part, place: Place) -> dict[str, Any]:
     except (ToolError, OptionError) as error:
         return {"missing": str(error)}
     return {"totals": found.totals, "memory_bits": blueprint.memory_bits, "element": dict(found.modules["element"])}
+
+
+NETWORK, BATCH, MEGAHERTZ = "64-32-10", 8, 10.0
+"""What the chips train while their gates' changes are counted, and the clock at which these are power."""
+
+
+def design_power(part: Part, place: Place) -> dict[str, Any]:
+    """Return the power of one design's gates in a simulation of two batches; where a tool is missing, which."""
+    from adagp.errors import OptionError
+    from adagp.hw.array import parse_array
+    from adagp.rtl.tools import need_amaranth
+
+    try:
+        need_amaranth()
+        from adagp.rtl.designs import make_blueprint
+        from adagp.rtl.formats import find_format
+        from adagp.rtl.network import parse_network, random_state
+        from adagp.rtl.power import measure_power
+        from adagp.rtl.synthesis import parse_target
+
+        number = find_format("int16")
+        beside = parse_array(PREDICTOR_ARRAY)
+        blueprint = make_blueprint(part.options["design"], parse_array(ARRAY), number, predictor_array=beside)
+        network = parse_network(NETWORK, batch=BATCH)
+        found = measure_power(blueprint, parse_target("liberty"), network, random_state(network, number), MEGAHERTZ)
+    except (ToolError, OptionError) as error:
+        return {"missing": str(error)}
+    return {"totals": {"power": 1e6 * found.total.total}, "element": {"power": 1e6 * found.modules["element"].total}}
+
+
+def power_parts() -> dict[str, Part]:
+    """Return the part of each design's power."""
+    return {design: Part(design_power, f"power-{design}", {"design": design}, 120) for design in DESIGNS}
 
 
 def synthesize_element(part: Part, place: Place) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.formats import Integers, NumberFormat, Words
+from adagp.rtl.mapping import check_fits, find_mapping
 from adagp.rtl.network import SmallNetwork, random_state
-from adagp.rtl.products import check_fits, expected, find_mapping, model_cost, run_product
+from adagp.rtl.products import expected, model_cost, run_product
 from adagp.rtl.program import Compiler
 from adagp.rtl.simulation import simulate_chip
 from adagp.rtl.training import run_batch
@@ -61,16 +62,18 @@ def check_product(
     }
 
 
-def check_batches(blueprint: Blueprint, network: SmallNetwork, phases: Sequence[str], seed: int = 0) -> dict[str, Any]:
+def check_batches(
+    blueprint: Blueprint, network: SmallNetwork, phases: Sequence[str], dataflow: str = "ws", seed: int = 0
+) -> dict[str, Any]:
     """Return what some batches took in hardware, and whether all weights are the golden model's."""
     number = blueprint.core.number
     state = random_state(network, number, seed)
     for phase in phases:  # before anything is built
-        Compiler(blueprint, network, phase).compile(state)
+        Compiler(blueprint, network, phase, dataflow).compile(state)
     rows = []
     with simulate_chip(blueprint) as chip:
         for phase in phases:
-            result = run_batch(chip, network, state, phase)
+            result = run_batch(chip, network, state, phase, dataflow)
             rows.append(
                 {
                     "phase": phase,
@@ -83,5 +86,12 @@ def check_batches(blueprint: Blueprint, network: SmallNetwork, phases: Sequence[
             )
             state = result.state
     widths = "-".join(map(str, network.widths))
-    design = {"design": blueprint.design, "array": str(blueprint.core.array), "format": number.name}
-    return {"equal": all(row["equal"] for row in rows), "network": widths, **design, "batches": rows}
+    about = {
+        "network": widths,
+        "picture": "x".join(map(str, network.picture)),
+        "dataflow": dataflow,
+        "design": blueprint.design,
+        "array": str(blueprint.core.array),
+        "format": number.name,
+    }
+    return {"equal": all(row["equal"] for row in rows), **about, "batches": rows}

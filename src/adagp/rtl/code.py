@@ -1,13 +1,15 @@
 """Writing programs for a core: regions of its banks, products, and runs over the elements of matrices."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from adagp.errors import OptionError
-from adagp.hw.product import Operation, Product
+from adagp.hw.product import Product
 from adagp.rtl.formats import Words
-from adagp.rtl.instructions import REMOTE, Mode, Opcode, Start, Store
+from adagp.rtl.instructions import REMOTE, Opcode, Start, Store
+from adagp.rtl.mapping import OPERATIONS, check_sums, find_mapping, sum_store
 from adagp.rtl.sizes import CoreSizes
 
 NO_WALK = 3
@@ -66,48 +68,83 @@ def words(matrix: Matrix) -> Operand:
     return Operand(matrix.memory, 0, matrix.base, (1, 0, 0), walk=2, wrap=matrix.extent)
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Outputs to pool as they leave the array: from `base` on in the columns' totals, windows of `height` x `width`,
+    `cells` x `cells` of them in a picture."""
+
+    base: int
+    height: int
+    width: int
+    cells: int
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """Fields of an instruction."""
+        sides = {"height": self.height, "width": self.width, "cells_down": self.cells, "cells_across": self.cells}
+        return {"pool": 1, "pool_base": self.base, **sides}
+
+
 @dataclass
 class Code:
     """A core's program while it is written, the regions of its banks, and the products that it runs."""
 
     sizes: CoreSizes
     program: list[int] = field(default_factory=list)
-    products: list[Product] = field(default_factory=list)
+    products: list[tuple[str, Product]] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=dict)
 
     def matrix(self, memory: Store, lines: int, extent: int, *, own: bool = False) -> Matrix:
         """Return a new region; with `own` in the predictor's own bank."""
-        lanes = self.sizes.array.rows if memory in (Store.ROW_VALUES, Store.ROW_SUMS) else self.sizes.array.columns
+        lanes = self.sizes.array.rows if memory is Store.ROW_VALUES else self.sizes.array.columns
         bank, start, limit = memory.name.lower().replace("_", " "), 0, self.sizes.value_words
         if own:
             bank, start, limit = "predictor values", self.sizes.value_words, self.sizes.predictor_words
-        if memory in (Store.ROW_SUMS, Store.COLUMN_SUMS):
-            limit = self.sizes.sum_words
+        return Matrix(memory, start + self._take(bank, -(-lines // lanes) * extent, limit), lines, extent, lanes)
+
+    def pool(self, lines: int, height: int, width: int, cells: int) -> Pool:
+        """Return new totals for pooled outputs."""
+        needed = -(-lines // self.sizes.array.columns) * cells**2
+        return Pool(self._take("pooled totals", needed, self.sizes.pool_words), height, width, cells)
+
+    def _take(self, bank: str, needed: int, limit: int) -> int:
+        """Take words of a bank; return where they begin."""
         here = self.used.get(bank, 0)
-        needed = -(-lines // lanes) * extent
         if here + needed > limit:
             raise OptionError(
                 f"the network needs more than {here + needed - 1} words in each bank of {bank}; there are {limit}. "
                 "Give larger banks or a smaller network."
             )
-        # Sums are read before the next product: each of them begins at 0.
-        if memory not in (Store.ROW_SUMS, Store.COLUMN_SUMS):
-            self.used[bank] = here + needed
-        return Matrix(memory, start + here, lines, extent, lanes)
+        self.used[bank] = here + needed
+        return here
 
-    def array(
-        self, mode: Mode, down: int, across: int, stream: int, row: Matrix, column: Matrix, stays: Matrix
-    ) -> None:
-        """Run a product, weight stationary: the operation that has this mode."""
-        operation = {
-            Mode.ACROSS: Operation.FORWARD,
-            Mode.DOWN: Operation.INPUT_GRADIENT,
-            Mode.STATIONARY: Operation.WEIGHT_GRADIENT,
-        }[mode]
-        self.products.append(Product(stream, down, across).gradient(operation))
-        bases = {"row": row.base, "column": column.base, "stationary": stays.base}
-        sizes = {"mode": mode, "down": down, "across": across, "stream": stream}
-        self.program.append(self.sizes.encoding.pack(Opcode.ARRAY, sizes | bases))
+    def product(
+        self,
+        dataflow: str,
+        operation: str,
+        sizes: tuple[int, int, int],
+        matrices: Mapping[str, Matrix],
+        pool: Pool | None = None,
+    ) -> Matrix:
+        """Run an operation of the forward product of `sizes` (rows, depth, columns); return where its sums are.
+
+        `matrices` are the factors, by the names x, w and y of the forward product's matrices. Sums are read before the next
+        product, so all begin at 0.
+        """
+        mapping = find_mapping(dataflow, operation, *sizes)
+        check_sums(self.sizes, mapping)
+        self.products.append((dataflow, Product(*sizes).gradient(OPERATIONS[operation])))
+        bases = {
+            place: 0 if name == mapping.result else matrices[name].base
+            for place in ("row", "column", "stationary")
+            for name in [getattr(mapping, place)]
+        }
+        fields = dict(zip(("down", "across", "stream"), mapping.sizes, strict=True)) | {"mode": mapping.mode} | bases
+        self.program.append(self.sizes.encoding.pack(Opcode.ARRAY, fields | (pool.fields if pool is not None else {})))
+        place = mapping.result_place
+        lines, extent = mapping.extents(place)
+        array = self.sizes.array
+        return Matrix(sum_store(place), 0, lines, extent, array.rows if place == "row" else array.columns)
 
     def elements(
         self,
@@ -120,14 +157,19 @@ class Code:
         running: bool = False,
         relu: bool = False,
         gate: bool = False,
+        mean_of: int = 1,
     ) -> None:
-        """Run over elements: first + factor * second, or the running sum of factor * second over loop 2."""
+        """Run over elements: first + factor * second, or the running sum of factor * second over loop 2; its mean, if it is
+        the sum of more than one."""
         if second is None:  # any place that is read without harm, times zero
             away = first is not None and first.memory == Store.ROW_VALUES
             second = Operand(Store.COLUMN_VALUES if away else Store.ROW_VALUES, 0, 0, (0, 0, 0))
         assert first is None or first.memory != second.memory, "a bank has one port to read"
         begin = Start.RUNNING if running else Start.ZERO if first is None else Start.FIRST
         what = {"start": begin, "relu": relu, "gate": gate, "factor": int(self.sizes.number.encode(factor))}
+        if mean_of > 1:
+            share, shift = self.sizes.number.share(mean_of)
+            what |= {"share": share, "shift": shift}
         loops = {f"count{loop}": count for loop, count in enumerate(counts)}
         other = Operand(Store.COLUMN_SUMS, 0, 0, (0, 0, 0))
         places = (first or other).fields("first") | second.fields("second") | result.fields("result")

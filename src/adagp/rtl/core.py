@@ -3,10 +3,10 @@
 from typing import Any
 
 from amaranth.hdl import Array as Choice
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
-from amaranth.lib.memory import Memory
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
+from adagp.rtl.bank import Bank
 from adagp.rtl.block import Block, place
 from adagp.rtl.element import Element
 from adagp.rtl.elements import ElementUnit, is_here, is_remote, request
@@ -68,34 +68,42 @@ class Core(Block):
         self._lanes(m, platform)
         self._grid(m, platform)
         self._ports(m)
-        self._control(m)
+        self._control(m, platform)
         if self.counts:
             self._count(m)
         return m
 
     def _lanes(self, m: Module, platform: Any) -> None:
         array, sequencer = self.sizes.array, self.sequencer
-        own = self.sizes.predictor_words
+        own, pools = self.sizes.predictor_words, self.sizes.pool_words > 0
         self.rows = [Lane(self.sizes) for _ in range(array.rows)]
-        self.columns = [Lane(self.sizes, predictor_words=own) for _ in range(array.columns)]
+        self.columns = [Lane(self.sizes, predictor_words=own, pools=pools) for _ in range(array.columns)]
         for side, lanes in (("row", self.rows), ("column", self.columns)):
             read, write = getattr(sequencer, f"{side}_read"), getattr(sequencer, f"{side}_write")
             for index, lane in enumerate(lanes):
                 place(m, platform, f"{side}_lane_{index}", lane)
                 m.d.comb += [lane.index.eq(index), lane.read.eq(read), lane.write.eq(write)]
                 read, write = lane.read_out, lane.write_out
+        if pools:
+            pool = sequencer.pool
+            for lane in self.columns:
+                m.d.comb += lane.pool.eq(pool)
+                pool = lane.pool_out
 
     def _grid(self, m: Module, platform: Any) -> None:
         """Place the elements; what leaves at the edges goes to the lanes."""
         above: list[tuple[Any, Any]] = [(lane.tag, lane.data) for lane in self.columns]
         for row, lane in enumerate(self.rows):
+            # A register a row: the sequencer's own would drive every PE. Mode and clear come before the first words anyway.
+            mode, clear = Signal(2, name=f"mode_{row}"), Signal(name=f"clear_{row}")
+            m.d.sync += [mode.eq(self.sequencer.mode), clear.eq(self.sequencer.clear)]
             beside: tuple[Any, Any, Any] = (lane.step, lane.last, lane.data)
             for column in range(self.sizes.array.columns):
                 one = Element(self.sizes.number)
                 place(m, platform, f"element_{row}_{column}", one)
                 m.d.comb += [
-                    one.mode.eq(self.sequencer.mode),
-                    one.clear.eq(self.sequencer.clear),
+                    one.mode.eq(mode),
+                    one.clear.eq(clear),
                     Cat(one.step, one.last, one.beside).eq(Cat(*beside)),
                     Cat(one.tag, one.above).eq(Cat(*above[column])),
                 ]
@@ -159,20 +167,20 @@ class Core(Block):
             chosen.append(word)
         return chosen[0], chosen[1]
 
-    def _control(self, m: Module) -> None:
+    def _control(self, m: Module, platform: Any) -> None:
         """Fetch, decode, run: one instruction after the other."""
         sizes = self.sizes
         word, counter = Signal(self.slices * SLICE), Signal(range(sizes.program_words))
         for slice_ in range(self.slices):
-            m.submodules[f"program_{slice_}"] = bank = Memory(shape=unsigned(SLICE), depth=sizes.program_words, init=[])
-            reader, writer = bank.read_port(), bank.write_port()
+            bank = Bank(sizes.program_words, SLICE)
+            place(m, platform, f"program_{slice_}", bank)
             m.d.comb += [
-                reader.addr.eq(counter),
-                reader.en.eq(Const(1)),
-                word[slice_ * SLICE : (slice_ + 1) * SLICE].eq(reader.data),
-                writer.addr.eq(self.program_address),
-                writer.data.eq(self.program_in),
-                writer.en.eq(self.program_write & (self.program_slice == slice_)),
+                bank.address.eq(counter),
+                bank.read.eq(Const(1)),
+                word[slice_ * SLICE : (slice_ + 1) * SLICE].eq(bank.data),
+                bank.write_address.eq(self.program_address),
+                bank.write_data.eq(self.program_in),
+                bank.write.eq(self.program_write & (self.program_slice == slice_)),
             ]
         m.d.comb += [
             self.sequencer.instruction.as_value().eq(word),

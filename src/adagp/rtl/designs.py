@@ -6,7 +6,7 @@ from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.formats import NumberFormat
-from adagp.rtl.sizes import CoreSizes
+from adagp.rtl.sizes import MOST_WORDS, CoreSizes
 
 DESIGNS = ("baseline", "low", "efficient", "max")
 
@@ -20,19 +20,25 @@ def make_blueprint(
     value_words: int = 4096,
     sum_words: int = 2048,
     predictor_words: int = 19_664,
+    pool_words: int = 1024,
     program_words: int = 512,
 ) -> Blueprint:
     """Return the blueprint of a design.
 
     The default banks are for 12 x 15 PEs of 16 bits: about the 512 kilobytes of adagp.hw's global buffer, and the
     predictor's weights for a layer of 4,608 inputs (3 x 3 of 512 channels), over the 15 columns. `max` has these in its
-    own core's banks.
+    own core's banks. `pool_words` are the totals in each column from which the predictor's means are taken: 4 x 4 of 512
+    channels have room for one layer.
     """
     if design not in DESIGNS:
         raise unknown_name("design in hardware", design, DESIGNS)
-    if predictor_words < 2:
-        raise OptionError(f"predictor_words is {predictor_words}; it must be 2 or more.")
+    if not 2 <= predictor_words <= MOST_WORDS:
+        raise OptionError(f"predictor_words is {predictor_words}; it must be 2 to {MOST_WORDS}.")
+    if not 2 <= pool_words <= MOST_WORDS:
+        raise OptionError(f"pool_words is {pool_words}; it must be 2 to {MOST_WORDS}.")
     core = CoreSizes(array, number, value_words, sum_words, program_words)
+    if design != "baseline":
+        core = replace(core, pool_words=pool_words)
     if design == "efficient":
         core = replace(core, predictor_words=predictor_words)
     elif design == "low":

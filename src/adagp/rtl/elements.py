@@ -1,8 +1,8 @@
 """The element unit: three nested loops over elements of memories, one multiply-add an element and a cycle.
 
 It does what is not a matrix product: activations and their derivatives, batch means, errors, weight updates, and moving words
-from lane to lane. Per element: start + factor * second, then perhaps zero what is negative, or where `second` is not positive;
-rounded to a value, written to the result.
+from lane to lane. Per element: start + factor * second, then perhaps zero what is negative, or where `second` is not positive,
+or, in cores that pool, times the share that one output has in a mean; rounded to a value, written to the result.
 """
 
 from dataclasses import dataclass
@@ -165,7 +165,10 @@ class ElementUnit(Block):
             ),
         ]
         hidden = job.gate & ~gates.positive(number, self.second_value)
-        m.d.comb += shown.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, total), total)))
+        kept_sum = total
+        if self.sizes.pool_words:
+            kept_sum = Mux(job.share.any(), gates.scale(m, number, total, job.share, job.shift), total)
+        m.d.comb += shown.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, total), kept_sum)))
         m.d.sync += sums.eq(total)
         m.d.comb += [
             self.result.eq(kept),

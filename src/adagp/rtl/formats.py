@@ -65,6 +65,14 @@ class NumberFormat(ABC):
     def relu(self, sums: Words) -> Words:
         """Return sums with zero for what is below it."""
 
+    @abstractmethod
+    def share(self, count: int) -> tuple[int, int]:
+        """Return 1 / `count` for `scale`: a factor, which is a value, and by how many bits the product is shifted right."""
+
+    @abstractmethod
+    def scale(self, sums: Words, factor: int, shift: int) -> Words:
+        """Return sums times the value `factor`, shifted right by `shift` bits."""
+
 
 def _unsigned(words: Words, bits: int) -> Words:
     return words & ((1 << bits) - 1)
@@ -126,6 +134,16 @@ class Integers(NumberFormat):
     def relu(self, sums: Words) -> Words:
         """Return sums with zero for what is below it."""
         return np.where(_signed(sums, self.sum_bits) < 0, 0, sums)
+
+    def share(self, count: int) -> tuple[int, int]:
+        """Return a factor above 1/2 and at most 1: of small numbers few bits would be left."""
+        shift = count.bit_length() - 1
+        return int(self.encode((1 << shift) / count)), shift
+
+    def scale(self, sums: Words, factor: int, shift: int) -> Words:
+        """Return sums times a value, rounded down."""
+        product = _signed(sums, self.sum_bits) * _signed(np.array(factor), self.value_bits)
+        return _unsigned(product >> (self.fraction + shift), self.sum_bits)
 
 
 @dataclass(frozen=True)
@@ -189,6 +207,15 @@ class Floats(NumberFormat):
     def relu(self, sums: Words) -> Words:
         """Return sums with zero for what is below it."""
         return np.where(_reals(sums) > 0, sums, 0)
+
+    def share(self, count: int) -> tuple[int, int]:
+        """Return the nearest value, which is not shifted."""
+        return int(self.encode(1 / count)), 0
+
+    def scale(self, sums: Words, factor: int, shift: int) -> Words:
+        """Return sums times a value, rounded."""
+        with np.errstate(all="ignore"):
+            return _bits(_reals(sums) * _reals(self.promote(np.array(factor))))
 
 
 def _reals(words: Words) -> NDArray[np.float32]:

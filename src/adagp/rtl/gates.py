@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import Const, Module, Mux, Signal, signed
 
 from adagp.rtl import float_gates
 from adagp.rtl.float_gates import SINGLE, FloatKind
@@ -65,6 +65,23 @@ def relu(number: NumberFormat, word: Gates) -> Gates:
         return Mux(word[-1], 0, word)
     fields = float_gates.unpack(word, SINGLE)
     return Mux(fields.sign | fields.is_nan, 0, word)
+
+
+def add(module: Module, number: NumberFormat, sums: Gates, value: Gates) -> Gates:
+    """Return `sums` plus a value: a multiply-add whose multiplier a synthesiser removes."""
+    return multiply_add(module, number, Const(int(number.encode(1.0)), number.value_bits), value, sums)
+
+
+def scale(module: Module, number: NumberFormat, word: Gates, factor: Gates, shift: Gates) -> Gates:
+    """Return a sum times a value, shifted right."""
+    result = Signal(number.sum_bits)
+    if isinstance(number, Integers):
+        product = Signal(signed(number.sum_bits + number.value_bits))
+        module.d.comb += product.eq(word.as_signed() * factor.as_signed())
+        module.d.comb += result.eq(product[number.fraction :].as_signed() >> shift)
+        return result
+    module.d.comb += result.eq(float_gates.multiply(module, word, promote(module, number, factor), SINGLE))
+    return result
 
 
 def _kind(number: NumberFormat) -> FloatKind:

@@ -47,6 +47,20 @@ def golden_batch(network: SmallNetwork, number: NumberFormat, state: State, phas
     return replace(state, weights=tuple(weights))
 
 
+def pooled_means(network: SmallNetwork, number: NumberFormat, output: Words) -> Words:
+    """Return the mean of a layer's outputs (rows x channels) over batch and windows: channels x pooled x pooled.
+
+    Outputs are added one after the other, as they leave the array: sample by sample, pixel by pixel.
+    """
+    side, (height, width) = network.pooled, network.window
+    windows = output.reshape(network.batch, side, height, side, width, -1).transpose(0, 2, 4, 5, 1, 3)
+    one, total = number.encode(1.0), np.zeros(windows.shape[3:], np.int64)
+    for outputs in windows.reshape(-1, *windows.shape[3:]):
+        total = number.multiply_add(one, outputs, total)
+    count = network.batch * height * width
+    return number.convert(number.scale(total, *number.share(count)) if count > 1 else total)
+
+
 def _update(number: NumberFormat, weight: Words, gradient: Words, rate: Words) -> Words:
     return number.convert(number.multiply_add(rate, gradient, number.promote(weight)))
 
@@ -54,13 +68,9 @@ def _update(number: NumberFormat, weight: Words, gradient: Words, rate: Words) -
 def _features(network: SmallNetwork, number: NumberFormat, state: State, output: Words) -> tuple[Words, Words]:
     """Return the predictor's patches (rows and cells x taps) and features (rows x channels and cells) of a layer's output."""
     grid, channels = network.predictor.grid, network.predictor.channels
-    total = np.zeros(output.shape[1], np.int64)
-    share = number.encode(1 / network.batch)
-    for sample in output:
-        total = number.multiply_add(share, sample, total)
-    mean = number.convert(total)
+    mean = pooled_means(network, number, output)
     picture = np.full((len(mean), grid + 2, grid + 2), number.encode(0.0))
-    picture[:, 1:-1, 1:-1] = mean[:, None, None]
+    picture[:, 1:-1, 1:-1] = mean
     patches = np.stack(
         [
             picture[:, row : row + 3, column : column + 3].reshape(len(mean), TAPS)

@@ -1,6 +1,8 @@
 // Drives a chip that Verilator has compiled: called from Python. One call does many cycles.
 #include <cstdint>
 #include <memory>
+#include <sstream>
+#include <string>
 #include "Vchip.h"
 #include "verilated.h"
 #ifdef ADAGP_TRACE
@@ -28,12 +30,15 @@ struct Bench {
 };
 
 extern "C" {
-Bench* bench_open(const char* path) {
+// Waveforms go to `path`: of the whole chip, or of the ports of some blocks (`scopes`, a line each).
+Bench* bench_open(const char* path, const char* scopes) {
     auto* bench = new Bench;
 #ifdef ADAGP_TRACE
     if (path) {
         bench->context.traceEverOn(true);
         bench->chip.trace(&bench->trace, 99);
+        std::istringstream lines(scopes);
+        for (std::string scope; std::getline(lines, scope);) bench->trace.dumpvars(1, scope);
         bench->trace.open(path);
     }
 #endif
@@ -42,6 +47,8 @@ Bench* bench_open(const char* path) {
     bench->chip.rst = 0;
     return bench;
 }
+
+uint64_t bench_now(const Bench* bench) { return bench->now; }
 
 void bench_close(Bench* bench) {
 #ifdef ADAGP_TRACE

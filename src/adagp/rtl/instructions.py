@@ -12,6 +12,9 @@ from amaranth.lib import data
 
 LOOPS = 3
 SIZE_BITS = 16
+POOL_BITS = 8
+"""Of the sides of a pooled picture."""
+SHIFT_BITS = 5
 
 
 class Opcode(IntEnum):
@@ -58,17 +61,22 @@ class Start(IntEnum):
 
 @dataclass(frozen=True)
 class Encoding:
-    """Widths of instruction words for a core: bits of an address, of a lane's number and of a value."""
+    """Widths of instruction words for a core: bits of an address, of a lane's number and of a value; whether it pools."""
 
     address_bits: int
     lane_bits: int
     value_bits: int
+    pools: bool = False
 
     @property
     def array(self) -> dict[str, int]:
-        """Fields of a product."""
+        """Fields of a product; windows of its outputs to pool, `height` x `width`, `cells_down` x `cells_across` of them."""
         sizes = dict.fromkeys(("down", "across", "stream"), SIZE_BITS)
-        return {"mode": 2, **sizes, **dict.fromkeys(("row", "column", "stationary"), self.address_bits)}
+        fields = {"mode": 2, **sizes, **dict.fromkeys(("row", "column", "stationary"), self.address_bits)}
+        if self.pools:
+            fields |= {"pool": 1, "pool_base": self.address_bits, "height": SIZE_BITS, "width": SIZE_BITS}
+            fields |= {"cells_down": POOL_BITS, "cells_across": POOL_BITS}
+        return fields
 
     @property
     def elements(self) -> dict[str, int]:
@@ -83,7 +91,8 @@ class Encoding:
                 f"{operand}_wrap": self.address_bits,
             }
             fields |= {f"{operand}_stride{loop}": self.address_bits for loop in range(LOOPS)}
-        return fields | {"start": 2, "relu": 1, "gate": 1, "factor": self.value_bits}
+        fields |= {"start": 2, "relu": 1, "gate": 1, "factor": self.value_bits}
+        return fields | ({"share": self.value_bits, "shift": SHIFT_BITS} if self.pools else {})
 
     @property
     def bits(self) -> int:

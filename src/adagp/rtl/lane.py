@@ -4,10 +4,11 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from adagp.rtl.block import Block
+from adagp.rtl import gates
+from adagp.rtl.bank import Bank
+from adagp.rtl.block import Block, place
 from adagp.rtl.sizes import CoreSizes
 
 
@@ -33,19 +34,29 @@ def write_command(sizes: CoreSizes) -> data.StructLayout:
     )
 
 
+def pool_command(sizes: CoreSizes) -> data.StructLayout:
+    """Return the layout of what comes beside a write command where outputs are pooled: the output that is written is added to
+    the sum of its cell, or is the first there."""
+    return data.StructLayout(
+        {"valid": unsigned(1), "fresh": unsigned(1), "cell": unsigned((sizes.pool_words - 1).bit_length())}
+    )
+
+
 class Lane(Block):
     """A bank of values and a bank of sums, with one port to read and one to write each.
 
     Commands go to the next lane a cycle later: the skew of a systolic array lies in them, not in the data. A lane that does not
     read gives zeros. While the array is idle the banks are open to the core (`value_*`, `sum_*`). Addresses from the end of the
-    values on are those of the predictor's own bank, where there is one.
+    values on are those of the predictor's own bank, where there is one. A lane that `pools` adds up outputs, rounded to
+    values, as they leave the array; addresses from the end of the sums on are those of these totals.
     """
 
-    def __init__(self, sizes: CoreSizes, *, predictor_words: int = 0) -> None:
-        self.sizes, self.predictor_words = sizes, predictor_words
-        self.kind = sizes.prefix + ("wide_lane" if predictor_words else "lane")
+    def __init__(self, sizes: CoreSizes, *, predictor_words: int = 0, pools: bool = False) -> None:
+        self.sizes, self.predictor_words, self.pools = sizes, predictor_words, pools
+        self.kind = sizes.prefix + "pooling_" * pools + "wide_" * (predictor_words > 0) + "lane"
         value, total, address = sizes.number.value_bits, sizes.number.sum_bits, sizes.address_bits
         read, write = read_command(sizes), write_command(sizes)
+        pool = pool_command(sizes) if pools else None
         super().__init__(
             {
                 "index": In(sizes.lane_bits),
@@ -53,6 +64,7 @@ class Lane(Block):
                 "read_out": Out(read),
                 "write": In(write),
                 "write_out": Out(write),
+                **({"pool": In(pool), "pool_out": Out(pool)} if pool is not None else {}),
                 "result": In(total),
                 "data": Out(total),
                 "step": Out(1),
@@ -76,18 +88,22 @@ class Lane(Block):
         sizes, number = self.sizes, self.sizes.number
         read, write = self.read, self.write
         m.d.sync += [self.read_out.eq(read), self.write_out.eq(write)]
-        active = Signal()
-        m.d.comb += active.eq(read.valid & (self.index < read.count))
-
-        m.submodules.sums = sums = Memory(shape=unsigned(number.sum_bits), depth=sizes.sum_words, init=[])
-        reader, writer = sums.read_port(), sums.write_port()
+        active, writes = Signal(), Signal()
         m.d.comb += [
-            reader.addr.eq(Mux(read.valid, read.address, self.sum_address)),
-            reader.en.eq((active & read.sums) | self.sum_read),
-            self.total.eq(reader.data),
-            writer.addr.eq(write.address),
-            writer.data.eq(self.result),
-            writer.en.eq(write.valid & (self.index < write.count)),
+            active.eq(read.valid & (self.index < read.count)),
+            writes.eq(write.valid & (self.index < write.count)),
+        ]
+
+        sums = Bank(sizes.sum_words, number.sum_bits)
+        place(m, platform, "sums", sums)
+        pooled = self._pool(m, platform, writes) if self.pools else None
+        m.d.comb += [
+            sums.address.eq(Mux(read.valid, read.address, self.sum_address)),
+            sums.read.eq((active & read.sums) | self.sum_read),
+            self.total.eq(sums.data if pooled is None else Mux(pooled[0], pooled[1], sums.data)),
+            sums.write_address.eq(write.address),
+            sums.write_data.eq(self.result),
+            sums.write.eq(writes),
         ]
 
         address = Signal(sizes.address_bits)
@@ -96,16 +112,13 @@ class Lane(Block):
             address.eq(Mux(read.valid, read.address, self.value_address)),
             enable.eq((active & ~read.sums) | self.value_read),
         ]
-        m.submodules.values = values = Memory(shape=unsigned(number.value_bits), depth=sizes.value_words, init=[])
-        self._value_bank(m, values, address, enable, 0, sizes.value_words)
-        value = self._data
+        value = self._value_bank(m, platform, "values", address, enable, 0, sizes.value_words)
         if self.predictor_words:
-            m.submodules.own = own = Memory(shape=unsigned(number.value_bits), depth=self.predictor_words, init=[])
-            self._value_bank(m, own, address, enable, sizes.value_words, self.predictor_words)
+            own = self._value_bank(m, platform, "own", address, enable, sizes.value_words, self.predictor_words)
             from_own = Signal()
             with m.If(enable):
                 m.d.sync += from_own.eq(address >= sizes.value_words)
-            value = Mux(from_own, self._data, value)
+            value = Mux(from_own, own, value)
         m.d.comb += self.value.eq(value)
 
         gives_value, gives_sum = Signal(), Signal()
@@ -116,19 +129,60 @@ class Lane(Block):
             self.last.eq(read.last),
             self.tag.eq(read.tag),
         ]
-        m.d.comb += self.data.eq(Mux(gives_sum, self.total, Mux(gives_value, self.value, 0)))
+        m.d.comb += self.data.eq(Mux(gives_sum, sums.data, Mux(gives_value, self.value, 0)))
         return m
 
-    def _value_bank(self, m: Module, bank: Any, address: Any, enable: Any, start: int, words: int) -> None:
-        """Connect a bank that holds the addresses from `start` on; its data are in `self._data`."""
-        reader, writer = bank.read_port(), bank.write_port()
+    def _value_bank(
+        self, m: Module, platform: Any, name: str, address: Any, enable: Any, start: int, words: int
+    ) -> Any:
+        """Place a bank that holds the addresses from `start` on; return its data."""
+        bank = Bank(words, self.sizes.number.value_bits)
+        place(m, platform, name, bank)
         inside = address >= start if start else address < words
         inside_write = self.value_write_address >= start if start else self.value_write_address < words
         m.d.comb += [
-            reader.addr.eq(address - start),
-            reader.en.eq(enable & inside),
-            writer.addr.eq(self.value_write_address - start),
-            writer.data.eq(self.value_in),
-            writer.en.eq(self.value_write & inside_write),
+            bank.address.eq(address - start),
+            bank.read.eq(enable & inside),
+            bank.write_address.eq(self.value_write_address - start),
+            bank.write_data.eq(self.value_in),
+            bank.write.eq(self.value_write & inside_write),
         ]
-        self._data = reader.data
+        return bank.data
+
+    def _pool(self, m: Module, platform: Any, writes: Any) -> tuple[Any, Any]:
+        """Add outputs to the totals of their cells; return whether the core's last request was for a total, and the total.
+
+        A cell's total is read while its output is rounded, and written a cycle later; the output behind it, if of the same
+        cell, takes the total on its way to the bank.
+        """
+        sizes, number, pool = self.sizes, self.sizes.number, self.pool
+        bank = Bank(sizes.pool_words, number.sum_bits)
+        place(m, platform, "totals", bank)
+        begins, valid, fresh, same = Signal(), Signal(), Signal(), Signal()
+        cell, output = Signal(pool.cell.shape()), Signal(number.value_bits)
+        asked, asks = Signal(), Signal()
+        before, total = Signal(number.sum_bits), Signal(number.sum_bits)
+        last = Signal(number.sum_bits)
+        m.d.comb += [
+            begins.eq(pool.valid & writes),
+            asks.eq(self.sum_read & (self.sum_address >= sizes.sum_words)),
+            bank.read.eq(begins | asks),
+            bank.address.eq(Mux(begins, pool.cell, self.sum_address - sizes.sum_words)),
+            before.eq(Mux(fresh, 0, Mux(same, last, bank.data))),
+            total.eq(gates.add(m, number, before, output)),
+            bank.write.eq(valid),
+            bank.write_address.eq(cell),
+            bank.write_data.eq(total),
+        ]
+        m.d.sync += [
+            self.pool_out.eq(pool),
+            valid.eq(begins),
+            cell.eq(pool.cell),
+            fresh.eq(pool.fresh),
+            same.eq(valid & (pool.cell == cell)),
+            output.eq(gates.convert(m, number, self.result)),
+            last.eq(total),
+        ]
+        with m.If(self.sum_read):
+            m.d.sync += asked.eq(asks)
+        return asked, bank.data

@@ -1,9 +1,12 @@
-"""A small network to train in hardware: fully connected layers with ReLU between them, and the predictor of its gradients."""
+"""A small network to train in hardware: layers with ReLU between them, fully connected or at every pixel of a picture, and the
+predictor of their gradients."""
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adagp.errors import OptionError
 from adagp.hw.predictor import KERNEL, PredictorShape
@@ -16,7 +19,8 @@ TAPS = KERNEL**2
 class SmallNetwork:
     """Layer widths, input first; samples per batch; the predictor's shape; steps of the weights and of the predictor's.
 
-    The loss is half the squared error, summed over the batch. Layers and predictor have no biases.
+    With a `picture` (height, width) the layers are convolutions of 1 x 1 over it. The loss is half the squared error, summed
+    over the batch and the picture. Layers and predictor have no biases.
     """
 
     widths: tuple[int, ...]
@@ -24,17 +28,40 @@ class SmallNetwork:
     predictor: PredictorShape = field(default_factory=lambda: PredictorShape(grid=2, channels=2))
     rate: float = 2**-4
     predictor_rate: float = 2**-4
+    picture: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         if len(self.widths) < 2 or min(self.widths) < 1:
             raise OptionError(f"a network of widths {self.widths} has no layer; give two or more widths, as 8-6-4.")
         if self.batch < 1:
             raise OptionError(f"batch is {self.batch}; it must be 1 or more.")
+        grid = self.predictor.grid
+        if self.picture != (1, 1) and any(side < 1 or side % grid for side in self.picture):
+            shown = "x".join(map(str, self.picture))
+            raise OptionError(
+                f"the picture is {shown}; hardware pools it to {grid}x{grid}, so its sides must be multiples of {grid} "
+                "(or 1x1: fully connected layers)."
+            )
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """Inputs and outputs of each layer."""
         return tuple(zip(self.widths[:-1], self.widths[1:], strict=True))
+
+    @property
+    def rows(self) -> int:
+        """Rows of a layer's inputs and outputs: samples times pixels."""
+        return self.batch * self.picture[0] * self.picture[1]
+
+    @property
+    def pooled(self) -> int:
+        """Side of the picture of means that leaves a layer: 1 for fully connected ones, whose mean the predictor repeats."""
+        return 1 if self.picture == (1, 1) else self.predictor.grid
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Pixels that are pooled to one, down and across."""
+        return self.picture[0] // self.pooled, self.picture[1] // self.pooled
 
     @property
     def cells(self) -> int:
@@ -47,17 +74,20 @@ class SmallNetwork:
         return max(self.widths[:-1])
 
 
-def parse_network(text: str, batch: int, predictor: PredictorShape, rate: float, predictor_rate: float) -> SmallNetwork:
-    """Return the network that `text` (`8-6-4`) describes."""
+def parse_network(text: str, picture: str = "1x1", **options: Any) -> SmallNetwork:
+    """Return the network that `text` (`8-6-4`) and `picture` (`8x8`) describe."""
     if re.fullmatch(r"\d+(-\d+)+", text) is None:
         raise OptionError(f"cannot read the network '{text}'; write the widths of its layers, as 8-6-4.")
-    return SmallNetwork(tuple(map(int, text.split("-"))), batch, predictor, rate, predictor_rate)
+    if re.fullmatch(r"\d+x\d+", picture) is None:
+        raise OptionError(f"cannot read the picture '{picture}'; write HEIGHTxWIDTH, for example 8x8.")
+    height, width = map(int, picture.split("x"))
+    return SmallNetwork(tuple(map(int, text.split("-"))), picture=(height, width), **options)
 
 
 @dataclass(frozen=True)
 class State:
     """All numbers of a batch: `weights` (inputs x outputs) by layer, the predictor's `kernel` (taps x channels) and `readout`
-    (features x outputs), inputs and targets (samples x width)."""
+    (features x outputs), inputs and targets (rows x width)."""
 
     weights: tuple[Words, ...]
     kernel: Words
@@ -66,18 +96,21 @@ class State:
     targets: Words
 
 
-def random_state(network: SmallNetwork, number: NumberFormat, seed: int = 0) -> State:
-    """Return a state of drawn numbers of moderate size."""
+Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Inputs and targets of a batch: rows x width each."""
+
+
+def random_state(network: SmallNetwork, number: NumberFormat, seed: int = 0, samples: Samples | None = None) -> State:
+    """Return a state of drawn numbers of moderate size, with drawn samples or the given ones."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int, scale: float = 1.0) -> Words:
         return number.encode(rng.normal(size=shape) * scale)
 
-    shape = network.predictor
+    shape, ends = network.predictor, (network.widths[0], network.widths[-1])
     return State(
         tuple(draw(*layer, scale=layer[0] ** -0.5) for layer in network.layers),
         draw(TAPS, shape.channels, scale=0.5),
         draw(shape.features, network.widest, scale=0.2),
-        draw(network.batch, network.widths[0]),
-        draw(network.batch, network.widths[-1]),
+        *map(number.encode, samples or tuple(rng.normal(size=(network.rows, width)) for width in ends)),
     )

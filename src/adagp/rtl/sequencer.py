@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from adagp.rtl.block import Block
 from adagp.rtl.instructions import SIZE_BITS, Mode
-from adagp.rtl.lane import read_command, write_command
+from adagp.rtl.lane import pool_command, read_command, write_command
 from adagp.rtl.sizes import CoreSizes
 
 
@@ -34,6 +34,7 @@ class Sequencer(Block):
                 "column_read": Out(read_command(sizes)),
                 "row_write": Out(write_command(sizes)),
                 "column_write": Out(write_command(sizes)),
+                **({"pool": Out(pool_command(sizes))} if sizes.pool_words else {}),
             }
         )
 
@@ -121,7 +122,9 @@ class Sequencer(Block):
                     m.d.comb += self.done.eq(1)
                     m.next = "IDLE"
 
-        drain = self._drain(m, last & self.row_read.step & ~loads, stationary, rows_left, column_count)
+        final = Signal()
+        m.d.comb += final.eq(rows_left <= rows)
+        drain, drained = self._drain(m, last & self.row_read.step & ~loads, stationary, rows_left, column_count)
         streaming = Signal()
         m.d.comb += streaming.eq(self.row_read.step & (job.mode == int(Mode.ACROSS)))
         m.d.comb += [
@@ -129,6 +132,12 @@ class Sequencer(Block):
             early_column.address.eq(Mux(streaming, column + count, drain.address)),
             early_column.count.eq(Mux(streaming, column_count, drain.count)),
         ]
+        if self.sizes.pool_words:
+            early_pool = Signal(pool_command(self.sizes))
+            whole = (streaming & final) | drain.valid
+            m.d.comb += early_pool.valid.eq(job.pool & whole)
+            self._pool(m, job, early_pool, Mux(streaming, last, drained))
+            self._delay(m, early_pool, self.pool, rows + 1)
         self._delay(m, early_row, self.row_write, columns + 1)
         self._delay(m, early_column, self.column_write, rows + 1)
         return m
@@ -182,18 +191,45 @@ class Sequencer(Block):
         with m.Else():
             m.next = "STREAM"
 
-    def _drain(self, m: Module, begin: Any, place: Any, rows_left: Any, column_count: Any) -> Any:
-        """Return the write commands for the sums that leave down the columns after a fold, row after row."""
+    def _pool(self, m: Module, job: Any, command: Any, ends: Any) -> None:
+        """Say which cell each output belongs to. Outputs of a lane come sample by sample, row by row of their picture.
+
+        With `ends` the lanes' last output is there: the next comes of other channels, and has cells of its own.
+        """
+        cells = command.cell.shape()
+        x, across, y, down = (Signal(SIZE_BITS, name=f"pool_{name}") for name in ("x", "across", "y", "down"))
+        fresh, row, base = Signal(init=1), Signal(cells), Signal(cells)
+        m.d.comb += [command.cell.eq(base + row + across), command.fresh.eq(fresh & (x == 0) & (y == 0))]
+        with m.If(self.start):
+            m.d.sync += [fresh.eq(1), base.eq(self.instruction.pool_base), row.eq(0)]
+            m.d.sync += [counter.eq(0) for counter in (x, across, y, down)]
+        with m.Elif(command.valid):
+            m.d.sync += x.eq(x + 1)
+            with m.If(x == job.width - 1):
+                m.d.sync += [x.eq(0), across.eq(across + 1)]
+                with m.If(across == job.cells_across - 1):
+                    m.d.sync += [across.eq(0), y.eq(y + 1)]
+                    with m.If(y == job.height - 1):
+                        m.d.sync += [y.eq(0), row.eq(row + job.cells_across), down.eq(down + 1)]
+                        with m.If(down == job.cells_down - 1):
+                            m.d.sync += [row.eq(0), down.eq(0), fresh.eq(0)]
+                            with m.If(ends):
+                                m.d.sync += [fresh.eq(1), base.eq(base + row + job.cells_across)]
+
+    def _drain(self, m: Module, begin: Any, place: Any, rows_left: Any, column_count: Any) -> tuple[Any, Any]:
+        """Return the write commands for the sums that leave down the columns after a fold, row after row, and whether it is
+        the last row of all folds down the array."""
         rows = self.sizes.array.rows
         command = Signal(write_command(self.sizes))
         address, count = Signal(self.sizes.address_bits), Signal(self.sizes.lane_bits)
-        left = Signal(range(rows + 1))
+        left, final = Signal(range(rows + 1)), Signal()
         with m.If(begin):
             m.d.sync += [address.eq(place), count.eq(column_count), left.eq(Mux(rows_left < rows, rows_left, rows))]
+            m.d.sync += final.eq(rows_left <= rows)
         with m.Elif(left > 0):
             m.d.sync += [address.eq(address + 1), left.eq(left - 1)]
         m.d.comb += [command.valid.eq(left > 0), command.address.eq(address), command.count.eq(count)]
-        return command
+        return command, final & (left == 1)
 
     def _delay(self, m: Module, early: Any, late: Any, cycles: int) -> None:
         """Give `early` as `late` after so many cycles."""

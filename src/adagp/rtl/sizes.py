@@ -1,4 +1,4 @@
-"""CoreSizes of a core, checked at the door."""
+"""Sizes of a core, checked at the door."""
 
 from dataclasses import dataclass, field
 
@@ -15,8 +15,8 @@ class CoreSizes:
     """A core: its array, its numbers, the words of each lane's bank of values and of sums, and of instructions.
 
     `predictor_words` are those of a further bank in each column's lane, for the predictor's weights; `off_chip_words` those
-    that the core can reach outside the chip. `prefix` begins the names of
-    the modules of this core.
+    that the core can reach outside the chip. `pool_words` are the totals, in each column's lane, of outputs that are pooled as
+    they leave the array. `prefix` begins the names of the modules of this core.
     """
 
     array: Array
@@ -26,6 +26,7 @@ class CoreSizes:
     program_words: int = 512
     predictor_words: int = 0
     off_chip_words: int = 0
+    pool_words: int = 0
     prefix: str = ""
 
     def __post_init__(self) -> None:
@@ -39,7 +40,9 @@ class CoreSizes:
     @property
     def address_bits(self) -> int:
         """Bits that count all words of any bank."""
-        return max(self.value_words + self.predictor_words, self.sum_words, self.off_chip_words).bit_length()
+        return max(
+            self.value_words + self.predictor_words, self.sum_words + self.pool_words, self.off_chip_words
+        ).bit_length()
 
     @property
     def lane_bits(self) -> int:
@@ -49,12 +52,12 @@ class CoreSizes:
     @property
     def encoding(self) -> Encoding:
         """How instructions are packed."""
-        return Encoding(self.address_bits, self.lane_bits, self.number.value_bits)
+        return Encoding(self.address_bits, self.lane_bits, self.number.value_bits, self.pool_words > 0)
 
     @property
     def memory_bits(self) -> int:
         """Bits of all banks, and of the program."""
         lanes, number = self.array.rows + self.array.columns, self.number
         values = lanes * self.value_words + self.array.columns * self.predictor_words
-        sums = lanes * self.sum_words
+        sums = lanes * self.sum_words + self.array.columns * self.pool_words
         return values * number.value_bits + sums * number.sum_bits + self.program_words * self.encoding.bits

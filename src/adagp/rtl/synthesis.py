@@ -41,6 +41,11 @@ class Target:
     dsp: bool = True
 
     @property
+    def library(self) -> str:
+        """The text of the Liberty file, if there is one."""
+        return "" if self.liberty is None else self.liberty.read_text(encoding="latin-1")
+
+    @property
     def name(self) -> str:
         """The target as it is written on the command line."""
         return "xc7" if self.liberty is None else f"liberty:{self.liberty}"
@@ -105,27 +110,43 @@ def synthesize(blueprint: Blueprint, target: Target, progress: Callable[[str], N
     return ChipReport({kind: one.resources for kind, one in reports.items()}, dict(counts))
 
 
+def inner_kinds(texts: Mapping[str, str], kind: str) -> list[str]:
+    """Return the kinds of the blocks inside a block."""
+    return [name for name in texts if name != kind and re.search(rf"\bcell \\{re.escape(name)} ", texts[kind])]
+
+
 def synthesize_kind(texts: Mapping[str, str], kind: str, target: Target) -> KindReport:
-    """Return what one kind of block takes, from the cache if its netlist was synthesised before."""
-    others = [name for name in texts if name != kind and re.search(rf"\bcell \\{re.escape(name)} ", texts[kind])]
+    """Return what one kind of block takes."""
+    folder = _synthesised(texts, kind, target)
+    found = json.loads(re.sub(r"^[^{]*", "", (folder / "stat.json").read_text(encoding="utf-8")))
+    return _report(found["modules"][f"\\{kind}"], inner_kinds(texts, kind), target)
+
+
+def mapped_module(texts: Mapping[str, str], kind: str, target: Target) -> dict[str, Any]:
+    """Return the netlist of one kind of block as Yosys's JSON has it: ports, cells of a Liberty file, inner blocks, nets."""
+    text = (_synthesised(texts, kind, target) / "netlist.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)["modules"][kind]
+    return found
+
+
+def _synthesised(texts: Mapping[str, str], kind: str, target: Target) -> Path:
+    """Return the folder of one kind's synthesis, from the cache if its netlist was synthesised before."""
+    others = inner_kinds(texts, kind)
     text = "\n".join([*(texts[name] for name in others), texts[kind]])
-    library = "" if target.liberty is None else target.liberty.read_text(encoding="latin-1")
     # What an instance is called inside the others does not matter to this one.
     hidden = [rf"blackbox \{name}" for name in others]
     script = [f"read_rtlil {kind}.il", *hidden, *_script(kind, target)]
 
     def make(work: Path) -> None:
         (work / f"{kind}.il").write_text(text, encoding="utf-8")
-        if library:
-            (work / "cells.lib").write_text(library, encoding="latin-1")
+        if target.liberty is not None:
+            (work / "cells.lib").write_text(target.library, encoding="latin-1")
         yosys(script, work)
         for path in work.iterdir():
-            if path.name not in ("stat.json", "netlist.v"):
+            if path.name not in ("stat.json", "netlist.json"):
                 path.unlink()
 
-    folder = kept(f"synthesis-{digest(text, library, *script)}", make)
-    found = json.loads(re.sub(r"^[^{]*", "", (folder / "stat.json").read_text(encoding="utf-8")))
-    return _report(found["modules"][f"\\{kind}"], others, target)
+    return kept(f"synthesis-{digest(text, target.library, *script)}", make)
 
 
 def _script(kind: str, target: Target) -> list[str]:
@@ -149,9 +170,8 @@ def _script(kind: str, target: Target) -> list[str]:
         "dfflibmap -liberty cells.lib",
         "abc -liberty cells.lib",
         "opt_clean -purge",
-        "splitnets -ports",
         "tee -o stat.json stat -liberty cells.lib -json",
-        "write_verilog -noattr netlist.v",
+        "write_json netlist.json",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The programs behind this room, Yosys, Verilator and a C++ compiler: where they are, and what they made before."""
+"""The programs behind this room, Yosys, Verilator, a C++ compiler, OpenSTA: where they are, and what they made before."""
 
 import hashlib
 import os
@@ -92,3 +92,14 @@ def verilator() -> tuple[Path, Path] | None:
     if found is None or compiler is None:
         return None
     return Path(found), Path(run([compiler, "--getenv", "VERILATOR_ROOT"], Path.cwd()).strip())
+
+
+def open_sta() -> Path:
+    """Return OpenSTA's program."""
+    found = shutil.which("sta") or shutil.which("opensta")
+    if found is None:
+        raise ToolError(
+            "power and timing are found by OpenSTA, which is not installed. Install Debian's package opensta, or put its "
+            "program `sta` on the PATH."
+        )
+    return Path(found)

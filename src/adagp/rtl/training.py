@@ -39,10 +39,12 @@ class BatchReport:
         return not any(self.differences.values()) and cycles == (self.model_cycles, self.model_predictor_cycles)
 
 
-def run_batch(chip: SimulatedChip, network: SmallNetwork, state: State, phase: str) -> BatchReport:
+def run_batch(
+    chip: SimulatedChip, network: SmallNetwork, state: State, phase: str, dataflow: str = "ws"
+) -> BatchReport:
     """Run one batch on the chip."""
     blueprint = chip.blueprint
-    job = Compiler(blueprint, network, phase).compile(state)
+    job = Compiler(blueprint, network, phase, dataflow).compile(state)
     for core, matrix, content in job.contents:
         for line, words in enumerate(content):
             lane, address = matrix.at(line)
@@ -54,14 +56,15 @@ def run_batch(chip: SimulatedChip, network: SmallNetwork, state: State, phase: s
     if blueprint.design == "baseline":  # which has no predictor to change
         golden = State(golden.weights, state.kernel, state.readout, state.inputs, state.targets)
     cycles = [
-        sum(array_cost("ws", product, code.sizes.array).cycles for product in code.products) for code in job.codes
+        sum(array_cost(flow, product, code.sizes.array).cycles for flow, product in code.products) for code in job.codes
     ]
     return BatchReport(_read(chip, job, state), golden, counts, cycles[0], sum(cycles[1:]))
 
 
 def _read(chip: SimulatedChip, job: CompiledBatch, state: State) -> State:
     """Return what is on the chip after a batch."""
-    weights = tuple(fetch(chip, place.memory, place.base, (place.lines, place.extent)).T for place in job.weights)
+    weights = tuple(fetch(chip, place.memory, place.base, (place.lines, place.extent)) for place in job.weights)
+    weights = weights if job.straight else tuple(one.T for one in weights)
     kernel, readout = state.kernel, state.readout
     if job.kernel is not None and job.readout is not None:
         if chip.blueprint.design == "low":

@@ -1,0 +1,156 @@
+"""Switching activity of a chip's gates in a simulation of real work.
+
+The chip runs as it was written, and the ports of some blocks of each kind are recorded. What they saw is then played to the
+kind's synthesised netlist, whose outputs must be the same, cycle by cycle, while the changes of every net are counted.
+Gates have no delay in this, so changes that last less than a cycle are not counted.
+"""
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagp.errors import ToolError
+from adagp.rtl.chip import Blueprint
+from adagp.rtl.gate_netlist import GateNetlist, Pin
+from adagp.rtl.liberty import read_cells
+from adagp.rtl.netlist import chip_modules
+from adagp.rtl.simulation import VerilatedChip
+from adagp.rtl.synthesis import Target, mapped_module
+from adagp.rtl.vcd import PortWords, read_ports
+
+SAMPLES = 8
+"""Blocks of a kind that are recorded, at most, evenly over all there are."""
+ROOT = "chip.chip"
+"""The chip in waveform files: a module inside the simulated model."""
+
+
+@dataclass(frozen=True)
+class KindActivity:
+    """Changes of the nets at the pins of a kind's gates, per cycle and block; and how many blocks were recorded."""
+
+    pins: Mapping[Pin, float]
+    blocks: int
+
+    @property
+    def mean(self) -> float:
+        """Changes of a pin per cycle, on average."""
+        return sum(self.pins.values()) / max(1, len(self.pins))
+
+
+@dataclass(frozen=True)
+class WrittenModule:
+    """A kind of block as it was written: its ports, as direction and width, and the kinds of the blocks inside it."""
+
+    ports: Mapping[str, tuple[str, int]]
+    inside: Mapping[str, str]
+
+
+def read_module(text: str) -> WrittenModule:
+    """Return what a module in Yosys's language has, but for its clock."""
+    ports = re.finditer(r"^  wire (?:width (\d+) )?(input|output) \d+\s+\\(\S+)$", text, re.MULTILINE)
+    cells = re.finditer(r"^  cell \\(\w+) \\(\S+)$", text, re.MULTILINE)
+    return WrittenModule(
+        {one[3]: (one[2], int(one[1] or 1)) for one in ports if one[3] != "clk"}, {one[2]: one[1] for one in cells}
+    )
+
+
+def instances(modules: Mapping[str, WrittenModule]) -> dict[str, list[str]]:
+    """Return the paths of all blocks of each kind, from the chip down; blocks inside a block come before it in `modules`."""
+    paths: dict[str, list[str]] = {"chip": [ROOT]}
+    for kind in reversed(list(modules)):
+        for path in paths[kind]:
+            for name, child in modules[kind].inside.items():
+                paths.setdefault(child, []).append(f"{path}.{name}")
+    return paths
+
+
+def record_activity(
+    blueprint: Blueprint, target: Target, work: Callable[[VerilatedChip], None], progress: Callable[[str], None]
+) -> tuple[dict[str, KindActivity], int]:
+    """Return the activity of each kind of block while a simulated chip runs in `work`, and the cycles of these runs."""
+    texts = chip_modules(blueprint)
+    modules = {kind: read_module(text) for kind, text in texts.items()}
+    cells = read_cells(target.library)
+    scopes = {kind: _evenly(paths) for kind, paths in instances(modules).items() if not kind.startswith("bank_")}
+    netlists: dict[str, GateNetlist] = {}
+    wanted: dict[str, dict[str, int]] = {}
+    for kind, paths in scopes.items():
+        progress(f"gates of {kind}")
+        netlists[kind] = netlist = GateNetlist(mapped_module(texts, kind, target), cells)
+        for path in paths:
+            wanted[path] = wanted.get(path, {}) | {name: bits for name, (_, bits) in modules[kind].ports.items()}
+            for name, port in _read_inside(netlist, modules, kind):
+                _, bits = modules[modules[kind].inside[name]].ports[port]
+                wanted.setdefault(f"{path}.{name}", {})[port] = bits
+    with tempfile.TemporaryDirectory() as folder:
+        vcd = Path(folder) / "ports.vcd"
+        progress("simulation")
+        with VerilatedChip(blueprint, vcd, scopes=list(wanted)) as chip:
+            work(chip)
+            counted = np.zeros(chip.now, np.uint8)
+            for start, end in chip.runs:
+                counted[start:end] = 1
+        seen = read_ports(vcd, wanted, len(counted))
+    if "off_chip_in" in modules["chip"].ports:  # of off-chip memory, which is a part of simulated chips
+        seen[ROOT]["off_chip_in"] = seen[f"{ROOT}.core"]["remote_in"]
+    found = {}
+    for kind, paths in scopes.items():
+        progress(f"activity of {kind}")
+        total: NDArray[np.int64] | int = 0
+        for path in paths:
+            total = total + _replay(netlists[kind], modules, kind, path, seen, counted)
+        cycles = int(counted.sum()) * len(paths)
+        changes = np.asarray(total) / cycles
+        found[kind] = KindActivity({pin: float(changes[net]) for pin, net in netlists[kind].pins.items()}, len(paths))
+    return found, int(counted.sum())
+
+
+def _evenly(paths: Sequence[str]) -> list[str]:
+    places = np.linspace(0, len(paths) - 1, min(SAMPLES, len(paths))).astype(int)
+    return [paths[place] for place in places]
+
+
+def _read_inside(netlist: GateNetlist, modules: Mapping[str, WrittenModule], kind: str) -> list[tuple[str, str]]:
+    """Return the outputs of the blocks inside that gates or the block's own ports read. Other wires just join blocks."""
+    read = netlist.read_by_gates | {net for nets in netlist.ports.values() for net in nets}
+    return [
+        (name, port)
+        for name, child in modules[kind].inside.items()
+        for port, (direction, _) in modules[child].ports.items()
+        if direction == "output" and not read.isdisjoint(netlist.inside[name].get(port, ()))
+    ]
+
+
+def _replay(
+    netlist: GateNetlist,
+    modules: Mapping[str, WrittenModule],
+    kind: str,
+    path: str,
+    seen: Mapping[str, PortWords],
+    counted: NDArray[np.uint8],
+) -> NDArray[np.int64]:
+    """Play what one block saw to its kind's netlist; return the changes of its nets."""
+    given: dict[int, NDArray[np.uint8]] = {}
+    wanted: dict[int, NDArray[np.uint8]] = {}
+    for name, (direction, _) in modules[kind].ports.items():
+        if name in seen[path]:
+            (given if direction == "input" else wanted).update(_bits(netlist.ports[name], seen[path][name]))
+    for name, port in _read_inside(netlist, modules, kind):
+        given |= _bits(netlist.inside[name][port], seen[f"{path}.{name}"][port])
+    changes, wrong = netlist.simulate(given, wanted, counted)
+    if wrong:
+        raise ToolError(f"the netlist of {path} does not do what the chip does: {wrong} cycles are different.")
+    return changes
+
+
+def _bits(nets: Sequence[int], words: NDArray[np.uint32]) -> dict[int, NDArray[np.uint8]]:
+    """Return the bits of a port by their nets."""
+    return {
+        net: ((words[:, place // 32] >> np.uint32(place % 32)) & np.uint32(1)).astype(np.uint8)
+        for place, net in enumerate(nets)
+    }

@@ -1,0 +1,173 @@
+"""A block as gates of a Liberty file, simulated from what its ports saw, and the changes of its nets."""
+
+import ctypes
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagp.errors import ToolError
+from adagp.rtl.liberty import LibraryCell, support, truth_table
+from adagp.rtl.tools import digest, kept, run
+
+Net = int | str
+"""A net as Yosys numbers it, or "0", "1", "x"."""
+Pin = tuple[str, str]
+"""An instance and its pin; a port of the block itself has the instance ''."""
+
+
+@dataclass(frozen=True)
+class _Gate:
+    sources: tuple[int, ...]
+    table: int
+    output: int
+
+
+class GateNetlist:
+    """Gates and registers of a block, from Yosys's JSON. What the blocks inside it give comes from outside, as inputs do."""
+
+    def __init__(self, module: Mapping[str, Any], cells: Mapping[str, LibraryCell]) -> None:
+        self._numbers: dict[Net, int] = {"0": 0, "1": 1, "x": 0}
+        self._count = 2
+        self.pins: dict[Pin, int] = {}
+        """Nets of the pins of all gates."""
+        self.inside: dict[str, dict[str, list[int]]] = {}
+        """Nets of the ports of the blocks inside, by instance and port."""
+        self.ports = {name: self._nets(port["bits"]) for name, port in module["ports"].items()}
+        self._gates: list[_Gate] = []
+        self._registers: list[tuple[int, int]] = []
+        for name, instance in module["cells"].items():
+            kind = instance["type"].removeprefix("\\")
+            nets = {pin: self._nets(bits) for pin, bits in instance["connections"].items()}
+            if kind in cells:
+                self._add(plain(name), cells[kind], {pin: found[0] for pin, found in nets.items()})
+            elif kind.startswith("$"):
+                raise ToolError(f"the library has no cell for '{kind}'.")
+            else:
+                self.inside[name] = nets
+        self._sort()
+
+    def _nets(self, bits: Iterable[Net]) -> list[int]:
+        return [self._net(bit) for bit in bits]
+
+    def _net(self, bit: Net) -> int:
+        if bit not in self._numbers:
+            self._numbers[bit] = self._new()
+        return self._numbers[bit]
+
+    def _new(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _add(self, name: str, cell: LibraryCell, nets: dict[str, int]) -> None:
+        self.pins |= {(name, pin): net for pin, net in nets.items()}
+        inner = dict(nets)
+        if cell.state:
+            inner[cell.state], next_state = self._new(), self._new()
+            self._gate(cell.next_state, inner, next_state)
+            self._registers.append((next_state, inner[cell.state]))
+        for pin, function in cell.functions.items():
+            if pin in nets:
+                self._gate(function, inner, nets[pin])
+
+    def _gate(self, function: str, nets: Mapping[str, int], output: int) -> None:
+        names = support(function)
+        if len(names) > 6:
+            raise ToolError(f"a cell's function of {len(names)} inputs, '{function}', is not supported; 6 is the most.")
+        self._gates.append(_Gate(tuple(nets[name] for name in names), truth_table(function, names), output))
+
+    def _sort(self) -> None:
+        maker = {gate.output: place for place, gate in enumerate(self._gates)}
+        needs = {place: [maker[net] for net in gate.sources if net in maker] for place, gate in enumerate(self._gates)}
+        self._gates = [self._gates[place] for place in TopologicalSorter(needs).static_order()]
+
+    @property
+    def read_by_gates(self) -> set[int]:
+        """Nets that some gate has as an input."""
+        return {net for gate in self._gates for net in gate.sources}
+
+    def simulate(
+        self,
+        given: Mapping[int, NDArray[np.uint8]],
+        seen: Mapping[int, NDArray[np.uint8]],
+        counted: NDArray[np.uint8],
+    ) -> tuple[NDArray[np.int64], int]:
+        """Return the changes of each net in the cycles that are counted, and how many of these had nets `seen` otherwise.
+
+        `given` and `seen` are nets' bits in each cycle. Registers begin at 0.
+        """
+        library = ctypes.CDLL(str(_library()))
+        library.simulate.restype = ctypes.c_int64
+        gates = self._gates
+        lengths = np.array([len(gate.sources) for gate in gates], np.int32)
+        first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        sources = np.array([net for gate in gates for net in gate.sources], np.int32)
+        tables = np.array([gate.table for gate in gates], np.uint64)
+        outputs = np.array([gate.output for gate in gates], np.int32)
+        registers = np.array(self._registers, np.int32).reshape(-1, 2).T.copy()
+        nets, toggles = np.zeros(self._count, np.uint8), np.zeros(self._count, np.int64)
+        nets[1] = 1
+        given_nets, given_bits = _columns(given, len(counted))
+        seen_nets, seen_bits = _columns(seen, len(counted))
+        arguments: list[Any] = [len(nets), len(gates), first, sources, tables, outputs]
+        arguments += [registers.shape[1], registers[0].copy(), registers[1].copy()]
+        arguments += [len(given_nets), given_nets, given_bits, len(seen_nets), seen_nets, seen_bits]
+        arguments += [len(counted), counted, nets, toggles]
+        wrong = library.simulate(
+            *(ctypes.c_int64(one) if isinstance(one, int) else ctypes.c_void_p(one.ctypes.data) for one in arguments)
+        )
+        return toggles, int(wrong)
+
+
+def _columns(nets: Mapping[int, NDArray[np.uint8]], cycles: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    bits = np.stack(list(nets.values()), axis=1) if nets else np.zeros((cycles, 0), np.uint8)
+    return np.array(list(nets), np.int32), np.ascontiguousarray(bits)
+
+
+def plain(name: str) -> str:
+    """Return an instance's name without characters that tools disagree about."""
+    return re.sub(r"\W", "_", name)
+
+
+def structural_verilog(kind: str, module: Mapping[str, Any]) -> str:
+    """Return a block of Yosys's JSON in the plainest Verilog, which OpenSTA reads as well: instances of cells and blocks."""
+    names: dict[Net, str] = {"0": "1'b0", "1": "1'b1", "x": "1'b0"}
+    lines, assigned = [f"module {kind} ({', '.join(module['ports'])});"], []
+    for name, port in module["ports"].items():
+        bits = port["bits"]
+        lines.append(f"  {port['direction']} {f'[{len(bits) - 1}:0] ' if len(bits) > 1 else ''}{name};")
+        for place, bit in enumerate(bits):
+            here = f"{name}[{place}]" if len(bits) > 1 else name
+            if port["direction"] == "input":
+                names[bit] = here
+            else:
+                assigned.append((here, bit))
+    for cell in module["cells"].values():
+        for bit in (bit for bits in cell["connections"].values() for bit in bits):
+            if bit not in names:
+                names[bit] = f"n{bit}"
+                lines.append(f"  wire n{bit};")
+    for name, cell in module["cells"].items():
+        pins = []
+        for pin, bits in cell["connections"].items():
+            nets = [names[bit] for bit in reversed(bits)]
+            pins.append(f".{pin}({nets[0] if len(nets) == 1 else '{' + ', '.join(nets) + '}'})")
+        lines.append(f"  {cell['type']} {plain(name)} ({', '.join(pins)});")
+    lines += [f"  assign {here} = {names[bit]};" for here, bit in assigned if bit in names]
+    return "\n".join([*lines, "endmodule", ""])
+
+
+def _library() -> Path:
+    source = (files("adagp.rtl") / "gate_simulator.cpp").read_text(encoding="utf-8")
+
+    def make(work: Path) -> None:
+        (work / "gates.cpp").write_text(source, encoding="utf-8")
+        run(["g++", "-O2", "-fPIC", "-shared", "gates.cpp", "-o", "gates.so"], work)
+
+    return kept(f"gates-{digest(source)}", make) / "gates.so"

@@ -1,0 +1,146 @@
+"""Liberty files, as far as gates need them: the logic of each cell, and its pins."""
+
+import re
+from dataclasses import dataclass, field
+
+from adagp.errors import OptionError
+
+_TOKENS = re.compile(r'/\*.*?\*/|\\\n|"[^"]*"|[{}():;,]|[^\s{}():;,"]+', re.DOTALL)
+
+
+@dataclass
+class LibertyGroup:
+    """`kind(name) { ... }`: its simple attributes and the groups inside it."""
+
+    kind: str
+    name: str
+    attributes: dict[str, str] = field(default_factory=dict)
+    groups: list["LibertyGroup"] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LibraryCell:
+    """A cell's logic: `functions` of its outputs over its inputs; of a flip-flop also over its state, `state`, whose next value
+    is `next_state` (with the rising edge of `clock`)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    functions: dict[str, str]
+    state: str = ""
+    next_state: str = ""
+    clock: str = ""
+
+
+def parse_liberty(text: str) -> LibertyGroup:
+    """Return the library as groups."""
+    tokens = [one for one in _TOKENS.findall(text) if not one.startswith(("/*", "\\"))]
+    top = LibertyGroup("file", "")
+    stack, place = [top], 0
+    while place < len(tokens):
+        if tokens[place] == "}":
+            stack.pop()
+            place += 1
+        elif tokens[place + 1 : place + 2] == [":"]:
+            end = tokens.index(";", place) if ";" in tokens[place : place + 40] else place + 3
+            stack[-1].attributes[tokens[place]] = " ".join(tokens[place + 2 : end]).strip('"')
+            place = end + 1
+        elif tokens[place + 1 : place + 2] == ["("]:
+            end = tokens.index(")", place)
+            name = " ".join(one.strip('"') for one in tokens[place + 2 : end] if one != ",")
+            if tokens[end + 1 : end + 2] == ["{"]:
+                group = LibertyGroup(tokens[place], name)
+                stack[-1].groups.append(group)
+                stack.append(group)
+                place = end + 2
+            else:
+                place = end + 1
+        else:
+            place += 1
+        if not stack:
+            break
+    if not top.groups or top.groups[0].kind != "library":
+        raise OptionError("this is not a Liberty file: it has no library.")
+    return top.groups[0]
+
+
+def read_cells(text: str) -> dict[str, LibraryCell]:
+    """Return the cells of a library whose logic is stated: gates, and flip-flops of a rising edge without set and reset."""
+    cells = {}
+    for group in parse_liberty(text).groups:
+        if group.kind != "cell":
+            continue
+        pins = {one.name: one.attributes for one in group.groups if one.kind == "pin"}
+        inputs = tuple(name for name, pin in pins.items() if pin.get("direction") == "input")
+        functions = {name: pin["function"] for name, pin in pins.items() if "function" in pin}
+        storage = [one for one in group.groups if one.kind in ("ff", "latch", "statetable")]
+        if not storage:
+            cells[group.name] = LibraryCell(group.name, inputs, functions)
+        elif storage[0].kind == "ff" and not {"clear", "preset"} & set(storage[0].attributes):
+            state, inverse = storage[0].name.split()
+            about = storage[0].attributes
+            functions = {name: re.sub(rf"\b{inverse}\b", f"!{state}", function) for name, function in functions.items()}
+            clock = about["clocked_on"].strip("() ")
+            cells[group.name] = LibraryCell(group.name, inputs, functions, state, about["next_state"], clock)
+    return cells
+
+
+def truth_table(function: str, inputs: tuple[str, ...]) -> int:
+    """Return the values of a function as bits: bit i for the inputs whose bits are i, the first input the lowest."""
+    rows = 1 << len(inputs)
+    columns = {name: sum(1 << row for row in range(rows) if row >> place & 1) for place, name in enumerate(inputs)}
+    return _Function(function, columns, (1 << rows) - 1).value()
+
+
+def support(function: str) -> tuple[str, ...]:
+    """Return the names in a function, each once."""
+    return tuple(dict.fromkeys(re.findall(r"[A-Za-z_]\w*", function)))
+
+
+class _Function:
+    """Evaluates a function in Liberty's language for all inputs at once: ! and ' bind first, then ^, & (*, a blank), | (+)."""
+
+    def __init__(self, text: str, columns: dict[str, int], ones: int) -> None:
+        self.tokens = re.findall(r"[A-Za-z_]\w*|[01]|[!'&*|+^()]", text)
+        self.columns, self.ones, self.place = columns, ones, 0
+
+    def value(self) -> int:
+        """Return the value of a sum of products."""
+        found = self._all_of()
+        while self._next() in ("|", "+"):
+            self.place += 1
+            found |= self._all_of()
+        return found
+
+    def _next(self) -> str:
+        return self.tokens[self.place] if self.place < len(self.tokens) else ""
+
+    def _all_of(self) -> int:
+        found = self._odd_of()
+        while self._next() not in ("", ")", "|", "+"):
+            self.place += self._next() in ("&", "*")
+            found &= self._odd_of()
+        return found
+
+    def _odd_of(self) -> int:
+        found = self._one()
+        while self._next() == "^":
+            self.place += 1
+            found ^= self._one()
+        return found
+
+    def _one(self) -> int:
+        token = self._next()
+        self.place += 1
+        if token == "!":
+            return self.ones & ~self._one()
+        if token == "(":
+            found = self.value()
+            self.place += 1
+        elif token in ("0", "1"):
+            found = self.ones * int(token)
+        else:
+            found = self.columns[token]
+        while self._next() == "'":
+            self.place += 1
+            found = self.ones & ~found
+        return found
