@@ -17,9 +17,9 @@ class FeatureRows:
     """The features `(rows, K)` of one forward call. What all fits on the same rows share is computed once."""
 
     def __init__(self, rows: Tensor) -> None:
-        rows = rows.float()
-        self.mean = rows.mean(0, keepdim=True)
-        self.differences = rows - self.mean
+        exact = rows.double()  # differences that do not add up to nothing would mix with the mean
+        mean = exact.mean(0, keepdim=True)
+        self.mean, self.differences = mean.float(), (exact - mean).float()
         self._mixtures: dict[Moments, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
@@ -68,10 +68,8 @@ class Moments:
         """Return the moments after one more batch, in which the past counts `decay`; the same ones to all who ask."""
         if self._next is not None and self._next[:2] == (decay, tuple(batch)) and (known := self._next[2]()):
             return known
-        second = self.second * decay
-        for rows in batch:
-            second += rows.second
-        found = Moments(second, self.ridge)
+        new = sum((rows.second for rows in batch[1:]), batch[0].second)
+        found = Moments(torch.add(new, self.second, alpha=decay), self.ridge)
         self._next = decay, tuple(batch), weakref.ref(found)  # a fit that lags behind must not keep all that follows
         return found
 
@@ -124,9 +122,10 @@ class RunningRegression:
         if self._new is None:
             return
         self.moments = self.moments.after(decay, self._rows)
-        torch.add(self._new, self.patterns, alpha=decay, out=self.patterns)
-        means = torch.cat([rows.mean for rows in self._rows])
-        self.mean_patterns.addmm_(means.T, torch.cat(self._sums), beta=decay)
+        # As the moments are added up, in the same operations: what is rounded off in both alike cancels in the solution.
+        means = torch.cat([rows.mean for rows in self._rows]).T @ torch.cat(self._sums)
+        for new, patterns in ((self._new, self.patterns), (means, self.mean_patterns)):
+            torch.add(new, patterns, alpha=decay, out=patterns)
         self.drop()
 
     def drop(self) -> None:
