@@ -291,7 +291,7 @@ def test_other_training_systems_are_modelled_by_themselves() -> None:
     [
         (
             ["vgg13", "--design", "procrustes,max"],
-            "--design: 'procrustes' is a training system of its own, 'max' is one of ADA-GP's designs; give one kind, of: "
+            "--design: 'procrustes' is a training system of its own, 'max' is a design of the accelerator; give one kind, of: "
             "camel, camel-sram, procrustes.",
         ),
         (

@@ -127,3 +127,10 @@ def test_the_nearest_setting_wins() -> None:
     )
     linear = entry_config(ENTRIES[0], {"lr_scheduler": "linear", "epochs": 5}, {}, 600, 0)
     assert (linear.lr_scheduler, linear.batches) == ("linear", 600)
+
+
+def test_each_contender_may_have_an_arithmetic_of_its_own() -> None:
+    entries = read_entries("bp,low:bp,fast:feedback@1:1")
+    _, own = read_settings(["low.precision=bfp2", "fast.precision=fast:alpha=0.5,beta=0.2"], entries)
+    found = {entry.name: entry_config(entry, {}, own, 600, 0).precision for entry in entries}
+    assert found == {"bp": "fp32", "low": "bfp2", "fast": "fast:alpha=0.5,beta=0.2"}

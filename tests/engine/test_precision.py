@@ -133,6 +133,19 @@ def test_with_predicted_gradients(method: str) -> None:
         assert figures["share_w4a4"] + figures["share_w4a4g4"] == pytest.approx(1)
 
 
+def test_with_predicted_gradients_on_a_sparse_net() -> None:
+    net = model()
+    sparse = adagp.DropBack(keep=0.3, decay=0.0)
+    trainer = attached(net, method="feedback", schedule="1:1", warmup_batches=2, precision="bfp4", upkeep=sparse)
+    for _ in range(6):
+        trainer.step(INPUTS, TARGETS, F.cross_entropy)
+    figures = trainer.read_sites()["2"]
+    assert figures["mantissa_weights"] == 4
+    sites = [parameter for parameter in net.parameters() if parameter.dim() > 1]
+    kept = sum(int(parameter.count_nonzero()) for parameter in sites) / sum(parameter.numel() for parameter in sites)
+    assert kept <= 0.3
+
+
 class Blocks(nn.Module):
     """Two layers under activation checkpointing."""
 

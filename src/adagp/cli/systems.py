@@ -62,7 +62,7 @@ def chosen_systems(design: str) -> tuple[str, ...]:
     systems = [name for name in names if name in SYSTEMS]
     others = [name for name in names if name not in SYSTEMS]
     if systems and others:
-        known = f"'{others[0]}' is one of ADA-GP's designs" if others[0] in DESIGNS else f"'{others[0]}' is unknown"
+        known = f"'{others[0]}' is a design of the accelerator" if others[0] in DESIGNS else f"'{others[0]}' is unknown"
         raise OptionError(
             f"--design: '{systems[0]}' is a training system of its own, {known}; give one kind, of: {', '.join(SYSTEMS)}."
         )

@@ -25,8 +25,8 @@ def draw_worth(worth: Record, path: Path) -> Path:
             _panel(axis, one)
             axis.set(title=name, ylabel="batches by plain backprop", xticks=[])
         figure.supxlabel(
-            "band: the worth of a GP batch with its 95% interval; marks: the worth from which on it pays on a platform (green: "
-            "pays, yellow: too close to say, red: does not pay)",
+            "band: worth of a GP batch, 95% interval\nmarks: the worth from which on it pays on a platform\n"
+            "green: pays, yellow: too close to say, red: does not pay",
             fontsize=8,
             color=FAINT,
         )

@@ -174,7 +174,7 @@ def conclude_platforms(budget: str, place: Place) -> Conclusion:
         text = f"worth {worth['worth'] and round(worth['worth'], 2)} ({low} to {high}); " + "; ".join(
             f"{name} {one['verdict']} (break-even {one['break_even']:.2f})" for name, one in worth["platforms"].items()
         )
-        pays = worth["platforms"]["accelerator"]["verdict"] == "pays"
+        pays = {"pays": True, "does not pay": False}.get(worth["platforms"]["accelerator"]["verdict"])
         verdicts.append(judge("worth of a GP batch", section.claim("worth"), pays, text))
     rows = _rows(found)
     return Conclusion(rows, verdicts, lambda: _draw(rows))
@@ -215,14 +215,14 @@ EXPERIMENTS = (
     Experiment(
         PLATFORMS,
         "feedback against backprop at equal modelled cycles of an accelerator and of a pipeline, tuned rates",
-        {"quick": 3.0, "standard": 60.0, "full": None},
+        {"quick": 2.7, "standard": 45.0, "full": None},
         lambda budget: [comparison_part(PLATFORMS, budget)],
         conclude_platforms,
     ),
     Experiment(
         LONG,
         "six methods at length, at equal batches and at equal modelled cycles, tuned rates",
-        {"quick": 4.0, "standard": 2400.0, "full": None},
+        {"quick": 4.5, "standard": 840.0, "full": None},
         lambda budget: [comparison_part(LONG, budget)],
         conclude_long,
     ),
