@@ -175,6 +175,20 @@ def test_an_edited_configuration_is_named(program: Program, finished: Path) -> N
     )
 
 
+def test_an_option_that_came_later_had_its_default(program: Program, finished: Path) -> None:
+    """As a run folder of an older version has it: neither config.json nor the checkpoint knows the option."""
+    path, checkpoint = finished / "config.json", finished / "checkpoint.pt"
+    saved = json.loads(path.read_text())
+    del saved["guard_limit"]
+    path.write_text(json.dumps(saved))
+    state = load_checkpoint(checkpoint)
+    del state["origin"]["options"]["guard_limit"]
+    save_checkpoint(checkpoint, state)
+    assert program("train", "--resume", finished).code == 0
+    path.write_text(json.dumps(saved | {"guard_limit": 7.0}))
+    assert "guard_limit (was 10.0, now 7.0)" in error(program, finished)
+
+
 def write_images(train: int, shade: int = 0) -> None:
     generator = np.random.default_rng(0)
     pixels = {"x_train": generator.integers(0, 200, (train, 8, 8), np.uint8) + np.uint8(shade)}

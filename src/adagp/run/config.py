@@ -296,8 +296,7 @@ class TrainConfig:
     def command(self) -> str:
         """Return the command that repeats this run (data folder aside), quoted for a shell."""
         words = ["adagp", "train"]
-        defaults = {option.name: option.default for option in CONFIG_OPTIONS.values()}
-        defaults |= self.declaration.defaults | DATASET_DEFAULTS.get(self.dataset, {})
+        defaults = default_options(self.declaration, self.dataset)
         for option in (*CONFIG_OPTIONS.values(), *self.declaration.options):
             value = self.method_options.get(option.name, getattr(self, option.name, None))
             if value != defaults[option.name] and not (option.name == "epochs" and self.batches is not None):
@@ -338,6 +337,12 @@ def _config_options() -> dict[str, Option]:
 
 CONFIG_OPTIONS = _config_options()
 """The options of every run by name, as the fields of `TrainConfig` declare them."""
+
+
+def default_options(method: Method, dataset: str) -> dict[str, Any]:
+    """Return what every option of a run with this method and data set is where it is not given."""
+    defaults = {option.name: option.default for option in CONFIG_OPTIONS.values()}
+    return defaults | method.defaults | DATASET_DEFAULTS.get(dataset, {})
 
 
 def refuse_idle_options(given: Mapping[str, Any]) -> None:

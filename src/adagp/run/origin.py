@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from adagp.errors import RunError
-from adagp.methods import METHODS
+from adagp.methods import METHODS, find_method
 from adagp.plugins import load_plugin, loaded_plugins
+from adagp.run.config import default_options
 
 TRUST = "--trust"
 CODE = ("model", "method")
@@ -44,7 +45,7 @@ def refuse_other_origin(before: Any, now: Mapping[str, Mapping[str, Any]], path:
     """Refuse to continue the run in `path` from a checkpoint that was made with other options or other data.
 
     `before` is what the checkpoint was made with, `now` what it would be continued with: tables `options` and `data`. A
-    checkpoint of before they were kept has none.
+    checkpoint of before they were kept has none; an option that came later than a checkpoint had its default then.
     """
     if not isinstance(before, Mapping):
         return
@@ -57,6 +58,8 @@ def refuse_other_origin(before: Any, now: Mapping[str, Mapping[str, Any]], path:
         old = before.get(kind)
         if not isinstance(old, Mapping):
             continue
+        if kind == "options" and "method" in now[kind]:
+            old = default_options(find_method(now[kind]["method"]), now[kind]["dataset"]) | dict(old)
         changed = [
             f"{str(name).replace('_', ' ') if kind == 'data' else name} (was {old.get(name)}, now {now[kind].get(name)})"
             for name in dict.fromkeys((*old, *now[kind]))
