@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -91,7 +92,9 @@ def surroundings() -> Iterator[None]:
     signal.alarm(HANG_SECONDS)
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.chdir(stack.enter_context(tempfile.TemporaryDirectory())))
+            here = Path(stack.enter_context(tempfile.TemporaryDirectory()), "inner")  # so that `..` is ours as well
+            here.mkdir()
+            stack.enter_context(contextlib.chdir(here))
             for name in LONG_WORK:
                 stack.enter_context(mock.patch(name, side_effect=SystemExit(0)))
             stack.enter_context(mock.patch("adagp.cli.progress.carry_out", return_value={}))

@@ -49,7 +49,8 @@ def test_lists_and_ranges(axis: str, text: str, values: list[object]) -> None:
          "Narrow a range or widen a step."),
         ("bandwidth", "fast", "--bandwidth: cannot read 'fast'; write a number."),
         ("dataflow", "wss", "unknown dataflow 'wss'. Did you mean 'ws'? Choose from: is, os, rs, ws."),
-        ("design", "huge", "unknown design 'huge'. Choose from: baseline, efficient, equal-area, equal-power, low, max."),
+        ("design", "huge", "unknown design 'huge'. Choose from: baseline, dense-16, dense-32, efficient, equal-area, "
+         "equal-power, fast, low, max."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(axis: str, text: str, message: str) -> None:

@@ -145,7 +145,7 @@ def test_what_transformers_cannot_build(written: Any, tmp_path: Path) -> None:
         f"'{path}' is no configuration of a model of transformers: it has no model_type."
     )
     assert refusal("hf:nowhere.json", **text) == (
-        "cannot read the configuration of a model in 'nowhere.json': [Errno 2] No such file or directory: 'nowhere.json'."
+        "cannot read the configuration of a model 'nowhere.json': No such file or directory."
     )
 
 

@@ -62,7 +62,7 @@ def test_the_page_holds_everything(study: Path, study_page: Path) -> None:
     titles = re.findall(r"<h3>(.*?)</h3>", content)
     for title in ("Accuracy against time", "Pareto plot", "Training loss", "Test accuracy", "Mean squared error"):
         assert title in titles
-    assert len(text.specs) == 14
+    assert len(text.specs) == 17
     assert all(spec["description"] for spec in text.specs)
     assert "adagp train --method bp --epochs 4 --seed 1" in content
     assert f"adagp report {study} --out {study_page}" in content
@@ -209,9 +209,9 @@ def column(page: "Page", table: str, place: int) -> list[str]:
 
 def test_in_a_browser(study_page: Path, open_page: OpenPage, screenshots: Path) -> None:
     page = open_page(study_page, DESKTOP)
-    assert page.evaluate("document.documentElement.dataset.drawn") == "14"
+    assert page.evaluate("document.documentElement.dataset.drawn") == "17"
     charts = page.locator(".canvas").all()
-    assert len(charts) == 14
+    assert len(charts) == 17
     for chart in charts:
         drawn = chart.locator("svg .mark-line path, svg .mark-rect path, svg .mark-symbol path, svg .mark-rule line")
         assert drawn.count() > 2

@@ -61,7 +61,7 @@ def result(part: Part) -> dict[str, Any]:
         figures = {name: number.value if near else 0.0 for name, number in published_numbers().items()}
         return {
             "figures": figures,
-            "tasks": {name: figures if "short" in name else dict.fromkeys(figures, 0.0) for name in TASKS},
+            "tasks": {name: figures if "short" in name else figures | {"yolov3 cycles": 0.0} for name in TASKS},
         }
     if kind == "widest_convolution":
         return {"inputs": 4608}

@@ -20,6 +20,7 @@ from adagp.reproduce.published import published
 from adagp.reproduce.training import spread
 from adagp.reproduce.verdict import Terms, compare, judge
 from adagp.run.config import TrainConfig
+from adagp.run.documents import FIGURE, MODERATE, record_of
 from adagp.run.folder import RunFolder
 from adagp.workloads import model_workload
 
@@ -131,13 +132,24 @@ def write_half(dataset: str, data_dir: Path | None, path: Path) -> None:
     temporary.replace(path)
 
 
+_TRANSFERRED = record_of(
+    dict.fromkeys(VARIANTS, record_of({"accuracy": MODERATE, "peak_memory": MODERATE, "error": FIGURE}))
+)
+
+
 @cache
 def _transfers(budget: str) -> tuple[Part, ...]:
     dataset = SETTINGS[budget]["dataset"]
     more = {} if dataset == "digits" else {READS_DATA: True}
     seeds = 1 if budget == "full" else SEEDS
     return tuple(
-        Part(transfer_runs, f"{dataset}-s{seed}", {"budget": budget, "dataset": dataset, "seed": seed, **more}, 20.0)
+        Part(
+            transfer_runs,
+            f"{dataset}-s{seed}",
+            {"budget": budget, "dataset": dataset, "seed": seed, **more},
+            20.0,
+            _TRANSFERRED,
+        )
         for seed in range(seeds)
     )
 

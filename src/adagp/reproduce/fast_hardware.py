@@ -16,6 +16,7 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.training import RunGroup
 from adagp.reproduce.verdict import Terms, compare, judge
+from adagp.run.documents import ABSENT, POSITIVE, record_of
 from adagp.run.record import read_whole_run
 from adagp.workloads import model_workload, run_workload
 
@@ -43,9 +44,17 @@ def simulate_widths(part: Part, place: Place) -> dict[str, Any]:
     return found
 
 
+_COSTS = record_of(
+    dict.fromkeys(
+        (*WIDTHS, "dense-16", "dense-32"), record_of({"cycles": POSITIVE, "joules": POSITIVE}, others=ABSENT)
+    ),
+    others=ABSENT,
+)
+
+
 @cache
 def _parts() -> dict[str, Part]:
-    return {model: Part(simulate_widths, model, {"model": model}) for model in MODELS}
+    return {model: Part(simulate_widths, model, {"model": model}, shape=_COSTS) for model in MODELS}
 
 
 def conclude_speed(budget: str, place: Place) -> Conclusion:

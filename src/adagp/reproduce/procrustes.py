@@ -13,6 +13,7 @@ from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
 from adagp.reproduce.training import RunGroup, accuracy_bars, group, spread
 from adagp.reproduce.verdict import Terms, compare, judge
+from adagp.run.documents import MODERATE, record_of
 from adagp.workloads import model_workload
 
 if TYPE_CHECKING:
@@ -97,10 +98,18 @@ def simulate_procrustes(part: Part, place: Place) -> dict[str, Any]:
     return dict(training_cost(workload, 64, layers).notes)
 
 
+_GAINS = record_of({"speed-up over dense on the same array": MODERATE, "energy of dense over ours": MODERATE})
+
+
 @cache
 def _modelled(budget: str) -> tuple[Part, ...]:
     return tuple(
-        Part(simulate_procrustes, f"{model}-{weights:.3g}", {"model": model, "weights": weights, "inputs": 0.5})
+        Part(
+            simulate_procrustes,
+            f"{model}-{weights:.3g}",
+            {"model": model, "weights": weights, "inputs": 0.5},
+            shape=_GAINS,
+        )
         for model in NETWORKS
         for weights in (0.2, 0.1, round(1 / 11.7, 6))
     )

@@ -64,7 +64,7 @@ def design_power(part: Part, place: Place) -> dict[str, Any]:
 
 def power_parts() -> dict[str, Part]:
     """Return the part of each design's power."""
-    return {design: Part(design_power, f"power-{design}", {"design": design}, 120) for design in DESIGNS}
+    return {design: Part(design_power, f"power-{design}", {"design": design}, 120, POWER) for design in DESIGNS}
 
 
 def synthesize_element(part: Part, place: Place) -> dict[str, Any]:
@@ -91,6 +91,9 @@ _MISSING = record_of({"missing": TEXT}, others=ABSENT)
 _CELLS = record_of({"lut": AMOUNT, "dsp": AMOUNT}, others=AMOUNT)
 ELEMENT = Either(_MISSING, record_of({"element": _CELLS}, others=ABSENT))
 """The shape of what a PE takes."""
+_WATTS = record_of({"power": POSITIVE}, others=ABSENT)
+POWER = Either(_MISSING, record_of({"totals": _WATTS, "element": _WATTS}, others=ABSENT))
+"""The shape of what a chip and a PE of it draw."""
 SYNTHESISED = {
     target: Either(
         _MISSING,
