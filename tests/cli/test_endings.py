@@ -123,6 +123,7 @@ def test_a_full_disk(program: Program, write_run: Callable[..., Path], command: 
     assert [path for path in Path().rglob("*.tmp") if path.stat().st_size] == []
 
 
+@pytest.mark.slow
 @needs_full
 @pytest.mark.parametrize(
     "command",

@@ -125,6 +125,7 @@ def test_transformers_tell_images_apart(written: Any) -> None:
     assert trace_model(name, classes=5, image=(1, 8, 8)).layers
 
 
+@pytest.mark.slow
 def test_what_transformers_cannot_build(written: Any, tmp_path: Path) -> None:
     text = {"classes": 256, "task": LANGUAGE}
     path = tmp_path / "gpt2.json"

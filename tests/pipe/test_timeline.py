@@ -144,6 +144,7 @@ def programs(draw: st.DrawFn) -> Program:
     return with_broadcast(program) if draw(st.booleans()) else program
 
 
+@pytest.mark.slow
 @given(programs(), st.data())
 def test_the_dry_run_is_what_a_ticking_clock_shows(program: Program, data: st.DataObject) -> None:
     times = st.integers(0, 4)
