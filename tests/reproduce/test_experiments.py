@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from adagp.errors import OptionError
+from adagp.models import MODELS
 from adagp.reproduce.catalogue import EXPERIMENTS, choose
 from adagp.reproduce.experiment import BUDGETS, Conclusion, Experiment, read_verdicts, write_conclusion
 from adagp.reproduce.parts import Part, Place
@@ -56,6 +57,13 @@ def test_choosing() -> None:
         OptionError, match=r"^name an experiment, several, or all; `adagp reproduce list` shows them\.$"
     ):
         choose([])
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_models_of_all_parts_are_there(name: str, budget: str) -> None:
+    named = {part.options["model"] for part in EXPERIMENTS[name].parts(budget) if "model" in part.options}
+    assert named <= set(MODELS)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPEED, TIME = "fast-speed", "fast-time-to-accuracy"
-MODELS = ("resnet18", "vgg16", "mobilenet_v2")
+MODELS = ("resnet50", "vgg16", "mobilenet_v2")
 WIDTHS = {"2 bits": (2, 2, 2), "4 bits": (4, 4, 4)}
 TARGETS = {"quick": 0.9, "standard": 0.4, "full": 0.9}
 """Test accuracy that counts as reached."""
