@@ -197,14 +197,14 @@ EXPERIMENTS = (
     Experiment(
         TRAINING,
         "accuracy in fixed, scheduled, adaptive and random precision",
-        {"quick": 3.0, "standard": 14.0, "full": None},
+        {"quick": 1.5, "standard": 14.0, "full": None},
         lambda budget: by_seed(arithmetics(budget)),
         conclude_training,
     ),
     Experiment(
         COMBINED,
         "predicted gradients in block floating point",
-        {"quick": 3.0, "standard": 14.0, "full": None},
+        {"quick": 1.5, "standard": 14.0, "full": None},
         lambda budget: by_seed(_combinations(budget)),
         conclude_combined,
     ),

@@ -175,14 +175,14 @@ EXPERIMENTS = (
     Experiment(
         SPEED,
         "modelled speed-up of 2 and 4 bits on FAST's array",
-        {"quick": 1.0, "standard": 1.0, "full": 1.0},
+        {"quick": 0.15, "standard": 0.15, "full": 0.15},
         lambda budget: list(_parts().values()),
         conclude_speed,
     ),
     Experiment(
         TIME,
         "modelled time and energy to an accuracy in each arithmetic",
-        {"quick": 3.0, "standard": 14.0, "full": None},
+        {"quick": 1.6, "standard": 14.0, "full": None},
         lambda budget: by_seed(arithmetics(budget)),
         conclude_time,
     ),

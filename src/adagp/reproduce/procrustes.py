@@ -148,14 +148,14 @@ EXPERIMENTS = (
     Experiment(
         HARDWARE,
         "the sparse array against the same array with all weights, by density",
-        {"quick": 0.3, "standard": 0.3, "full": 0.3},
+        {"quick": 0.2, "standard": 0.2, "full": 0.2},
         _modelled,
         conclude_hardware,
     ),
     Experiment(
         TRAINING,
         "sparse training with DropBack against dense training, small dense nets and magnitude",
-        {"quick": 3.0, "standard": 75.0, "full": None},
+        {"quick": 1.9, "standard": 75.0, "full": None},
         training_parts,
         conclude_training,
     ),
