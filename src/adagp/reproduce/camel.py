@@ -274,7 +274,7 @@ EXPERIMENTS = (
     Experiment(
         TRAINING,
         "a reversible branch beside a frozen backbone, against fine-tuning and other controls",
-        {"quick": 4.0, "standard": 40.0, "full": None},
+        {"quick": 1.0, "standard": 40.0, "full": None},
         _transfers,
         conclude_training,
     ),
