@@ -6,10 +6,9 @@ Never anything but an error of adagp's own, never a hang. Run folders have tests
 import gzip
 import json
 import os
-import signal
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.damage import altered, damaged
+from tests.time_limit import time_limit
 
 from adagp.data.letterbox import letterboxed, read_one
 from adagp.data.text import load_multi30k
@@ -35,8 +35,6 @@ from adagp.schedules import parse_schedule
 
 pytestmark = pytest.mark.slow
 
-LONGEST = 30
-"""Seconds that a reader may take."""
 some = settings(
     max_examples=int(os.environ.get("MANY", "60")), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -45,19 +43,8 @@ some = settings(
 @contextmanager
 def answers() -> Iterator[None]:
     """Let errors of our own pass; fail what takes too long."""
-
-    def late(number: int, frame: object) -> None:
-        raise TimeoutError(f"not done after {LONGEST} seconds")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(LONGEST)
-    try:
+    with suppress(AdagpError), time_limit():
         yield
-    except AdagpError:
-        pass
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 WORKLOAD = Workload(

@@ -5,11 +5,9 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.crash_points import run_here
 from tests.damage import altered, damaged
+from tests.time_limit import time_limit
 
 from adagp.cli import main
 from adagp.reproduce.catalogue import EXPERIMENTS
@@ -28,8 +27,6 @@ from adagp.reproduce.verdict import Verdict
 
 pytestmark = pytest.mark.slow
 
-LONGEST = 30
-"""Seconds that a command may take."""
 few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 JSON_VALUES = st.recursive(
     st.none()
@@ -44,22 +41,6 @@ JSON_VALUES = st.recursive(
 EVIL = "open('harm', 'w').close()\ndef build(**options):\n    raise AssertionError\n"
 
 
-@contextmanager
-def limited() -> Iterator[None]:
-    """Fail what takes too long."""
-
-    def late(number: int, frame: object) -> None:
-        raise TimeoutError(f"not done after {LONGEST} seconds")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(LONGEST)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.fixture
 def answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -71,7 +52,7 @@ def answer(
 
     def run(*words: str | Path) -> tuple[int, str]:
         capsys.readouterr()
-        with limited(), pytest.raises(SystemExit) as ended:
+        with time_limit(), pytest.raises(SystemExit) as ended:
             main([*map(str, words)])
         error = capsys.readouterr().err
         assert ended.value.code in (0, 2), error
