@@ -1,12 +1,11 @@
 """Steps that a real pipeline of four processes takes, against the dry run: `python -m benchmarks.pipeline_steps`.
 
-The stages sleep instead of computing, one unit forward and two backward, so that four processes on fewer CPUs do not
-get into each other's way. All else is real: micro-batches, transfers over gloo, predictions, updates.
+Our interpreter of programs and the schedules of torch.distributed.pipelining stand side by side. The stages sleep instead of
+computing, one unit forward and two backward (one for the input, one for the weights), so that four processes on fewer CPUs do
+not get into each other's way. All else is real: micro-batches, transfers over gloo, predictions, updates.
 """
 
-import multiprocessing
 import os
-import socket
 import time
 from typing import Any
 
@@ -14,50 +13,61 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adagp.distributed.pipeline import assign_stages, place
+from adagp.distributed.error_broadcast import last_stage_shares
+from adagp.distributed.placement import assign_stages, ordered, pipeline_mesh, place
 from adagp.distributed.processes import World
-from adagp.distributed.stages import ModelStage
+from adagp.distributed.stages import ModelStage, SentStage, described
+from adagp.distributed.torch_schedules import SCHEDULES, TorchWorker
+from adagp.distributed.updates import StageUpdates
 from adagp.distributed.worker import Worker
 from adagp.engine.attach import attach
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
 from adagp.plan import BACKPROP_ALL, Phase
 from adagp.schedules.base import predicted_plan
+from adagp.sources.base import BatchContext
 from adagp.tasks.base import Task
 from adagp.train.rates import Rate
+from benchmarks.processes import run_in_processes
 
 DEVICES = 4
 MICRO_BATCHES = 4
 UNIT = 0.05
-"""Seconds of a forward."""
+"""Seconds in which a device does the forward of a micro-batch."""
+TIMES = 3
 
 
 class Sleep(torch.autograd.Function):
-    """One unit forward, two backward."""
+    """Takes its time, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        """Sleep one unit."""
-        time.sleep(UNIT)
+    def forward(ctx: Any, value: Tensor, forward: float, backward: float) -> Tensor:
+        """Sleep for `forward` seconds."""
+        ctx.seconds = backward
+        time.sleep(forward)
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Sleep two units."""
-        time.sleep(2 * UNIT)
-        return gradients[0].clone()
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """Sleep for `backward` seconds."""
+        time.sleep(ctx.seconds)
+        return gradients[0].clone(), None, None
 
 
-class SleepyLayer(nn.Module):
-    """A small linear layer that takes its time."""
+class SleepyLayer(nn.Linear):
+    """A small linear layer that takes `unit` seconds forward, and as long for each part of its backward.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
+    The first one's input has no gradient: it takes both parts for its weights.
+    """
+
+    def __init__(self, unit: float, *, first: bool) -> None:
+        super().__init__(8, 8)
+        self.unit, self.first = unit, first
 
     def forward(self, value: Tensor) -> Tensor:
         """Return the layer's output, after a while."""
-        output: Tensor = Sleep.apply(self.linear(value))  # type: ignore[no-untyped-call]  # torch's own
-        return output
+        weight = Sleep.apply(self.weight, 0.0, self.unit * (2 if self.first else 1))  # type: ignore[no-untyped-call]
+        value = Sleep.apply(value, self.unit, self.unit)  # type: ignore[no-untyped-call]
+        return nn.functional.linear(value, weight, self.bias)
 
 
 class Nearness(Task):
@@ -65,13 +75,17 @@ class Nearness(Task):
 
     batches_per_epoch = 10
 
+    def __init__(self, stages: int) -> None:
+        self.stages = stages
+
     def batches(self, epoch: int, start: int = 0) -> Any:
         """Yield nothing."""
         return iter(())
 
     def build_model(self) -> nn.Module:
-        """Return a layer for each device."""
-        return nn.Sequential(*(SleepyLayer() for _ in range(DEVICES)))
+        """Return a layer for each stage."""
+        unit = UNIT * DEVICES / self.stages
+        return nn.Sequential(*(SleepyLayer(unit, first=number == 0) for number in range(self.stages)))
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean square."""
@@ -89,48 +103,72 @@ class Nearness(Task):
 def work(rank: int, port: int) -> None:
     """Be one of the processes; the first one prints."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(DEVICES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    world, task = World.join("cpu"), Nearness()
-    torch.manual_seed(0)
-    model = task.build_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = attach(model, optimizer, epochs=2, batches_per_epoch=task.batches_per_epoch, schedule="1:1")
-    sites, shape = trainer.survey.sites, torch.Size((2, 8))
-    stages = [ModelStage((model.get_submodule(str(place)),), (sites[place],), shape, shape) for place in range(DEVICES)]
+    world = World.join("cpu")
+    mesh = pipeline_mesh("cpu", 1, DEVICES)
     for name in PIPELINES:
-        _, holders = assign_stages(name, DEVICES, MICRO_BATCHES)
-        worker = Worker(name, trainer, stages, place(holders, rank), MICRO_BATCHES, task, Rate(), world)
-        for text in ("BP", "GP,BP", "BP,BP", "GP,GP,GP,GP,BP"):
-            phases = parse_phases(text)
-            plans = [predicted_plan("predicted") if phase is Phase.GP else BACKPROP_ALL for phase in phases]
-            taken = min(_time(worker, plans) for _ in range(3)) / UNIT
-            ideal = simulate(generate(name, DEVICES, MICRO_BATCHES, phases), constant_costs(DEVICES)).steps
+        for text in ("BP", "GP,BP", "GP,GP,GP,GP,BP"):
+            updates = prepare(name, world, mesh)
+            workers: dict[str, Worker | TorchWorker] = {"programs": Worker(name, updates)}
+            if name in SCHEDULES:
+                workers["torch"] = TorchWorker(name, updates)
+            found = [f"{runtime} {steps(one, text)}" for runtime, one in workers.items()]
             if rank == 0:
-                print(f"{name:<8} {text:<15} {taken:6.2f} of {ideal:g} steps", flush=True)
+                print(f"{name:<12}{text:<15} ideal {ideal(name, text)}  {'  '.join(found)}", flush=True)
     world.leave()
 
 
-def _time(worker: Worker, plans: list[Any]) -> float:
+def prepare(name: str, world: World, mesh: Any) -> StageUpdates:
+    """Return what updates the stages of a pipeline that sleeps."""
+    count, holders = assign_stages(name, DEVICES, MICRO_BATCHES)
+    task = Nearness(count)
+    torch.manual_seed(0)
+    model = task.build_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = attach(
+        model,
+        optimizer,
+        epochs=2,
+        batches_per_epoch=task.batches_per_epoch,
+        schedule="1:1",
+        synchronize=False,
+    )
+    like = (described((2, 8)),)
+    stages = [
+        ModelStage(SentStage(model.get_submodule(str(site.index))), (site,), like, like)
+        for site in trainer.survey.sites
+    ]
+    shares = last_stage_shares(ordered(name, DEVICES, MICRO_BATCHES, (False,)).program)
+    return StageUpdates(trainer, stages, place(holders, mesh), MICRO_BATCHES, task, Rate(), world, shares)
+
+
+def steps(worker: Worker | TorchWorker, text: str) -> str:
+    """Return the fewest units that the batches took, after a first time that does not count, and the share of bubbles then."""
+    plans = [predicted_plan("predicted") if phase is Phase.GP else BACKPROP_ALL for phase in parse_phases(text)]
+    taken, bubble = min([_time(worker, plans) for _ in range(TIMES + 1)][1:])
+    return f"{taken / UNIT:6.2f} ({100 * bubble:.0f}%)"
+
+
+def ideal(name: str, text: str) -> str:
+    """Return the steps and the share of bubbles of the dry run."""
+    program = generate(name, DEVICES, MICRO_BATCHES, parse_phases(text))
+    timeline = simulate(program, constant_costs(program.stages, devices=DEVICES))
+    return f"{timeline.steps:5g} ({100 * timeline.bubble_share:.0f}%)"
+
+
+def _time(worker: Worker | TorchWorker, plans: list[Any]) -> tuple[float, float]:
+    trainer, updates = worker.updates.trainer, worker.updates
     samples = [(torch.randn(2 * MICRO_BATCHES, 8), torch.randn(2 * MICRO_BATCHES, 8)) for _ in plans]
+    for source in trainer.sources.values():
+        source.begin(BatchContext(trainer.at))
+    updates.busy = 0.0
     dist.barrier()
     start = time.perf_counter()
     worker.train(plans, samples)
     dist.barrier()
-    return time.perf_counter() - start
-
-
-def main() -> None:
-    """Start the processes and wait for them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.set_num_threads(1)
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=work, args=(rank, port)) for rank in range(DEVICES)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    taken, busy = time.perf_counter() - start, torch.tensor([updates.busy])
+    dist.all_reduce(busy)
+    return taken, 1 - busy.item() / (taken * DEVICES)
 
 
 if __name__ == "__main__":
-    main()
+    run_in_processes(work, DEVICES)

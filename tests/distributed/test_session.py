@@ -4,16 +4,14 @@ import json
 import os
 import runpy
 import signal
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
+from tests.distributed.conftest import plain_values
 
-from adagp.distributed.pipeline import assign_stages
+from adagp.distributed.placement import assign_stages
 from adagp.distributed.session import ParallelSession
 from adagp.errors import OptionError
 from adagp.pipe import PIPELINES
@@ -82,11 +80,32 @@ def test_an_adaptive_schedule_decides_the_same_in_every_process(start: Any, alon
     assert_close(weights("run"), expected)
     assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
     assert sum(row["batches"]["gp"] for row in rows("run")) > 0
-    ours, theirs = (
-        torch.load(Path(folder) / "checkpoint.pt", weights_only=True)["trainer"]["schedule"]
-        for folder in ("run", "alone")
-    )
+    ours = plain_values(Path("run"))["trainer"]["schedule"]
+    theirs = torch.load("alone/checkpoint.pt", weights_only=True)["trainer"]["schedule"]
     assert ours["recent_loss"] == pytest.approx(theirs["recent_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "more"), [("zero", {"warmup": None, "ratio": None}), ("skip", {}), ("replay", {}), ("noise", {})]
+)
+def test_methods_without_a_predictor_train_as_in_one_process(method: str, more: Any, start: Any, alone: Any) -> None:
+    options = {"method": method, "check_every": 1, "batches": 12, "batch_size": 200, **more}
+    expected = alone(**options)
+    assert start(2, "run", "data", **options) == [0, 0]
+    assert_close(weights("run"), expected)
+    assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
+
+
+@pytest.mark.parametrize("method", ["bp", "adagp", "feedback", "zero"])
+@pytest.mark.parametrize(("parallel", "size"), [("fsdp", 4), ("data", 2)])
+def test_methods_train_as_in_one_process(parallel: str, size: int, method: str, start: Any, alone: Any) -> None:
+    more = {"adagp": {}, "feedback": {}}.get(method, {"warmup": None, "ratio": None})
+    options = {"method": method, "check_every": 1, "batches": 12, "batch_size": 200, "lr_scheduler": "cosine", **more}
+    options |= {"warmup": None, "warmup_batches": 4} if method in ("adagp", "feedback") else {}
+    expected = alone(**options)
+    assert start(size, "run", parallel, **options) == [0] * size
+    assert_close(weights("run"), expected)
+    assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
 
 
 def test_sparse_training_keeps_the_same_weights_in_every_process(start: Any, alone: Any) -> None:
@@ -133,25 +152,12 @@ def test_a_rate_that_falls_with_each_batch_and_an_epoch_that_is_not_whole(
     assert rows("run")[-1]["lr"] == rows("alone")[-1]["lr"]
 
 
-@pytest.fixture
-def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Be the only process of a group."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
-        monkeypatch.setenv(name, str(value))
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (
             {"parallel": "pipeline:gpipe", "method": "remap", "ratio": None, "epochs": 9},
-            "method 'remap' cannot run with --parallel pipeline:gpipe; choose from: bp, adagp.",
+            "method 'remap' cannot run with --parallel pipeline:gpipe; choose from: bp, adagp, zero, feedback.",
         ),
         (
             {"parallel": "data", "compile": True},
@@ -159,7 +165,7 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ),
         (
             {"parallel": "pipeline:gpipe", "keep": 0.1},
-            "--keep ranks the weights of the whole model together; in a pipeline no process has them all. "
+            "--keep ranks the weights of the whole model together; with --parallel pipeline:gpipe no process has them all. "
             "Use --parallel data.",
         ),
         (
@@ -176,7 +182,7 @@ def one_process(nets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ),
     ],
 )
-def test_what_cannot_run_is_refused(one_process: None, options: dict[str, Any], message: str) -> None:
+def test_what_cannot_run_is_refused(nets: Path, one_process: None, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as raised:
         ParallelSession(TrainConfig.from_dict({"epochs": 2, "warmup": 1, **options}, "test"))
     assert str(raised.value) == message
@@ -190,16 +196,31 @@ def test_an_error_of_the_first_process_reaches_all(start: Any, capfd: Any) -> No
     assert capfd.readouterr().err.count(wanted) == 2
 
 
-def test_a_run_keeps_its_number_of_processes(start: Any, capfd: Any) -> None:
-    assert start(2, "run", "data", stop_after=3) == [0, 0]
-    assert start(4, "run", "data", resume=True) == [1] * 4
-    assert "has 2 processes; it cannot continue with 4." in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("parallel", "sizes"),
+    [("data", (2, 4, 1)), ("fsdp", (4, 2)), ("pipeline:dapple", (2, 4)), ("pipeline:chimera", (4, 2))],
+)
+def test_a_run_goes_on_with_another_number_of_processes(
+    parallel: str, sizes: tuple[int, ...], start: Any, alone: Any
+) -> None:
+    """In the middle of an epoch, each time: up to rounding it is the same run."""
+    expected = alone()
+    for turn, size in enumerate(sizes):
+        stop = {} if turn == len(sizes) - 1 else {"stop_after": 9}
+        assert start(size, "run", parallel, resume=turn > 0, **stop) == [0] * size
+    assert_close(weights("run"), expected)
+    for ours, theirs in zip(rows("run"), rows("alone"), strict=True):
+        assert (ours["batches"], ours["answers"]) == (theirs["batches"], theirs["answers"])
+        for name in ("train_loss", "train_accuracy", "test_loss"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-3)
 
 
 LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
 
 
-@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (4, "pipeline:dapple"), (4, "pipeline:chimera")])
+@pytest.mark.parametrize(
+    ("size", "parallel"), [(2, "data"), (2, "fsdp"), (4, "pipeline:dapple"), (4, "pipeline:chimera")]
+)
 def test_a_stopped_run_goes_on_exactly(size: int, parallel: str, start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
     assert start(size, "whole", parallel, **LIVELY) == [0] * size
@@ -225,8 +246,9 @@ def stumble(rank: int, seen: int) -> None:
 
 @pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (4, "pipeline:chimera")])
 def test_a_killed_process_ends_the_run_which_goes_on_to_the_same_weights(size: int, parallel: str, start: Any) -> None:
+    """With a checkpoint in the making all the time."""
     assert start(size, "whole", parallel) == [0] * size
-    ended = start(size, "run", parallel, accident=die)
+    ended = start(size, "run", parallel, accident=die, checkpoint_seconds=0.0)
     assert ended[1] == -signal.SIGKILL
     assert [code for rank, code in enumerate(ended) if rank != 1] == [1] * (size - 1)
     assert start(size, "run", parallel, resume=True) == [0] * size
@@ -251,10 +273,12 @@ def test_bytes_that_are_sent(start: Any) -> None:
     assert start(2, "run", "data", check_every=0) == [0, 0]
     warmup, mixed = (row["sent_bytes"] for row in rows("run"))
     parameters = 6 * 9 + 6 + 8 * 54 + 8 + 8 * 72 + 8 + 12 * 128 + 12 + 10 * 12 + 10
-    summaries = 16 * (6 + 8 + 8 + 12 + 10) + 2  # and two requests
-    assert warmup["warmup"] == {"gradients": 2 * 14 * 4 * parameters, "summaries": 2 * 14 * 4 * summaries}
+    summaries = 16 * (6 + 8 + 8 + 12 + 10) + 5 + 6  # with their samples, and which of the sites were called
+    numbers = {"gradients": parameters, "summaries": summaries, "statistics": 3}  # two requests and the loss
+    assert warmup["warmup"] == {kind: 2 * 14 * 4 * number for kind, number in numbers.items()}
     batches = rows("run")[1]["batches"]
-    assert mixed["gp"] == {"summaries": 2 * batches["gp"] * 4 * summaries}
+    del numbers["gradients"]
+    assert mixed["gp"] == {kind: 2 * batches["gp"] * 4 * number for kind, number in numbers.items()}
     assert mixed["bp"]["gradients"] == 2 * batches["bp"] * 4 * parameters
 
 

@@ -46,6 +46,17 @@ def test_validate_tells_it_all() -> None:
     report.raise_problems()
 
 
+def test_a_notebook_shows_the_same_and_escapes_names() -> None:
+    hostile = type("<script>", (nn.Linear,), {})
+    one = nn.ModuleDict({"<b>": hostile(2, 2), "<i>": nn.Embedding(2, 2)})
+    page = adagp.validate(one, torch.optim.SGD(one.parameters(), lr=0.1))._repr_html_()
+    assert "<strong>1 sites, 4 weights: predicted in GP batches</strong>" in page
+    assert '<td style="text-align: left">&lt;b&gt;</td><td style="text-align: left">&lt;script&gt;</td>' in page
+    assert '<td style="text-align: left">&lt;i&gt;.weight</td>' in page
+    assert "<p>note: no rule for Embedding; adagp.register_rule makes such layers sites.</p>" in page
+    assert re.findall("<(?:script|b|i)>", page) == []
+
+
 @pytest.mark.parametrize("batches", [80, 91, 0])
 def test_batches_must_end_in_the_last_epoch(batches: int) -> None:
     message = f"^{batches} batches do not end in epoch 9 of a run with 10 batches per epoch.$"

@@ -1,22 +1,26 @@
-"""What all parallel loops share: one decision for all processes, one row of metrics, one checkpoint."""
+"""What all parallel loops share: one decision for all processes, one row of metrics, checkpoints in parts."""
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from adagp.distributed.checkpoint import Checkpoints, Loaded
 from adagp.distributed.processes import World
 from adagp.engine.trainer import Trainer
-from adagp.errors import RunError
+from adagp.plan import Step
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.run.origin import refuse_other_origin
 from adagp.sources.support.learned import LearnedSource
+from adagp.sources.support.randomness import step_generator
 from adagp.tasks.base import Task
-from adagp.train.checkpoint import load_checkpoint, save_checkpoint
+from adagp.train.checkpoint import load_checkpoint
 from adagp.train.loop import Loop
 from adagp.train.rates import Rate
 
@@ -28,6 +32,10 @@ class ParallelLoop(Loop):
     """
 
     STOP, SAVE = 0, 1
+    OWN = ("meter", "random", "random_cuda")
+    """What each process has of its own in `state_dict`."""
+    joint_loss = False
+    """Whether every process notes the loss of the whole batch; else each its part, and they add up."""
 
     def __init__(
         self,
@@ -45,6 +53,7 @@ class ParallelLoop(Loop):
         self.world = world
         self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
         self.requests = torch.zeros(2)
+        self.checkpoints = Checkpoints(folder.checkpoints, world)
         self._checked = 0
 
     def close(self) -> None:
@@ -52,7 +61,7 @@ class ParallelLoop(Loop):
 
     def make_requests(self) -> torch.Tensor:
         """Return this process's own requests, to be added up with those of the others before the next batch."""
-        due = self.world.rank == 0 and super()._is_due()
+        due = self.world.rank == 0 and super()._is_due() and not self.checkpoints.busy
         self.requests = torch.tensor([float(self._stop()), float(due)])
         return self.requests
 
@@ -63,28 +72,60 @@ class ParallelLoop(Loop):
         return bool(self.requests[self.SAVE] > 0)
 
     def save(self) -> None:
-        """Gather each process's random state and sums of the epoch, and let the first one write the checkpoint."""
-        self.collect()
-        parts = self.world.gather({"random": torch.get_rng_state(), "meter": self.meter.state_dict()})
-        if self.world.rank == 0:
-            save_checkpoint(self.folder.checkpoint, self.state_dict() | {"parts": parts})
+        """Copy the state; every process writes its part of it while training goes on."""
+        state = self.state_dict()
+        own = {name: state.pop(name) for name in self.OWN}
+        common, held = self.spread(state)
+        self.checkpoints.save(common, own | held)
         self._saved = time.perf_counter()
 
-    def collect(self) -> None:
-        """Bring together in the first process what is spread over all: nothing, where each has everything."""
+    def settle(self) -> None:
+        """Wait until the last checkpoint is whole."""
+        self.checkpoints.settle()
+
+    def spread(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what of `state` all processes have alike, and what this one holds alone."""
+        return state, {}
+
+    def collected(self, found: Loaded) -> dict[str, Any]:
+        """Return the state that was `spread`, whatever the number of processes then."""
+        return found.common
+
+    def shards(self) -> Mapping[str, Tensor]:
+        """Return the tensors that are spread over the processes, by their names in the checkpoint."""
+        return {}
+
+    @property
+    def checkpoint_place(self) -> Path:
+        """Where the checkpoint is."""
+        return self.folder.checkpoints
 
     def resume(self) -> None:
-        """Go back to the checkpoint, which the first process reads for all."""
+        """Go back to the checkpoint, which another number of processes may have written."""
+        found = self.checkpoints.load(self.shards()) or self._gathered()
+        refuse_other_origin(found.common.get("origin"), self.origin, self.folder.path)
+        self.take_over(self.collected(found) | self._own_of(found))
+
+    def _gathered(self) -> Loaded:
+        """Return the checkpoint of a run of before each process wrote its part: the first one reads it for all."""
         state = self.world.first_does(lambda: load_checkpoint(self.folder.checkpoint))
-        parts = state.get("parts", [])
-        if len(parts) != self.world.size:
-            raise RunError(
-                f"the run in '{self.folder.path}' has {len(parts)} processes; it cannot continue with {self.world.size}."
-            )
-        refuse_other_origin(state.get("origin"), self.origin, self.folder.path)
-        self.take_over(state)
-        torch.set_rng_state(parts[self.world.rank]["random"])
-        self.meter.load_state_dict(parts[self.world.rank]["meter"])
+        return Loaded(state, state.pop("parts", []) or [{name: state[name] for name in self.OWN}])
+
+    def _own_of(self, found: Loaded) -> dict[str, Any]:
+        """Return this process's share of what processes had of their own: its own part, where there are as many as then."""
+        parts, rank = found.own, self.world.rank
+        if len(parts) == self.world.size:
+            return {name: parts[rank][name] for name in self.OWN if name in parts[rank]}
+        meter = joined_meter([part["meter"] for part in parts], joint_loss=self.joint_loss)
+        if rank > 0:
+            meter |= {"right": 0.0, "answers": 0, "answers_by_phase": dict.fromkeys(meter["answers_by_phase"], 0)}
+            meter |= {} if self.joint_loss else {"loss": 0.0}
+        if rank < len(parts):
+            random = parts[rank]["random"]
+        else:  # other samples, other masks, from here on
+            place = Step(found.common["trainer"]["epoch"], found.common["trainer"]["batch"])
+            random = step_generator(self.config.seed + rank, place).get_state()
+        return {"meter": meter, "random": random, "random_cuda": []}
 
     def check_copies(self, copies: Callable[[], dict[str, str]]) -> None:
         """Compare the processes' copies, once `check_every` batches were trained since the last time."""
@@ -112,15 +153,33 @@ class ParallelLoop(Loop):
         return self.world.wait_for_first(super()._evaluate, {"loss": nan, self.task.metric.name: nan})
 
     def _extra(self) -> dict[str, Any]:
-        """Return the bytes that all processes sent, by phase and kind."""
+        """Return the bytes that all processes sent, by phase and kind, and the seconds that a process waited, on average."""
         totals: Counter[tuple[str, str]] = Counter()
-        for counts in self.world.gather(self.world.sent):
+        waited: Counter[str] = Counter()
+        for counts, seconds in self.world.gather((self.world.sent, self.world.waited)):
             totals.update(counts)
+            waited.update(seconds)
         self.world.sent.clear()
+        self.world.waited.clear()
         sent: dict[str, dict[str, int]] = {}
         for (phase, kind), amount in sorted(totals.items()):
             sent.setdefault(phase or "epoch", {})[kind] = amount
-        return {"sent_bytes": sent}
+        means = {phase or "epoch": seconds / self.world.size for phase, seconds in sorted(waited.items())}
+        return {"sent_bytes": sent, "waiting_seconds": means}
+
+
+def joined_meter(meters: Sequence[dict[str, Any]], *, joint_loss: bool) -> dict[str, Any]:
+    """Return the sums of the epoch over all processes; batches and seconds are those of the first one."""
+    losses = [meter["loss"] for meter in meters]
+    answers: Counter[str] = Counter()
+    for meter in meters:
+        answers.update(meter["answers_by_phase"])
+    return meters[0] | {
+        "loss": losses[0] if joint_loss else sum(losses),
+        "right": sum(meter["right"] for meter in meters),
+        "answers": sum(meter["answers"] for meter in meters),
+        "answers_by_phase": dict(answers),
+    }
 
 
 class ReadOnlyFolder(RunFolder):

@@ -1,49 +1,79 @@
 """Pipeline parallel: every process computes some stages of the model, and the micro-batches of a batch flow through them.
 
-What runs is a program of `adagp.pipe.generate`, validated before; which process holds which stages is read from it, so a
-pipeline of your own runs as well. GP batches and the BP batch that ends their phase make a window: they flow without a
-pause. After a window, the processes agree whether to save or to stop.
+What runs is a program of `adagp.pipe.generate`, validated before, or the schedule of the same name in
+torch.distributed.pipelining; which process holds which stages is read from the program, so a pipeline of your own runs as
+well. GP batches and the BP batch that ends their phase make a window: they flow without a pause. After a window, the
+processes agree whether to save or to stop. Several pipelines may run side by side, each with its share of the samples.
 
-Normalisation layers see micro-batches; where a stage has several copies (Chimera), their running statistics are averaged.
+Normalisation layers see micro-batches; where a stage has several copies, their running statistics are averaged.
 """
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations, islice
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from adagp.distributed.checkpoint import Loaded
+from adagp.distributed.error_broadcast import last_stage_shares
 from adagp.distributed.loop import ParallelLoop
+from adagp.distributed.placement import assign_stages, ordered, pipeline_mesh, place
 from adagp.distributed.processes import digest
-from adagp.distributed.stages import cut
-from adagp.distributed.worker import StagePlacement, Worker, ordered
+from adagp.distributed.stages import ModelStage, cut, most_stages
+from adagp.distributed.torch_schedules import SCHEDULES, TorchWorker
+from adagp.distributed.traced import cut_traced, split_names
+from adagp.distributed.updates import StageUpdates, predicts
+from adagp.distributed.worker import Worker
 from adagp.errors import OptionError
-from adagp.pipe.actions import UPDATE
-from adagp.plan import BACKPROP, Phase, Plan, Step
+from adagp.plan import Plan, Step
+from adagp.run.config import TrainConfig
+from adagp.run.parallel import DATA, PIPELINE, ParallelLayout
 from adagp.sources.base import BatchContext
-from adagp.train.loop import Observer
+from adagp.sources.feedback import FeedbackSource
+from adagp.train.loop import Observer, to_device
 
 LONGEST_WINDOW = 16
 """Batches that flow at most before the processes agree on anything."""
 
 
 class PipelineLoop(ParallelLoop):
-    """The loop of a pipeline parallel run; the first process keeps the whole model for evaluation and checkpoints."""
+    """The loop of a pipeline parallel run; the first process keeps the whole model for evaluation and checkpoints.
 
-    def __init__(self, *arguments: Any, pipeline: str, sample: Tensor, **options: Any) -> None:
+    `sample` has the inputs of a micro-batch.
+    """
+
+    def __init__(self, *arguments: Any, layout: ParallelLayout, sample: Tensor, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        micro_batches = self.config.micro_batches
-        count, holders = assign_stages(pipeline, self.world.size, micro_batches)
-        self.stages = cut(self.trainer.model, self.trainer.survey, sample, count)
-        self.placement = place(holders, self.world.rank)
-        self._prefixes = self._names()
-        shared = (micro_batches, self.task, self.rate, self.world)
-        self.worker = Worker(pipeline, self.trainer, self.stages, self.placement, *shared)
+        sizes, micro_batches, name = layout.sizes(self.world.size), self.config.micro_batches, layout.schedule
+        count, holders = assign_stages(name, sizes[PIPELINE], micro_batches)
+        self.stages = self._cut(sample, count)
+        self.placement = place(holders, pipeline_mesh(self.device.type, sizes.get(DATA, 1), sizes[PIPELINE]))
+        shares = last_stage_shares(ordered(name, sizes[PIPELINE], micro_batches, (False,)).program)
+        shared = (micro_batches, self.task, self.rate, self.world, shares)
+        self.updates = StageUpdates(self.trainer, self.stages, self.placement, *shared)
+        by_torch = chosen_runtime(self.config.runtime, name) == "torch"
+        self.worker = TorchWorker(name, self.updates) if by_torch else Worker(name, self.updates)
         self._elapsed = 0.0
+        self._parts: list[dict[str, Any]] = []
+
+    def _cut(self, sample: Tensor, count: int) -> list[ModelStage]:
+        """Return the model in `count` stages: as a chain of modules, or at the modules that are named, or that fit."""
+        trainer = self.trainer
+        names = [name.strip() for name in self.config.split.split(",") if name.strip()]
+        if names and len(names) != count - 1:
+            raise OptionError(
+                f"--split names {len(names)} modules; the pipeline has {count} stages, so {count - 1} cuts."
+            )
+        if not names and most_stages(trainer.model, trainer.survey, sample) >= count:
+            return cut(trainer.model, trainer.survey, sample, count)
+        names = names or split_names(trainer.model, trainer.survey, sample, count)
+        stages = cut_traced(trainer.model, trainer.survey, trainer.setup.hooks, (sample,), names)
+        for number, stage in enumerate(stages):
+            if not stage.sites:
+                raise OptionError(f"stage {number} has no layer with predicted gradients; cut elsewhere (--split).")
+        return stages
 
     def _release_others(self) -> None:
         """Free the weights of stages that this process does not hold; the first one needs them to evaluate and save."""
@@ -60,12 +90,13 @@ class PipelineLoop(ParallelLoop):
         while True:
             before = time.perf_counter()
             plans = self._window(epoch)
-            samples = list(islice(batches, len(plans)))
+            samples = [to_device(one, self.device) for one in islice(batches, len(plans))]
             if not samples:
                 return
             self.meter.add_seconds("data", time.perf_counter() - before)
             # A window has one BP batch at most, its last: what sources draw is for that one.
-            last = BatchContext(Step(epoch, self.trainer.at.batch + len(plans) - 1))
+            step = Step(epoch, self.trainer.at.batch + len(plans) - 1)
+            last = BatchContext(step, measured=not predicts(plans[-1]) and self.trainer.quality.due())
             for source in self.trainer.sources.values():
                 source.begin(last)
             start = time.perf_counter()
@@ -87,11 +118,11 @@ class PipelineLoop(ParallelLoop):
         place = self.trainer.at.batch if self.trainer.at.epoch == epoch else length
         for batch in range(place, min(place + LONGEST_WINDOW, length)):
             plans.append(self.trainer.schedule.plan(Step(epoch, batch)))
-            if plans[-1].by_site or plans[-1].hold_rest != (plans[-1].default != BACKPROP):
+            if plans[-1].held or plans[-1].hold_rest != predicts(plans[-1]):
                 raise OptionError(
-                    "a pipeline trains each batch by backprop or by prediction; this schedule mixes them."
+                    "a pipeline has a whole backward pass in a batch or none; this schedule has one that stops half-way."
                 )
-            if plans[-1].phase is not Phase.GP:
+            if not predicts(plans[-1]):
                 break
         return plans
 
@@ -101,38 +132,69 @@ class PipelineLoop(ParallelLoop):
         return super()._end_epoch(epoch)
 
     def _extra(self) -> dict[str, Any]:
-        worker = self.worker
-        numbers = torch.tensor([worker.busy, self._elapsed, worker.refused], dtype=torch.float64)
+        updates = self.updates
+        numbers = torch.tensor([updates.busy, self._elapsed, updates.refused], dtype=torch.float64)
         self.world.add_up([numbers], "metrics")
         busy, elapsed, refused = numbers.tolist()
-        worker.busy, self._elapsed, worker.refused = 0.0, 0.0, 0
+        updates.busy, self._elapsed, updates.refused = 0.0, 0.0, 0
         share = 1 - busy / elapsed if elapsed else 0.0
         return super()._extra() | {"bubble_share": share, "refused_updates": round(refused)}
 
     # What is spread over the processes, and brought together in the first one.
 
-    def _names(self) -> list[str]:
-        """Return the names of the modules that this process holds, each with the dot that ends it."""
-        held = {module for stage in self.placement.local for module in self.stages[stage].modules}
-        return [f"{name}." for name, module in self.trainer.model.named_modules() if module in held]
+    def _names(self) -> set[str]:
+        """Return the names of the model's parameters and buffers that this process holds."""
+        held = {id(one) for stage in self.placement.local for one in self.stages[stage].tensors}
+        return {name for name, one in self.trainer.model.state_dict(keep_vars=True).items() if id(one) in held}
+
+    def spread(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the first process's state but for weights and their optimizer's state, which each writes of its stages."""
+        optimizer = state.pop("optimizer")
+        common = state | {"optimizer": optimizer | {"state": {}}, "model": {}} if self.world.rank == 0 else {}
+        return common, {"held": self._held()}
+
+    def collected(self, found: Loaded) -> dict[str, Any]:
+        """Return the state of all stages together."""
+        state = dict(found.common)
+        held = [part["held"] for part in found.own if "held" in part]
+        if held:
+            model, optimizer = self.trainer.model.state_dict(), dict(state["optimizer"])
+            optimizer["state"] = {}
+            for part in held:
+                model |= part["model"]
+                optimizer["state"] |= part["optimizer"]
+            state |= {"model": model, "optimizer": optimizer}
+        self._parts = held
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the joint state, and each stage's figures."""
+        super().load_state_dict(state)
+        for part in self._parts:
+            self._adopt(part)
 
     def collect(self) -> None:
         """Bring weights, optimizer state, norms and quality figures of all stages together in the first process."""
         if self.world.rank == 0:
-            for part in self.world.gather(None)[1:]:
-                self._adopt(part)
+            for part in self.world.gather(None):
+                if part is not None:
+                    self._adopt(part)
         else:
-            self.world.gather(self._held())
+            self.world.gather(self._held() if self.placement.replica == 0 else None)
 
     def _held(self) -> dict[str, Any]:
         trainer = self.trainer
-        names = {name for name in trainer.model.state_dict() if name.startswith(tuple(self._prefixes))}
+        names = self._names()
+        sites = [site.index for stage in self.placement.local for site in self.stages[stage].sites]
+        places = [place for place, (name, _) in enumerate(trainer.model.named_parameters()) if name in names]
+        state = trainer.optimizer.state_dict()["state"]
         return {
             "model": {name: value for name, value in trainer.model.state_dict().items() if name in names},
-            "optimizer": trainer.optimizer.state_dict()["state"],
-            "sites": [site.index for stage in self.placement.local for site in self.stages[stage].sites],
+            "optimizer": {place: state[place] for place in places if place in state},
+            "sites": sites,
             "norms": trainer.norms.state_dict(),
             "quality": trainer.quality.state_dict(),
+            "feedback": [source.part_of_state(sites) for source in self._feedback],
         }
 
     def _adopt(self, part: dict[str, Any]) -> None:
@@ -149,47 +211,54 @@ class PipelineLoop(ParallelLoop):
                 elif isinstance(value, dict):
                     state[field] |= value
             keeper.load_state_dict(state)
+        for source, mine in zip(self._feedback, part["feedback"], strict=True):
+            source.adopt_state(mine)
+
+    @property
+    def _feedback(self) -> list[FeedbackSource]:
+        return [source for source in self.trainer.sources.values() if isinstance(source, FeedbackSource)]
 
     def _copies(self) -> dict[str, str]:
         copies = {f"stage {stage}": digest(self.stages[stage].tensors) for stage in self.placement.local}
         networks = (source.network.state_dict() for source in self.learners)
+        for source in self._feedback:
+            for stage in self.placement.local:
+                learned = source.part_of_state([site.index for site in self.stages[stage].sites])
+                copies[f"feedback in stage {stage}"] = digest(tensors_in(learned))
         return copies | {"the predictor": digest(tensor for state in networks for tensor in state.values())}
 
 
-def assign_stages(pipeline: str, processes: int, micro_batches: int) -> tuple[int, list[tuple[int, ...]]]:
-    """Return the number of stages of a pipeline, and the stages that each process holds.
-
-    Where processes hold copies of a stage, they must hold the same stages, do as many micro-batches of each, and update
-    them in the same order: what they have seen is averaged with equal weights, in that order.
-    """
-    program = ordered(pipeline, processes, micro_batches, (True, True, False)).program
-    work = [
-        (
-            Counter((action.stage, action.kind) for action in row),
-            [action for action in row if action.kind == UPDATE],
+def check_pipeline(
+    config: TrainConfig, layout: ParallelLayout, device: torch.device, devices: int, *, adapts: bool
+) -> None:
+    """Refuse a run that no pipeline of `devices` processes can do; `adapts` says that its schedule does."""
+    if adapts:
+        raise OptionError("a pipeline needs to know the coming batches; an adaptive schedule decides after each.")
+    runtime = chosen_runtime(config.runtime, layout.schedule)
+    if device.type != "cpu" and runtime != "torch":
+        raise OptionError(
+            f"pipelines run by programs tell messages apart by their tags, which {device.type} has none of; give "
+            "--runtime torch."
         )
-        for row in program.devices
-    ]
-    holders = [tuple(sorted({action.stage for action in row})) for row in program.devices]
-    for (one, held), (other, also) in combinations(enumerate(holders), 2):
-        if set(held) & set(also) and work[one] != work[other]:
-            raise OptionError(
-                f"pipeline '{pipeline}' cannot be run by {processes} processes with {micro_batches} micro-batches: "
-                f"processes {one} and {other} hold a stage in common, but do not share its micro-batches equally."
-            )
-    return program.stages, holders
+    assign_stages(layout.schedule, devices, config.micro_batches)
 
 
-def place(holders: Sequence[tuple[int, ...]], rank: int) -> StagePlacement:
-    """Return the placement of the process `rank`; all processes must call this together, as they form groups."""
-    local, placement = holders[rank], StagePlacement(holders[rank])
-    for held in dict.fromkeys(holders):
-        ranks = [one for one, stages in enumerate(holders) if stages == held]
-        if len(ranks) > 1:
-            partners = dist.new_group(ranks)
-            if held == local:
-                placement = StagePlacement(local, len(ranks), partners)
-    return placement
+def chosen_runtime(wanted: str, pipeline: str) -> str:
+    """Return what runs a pipeline, `programs` or `torch`; refuse one that torch does not have."""
+    if wanted == "torch" and pipeline not in SCHEDULES:
+        raise OptionError(
+            f"torch has no schedule for the pipeline '{pipeline}', only for {', '.join(SCHEDULES)}; leave out --runtime."
+        )
+    return "programs" if wanted == "auto" else wanted
+
+
+def tensors_in(state: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested dictionaries, in the order of their keys."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, dict):
+        for key in sorted(state, key=str):
+            yield from tensors_in(state[key])
 
 
 def release(parameters: Iterable[Tensor]) -> None:

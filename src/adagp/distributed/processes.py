@@ -5,8 +5,9 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from adagp.jobs import die_with_parent
 
 TIMEOUT = 300.0
 """Seconds that a process waits for another one that is there but sends nothing. A dead one is noticed at once."""
+LAST_SECONDS = 5.0
+"""How long a process that has failed may take to say so and to end."""
 GRACE = 0.1
 """The share of the timeout in which the others notice the same."""
 
@@ -33,18 +36,22 @@ T = TypeVar("T")
 class World:
     """All processes of a run, started by torchrun. `sent` counts bytes by phase and kind; `phase` is the running batch's.
 
+    `waited` are the seconds by phase in which this process did nothing but wait for others.
+
     The bytes are what this process puts into an exchange: the size of a tensor that is added up (a ring moves it twice, but
     for a share of 1 / size), or of one that it sends to a neighbour.
     """
 
-    def __init__(self, store: Store | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(self, store: Store | None = None, timeout: float = TIMEOUT, lasting: Store | None = None) -> None:
         self.store = store
+        self._lasting = lasting
         self.timeout = timeout
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._waited = 0
         self.phase = ""
         self.sent: Counter[tuple[str, str]] = Counter()
+        self.waited: defaultdict[str, float] = defaultdict(float)
 
     @classmethod
     def join(cls, device: str, timeout: float = TIMEOUT) -> "World":
@@ -56,11 +63,31 @@ class World:
         if sys.platform == "linux":
             die_with_parent(os.getppid())
         limit = timedelta(seconds=timeout)
-        store, rank, size = next(rendezvous("env://", timeout=limit))
-        store = PrefixStore(f"adagp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        backend = "nccl" if device.startswith("cuda") else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
-        return cls(store, timeout)
+        try:
+            lasting, rank, size = next(rendezvous("env://", timeout=limit))
+            store = PrefixStore(f"adagp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", lasting)
+            dist.init_process_group(backend_for(device), store=store, rank=rank, world_size=size, timeout=limit)
+        except dist.DistError as error:
+            raise RunError(
+                f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has not met the others in {timeout:g} seconds "
+                f"(--timeout): {str(error).splitlines()[0]}"
+            ) from None
+        return cls(store, timeout, lasting)
+
+    @contextmanager
+    def ending_soon(self) -> Iterator[None]:
+        """Let this process end in a few seconds if the context is left by an error, whatever one of its threads waits for.
+
+        Others wait for it as long as it is there: a checkpoint that is being written must not keep it.
+        """
+        try:
+            yield
+        except BaseException:
+            if self.size > 1:
+                last = threading.Timer(LAST_SECONDS, os._exit, [2])
+                last.daemon = True
+                last.start()
+            raise
 
     def leave(self) -> None:
         """Leave the process group, when nothing uses it any more."""
@@ -69,6 +96,13 @@ class World:
     def count(self, kind: str, amount: int) -> None:
         """Note that `amount` bytes are sent."""
         self.sent[self.phase, kind] += amount
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside the context as waiting for others."""
+        start = time.perf_counter()
+        yield
+        self.waited[self.phase] += time.perf_counter() - start
 
     @torch.no_grad()
     def add_up(
@@ -81,10 +115,11 @@ class World:
         if not tensors:
             return
         factors = list(scales) or [1.0] * len(tensors)
-        kind_of = tensors[0].dtype
-        flat = torch.cat([(one * factor).reshape(-1).to(kind_of) for one, factor in zip(tensors, factors, strict=True)])
+        like = tensors[0]  # one type, one device
+        flat = torch.cat([(one * factor).reshape(-1).to(like) for one, factor in zip(tensors, factors, strict=True)])
         self.count(kind, flat.numel() * flat.element_size())
-        dist.all_reduce(flat, group=among)
+        with self.waiting():
+            dist.all_reduce(flat, group=among)
         for one, part in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
             one.copy_(part.view_as(one))
 
@@ -113,6 +148,18 @@ class World:
         if box[1] is not None:
             raise RunError(box[1])
         return box[0]
+
+    def first_word(self, name: str, proposal: str) -> str:
+        """Return what was proposed first under `name`: by the first process, in its first start if torchrun has several."""
+
+        def settle() -> str:
+            if self._lasting is None:
+                return proposal
+            if not self._lasting.check([f"adagp/{name}"]):
+                self._lasting.set(f"adagp/{name}", proposal)
+            return self._lasting.get(f"adagp/{name}").decode()
+
+        return str(self.first_does(settle))
 
     def wait_for_first(self, work: Callable[[], T], otherwise: T) -> T:
         """Let the first process do something that may take long; the others wait as long as it gives signs of life."""
@@ -169,6 +216,19 @@ class World:
                         f"the copies of {name} in the processes {holder} and {rank} differ {when}. The run is stopped; "
                         "its last checkpoint is from before. A device or a source of randomness is not the same for all."
                     )
+
+
+def backend_for(device: str) -> str:
+    """Return what exchanges tensors on `device`; beside it gloo, for those in memory. The device is this process's from now on.
+
+    `cuda` without a number is the device of this process's number on its host.
+    """
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return "gloo"
+    if kind == "cuda" and not number and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return f"cpu:gloo,{kind}:{dist.get_default_backend_for_device(kind)}"
 
 
 class _SignsOfLife:

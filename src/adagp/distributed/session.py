@@ -1,21 +1,26 @@
 """`adagp train --parallel ...` under torchrun: the same run in several processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from adagp.distributed.data_parallel import DataLoop
+from adagp.distributed.fsdp import FsdpLoop, spread_model, whole_weights
 from adagp.distributed.loop import ParallelLoop, ReadOnlyFolder
-from adagp.distributed.pipeline import PipelineLoop, assign_stages
+from adagp.distributed.pipeline import PipelineLoop, check_pipeline
 from adagp.distributed.processes import TIMEOUT, World
-from adagp.errors import OptionError, RunError
+from adagp.errors import AdagpError, OptionError, RunError
 from adagp.methods import METHODS
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
+from adagp.run.parallel import DATA, FSDP, PIPELINE, parse_parallel
 from adagp.tasks.classify import Classification
-from adagp.train.loop import Loop, Observer
+from adagp.tasks.language import LanguageModelling
+from adagp.train.loop import Loop, Observer, to_device
 from adagp.train.session import Session, resume_words
 
 
@@ -23,7 +28,8 @@ class ParallelSession(Session):
     """One run in several processes. Each builds the same model from the same seed; the first one keeps the folder."""
 
     def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **place: Any) -> None:
-        self.kind, _, self.pipeline = config.parallel.partition(":")
+        self.layout = parse_parallel(config.parallel)
+        self.kind = self.layout.kinds[-1]
         if self.kind not in config.declaration.parallel:
             able = [name for name in METHODS if self.kind in METHODS[name].parallel]
             raise OptionError(
@@ -38,29 +44,42 @@ class ParallelSession(Session):
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
         if config.keep is not None and self.kind != "data":
             raise OptionError(
-                "--keep ranks the weights of the whole model together; in a pipeline no process has them all. "
-                "Use --parallel data."
+                f"--keep ranks the weights of the whole model together; with --parallel {config.parallel} no process has them "
+                "all. Use --parallel data."
             )
         self.world = World.join(config.device, timeout)
         self.quiet = self.world.rank > 0
+        self.shares_batches = self.kind != PIPELINE
         super().__init__(config, **place)
-        if not isinstance(self.task, Classification):
-            raise OptionError(f"parallel runs are for image classification; '{config.dataset}' is another task.")
-        parts = self.world.size if self.kind == "data" else config.micro_batches
+        if self.kind == PIPELINE and not isinstance(self.task, Classification | LanguageModelling):
+            raise OptionError(
+                f"pipelines are for classification of images and for language; '{config.dataset}' is another task, whose "
+                "batches are several tensors or of changing shapes."
+            )
+        sizes = self.layout.sizes(self.world.size)
+        parts = config.micro_batches * sizes.get(DATA, 1) if self.kind == PIPELINE else self.world.size
         if config.batch_size % parts:
-            what = "processes" if self.kind == "data" else "micro-batches"
+            what = "processes" if self.shares_batches else "micro-batches"
             raise OptionError(
                 f"a batch of {config.batch_size} samples does not split into {parts} equal parts ({what})."
             )
-        if self.kind == "pipeline":
-            if self.trainer.schedule.adapts:
-                raise OptionError(
-                    "a pipeline needs to know the coming batches; an adaptive schedule decides after each."
-                )
-            if self.device.type != "cpu":
-                raise OptionError(f"pipelines run on CPUs so far; give --device cpu instead of {config.device}.")
-            assign_stages(self.pipeline, self.world.size, config.micro_batches)
+        if self.kind == PIPELINE:
+            check_pipeline(config, self.layout, self.device, sizes[PIPELINE], adapts=self.trainer.schedule.adapts)
         torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
+
+    def agreed_folder(self, path: Path) -> Path:
+        """Return the folder that the first process chose, before torchrun started it again, if it did."""
+        return Path(self.world.first_word("folder", str(path)))
+
+    def start(self, path: Path, *, force: bool = False) -> Loop:
+        """Return the loop of a new run in the folder `path`, which can be resumed from now on."""
+        with self._explained(path):
+            return super().start(path, force=force)
+
+    def resume(self, path: Path) -> Loop:
+        """Return the loop of the run in `path`, where it was left, by this or another number of processes."""
+        with self._explained(path):
+            return super().resume(path)
 
     def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
         """Return the folder of a new run, made by the first process."""
@@ -81,24 +100,47 @@ class ParallelSession(Session):
         """Train to the end; the first process returns the summary, the others an empty one. None if stopped before."""
         assert isinstance(loop, ParallelLoop)
         try:
-            summary = super().run(loop, observer, stop)
-        except RunError:
-            raise
-        except RuntimeError as error:
-            reason = self.world.explain(error)
-            if reason is None and "by peer" not in str(error):  # what gloo says of a closed connection
-                raise
-            reason = reason or f"process {self.world.rank} has lost another process of the run: see what that one says."
-            words = resume_words(self.config, loop.folder.path)
-            raise RunError(f"{reason} Continue from the last checkpoint: {words}") from None
+            with self._explained(loop.folder.path):
+                summary = super().run(loop, observer, stop)
         finally:
             loop.close()
         self.world.leave()
         return summary
 
+    @contextmanager
+    def _explained(self, path: Path) -> Iterator[None]:
+        """Say in a sentence which process was lost or stands still, where an exchange fails for that."""
+        with self.world.ending_soon():
+            try:
+                yield
+            except AdagpError:
+                raise
+            except RuntimeError as error:
+                reason = self.world.explain(error)
+                if reason is None and "by peer" not in str(error):  # what gloo says of a closed connection
+                    raise
+                reason = (
+                    reason or f"process {self.world.rank} has lost another process of the run: see what that one says."
+                )
+                if RunFolder(path).begun:
+                    reason += f" Continue from the last checkpoint: {resume_words(self.config, path)}"
+                raise RunError(reason) from None
+
     def finish(self, loop: Loop) -> dict[str, Any]:
-        """Write the results in the first process alone."""
+        """Write the results in the first process alone, to which the others give what they hold of the model."""
+        if self.kind == FSDP:
+            weights = whole_weights(self.model)
+            if self.world.rank == 0:
+                self.model = self.task.build_model().to(self.device)
+                self.model.load_state_dict(weights)
         return super().finish(loop) if self.world.rank == 0 else {}
+
+    def spread_model(self, model: nn.Module) -> nn.Module:
+        """Return the model as this process trains it: of a fully sharded run it holds a part."""
+        if self.kind != FSDP:
+            return super().spread_model(model)
+        inputs, _ = next(iter(self.task.batches(0)))
+        return spread_model(model, to_device(inputs, self.device))
 
     def _loop(self, folder: RunFolder) -> ParallelLoop:
         arguments = (self.trainer, self.task, self.rate, folder)
@@ -108,8 +150,9 @@ class ParallelSession(Session):
             "checkpoint_seconds": self.checkpoint_seconds,
             "origin": self.origin,
         }
-        if self.kind == "data":
-            return DataLoop(*arguments, **options)
-        assert isinstance(self.task, Classification)
-        sample = torch.zeros(self.config.batch_size // self.config.micro_batches, *self.task.data.shape)
-        return PipelineLoop(*arguments, **options, pipeline=self.pipeline, sample=sample)
+        if self.shares_batches:
+            return (FsdpLoop if self.kind == FSDP else DataLoop)(*arguments, **options)
+        replicas = self.layout.sizes(self.world.size).get(DATA, 1)
+        inputs, _ = next(self.task.batches(0))
+        sample = inputs[: self.config.batch_size // (self.config.micro_batches * replicas)]
+        return PipelineLoop(*arguments, **options, layout=self.layout, sample=sample)

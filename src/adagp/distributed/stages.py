@@ -1,8 +1,9 @@
-"""A model as a chain of modules, and the chain cut into stages."""
+"""Stages of a model, and a model that is a chain of modules cut into stages. `traced.py` cuts the others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,58 +17,98 @@ from adagp.sites import Site, Survey
 
 @dataclass(frozen=True)
 class ModelStage:
-    """Modules that run one after the other, the sites among them, and the shapes of a micro-batch on the way in and out."""
+    """A part of the model, the sites in it, and the tensors of a micro-batch on the way in and out (on the meta device).
 
-    modules: tuple[nn.Module, ...]
+    The module takes and returns as many tensors as pass the cut: of a model with shortcuts several, of the last stage one.
+    """
+
+    module: nn.Module
     sites: tuple[Site, ...]
-    input_shape: torch.Size
-    output_shape: torch.Size
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
 
-    def forward(self, value: Tensor) -> Tensor:
-        """Run the modules."""
-        for module in self.modules:
-            value = module(value)
-        return value
+    def forward(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run the module."""
+        found = self.module(*values)
+        return found if isinstance(found, tuple) else (found,)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """All trainable parameters of the stage."""
-        return [one for module in self.modules for one in module.parameters() if one.requires_grad]
+        return [one for one in self.module.parameters() if one.requires_grad]
 
     @property
     def buffers(self) -> list[Tensor]:
         """The running statistics and other buffers of real numbers."""
-        return [one for module in self.modules for one in module.buffers() if one.is_floating_point()]
+        return [one for one in self.module.buffers() if one.is_floating_point()]
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that the stage's state_dict holds."""
-        return [one for module in self.modules for one in module.state_dict().values()]
+        """All parameters and buffers."""
+        return [*self.module.parameters(), *self.module.buffers()]
+
+
+class SentStage(nn.Module):
+    """A stage whose tensors can be sent: outputs, and gradients of inputs, lie in memory in their own order.
+
+    An output is a tensor of its own, no view and nothing that a layer has saved: a backward in two parts cuts it off its
+    graph in place.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *values: Tensor) -> Any:
+        """Return what the module returns, ready to be sent."""
+        aligned = [_Aligned.apply(one) if one.requires_grad else one for one in values]  # type: ignore[no-untyped-call]
+        found = self.module(*aligned)
+        return tuple(map(_own, found)) if isinstance(found, tuple) else _own(found)
+
+
+class _Aligned(torch.autograd.Function):
+    """The same tensor; its gradient is contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].contiguous()
+
+
+def _own(output: Tensor) -> Tensor:
+    return output.clone(memory_format=torch.contiguous_format) if output.requires_grad else output.contiguous()
+
+
+def described(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a tensor that tells shape and type, and holds nothing."""
+    return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
 def chain(model: nn.Module, sample: Tensor) -> tuple[list[nn.Module], list[torch.Size]]:
     """Return modules that, one after the other, compute what `model` computes, and the shapes before, between and after them.
 
     Sequential containers are taken apart. Of another model its children are tried in their order, with a `Flatten` before
-    the first linear layer, which is how many image models are written. If that gives something else than the model, it
-    cannot be cut. It is tried out on `sample`.
+    the first linear layer, which is how many image models are written. No modules are returned if that gives something
+    else than the model. It is tried out on `sample`.
     """
     modules, shapes = list(_links(model)), [sample.shape]
     with evaluation_mode(model), torch.no_grad():
+        expected, found = model(sample), sample
         try:
-            expected, found = model(sample), sample
             for module in modules:
                 found = module(found)
                 shapes.append(found.shape)
-            same = torch.equal(expected, found)
-        except RuntimeError:
-            same = False
-    if not same:
-        raise ModelError(
-            f"{type(model).__name__} cannot be cut into stages: its modules, called one after the other, do not compute "
-            "what it computes. Write it as an nn.Sequential, or use --parallel data."
-        )
-    return modules, shapes
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError, AttributeError):
+            return [], []
+    return (modules, shapes) if torch.equal(expected, found) else ([], [])
+
+
+def most_stages(model: nn.Module, survey: Survey, sample: Tensor) -> int:
+    """Return into how many stages `cut` can cut the model; 0 if it is no chain."""
+    return len(_starts(chain(model, sample)[0], survey))
 
 
 def _links(model: nn.Module) -> Iterator[nn.Module]:
@@ -100,10 +141,9 @@ def _first_weighted(links: Sequence[nn.Module]) -> nn.Module:
 
 
 def cut(model: nn.Module, survey: Survey, sample: Tensor, parts: int) -> list[ModelStage]:
-    """Cut `model` into `parts` stages, each with a site at least, balanced by their multiply-accumulates."""
+    """Cut a chain into `parts` stages, each with a site at least, balanced by their multiply-accumulates."""
     modules, shapes = chain(model, sample)
-    owner = {module: place for place, link in enumerate(modules) for module in link.modules()}
-    starts = sorted({owner[site.module] for site in survey.sites})
+    owner, starts = _owner(modules), _starts(modules, survey)
     if parts > len(starts):
         raise ModelError(
             f"the model can be cut into {len(starts)} stages at most, one for each module of its chain that has a layer "
@@ -117,5 +157,17 @@ def cut(model: nn.Module, survey: Survey, sample: Tensor, parts: int) -> list[Mo
     for chosen in partition(work, parts):
         low, high = units[chosen[0]][0], units[chosen[-1]][1]
         own = tuple(site for site in survey.sites if low <= owner[site.module] < high)
-        stages.append(ModelStage(tuple(modules[low:high]), own, shapes[low], shapes[high]))
+        module = SentStage(nn.Sequential(*modules[low:high]))
+        stages.append(ModelStage(module, own, (described(shapes[low]),), (described(shapes[high]),)))
     return stages
+
+
+def _owner(modules: Sequence[nn.Module]) -> dict[nn.Module, int]:
+    """Return in which link of a chain each module is."""
+    return {module: place for place, link in enumerate(modules) for module in link.modules()}
+
+
+def _starts(modules: Sequence[nn.Module], survey: Survey) -> list[int]:
+    """Return the links of a chain at which a stage may begin: those with a site."""
+    owner = _owner(modules)
+    return sorted({owner[site.module] for site in survey.sites}) if modules else []

@@ -3,46 +3,23 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from adagp.distributed.processes import World
-from adagp.distributed.stages import ModelStage
-from adagp.engine.batch import Batch
-from adagp.engine.hooks import Listeners
-from adagp.engine.trainer import Trainer
-from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action
-from adagp.pipe.generate import generate
+from adagp.distributed.placement import ordered
+from adagp.distributed.updates import BatchSums, StageUpdates, predicts
+from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action
 from adagp.pipe.order import Order
-from adagp.plan import Phase, Plan, Step
-from adagp.sources.support.learned import LearnedSource
-from adagp.tasks.base import Task
-from adagp.train.rates import Rate
+from adagp.plan import Plan
 
 AHEAD = 3
 """Actions for which the input is awaited in advance, so that a neighbour's sending overlaps with our work."""
 
-
-@dataclass
-class BatchSums:
-    """What a process saw of a batch: its share of the mean loss, of the right answers and of the answers; and the time."""
-
-    loss: float = 0.0
-    right: float = 0.0
-    answers: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class StagePlacement:
-    """The stages `local` that a process holds, and `partners`: the process group of all that hold the same, if several do."""
-
-    local: tuple[int, ...]
-    copies: int = 1
-    partners: dist.ProcessGroup | None = None
+Values = list[Tensor]
+"""What passes a cut for one micro-batch: the tensors on the way up, or the gradients of those that have one."""
 
 
 @dataclass
@@ -52,42 +29,32 @@ class _Window:
     plans: Sequence[Plan]
     samples: Sequence[tuple[Tensor, Tensor]]
     sums: list[BatchSums]
-    kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
-    arriving: dict[Action, tuple[dist.Work, Tensor]] = field(default_factory=dict)
+    kept: dict[tuple[int, int], tuple[Values, Values]] = field(default_factory=dict)
+    half_done: dict[tuple[int, int], tuple[Values, Values | None] | list[dict[str, object]]] = field(
+        default_factory=dict
+    )
+    arriving: dict[Action, list[tuple[dist.Work, Tensor]]] = field(default_factory=dict)
     leaving: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
-    here: dict[Action, Tensor] = field(default_factory=dict)
+    here: dict[Action, Values] = field(default_factory=dict)
 
 
-@dataclass
 class Worker:
-    """Does the actions of the device number `world.rank`: forwards, backwards and updates of the stages placed on it.
+    """Does the actions of its device: forwards, backwards and updates of the stages placed on it."""
 
-    The guard refuses for a stage alone: a common answer would make every stage wait for the last one. `refused` counts the
-    refusals; `busy` is the time spent working, not waiting, in seconds.
-    """
-
-    pipeline: str
-    trainer: Trainer
-    stages: Sequence[ModelStage]
-    placement: StagePlacement
-    micro_batches: int
-    task: Task
-    rate: Rate
-    world: World
-    busy: float = 0.0
-    refused: int = 0
-
-    def __post_init__(self) -> None:
-        self._updated: set[int] = set()
-        self.learners = [source for source in self.trainer.sources.values() if isinstance(source, LearnedSource)]
-        for source in self.learners:
-            source.learner.on_gradients = self._add_up_predictor
+    def __init__(self, pipeline: str, updates: StageUpdates) -> None:
+        self.pipeline = pipeline
+        self.updates = updates
+        self.stages, self.placement = updates.stages, updates.placement
+        self.micro_batches, self.world = updates.micro_batches, updates.world
+        self._widest = max(len(stage.outputs) for stage in self.stages)
 
     def train(self, plans: Sequence[Plan], samples: Sequence[tuple[Tensor, Tensor]]) -> list[BatchSums]:
         """Train the coming batches with `samples` (inputs and targets), each under its plan; the trainer does not advance."""
-        order = ordered(self.pipeline, self.world.size, self.micro_batches, tuple(plan.hold_rest for plan in plans))
+        predicted = tuple(map(predicts, plans))
+        broadcast = self.updates.errors is not None
+        order = ordered(self.pipeline, len(self.placement.peers), self.micro_batches, predicted, broadcast)
         state = _Window(plans, samples, [BatchSums() for _ in plans])
-        actions = order.program.devices[self.world.rank]
+        actions = order.program.devices[self.placement.device]
         before = time.perf_counter()
         for place, action in enumerate(actions):
             for coming in actions[place : place + AHEAD]:
@@ -100,158 +67,170 @@ class Worker:
             before = now
         for work, _ in state.leaving:
             work.wait()
+        self.updates.end()
         return state.sums
 
     def _do(self, order: Order, state: _Window, action: Action, batch: int) -> None:
-        stage, kind, number = action
+        kind = action.kind
         if kind == UPDATE:
-            self._update(stage, batch, state.plans[batch])
+            self.updates.update(action.stage, batch, state.plans[batch])
             return
-        value = self._arrived(state, action)
+        values = self._arrived(state, action)
         start = time.perf_counter()
-        up = kind == FORWARD
-        result = self._forward(state, action, batch, value) if up else self._backward(state, action, value)
-        self.busy += time.perf_counter() - start
-        self._pass_on(order, state, Action(stage + 1 if up else stage - 1, kind, number), result)
+        if kind == FORWARD:
+            result = self._forward(state, action, batch, values)
+        elif kind == BACKWARD:
+            result = self._backward(state, action, values)
+        elif kind == INPUT_GRADIENT:
+            result = self._input_gradient(state, action, values)
+        else:
+            self._weight_gradient(state, action)
+        self.updates.busy += time.perf_counter() - start
+        if kind != WEIGHT_GRADIENT:
+            self._pass_on(order, state, action, result)
 
-    def _forward(self, state: _Window, action: Action, batch: int, value: Tensor | None) -> Tensor | None:
+    def _forward(self, state: _Window, action: Action, batch: int, values: Values | None) -> Values:
         stage, _, number = action
+        plan = state.plans[batch]
         inputs, targets = (self._part(one, number) for one in state.samples[batch])
-        value = inputs if value is None else value
-        learning = not state.plans[batch].hold_rest
-        listeners = Listeners(dict.fromkeys(self.stages[stage].sites, self.learners), everywhere=True)
-        with torch.set_grad_enabled(learning), self.trainer.setup.hooks.active(listeners):
-            output = self.stages[stage].forward(value.requires_grad_(learning and stage > 0))
+        values = [inputs] if values is None else values
+        learning = not predicts(plan)
+        for one in values if learning and stage > 0 else []:
+            one.requires_grad_(one.is_floating_point())
+        self.updates.begin(stage, number, plan)
+        hooks = self.updates.trainer.setup.hooks
+        with torch.set_grad_enabled(learning), hooks.active(self.updates.listeners([stage])):
+            outputs = list(self.stages[stage].forward(values))
         if stage + 1 == len(self.stages):
             with torch.set_grad_enabled(learning):
-                loss = self.task.loss(output, targets) / self.micro_batches
-            self._score(state.sums[batch], loss, output, targets)
-            output = loss
+                outputs = [self.updates.loss(number, plan, outputs[0], targets, state.sums[batch])]
         if learning:
-            state.kept[stage, number] = (value, output)
-        return output.detach()
+            state.kept[stage, number] = (values, outputs)
+        return [one.detach() for one in outputs]
 
-    def _backward(self, state: _Window, action: Action, gradient: Tensor | None) -> Tensor | None:
-        value, output = state.kept.pop((action.stage, action.number))
-        output.backward(gradient)
-        return value.grad
+    def _backward(self, state: _Window, action: Action, gradients: Values | None) -> Values:
+        values, outputs = state.kept.pop((action.stage, action.number))
+        _differentiate(outputs, gradients)
+        return _gradients(values)
 
-    def _score(self, sums: BatchSums, loss: Tensor, output: Tensor, targets: Tensor) -> None:
-        right, answers = self.task.score(output.detach(), targets)
-        sums.loss += loss.item()
-        sums.right += float(right)
-        sums.answers += answers
+    # A backward in two parts. The first stage has nobody to send a gradient to: it does all in the second part.
+
+    def _input_gradient(self, state: _Window, action: Action, gradients: Values | None) -> Values:
+        stage, _, number = action
+        values, outputs = state.kept.pop((stage, number))
+        if stage == 0:
+            state.half_done[stage, number] = (outputs, gradients)
+            return []
+        padded = None if gradients is None else _for_outputs(outputs, gradients)
+        _, groups = stage_backward_input(outputs, padded, list(values), iter(self.stages[stage].parameters))
+        state.half_done[stage, number] = groups
+        return _gradients(values)
+
+    def _weight_gradient(self, state: _Window, action: Action) -> None:
+        rest = state.half_done.pop((action.stage, action.number))
+        if isinstance(rest, tuple):
+            _differentiate(*rest)
+        else:
+            stage_backward_weight(iter(self.stages[action.stage].parameters), rest)
 
     def _part(self, samples: Tensor, number: int) -> Tensor:
-        size = len(samples) // self.micro_batches
-        start = number % self.micro_batches * size
+        size = len(samples) // (self.micro_batches * self.placement.replicas)
+        start = (self.placement.replica * self.micro_batches + number % self.micro_batches) * size
         return samples[start : start + size]
 
-    # Updates: the engine's batch, for the sites of some stages.
+    # Transfers: forwards carry a stage's outputs up, backwards their gradients down. Both sides know the shapes.
 
-    def _update(self, stage: int, batch: int, plan: Plan) -> None:
-        """Update `stage` by a batch; by a BP batch all stages of this process, when the last of them is asked for."""
-        stages = [stage]
-        if not plan.hold_rest:
-            self._updated.add(stage)
-            if len(self._updated) < len(self.placement.local):
-                return
-            self._updated.clear()
-            stages = list(self.placement.local)
-        self._exchange(stages, with_gradients=not plan.hold_rest)
-        start = time.perf_counter()
-        sites = [site for one in stages for site in self.stages[one].sites]
-        at = self.trainer.at
-        self.rate.before_batch(self.trainer.done + batch)
-        update = Batch(self.trainer.setup, plan, Step(at.epoch, at.batch + batch), sites=sites)
-        update.complete(self._all_agree)
-        update.step()
-        self.refused += update.guarded
-        self.trainer.optimizer.zero_grad(set_to_none=True)
-        for source in self.learners:
-            source.drop(sites)
-        self.busy += time.perf_counter() - start
-
-    def _all_agree(self, finite: bool) -> bool:
-        refusals = torch.tensor([float(not finite)])
-        self.world.add_up([refusals], "requests")
-        return refusals.item() == 0
-
-    def _exchange(self, stages: Sequence[int], *, with_gradients: bool) -> None:
-        """Add up the gradients of all copies of each stage, and average their summaries and running statistics."""
-        if self.placement.partners is None:
-            return
-        tensors: list[Tensor] = []
-        for stage in stages:
-            tensors += [tensor for source in self.learners for tensor in source.shared(self.stages[stage].sites)]
-            tensors += self.stages[stage].buffers
-        scales = [1 / self.placement.copies] * len(tensors)
-        for one in [one for stage in stages for one in self.stages[stage].parameters] if with_gradients else []:
-            if one.grad is None:  # all copies must send the same tensors
-                one.grad = torch.zeros_like(one)
-            tensors.append(one.grad)
-            scales.append(1.0)
-        kind = "gradients" if with_gradients else "summaries"
-        self.world.add_up(tensors, kind, scales, self.placement.partners)
-
-    def _add_up_predictor(self, tensors: list[Tensor]) -> None:
-        self.world.add_up(tensors, "predictor", [1 / self.placement.copies] * len(tensors))
-
-    # Transfers: forwards carry a stage's output up, backwards its gradient down. Both sides know the shapes.
-
-    def _source(self, action: Action) -> Action | None:
+    def _source(self, order: Order, action: Action) -> Action | None:
         """Return the action of another stage whose result `action` works on."""
         stage, kind, number = action
-        if kind == FORWARD and stage > 0:
-            return Action(stage - 1, FORWARD, number)
-        if kind == BACKWARD and stage + 1 < len(self.stages):
-            return Action(stage + 1, BACKWARD, number)
+        if kind == FORWARD:
+            return Action(stage - 1, FORWARD, number) if stage > 0 else None
+        if kind in (BACKWARD, INPUT_GRADIENT) and stage + 1 < len(self.stages):
+            return _backward_of(order, stage + 1, number)
         return None
 
     def _await(self, order: Order, state: _Window, action: Action) -> None:
-        source = self._source(action)
+        source = self._source(order, action)
         if source is None or action in state.arriving or action in state.here:
             return
         holder = order.places[source][0]
-        if holder == self.world.rank:
+        if holder == self.placement.device:
             return
-        stage = self.stages[action.stage]
-        buffer = torch.empty(stage.input_shape if action.kind == FORWARD else stage.output_shape)
-        work = dist.irecv(buffer, holder, tag=self._tag(action))
-        assert work is not None
-        state.arriving[action] = (work, buffer)
+        state.arriving[action] = []
+        for place, like in enumerate(self._passing(action)):
+            buffer = torch.empty(like.shape, dtype=like.dtype)
+            work = dist.irecv(buffer, self.placement.peers[holder], tag=self._tag(action, place))
+            assert work is not None
+            state.arriving[action].append((work, buffer))
 
-    def _arrived(self, state: _Window, action: Action) -> Tensor | None:
-        if self._source(action) is None:
-            return None
+    def _passing(self, action: Action) -> Values:
+        """Return what the tensors look like that `action` waits for."""
+        stage = self.stages[action.stage]
+        return list(stage.inputs) if action.kind == FORWARD else _with_gradient(stage.outputs)
+
+    def _arrived(self, state: _Window, action: Action) -> Values | None:
         if action in state.here:
             return state.here.pop(action)
-        work, buffer = state.arriving.pop(action)
-        work.wait()
-        return buffer
+        if action not in state.arriving:
+            return None
+        arriving = state.arriving.pop(action)
+        with self.world.waiting():
+            for work, _ in arriving:
+                work.wait()
+        return [buffer for _, buffer in arriving]
 
-    def _pass_on(self, order: Order, state: _Window, to: Action, result: Tensor | None) -> None:
-        """Give `result` to the device that does `to`, if there is such a stage."""
-        if result is None or not 0 <= to.stage < len(self.stages):
+    def _pass_on(self, order: Order, state: _Window, action: Action, result: Values) -> None:
+        """Give the result of `action` to the device that works on it, if there is such a stage."""
+        stage, kind, number = action
+        neighbour = stage + 1 if kind == FORWARD else stage - 1
+        if not 0 <= neighbour < len(self.stages):
             return
+        to = Action(neighbour, FORWARD, number) if kind == FORWARD else _backward_of(order, neighbour, number)
         holder = order.places[to][0]
-        if holder == self.world.rank:
+        if holder == self.placement.device:
             state.here[to] = result
             return
-        result = result.contiguous()
-        self.world.count(
-            "activations" if to.kind == FORWARD else "input gradients", result.numel() * result.element_size()
-        )
-        work = dist.isend(result, holder, tag=self._tag(to))
-        assert work is not None
         state.leaving = [(one, tensor) for one, tensor in state.leaving if not one.is_completed()]
-        state.leaving.append((work, result))
+        for place, one in enumerate(result):
+            value = one.contiguous()
+            what = "activations" if to.kind == FORWARD else "input gradients"
+            self.world.count(what, value.numel() * value.element_size())
+            work = dist.isend(value, self.placement.peers[holder], tag=self._tag(to, place))
+            assert work is not None
+            state.leaving.append((work, value))
 
-    def _tag(self, action: Action) -> int:
-        return 2 * (action.number * len(self.stages) + action.stage) + (action.kind == BACKWARD)
+    def _tag(self, action: Action, place: int) -> int:
+        number = 2 * (action.number * len(self.stages) + action.stage) + (action.kind != FORWARD)
+        return number * self._widest + place
 
 
-@lru_cache(maxsize=64)
-def ordered(name: str, devices: int, micro_batches: int, predicted: tuple[bool, ...]) -> Order:
-    """Return the validated program for batches that are predicted or not."""
-    return Order(generate(name, devices, micro_batches, [Phase.GP if one else Phase.BP for one in predicted]))
+def _backward_of(order: Order, stage: int, number: int) -> Action:
+    """Return the backward of a micro-batch on a stage: the whole, or its first part."""
+    whole = Action(stage, BACKWARD, number)
+    return whole if whole in order.places else Action(stage, INPUT_GRADIENT, number)
+
+
+def _with_gradient(values: Sequence[Tensor]) -> Values:
+    """Return those of the values at a cut that have a gradient."""
+    return [one for one in values if one.is_floating_point()]
+
+
+def _gradients(values: Sequence[Tensor]) -> Values:
+    """Return the gradients of values that have come over a cut; zeros, where nothing depends on one."""
+    return [torch.zeros_like(one) if one.grad is None else one.grad for one in _with_gradient(values)]
+
+
+def _for_outputs(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return a gradient for each output; those of whole numbers have none, and nobody looks at theirs."""
+    given = iter(gradients)
+    return [next(given) if one.is_floating_point() else one for one in outputs]
+
+
+def _differentiate(outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None) -> None:
+    """Run autograd from the outputs of a stage, or from the loss."""
+    if gradients is None:
+        outputs[0].backward()
+        return
+    pairs = zip(_with_gradient(outputs), gradients, strict=True)
+    chosen = [(one, gradient) for one, gradient in pairs if one.requires_grad]
+    torch.autograd.backward([one for one, _ in chosen], [gradient for _, gradient in chosen])

@@ -10,7 +10,13 @@ from adagp.engine.compiled import compile_model
 from adagp.engine.guard import Guard
 from adagp.engine.length import read_schedule, refuse_foreign_options, run_length
 from adagp.engine.outputs import OutputSelector
-from adagp.engine.processes import Processes, refuse_unknown_parallelism, several_processes
+from adagp.engine.processes import (
+    Processes,
+    is_spread_model,
+    refuse_mixed_weights,
+    refuse_unknown_parallelism,
+    several_processes,
+)
 from adagp.engine.trainer import Trainer
 from adagp.engine.trial import registered, try_out
 from adagp.engine.validate import validate
@@ -69,8 +75,8 @@ def attach(
     `sample` is a batch of inputs, on the model's device, for a trial forward pass: schedules that cut the model in two need
     it, and what does not fit the layers' output sizes is then refused here. Attach after the model has been moved to its
     device. `compile=True` compiles the model in place with torch's compiler, or with another backend of `torch.compile` that
-    is named. `synchronize` says whether the gradients that sources produce are averaged over the processes of
-    `torch.distributed`; None: if there are several.
+    is named. `model` may be in `DistributedDataParallel`, or sharded by `fully_shard` (FSDP2): attach after that. `synchronize`
+    says whether the processes of `torch.distributed` train on shares of one batch; None: if there are several.
 
     `precision` says in which arithmetic the sites' products are made: block floating point, emulated in float, or single
     precision (None). It is a `Precision` or its text form (see `adagp.schedules.precision_text`): `"bfp4"`, `"fast"`. Give
@@ -86,10 +92,15 @@ def attach(
     chosen = None if method is None else find_method(method)
     refuse_foreign_options(chosen, options)
     resolved = read_schedule(chosen, schedule, length, warmup, warmup_batches)
+    spread = is_spread_model(model)
+    several = spread or (several_processes() if synchronize is None else synchronize)
+    refuse_unknown_parallelism(model)
+    processes = Processes(model, several=several)
+    processes.reshard()
     validation = validate(model, optimizers, exclude)
     validation.raise_problems()
-    several = several_processes() if synchronize is None else synchronize
-    refuse_unknown_parallelism(model, resolved, several=several)
+    refuse_mixed_weights(validation.survey)
+    refuse_upkeep(spread, as_upkeep(upkeep))
     arithmetic = read_precision(precision, compiled=bool(compile), several=several)
     given = dict(sources or {})
     idle = sorted(set(given) - resolved.sources)
@@ -116,7 +127,7 @@ def attach(
         metrics_every=metrics_every,
         scaler=scaler,
         output=output,
-        processes=Processes(model, several=several),
+        processes=processes,
         precision=arithmetic,
         facts=ArithmeticFacts([named[layer.name] for layer in layout.sites], total, seed),
         upkeep=as_upkeep(upkeep),
@@ -146,6 +157,15 @@ def read_precision(precision: Precision | str | None, *, compiled: bool, several
             "each process has a share."
         )
     return found
+
+
+def refuse_upkeep(spread: bool, upkeep: Sequence[Upkeep]) -> None:
+    """Refuse upkeep of weights that are spread over processes."""
+    if spread and upkeep:
+        raise OptionError(
+            f"{type(upkeep[0]).__name__} ranks the weights of the whole model together; here each process holds a part of them "
+            "(fully_shard). Use DDP, or no upkeep."
+        )
 
 
 def refuse_misfits(schedule: Schedule, sources: Mapping[str, Source]) -> None:

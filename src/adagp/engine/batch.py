@@ -20,8 +20,9 @@ from adagp.numerics.interpose import Arithmetic
 from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
+from adagp.shards import laid_like, norms, whole
 from adagp.sites import Site, Survey
-from adagp.sources.base import BatchContext, ModelCall, Source, missing_error
+from adagp.sources.base import BatchContext, ModelCall, Rounds, Source, missing_error
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.taps import all_receive
 from adagp.upkeep.base import Upkeep
@@ -145,6 +146,11 @@ class Batch:
         return any(not self.plan.holds(one.name) for one in self._setup.survey.rest)
 
     @property
+    def backward_is_whole(self) -> bool:
+        """Whether there is a backward pass that brings every parameter its gradient."""
+        return self.needs_backward and not self.idle
+
+    @property
     def needs_loss(self) -> bool:
         """Whether the loss is differentiated, be it only down to the model's output."""
         return self.needs_backward or any(source.needs_error for source in self._serving)
@@ -222,6 +228,8 @@ class Batch:
         `agree` makes one decision of all processes out of this one's: whether the true gradients are finite.
         """
         self._has_gradients = True
+        if self._setup.processes.several and not self.skipped:
+            self._end_passes()
         if self.needs_backward and self._setup.scaler.is_enabled():
             self._scaled = [one for one in self._setup.optimizers if _has_gradient(one)]
             for optimizer in self._scaled:
@@ -229,6 +237,8 @@ class Batch:
         self.idle.release()  # before sources look at the weights, or the user clips what requires a gradient
         with self._setup.beside_training(), torch.autocast(self._setup.device.type, enabled=False):
             if not self.skipped:
+                if self._setup.processes.several and self._setup.sources:
+                    self._exchange()
                 self._learn(agree)
                 with torch.set_grad_enabled(self.needs_loss):
                     self._take()
@@ -306,6 +316,7 @@ class Batch:
             targets=targets,
             scale=setup.scaler.get_scale() if self.needs_loss else 1.0,
             measured=bool(self._learners) and (setup.adapts or setup.quality.due()),
+            several=setup.processes.several,
         )
 
     def _idle(self) -> list[nn.Parameter]:
@@ -358,6 +369,36 @@ class Batch:
                 source.observe_error(call)
         self._calls = [call for call in self._calls if not call.known]
 
+    def _end_passes(self) -> None:
+        """After the passes of one of several processes: average what DDP has not, and put back what FSDP2 has gathered."""
+        if not self.needs_backward:
+            self._setup.processes.end_forward()
+        elif not self.backward_is_whole:
+            moving = (one for one in self._setup.model.parameters() if one.requires_grad)
+            self._setup.processes.average_gradients(moving)
+
+    def _exchange(self) -> None:
+        """Let all processes know what each has seen of the batch."""
+        watched = {
+            source: self._by_backprop if source in self._learners else [] for source in self._setup.sources.values()
+        }
+        for name, sites in self._served.items():
+            watched[self._setup.sources[name]] = [*watched[self._setup.sources[name]], *sites]
+        exchanges = [source.join(sites) for source, sites in watched.items() if sites]
+        with torch.no_grad():
+            self._setup.processes.join([self._agree_on_calls(), *exchanges])
+
+    def _agree_on_calls(self) -> Rounds:
+        """Count a site as called where it was in any process; let the loss be that of the whole batch, if a schedule asks."""
+        sites, device = self._setup.survey.sites, self._setup.device
+        counts = torch.tensor([*(float(site in self._called) for site in sites), 1.0], device=device)
+        losses = [self.loss.float().clone()] if self._setup.adapts and self.loss is not None else []
+        yield [counts, *losses]
+        *found, size = counts.tolist()
+        self._called.update({site: True for site, count in zip(sites, found, strict=True) if count})
+        if losses:
+            self.loss = losses[0] / size
+
     def _learn(self, agree: Callable[[bool], bool]) -> None:
         """Show the true gradients to the norms, the metrics and the sources that learn."""
         setup = self._setup
@@ -367,16 +408,16 @@ class Batch:
         truths = [site.weight.grad for site in sites if site.weight.grad is not None]
         if not sites or not self._learners:
             return
-        norms = gradient_norms(truths)
-        if not agree(bool(norms.isfinite().all())):
+        sizes = norms(truths)
+        if not agree(bool(sizes.isfinite().all())):
             return  # nothing to be learned from an overflow
-        setup.norms.update(sites, norms)
+        setup.norms.update(sites, sizes)
         predictions = [source.produce(sites) for source in self._learners] if self.context.measured else []
         if setup.adapts:
             self._agreement = agreement(truths, predictions[0])  # a schedule that adapts has one source
         setup.quality.record(sites, truths, predictions)
         for source in self._learners:
-            source.observe(sites, truths)
+            source.observe(sites, truths if source.takes_spread else [whole(one) for one in truths])
 
     def _take(self) -> None:
         """Ask the sources for the other gradients and, if the guard allows them, put them in place."""
@@ -386,14 +427,14 @@ class Batch:
         for name, sites in self._served.items():
             source = setup.sources[name]
             mine = setup.reach.served(sites, self._called)
-            given = list(zip(mine, source.produce(mine), strict=True))
-            if setup.processes.several:
-                known = dict(given)
-                found = setup.processes.average([(site, known.get(site)) for site in sites])
-                sizes += [gradient_norms([one for _, one in found])] if found else []
-            else:
-                found = [(site, one) for site, one in given if one is not None]
-                sizes += [source.sizes([one for _, one in found])] if found else []
+            given = source.produce(mine)
+            alone = setup.processes.several and not source.joins
+            if alone:
+                given = setup.processes.average([site.weight for site in mine], given)
+            found = [(site, one) for site, one in zip(mine, given, strict=True) if one is not None]
+            if found:
+                gradients = [one for _, one in found]
+                sizes.append(gradient_norms(gradients) if alone else source.sizes(gradients))
             pairs += found
         if not pairs:
             self._refuse_silence()
@@ -405,7 +446,7 @@ class Batch:
         self.guarded = not any(allowed) and not self.needs_backward
         for (site, gradient), may in zip(pairs, allowed, strict=True):
             if may:
-                place(site.weight, gradient)
+                place(site.weight, laid_like(gradient, site.weight) if site.is_spread else gradient)
 
     def _refuse_silence(self) -> None:
         if any(self._served.values()) and not self._called:

@@ -3,15 +3,22 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from adagp.engine.outputs import OutputSelector, replaced, selected
 from adagp.sites import Site
-from adagp.sources.base import ModelCall, Source
+from adagp.sources.base import ModelCall
 from adagp.sources.support.taps import on_gradient
+
+
+class SiteWatcher(Protocol):
+    """Somebody who is shown the forward calls of sites."""
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """See one call; a tensor that is returned takes the place of the output."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Listeners:
     switched autograd off are none of training, unless `everywhere`. `on_inputs` is shown the inputs of every site.
     """
 
-    sites: Mapping[Site, Sequence[Source]] = field(default_factory=dict)
+    sites: Mapping[Site, Sequence[SiteWatcher]] = field(default_factory=dict)
     called: dict[Site, bool] = field(default_factory=dict)
     on_call: Callable[[ModelCall], None] | None = None
     on_return: Callable[[ModelCall, Sequence[Tensor]], None] | None = None
@@ -71,6 +78,10 @@ class ModelHooks:
         self._handles.append(model.register_forward_pre_hook(Hook(self._before)))
         self._handles.append((layer or model).register_forward_hook(Hook(self._tap)))  # last: it may be a site itself
         self._handles.append(model.register_forward_hook(Hook(self._after)))
+
+    def also_watch(self, module: nn.Module, site: Site) -> None:
+        """Take a call of `module` for one of `site`: it does the site's work elsewhere."""
+        self._handles.append(module.register_forward_hook(Hook(self._watch, site), with_kwargs=True))
 
     @contextmanager
     def active(self, listeners: Listeners) -> Iterator[None]:

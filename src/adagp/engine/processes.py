@@ -1,21 +1,27 @@
-"""A user's own loop in several processes: what sources produce is averaged, so that all copies of a model stay equal.
+"""A user's own loop in several processes: DDP, or FSDP2 (`fully_shard`) on a mesh of one or two dimensions.
 
-In BP batches DDP averages the gradients itself. In GP batches every process produces gradients from its own samples; their
-mean, which is the same everywhere, is what the guard judges and the optimizer uses. So weights and the guard's verdicts
-never differ, though each process's predictor learns from what it sees itself.
+In BP batches DDP and FSDP2 average the gradients themselves. In GP batches there are none to average: the processes add up what
+their sources have seen of their samples (`Source.join`), so that each produces the gradient of the whole batch, or of the rows
+of it that it holds. What a source of the user's own produces is averaged instead. So weights and the guard's verdicts never
+differ.
+
+FSDP2 leaves some parameters gathered after a forward pass, in expectation of a backward pass. A GP batch has none: here they
+are put back, or else the next forward pass would use weights from before the optimizer's step.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from adagp.errors import ModelError, UsageError
-from adagp.schedules import Schedule
-from adagp.sites import Site
+from adagp.errors import ModelError
+from adagp.shards import add_up_flat, is_cut_once, is_spread, mesh_of, whole
+from adagp.sites import Survey
+from adagp.sources.base import Rounds, in_step
 
 
 def several_processes() -> bool:
@@ -23,14 +29,13 @@ def several_processes() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def refuse_unknown_parallelism(model: nn.Module, schedule: Schedule, *, several: bool) -> None:
-    """Refuse models whose weights are spread over devices, and plans that DDP cannot follow."""
-    spread = [name for name, one in model.named_parameters() if type(one.data).__name__ == "DTensor"]
-    if spread:
-        raise ModelError(
-            f"weight '{spread[0]}' is a DTensor, spread over devices (FSDP, tensor parallel). adagp takes gradients of whole "
-            "weights; use DDP, or one device."
-        )
+def is_spread_model(model: nn.Module) -> bool:
+    """Tell whether some parameters of a model are spread over processes."""
+    return any(is_spread(one) for one in model.parameters())
+
+
+def refuse_unknown_parallelism(model: nn.Module) -> None:
+    """Refuse models of whose weights a process has a copy, or a part, that nobody can follow."""
     for one in model.modules():
         if isinstance(one, nn.DataParallel) and len(one.device_ids) > 1:
             raise ModelError(
@@ -39,27 +44,62 @@ def refuse_unknown_parallelism(model: nn.Module, schedule: Schedule, *, several:
             )
         if type(one).__name__ == "FullyShardedDataParallel":
             raise ModelError(
-                "the model's weights are spread over devices (FullyShardedDataParallel). adagp takes gradients of whole "
-                "weights; use DDP, or one device."
+                "the model's weights are spread over devices by FullyShardedDataParallel, which joins those of several layers "
+                "in one flat parameter. Use fully_shard (FSDP2), or DDP."
             )
-    if several and schedule.partial:
-        raise UsageError(
-            "a schedule that takes some sites from a source and others by backprop does not work in a loop of several "
-            "processes: DDP waits for the gradients of all parameters. Use one whose GP batches have no backward pass."
-        )
+    sharded = {id(one) for root in _roots(model) for one in root.parameters()}
+    for name, parameter in model.named_parameters():
+        if is_spread(parameter) and not (id(parameter) in sharded and is_cut_once(parameter)):
+            raise ModelError(
+                f"weight '{name}' is a DTensor that is not spread by fully_shard alone (tensor parallel): each process sees a "
+                "part of its layer's outputs or inputs. Use fully_shard on a mesh of one or two dimensions, or DDP."
+            )
+
+
+def refuse_mixed_weights(survey: Survey) -> None:
+    """Refuse a model of whose sites some have spread weights and others not: nobody averages the gradients of the latter."""
+    spread = [site for site in survey.sites if site.is_spread]
+    for site in survey.sites:
+        if spread and not site.is_spread:
+            raise ModelError(
+                f"the weight of layer '{site.name}' is not spread over the processes, that of '{spread[0].name}' is: "
+                f"fully_shard does not average its gradient. Shard it as well, or exclude it (exclude=['{site.name}'])."
+            )
+        if spread and mesh_of(site.weight) != mesh_of(spread[0].weight):
+            raise ModelError(
+                f"the weights of layers '{site.name}' and '{spread[0].name}' are spread over different device meshes. Use one."
+            )
 
 
 class Processes:
-    """The processes that train copies of `model` together, if there are `several`."""
+    """The processes that train copies, or parts, of `model` together, if there are `several`."""
 
     def __init__(self, model: nn.Module, *, several: bool) -> None:
         self.several = several
         self._wrapped = [one for one in model.modules() if isinstance(one, DistributedDataParallel)] if several else []
+        self._roots = _roots(model) if several else []
+        self._groups = _groups(model, self._wrapped) if several else []
+        self.on_exchange: Callable[[int], AbstractContextManager[None]] = lambda amount: nullcontext()
+        """Is told how many bytes this process puts into an exchange, which happens inside the context that it returns."""
+
+    def reshard(self) -> None:
+        """Let the model have the parameters that its optimizer has, where a forward pass has left others in their place."""
+        for root in self._roots:
+            for one in root.modules():
+                if hasattr(one, "set_reshard_after_forward"):
+                    one.reshard()
+
+    def end_forward(self) -> None:
+        """End forward passes that no backward pass follows."""
+        for root in self._roots:
+            if hasattr(root, "reset_iter_state"):  # torch 2.13: also forgets in which order the layers were called
+                root.reset_iter_state()
+        self.reshard()
 
     @contextmanager
-    def without_exchange(self, backward: bool) -> Iterator[None]:
-        """Keep DDP from waiting for a backward pass, unless there is one."""
-        if backward:
+    def without_exchange(self, whole_backward: bool) -> Iterator[None]:
+        """Keep DDP from waiting for the gradients of all parameters, unless a backward pass will bring them."""
+        if whole_backward:
             yield
             return
         before = [one.require_backward_grad_sync for one in self._wrapped]
@@ -71,22 +111,58 @@ class Processes:
             for one, value in zip(self._wrapped, before, strict=True):
                 one.require_backward_grad_sync = value
 
-    def average(self, given: Sequence[tuple[Site, Tensor | None]]) -> list[tuple[Site, Tensor]]:
-        """Return the mean gradient of each site over the processes, 0 where a process has none; no site that none has.
+    def join(self, exchanges: Iterable[Rounds]) -> None:
+        """Add up over the processes what sources yield, the rounds of all of them in step."""
+        for tensors in in_step(exchanges):
+            self._add_up(tensors)
 
-        All processes must be asked about the same sites.
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Average the true gradients of `parameters`, where DDP was kept from it."""
+        if self._wrapped:
+            waiting = list(parameters)
+            for parameter, mean in zip(waiting, self.average(waiting, [one.grad for one in waiting]), strict=True):
+                parameter.grad = mean
+
+    def average(self, weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the mean of each weight's gradient over the processes, 0 where one has none; None where none of them has.
+
+        All processes must be asked about the same weights. Gradients are whole, also those of spread weights.
         """
-        if not given:
+        if not weights:
             return []
-        device = given[0][0].weight.device
-        counts = torch.tensor([float(one is not None) for _, one in given], device=device)
-        parts = [torch.zeros_like(site.weight) if one is None else one for site, one in given]
-        flat = torch.cat([counts, *(one.reshape(-1).to(torch.float32) for one in parts)])
-        dist.all_reduce(flat)
-        counts, *sums = flat.split([len(parts), *(one.numel() for one in parts)])
-        world = dist.get_world_size()
-        return [
-            (site, (total / world).view(one.shape).to(one.dtype))
-            for (site, _), one, total, count in zip(given, parts, sums, counts.tolist(), strict=True)
-            if count
+        device = weights[0].device
+        counts = torch.tensor([*(float(one is not None) for one in gradients), 1.0], device=device)
+        sums = [
+            torch.zeros(weight.shape, device=device) if one is None else whole(one).float().contiguous()
+            for weight, one in zip(weights, gradients, strict=True)
         ]
+        self._add_up([counts, *sums])
+        *found, size = counts.tolist()
+        return [
+            total.div_(size).to(weight.dtype) if count else None
+            for weight, total, count in zip(weights, sums, found, strict=True)
+        ]
+
+    def _add_up(self, tensors: Sequence[Tensor]) -> None:
+        with self.on_exchange(sum(one.numel() * one.element_size() for one in tensors)):
+            add_up_flat(tensors, self._groups)
+
+
+def _roots(model: nn.Module) -> list[Any]:
+    """Return the modules that FSDP2 has sharded and that lie in no other such module."""
+    found: list[Any] = []
+    inside: set[int] = set()
+    for one in model.modules():
+        if hasattr(one, "set_reshard_after_forward") and id(one) not in inside:
+            found.append(one)
+            inside.update(id(part) for part in one.modules())
+    return found
+
+
+def _groups(model: nn.Module, wrapped: Sequence[DistributedDataParallel]) -> list[dist.ProcessGroup | None]:
+    """Return the groups over which what belongs to a batch is added up, one after the other: None stands for all processes."""
+    meshes = [mesh_of(one) for one in model.parameters() if is_spread(one)]
+    if meshes:
+        mesh = meshes[0]
+        return [None] if mesh.size() == dist.get_world_size() else [mesh.get_group(place) for place in range(mesh.ndim)]
+    return [wrapped[0].process_group] if wrapped else [None]

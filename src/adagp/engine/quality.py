@@ -21,6 +21,7 @@ from torch import Tensor
 
 from adagp.errors import OptionError
 from adagp.predictor.layout import gradient_norms
+from adagp.shards import laid_like, whole
 from adagp.sites import Site
 from adagp.sources.support.norms import indices
 
@@ -98,7 +99,8 @@ class QualityMeter:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self._batches = state["batches"]
-        self._previous = dict(state["previous"])
+        weights = {site.index: site.weight for site in self._sites}
+        self._previous = {index: laid_like(one, weights[index]) for index, one in state["previous"].items()}
         for mine, saved in ((self._sums, state["sums"]), (self._counts, state["counts"])):
             rows = saved.view(len(self._sites), -1, len(FIGURES))  # older checkpoints have the first learner alone
             mine[:, : rows.shape[1]] = rows.to(mine.device)
@@ -114,7 +116,7 @@ def agreement(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) ->
 
     A prediction of zero has cosine 0.
     """
-    pairs = [(truth, one) for truth, one in zip(truths, predictions, strict=False) if one is not None]
+    pairs = [(whole(truth), whole(one)) for truth, one in zip(truths, predictions, strict=False) if one is not None]
     if not pairs:
         return None
     product = torch.stack([(truth * one).sum(dtype=torch.float64) for truth, one in pairs]).sum()
@@ -127,7 +129,8 @@ def agreement(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) ->
 def cosine(one: Tensor, other: Tensor | None) -> Tensor:
     """Return the cosine of the angle between two tensors seen as vectors; NaN if one is missing or zero."""
     if other is None:
-        return one.new_tensor(torch.nan, dtype=torch.float64)
+        return torch.tensor(torch.nan, dtype=torch.float64, device=one.device)
+    one, other = whole(one), whole(other)
     product = (one * other).sum(dtype=torch.float64)
     norms = gradient_norms([one, other]).double()
     return product / norms.prod()
@@ -136,10 +139,11 @@ def cosine(one: Tensor, other: Tensor | None) -> Tensor:
 def _compare(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> Tensor:
     """Return `(sites, 4)`: cosine, norm ratio, mean squared error, mean absolute percentage error."""
     rows = []
-    for truth, prediction in zip(truths, predictions, strict=True):
+    for truth, prediction in ((whole(one), other) for one, other in zip(truths, predictions, strict=True)):
         if prediction is None:
             rows.append(truth.new_full((4,), torch.nan, dtype=torch.float64))
             continue
+        prediction = whole(prediction)
         error = truth - prediction
         true_norm, norm = gradient_norms([truth, prediction]).double()
         mse = error.square().mean(dtype=torch.float64)

@@ -18,6 +18,9 @@ class IdleParameters:
         self._parameters = [one for one in parameters if one.requires_grad]
         self._held = False
 
+    def __len__(self) -> int:
+        return len(self._parameters)
+
     def hold(self) -> None:
         """Switch their gradients off."""
         for one in self._parameters:

@@ -201,6 +201,7 @@ class Trainer:
             raise UsageError("the trainer was detached from its model; call adagp.attach again to train.")
         if self._open is not None:
             raise UsageError("the last batch is not over: call its finish(), or abandon() to give it up.")
+        self.setup.processes.reshard()
         batch = Batch(self.setup, self.plan, self.at, targets)
         self._drop_left_gradients()
         self._open, self._exits = batch, ExitStack()
@@ -215,7 +216,7 @@ class Trainer:
             self._exits.enter_context(self.setup.hooks.active(batch.listeners))
             if self.arithmetic is not None:
                 self._exits.enter_context(self.arithmetic.batch(self.done))
-            self._exits.enter_context(self.setup.processes.without_exchange(batch.needs_backward))
+            self._exits.enter_context(self.setup.processes.without_exchange(batch.backward_is_whole))
             self._exits.callback(batch.idle.release)
             batch.idle.hold()
         except BaseException:

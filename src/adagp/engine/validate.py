@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from adagp.errors import ModelError
+from adagp.html_tables import html_table
 from adagp.sites import Survey, survey
 
 
@@ -25,19 +26,38 @@ class Validation:
             raise ModelError(" ".join(self.problems))
 
     def __str__(self) -> str:
+        sites, rest = self._titles()
+        lines = [sites]
+        lines += [
+            f"  {site.name:<32} {type(site.module).__name__:<15} {site.rows} samples x {site.width} gradients"
+            for site in self.survey.sites
+        ]
+        lines.append(rest)
+        lines += [f"  {one.name:<32} {one.reason}" for one in self.survey.rest]
+        return "\n".join([*lines, *self._remarks()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return the same as two tables, for notebooks."""
+        sites, rest = self._titles()
+        kinds = ((one.name, type(one.module).__name__, f"{one.rows}", f"{one.width}") for one in self.survey.sites)
+        reasons = ((one.name, one.reason) for one in self.survey.rest)
+        first = html_table(sites, ("site", "layer", "samples", "gradients"), kinds)
+        return first + html_table(rest, ("parameter", "why"), reasons, self._remarks())
+
+    def _titles(self) -> tuple[str, str]:
         sites, rest = self.survey.sites, self.survey.rest
         predicted = sum(site.weight.numel() for site in sites)
         held = sum(one.parameter.numel() for one in rest)
-        lines = [f"{len(sites)} sites, {predicted:,} weights: predicted in GP batches"]
-        lines += [
-            f"  {site.name:<32} {type(site.module).__name__:<15} {site.rows} samples x {site.width} gradients"
-            for site in sites
-        ]
-        lines.append(f"{len(rest)} other parameters, {held:,} numbers: held in GP batches, backprop in BP batches")
-        lines += [f"  {one.name:<32} {one.reason}" for one in rest]
-        lines += [f"note: {note}" for note in self.notes]
-        lines += [f"problem: {problem}" for problem in self.problems]
-        return "\n".join(lines)
+        return (
+            f"{len(sites)} sites, {predicted:,} weights: predicted in GP batches",
+            f"{len(rest)} other parameters, {held:,} numbers: held in GP batches, backprop in BP batches",
+        )
+
+    def _remarks(self) -> list[str]:
+        return [f"note: {note}" for note in self.notes] + [f"problem: {problem}" for problem in self.problems]
 
 
 def validate(

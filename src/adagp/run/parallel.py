@@ -1,0 +1,111 @@
+"""How a run is spread over processes: `--parallel` as text and as data. No torch here.
+
+    data                      every process has the model and takes its share of each batch
+    fsdp, fsdp=4              the same, with the weights spread over the processes
+    pipeline:dapple           every process has some stages of the model
+    data=2,pipeline=4         two dimensions, eight processes: two copies of a pipeline of four
+    data=2,pipeline:zb-v=4    the same with another pipeline than the default
+
+Processes are numbered with the last dimension running fastest: those of one pipeline are neighbours.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from adagp.errors import OptionError, unknown_name
+from adagp.pipe import PIPELINES
+
+NONE, DATA, FSDP, PIPELINE = "none", "data", "fsdp", "pipeline"
+KINDS = (DATA, FSDP, PIPELINE)
+"""The dimensions that there are, in the order in which they may stand."""
+
+DEFAULT_PIPELINE = "dapple"
+
+_PART = re.compile(r"([a-z]+)(?::([^=,]+))?(?:=([0-9]{1,6}))?")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension: its kind, its processes (None: all there are), and for a pipeline the schedule's name."""
+
+    kind: str
+    size: int | None = None
+    schedule: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.kind}:{self.schedule}" if self.schedule else self.kind
+        return name if self.size is None else f"{name}={self.size}"
+
+
+@dataclass(frozen=True)
+class ParallelLayout:
+    """The dimensions of a run, slowest first; none for a run in one process."""
+
+    dimensions: tuple[Dimension, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.dimensions)) or NONE
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its dimensions."""
+        return tuple(one.kind for one in self.dimensions)
+
+    @property
+    def schedule(self) -> str:
+        """The name of its pipeline; empty, if there is none."""
+        return next((one.schedule for one in self.dimensions if one.kind == PIPELINE), "")
+
+    def sizes(self, processes: int) -> dict[str, int]:
+        """Return the processes of each dimension by its kind; refuse a number of processes that the layout does not have."""
+        if len(self.dimensions) == 1 and self.dimensions[0].size is None:
+            return {self.dimensions[0].kind: processes}
+        found = {one.kind: one.size or 1 for one in self.dimensions}
+        wanted = prod(found.values())
+        if wanted != processes:
+            raise OptionError(f"--parallel {self} is for {wanted} processes; there are {processes}.")
+        return found
+
+
+def parse_parallel(text: str) -> ParallelLayout:
+    """Return the layout that `text` names; refuse one that nothing can be."""
+    if text == NONE:
+        return ParallelLayout()
+    dimensions = tuple(_dimension(text, part) for part in text.split(","))
+    kinds = [one.kind for one in dimensions]
+    if sorted(set(kinds), key=KINDS.index) != kinds:
+        raise OptionError(f"--parallel {text}: each dimension may stand there once, in the order {', '.join(KINDS)}.")
+    if len(dimensions) > 1 and any(one.size is None for one in dimensions):
+        raise OptionError(f"--parallel {text}: give the processes of each dimension, for example data=2,pipeline=4.")
+    if len(dimensions) > 1 and FSDP in kinds:
+        raise OptionError(f"--parallel {text}: weights spread by fsdp go with no other dimension; use data.")
+    return ParallelLayout(dimensions)
+
+
+def parallel_choices() -> list[str]:
+    """Return the ways of one dimension: by data, by shards, or by any pipeline that is registered."""
+    return [NONE, DATA, FSDP, *(f"{PIPELINE}:{name}" for name in PIPELINES)]
+
+
+def check_parallel(text: str) -> None:
+    """Refuse what `parse_parallel` refuses."""
+    parse_parallel(text)
+
+
+def _dimension(text: str, part: str) -> Dimension:
+    match = _PART.fullmatch(part)
+    kind, name, size = match.groups() if match else ("", None, None)
+    if kind not in KINDS or (name is not None and kind != PIPELINE):
+        raise unknown_name("parallel", text, _forms())
+    schedule = "" if kind != PIPELINE else name or (DEFAULT_PIPELINE if size else "")
+    if kind == PIPELINE and schedule not in PIPELINES:
+        raise unknown_name("parallel", text, _forms())
+    if size is not None and int(size) < 1:
+        raise OptionError(f"--parallel {text}: a dimension has 1 process or more.")
+    return Dimension(kind, None if size is None else int(size), schedule)
+
+
+def _forms() -> Iterable[str]:
+    return [*parallel_choices(), "data=2,pipeline=4"]

@@ -1,0 +1,116 @@
+"""Pipelines in four processes against one process: every schedule, both runtimes, every kind of source."""
+
+from typing import Any
+
+import pytest
+from tests.distributed.test_session import assert_close, rows, weights
+
+pytestmark = pytest.mark.slow
+
+SHORT = {"model": "nets:small_vgg", "batches": 12, "epochs": 1, "warmup": None, "warmup_batches": 4, "check_every": 1}
+"""Four batches of backprop, then two of GP to one of BP; copies are compared after every batch."""
+TOLERANCE = 1e-5
+
+PROGRAMS = ["gpipe", "dapple", "chimera", "interleaved", "zb-h1", "zb-v"]
+TORCH = ["gpipe", "dapple", "interleaved", "zb-v"]
+
+
+def check(start: Any, alone: Any, parallel: str, tolerance: float = TOLERANCE, **options: Any) -> None:
+    """Run four processes and one, and compare the weights."""
+    assert start(4, "run", parallel, **SHORT | options) == [0] * 4
+    theirs = {name: value for name, value in (SHORT | options).items() if name not in ("runtime", "split")}
+    assert_close(weights("run"), alone(**theirs), tolerance)
+    assert rows("run")[-1]["batches"] == rows("alone")[-1]["batches"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_feedback_in_every_pipeline(name: str, start: Any, alone: Any) -> None:
+    check(start, alone, f"pipeline:{name}", method="feedback", lr=0.02)
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zb-h1", "zb-v"])
+def test_the_predictor_in_pipelines_of_several_stages(name: str, start: Any, alone: Any) -> None:
+    check(start, alone, f"pipeline:{name}")
+
+
+@pytest.mark.parametrize(("name", "method"), list(zip(TORCH, ["adagp", "feedback", "feedback", "adagp"], strict=True)))
+def test_schedules_of_torch(name: str, method: str, start: Any, alone: Any) -> None:
+    check(start, alone, f"pipeline:{name}", method=method, runtime="torch", lr=0.02)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "options"),
+    [
+        ("data=2,pipeline=2", {}),
+        ("data=2,pipeline=2", {"method": "feedback"}),
+        ("data=2,pipeline:chimera=2", {"method": "feedback"}),
+        ("data=2,pipeline:zb-v=2", {"runtime": "torch", "method": "feedback"}),
+    ],
+)
+def test_two_dimensions(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
+    check(start, alone, parallel, **{"lr": 0.02, **options})
+
+
+PARTIAL = {"method": "zero", "ratio": "approx:2", "warmup_batches": None}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "options"),
+    [
+        ("pipeline:zb-v", {"method": "bp", "ratio": None, "warmup_batches": None}),
+        ("pipeline:dapple", {"method": "zero"}),
+        ("pipeline:zb-v", PARTIAL),
+        ("pipeline:dapple", {**PARTIAL, "runtime": "torch"}),
+    ],
+)
+def test_backprop_and_zero(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
+    check(start, alone, parallel, **options)
+
+
+SPEAKER = {
+    "model": "nets:speaker",
+    "dataset": "persuasion",
+    "sequence_length": 12,
+    "batch_size": 16,
+    "batches": 9,
+    "warmup_batches": 3,
+    "optimizer": "sgd",
+    "lr_scheduler": "none",
+    "lr": 0.05,
+    "predictor_lr": 1e-3,
+}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "options"),
+    [
+        ("pipeline:dapple", {}),
+        ("pipeline:chimera", {"method": "feedback", "features": 8}),
+        ("pipeline:zb-v", {"method": "feedback", "features": 8, "runtime": "torch"}),
+        ("pipeline:gpipe", {"split": "layers.1,layers.3.attention,head", "runtime": "torch"}),
+    ],
+)
+def test_a_transformer(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
+    """Its gradients are small: the predictor's Adam divides them by their size, and so enlarges what is rounded off."""
+    check(start, alone, parallel, TOLERANCE if "method" in options else 2e-4, **SPEAKER | options)
+
+
+RESNET = {"model": "resnet20", "width": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "options"),
+    [
+        ("pipeline:interleaved", {}),
+        ("pipeline:zb-v", {"method": "feedback"}),
+        ("pipeline:dapple", {"runtime": "torch"}),
+    ],
+)
+def test_a_resnet_in_four_processes_as_in_one_with_the_same_micro_batches(
+    parallel: str, options: dict[str, Any], start: Any
+) -> None:
+    """Batch norm sees micro-batches, so the one process has them, too."""
+    options = SHORT | RESNET | {"lr": 0.01} | options
+    assert start(4, "run", parallel, **options) == [0] * 4
+    assert start(1, "one", "pipeline:gpipe", **{**options, "runtime": "programs"}) == [0]
+    assert_close(weights("run"), weights("one"), TOLERANCE)
