@@ -24,7 +24,7 @@ def cycles_against_model(products: int = 200) -> Ratio:
             dataflow, operation = list(PLACEMENTS)[place % 3], list(OPERATIONS)[place // 3 % 3]
             sizes = [int(one) for one in rng.integers(1, 40, 3)]
             mapping = find_mapping(dataflow, operation, *sizes)
-            matrices = draw_matrices(blueprint.core.number, sizes, place)
+            matrices = draw_matrices(blueprint.core.single, sizes, place)
             del matrices[mapping.result]
             _, counts = run_product(chip, mapping, matrices)
             cost = model_cost(blueprint.core, dataflow, operation, *sizes)

@@ -1,4 +1,4 @@
-"""Simulated chips that tests share: one for each number format, each of another shape."""
+"""Simulated chips that tests share: one for each number format, each of another shape; one of them with pipeline stages."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,16 +12,18 @@ from adagp.rtl.formats import FORMATS
 from adagp.rtl.simulation import SimulatedChip, simulate_chip
 
 ARRAYS = {"int8": Array(4, 4), "int16": Array(2, 5), "bf16": Array(3, 2), "fp16": Array(2, 2), "fp32": Array(2, 3)}
+STAGED = "bf16 staged"
 
 
 def small_blueprint(name: str) -> Blueprint:
     words: dict[str, Any] = {"value_words": 1024, "sum_words": 16384, "program_words": 4}
-    return make_blueprint("baseline", ARRAYS[name], FORMATS[name], **words)
+    number = name.removesuffix(" staged")
+    return make_blueprint("baseline", ARRAYS[number], FORMATS[number], stages=int(name != number), **words)
 
 
 @pytest.fixture(scope="session")
 def chip_of() -> Iterator[Callable[[str], SimulatedChip]]:
-    """Return a function from a format's name to its chip, which is built once."""
+    """Return a function from a format's name, or STAGED, to its chip, which is built once."""
     chips: dict[str, SimulatedChip] = {}
 
     def find(name: str) -> SimulatedChip:

@@ -117,6 +117,7 @@ def test_power_of_a_small_chip() -> None:
     assert 0 < slow.activities["element"].mean < 1
     report = slow.as_dict()
     assert report["timing_met"] == (report["shortest_period_ns"] <= 1000)
+    assert report["longest_path"]["from"].startswith("core")
     quick = measure_power(blueprint, parse_target("liberty"), network, state, 1000.0)
     assert not quick.as_dict()["timing_met"]
     assert quick.total.switching == pytest.approx(1000 * slow.total.switching, rel=1e-3)

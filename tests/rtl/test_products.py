@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rtl.conftest import STAGED
 
 from adagp.errors import OptionError
 from adagp.hw.array import Array
@@ -28,7 +29,7 @@ SIZES = st.integers(1, 17)
 
 
 def check(chip: SimulatedChip, dataflow: str, operation: str, sizes: tuple[int, int, int], seed: int) -> None:
-    number = chip.blueprint.core.number
+    number = chip.blueprint.core.single
     mapping = find_mapping(dataflow, operation, *sizes)
     matrices = draw_matrices(number, sizes, seed)
     del matrices[mapping.result]
@@ -45,7 +46,7 @@ def check(chip: SimulatedChip, dataflow: str, operation: str, sizes: tuple[int, 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 @pytest.mark.parametrize("dataflow", sorted(PLACEMENTS))
-@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.parametrize("name", [*sorted(FORMATS), STAGED])
 def test_products(name: str, dataflow: str, operation: str, chip_of: ChipOf) -> None:
     chip = chip_of(name)
 
@@ -128,6 +129,8 @@ def test_what_does_not_fit_is_refused() -> None:
     assert str(error.value) == (
         "the product needs 20 words in each bank of values; there are 16. Give larger banks or a smaller product."
     )
+    with pytest.raises(OptionError, match=r"^pipeline stages are 2; a PE has 0 or 1.$"):
+        make_blueprint("baseline", Array(2, 2), FORMATS["int8"], stages=2)
     with pytest.raises(OptionError, match=r"^depth of a product is 0; it must be 1 to 65535.$"):
         find_mapping("ws", "forward", 1, 0, 1)
     with pytest.raises(OptionError, match=r"^unknown dataflow in hardware 'rs'. Choose from: is, os, ws.$"):

@@ -11,6 +11,7 @@ import adagp
 from adagp.errors import OptionError
 from adagp.hw.array import Array
 from adagp.hw.predictor import PredictorShape
+from adagp.predictor.network import PredictorNetwork
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
@@ -26,45 +27,60 @@ pytestmark = pytest.mark.slow
 
 NETWORK = SmallNetwork((7, 6, 5), batch=3)
 PICTURES = SmallNetwork((5, 4, 3), batch=2, picture=(4, 2))
-WORDS = {"value_words": 256, "sum_words": 256, "predictor_words": 64, "program_words": 128, "pool_words": 16}
+CONVOLVED = SmallNetwork((3, 4, 2), batch=2, picture=(4, 2), kernel=3)
+NETWORKS = {"connected": NETWORK, "pictures": PICTURES, "convolved": CONVOLVED}
+WORDS = {"value_words": 512, "sum_words": 256, "predictor_words": 128, "program_words": 256, "pool_words": 16}
 
 
-def blueprint(design: str, name: str = "int16") -> Blueprint:
+def blueprint(design: str, name: str = "int16", stages: int = 0) -> Blueprint:
     array, beside = (Array(4, 3), Array(3, 2)) if name == "int16" else (Array(2, 2), Array(2, 2))
-    words = WORDS if name == "int16" else WORDS | {"value_words": 1024}
-    return make_blueprint(design, array, FORMATS[name], predictor_array=beside, **words)
+    words = WORDS if name == "int16" else WORDS | {"value_words": 1024, "predictor_words": 256}
+    return make_blueprint(design, array, FORMATS[name], predictor_array=beside, stages=stages, **words)
 
 
 @pytest.fixture(scope="module")
 def chip_of_design() -> Iterator[Callable[..., SimulatedChip]]:
-    """Return a function from a design and a format to a chip, which is built once."""
-    chips: dict[tuple[str, str], SimulatedChip] = {}
+    """Return a function from a design, a format and pipeline stages to a chip, which is built once."""
+    chips: dict[tuple[str, str, int], SimulatedChip] = {}
 
-    def find(design: str, name: str = "int16") -> SimulatedChip:
-        if (design, name) not in chips:
-            chips[design, name] = simulate_chip(blueprint(design, name))
-        return chips[design, name]
+    def find(design: str, name: str = "int16", stages: int = 0) -> SimulatedChip:
+        if (design, name, stages) not in chips:
+            chips[design, name, stages] = simulate_chip(blueprint(design, name, stages))
+        return chips[design, name, stages]
 
     yield find
     for chip in chips.values():
         chip.close()
 
 
-@pytest.mark.parametrize("network", [NETWORK, PICTURES], ids=["connected", "pictures"])
-@pytest.mark.parametrize("dataflow", ["ws", "os", "is"])
 @pytest.mark.parametrize(
-    ("design", "name"),
-    [("baseline", "int16"), ("low", "int16"), ("efficient", "int16"), ("max", "int16"), ("low", "bf16")],
+    ("network", "dataflow"),
+    [
+        *((name, flow) for name in ("connected", "pictures") for flow in ("ws", "os", "is")),
+        ("convolved", "ws"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("design", "name", "stages"),
+    [
+        ("baseline", "int16", 0),
+        ("low", "int16", 0),
+        ("efficient", "int16", 0),
+        ("max", "int16", 0),
+        ("low", "bf16", 0),
+        ("max", "int16", 1),
+    ],
 )
 def test_batches_leave_the_golden_models_weights(
-    design: str, name: str, dataflow: str, network: SmallNetwork, chip_of_design: Callable[..., SimulatedChip]
+    design: str, name: str, stages: int, dataflow: str, network: str, chip_of_design: Callable[..., SimulatedChip]
 ) -> None:
-    if dataflow == "is" and network.picture != (1, 1) and design != "baseline":
+    if dataflow == "is" and network == "pictures" and design != "baseline":
         return  # refused, see below
-    state = random_state(network, FORMATS[name], 5)
-    chip = chip_of_design(design, name)
+    small = NETWORKS[network]
+    state = random_state(small, FORMATS[name], 5)
+    chip = chip_of_design(design, name, stages)
     for phase in ("bp", "bp") if design == "baseline" else ("bp", "gp", "bp"):
-        result = run_batch(chip, network, state, phase, dataflow)
+        result = run_batch(chip, small, state, phase, dataflow)
         assert not any(result.differences.values()), result.differences
         assert (result.counts.cycles, result.counts.predictor_cycles) == (
             result.model_cycles,
@@ -110,7 +126,7 @@ def exact_state(network: SmallNetwork) -> State:
 
     shape = network.predictor
     return State(
-        tuple(draw(*layer, unit=0.5) for layer in network.layers),
+        tuple(draw(*layer, unit=0.5) for layer in network.weights),
         draw(9, shape.channels, unit=0.5),
         draw(shape.features, network.widest, unit=0.5),
         draw(network.rows, network.widths[0], unit=1.0),
@@ -123,7 +139,12 @@ def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
     number, connected = FORMATS["int16"], network.picture == (1, 1)
     layers: list[nn.Module] = []
     for inputs, outputs in network.layers:
-        layer = nn.Linear(inputs, outputs, bias=False) if connected else nn.Conv2d(inputs, outputs, 1, bias=False)
+        side = network.kernel
+        layer = (
+            nn.Linear(inputs, outputs, bias=False)
+            if connected
+            else nn.Conv2d(inputs, outputs, side, padding=side // 2, bias=False)
+        )
         layers += [layer, nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
     sites = [one for one in model if isinstance(one, nn.Linear | nn.Conv2d)]
@@ -137,7 +158,7 @@ def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
         for site, weight in zip(sites, state.weights, strict=True):
             site.weight.copy_(torch.tensor(number.decode(weight).T).reshape(site.weight.shape))
         predictor = source.network
-        assert isinstance(predictor, adagp.predictor.network.PredictorNetwork)
+        assert isinstance(predictor, PredictorNetwork)
         assert predictor.convolution.bias is not None
         kernel = number.decode(state.kernel).T.reshape(-1, 1, 3, 3)
         predictor.convolution.weight.copy_(torch.tensor(kernel))
@@ -156,14 +177,21 @@ def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("design", "dataflow", "picture"),
-    [("low", "ws", (1, 1)), ("efficient", "os", (4, 2)), ("max", "is", (1, 1)), ("max", "ws", (2, 4))],
+    ("design", "dataflow", "picture", "kernel"),
+    [
+        ("low", "ws", (1, 1), 1),
+        ("efficient", "os", (4, 2), 1),
+        ("max", "is", (1, 1), 1),
+        ("max", "ws", (2, 4), 1),
+        ("low", "ws", (4, 2), 3),
+    ],
 )
 def test_phase_gp_leaves_what_the_engine_leaves(
-    design: str, dataflow: str, picture: tuple[int, int], chip_of_design: Callable[..., SimulatedChip]
+    design: str, dataflow: str, picture: tuple[int, int], kernel: int, chip_of_design: Callable[..., SimulatedChip]
 ) -> None:
     batch = 4 if picture == (1, 1) else 2  # times windows of two pixels: means are exact
-    network = SmallNetwork((5, 6, 4), batch, PredictorShape(grid=2, channels=2), rate=0.25, picture=picture)
+    widths, shape = ((5, 6, 4) if kernel == 1 else (2, 3, 2)), PredictorShape(grid=2, channels=2)
+    network = SmallNetwork(widths, batch, shape, rate=0.25, picture=picture, kernel=kernel)
     number, state = FORMATS["int16"], exact_state(network)
     left = run_batch(chip_of_design(design), network, state, "gp", dataflow).state
     engine = engine_after_gp(network, state)
@@ -173,6 +201,29 @@ def test_phase_gp_leaves_what_the_engine_leaves(
     )
     for ours, theirs in zip(left.weights, engine, strict=True):
         assert np.array_equal(number.decode(ours).T, theirs.double().numpy())
+
+
+def test_golden_backprop_of_convolutions_is_autograds() -> None:
+    number, network = FORMATS["fp32"], CONVOLVED
+    state = random_state(network, number, 1)
+    height, width = network.picture
+    weights = [
+        torch.tensor(number.decode(one).T.reshape(outputs, inputs, 3, 3), requires_grad=True)
+        for one, (inputs, outputs) in zip(state.weights, network.layers, strict=True)
+    ]
+    inputs, targets = (
+        torch.tensor(number.decode(one)).reshape(network.batch, height, width, -1).permute(0, 3, 1, 2)
+        for one in (state.inputs, state.targets)
+    )
+    output = nn.functional.conv2d(
+        torch.relu(nn.functional.conv2d(inputs, weights[0], padding=1)), weights[1], padding=1
+    )
+    (((output - targets) ** 2).sum() / 2).backward()
+    after = golden_batch(network, number, state, "bp").weights
+    for ours, weight in zip(after, weights, strict=True):
+        assert weight.grad is not None
+        wanted = (weight - network.rate * weight.grad).detach().flatten(1).numpy().T
+        assert np.allclose(number.decode(ours), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_golden_backprop_is_autograds() -> None:
@@ -197,9 +248,9 @@ def test_what_cannot_be_run_is_refused() -> None:
     with pytest.raises(OptionError, match=r"^unknown phase 'warmup'. Choose from: bp, gp.$"):
         Compiler(blueprint("max"), NETWORK, "warmup")
     with pytest.raises(
-        OptionError, match=r"^the network needs more than \d+ words in each bank of column values; there are 256."
+        OptionError, match=r"^the network needs more than \d+ words in each bank of column values; there are 512."
     ):
-        Compiler(blueprint("low"), SmallNetwork((60, 60, 60)), "bp")
+        Compiler(blueprint("low"), SmallNetwork((90, 90, 90)), "bp")
     with pytest.raises(OptionError, match=r"^cannot read the network '8'; write the widths of its layers, as 8-6-4.$"):
         parse_network("8")
     with pytest.raises(OptionError, match=r"^cannot read the picture '4'; write HEIGHTxWIDTH, for example 8x8.$"):
@@ -210,6 +261,14 @@ def test_what_cannot_be_run_is_refused() -> None:
         parse_network("8-6", "5x4")
     with pytest.raises(OptionError, match=r"^dataflow 'is' cannot pool pictures: the outputs of a channel leave "):
         Compiler(blueprint("low"), PICTURES, "bp", "is")
+    with pytest.raises(
+        OptionError, match=r"^dataflow 'os' cannot take neighbours of pixels by their addresses, which a "
+    ):
+        Compiler(blueprint("low"), CONVOLVED, "bp", "os")
+    with pytest.raises(OptionError, match=r"^a kernel of 3x3 needs a picture; give its size, for example 4x4.$"):
+        SmallNetwork((3, 2), kernel=3)
+    with pytest.raises(OptionError, match=r"^the kernel is 5x5; layers in hardware have 1x1 or 3x3.$"):
+        SmallNetwork((3, 2), picture=(4, 4), kernel=5)
     with pytest.raises(OptionError, match=r"^unknown dataflow in hardware 'rs'. Choose from: is, os, ws.$"):
         Compiler(blueprint("low"), NETWORK, "bp", "rs")
     with pytest.raises(

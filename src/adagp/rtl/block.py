@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Block", "In", "Netlist", "Out", "place", "port_bits", "to_rtlil"]
+__all__ = ["Block", "In", "Netlist", "Out", "delayed", "place", "port_bits", "to_rtlil"]
 
 
 class Block(wiring.Component):
@@ -48,6 +48,15 @@ def place(module: Module, platform: Any, name: str, block: Block) -> None:
     for member, description in block.signature.members.items():
         ports[("i_" if description.flow is In else "o_") + member] = getattr(block, member)
     module.submodules[name] = Instance(block.kind, **ports)
+
+
+def delayed(module: Module, signal: Any, cycles: int = 1) -> Any:
+    """Return a signal as it was so many cycles ago."""
+    for _ in range(cycles):
+        late = Signal.like(signal) if isinstance(signal, Signal) else Signal(signal.shape())
+        module.d.sync += late.eq(signal)
+        signal = late
+    return signal
 
 
 def to_rtlil(top: Block) -> dict[str, str]:

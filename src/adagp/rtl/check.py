@@ -34,7 +34,7 @@ def check_product(
     rows, depth, columns = sizes
     mapping = find_mapping(dataflow, operation, rows, depth, columns)
     check_fits(blueprint.core, mapping)
-    number = blueprint.core.number
+    number = blueprint.core.single
     matrices = draw_matrices(number, sizes, seed)
     del matrices[mapping.result]
     with simulate_chip(blueprint, vcd) as chip:
@@ -66,7 +66,7 @@ def check_batches(
     blueprint: Blueprint, network: SmallNetwork, phases: Sequence[str], dataflow: str = "ws", seed: int = 0
 ) -> dict[str, Any]:
     """Return what some batches took in hardware, and whether all weights are the golden model's."""
-    number = blueprint.core.number
+    number = blueprint.core.single
     state = random_state(network, number, seed)
     for phase in phases:  # before anything is built
         Compiler(blueprint, network, phase, dataflow).compile(state)
@@ -89,6 +89,7 @@ def check_batches(
     about = {
         "network": widths,
         "picture": "x".join(map(str, network.picture)),
+        "kernel": network.kernel,
         "dataflow": dataflow,
         "design": blueprint.design,
         "array": str(blueprint.core.array),

@@ -73,7 +73,7 @@ class Chip(Block):
                 "host_lane": In(lane),
                 "host_address": In(address),
                 "host_in": In(number.value_bits),
-                "host_out": Out(number.sum_bits),
+                "host_out": Out(number.word_bits),
                 "program_write": In(1),
                 "program_slice": In(6),
                 "program_address": In(max(one.program_words - 1 for one in blueprint.cores).bit_length()),

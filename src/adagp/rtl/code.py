@@ -8,7 +8,7 @@ import numpy as np
 from adagp.errors import OptionError
 from adagp.hw.product import Product
 from adagp.rtl.formats import Words
-from adagp.rtl.instructions import REMOTE, Opcode, Start, Store
+from adagp.rtl.instructions import REMOTE, Look, Mode, Opcode, Start, Store
 from adagp.rtl.mapping import OPERATIONS, check_sums, find_mapping, sum_store
 from adagp.rtl.sizes import CoreSizes
 
@@ -85,6 +85,29 @@ class Pool:
         return {"pool": 1, "pool_base": self.base, **sides}
 
 
+@dataclass(frozen=True)
+class Neighbours:
+    """A product that takes, of the pixels of a picture of `lines` x `pixels` that stream, others: so many lines down and pixels
+    to the right of each."""
+
+    lines: int
+    pixels: int
+    down: int
+    across: int
+
+    @property
+    def distance(self) -> int:
+        """Words from a pixel to the one that is taken."""
+        return self.down * self.pixels + self.across
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """Fields of an instruction."""
+        looks = {-1: Look.BEFORE, 0: Look.HERE, 1: Look.BEHIND}
+        sides = {"lines": self.lines, "pixels": self.pixels}
+        return {"look_down": looks[self.down], "look_across": looks[self.across], **sides}
+
+
 @dataclass
 class Code:
     """A core's program while it is written, the regions of its banks, and the products that it runs."""
@@ -125,11 +148,15 @@ class Code:
         sizes: tuple[int, int, int],
         matrices: Mapping[str, Matrix],
         pool: Pool | None = None,
+        *,
+        adds: bool = False,
+        neighbours: Neighbours | None = None,
     ) -> Matrix:
         """Run an operation of the forward product of `sizes` (rows, depth, columns); return where its sums are.
 
         `matrices` are the factors, by the names x, w and y of the forward product's matrices. Sums are read before the next
-        product, so all begin at 0.
+        product, so all begin at 0; or it `adds` to those that are there. `neighbours` are taken of what streams: of the values
+        in the rows' banks, or in the columns' where sums are in the rows'.
         """
         mapping = find_mapping(dataflow, operation, *sizes)
         check_sums(self.sizes, mapping)
@@ -140,7 +167,11 @@ class Code:
             for name in [getattr(mapping, place)]
         }
         fields = dict(zip(("down", "across", "stream"), mapping.sizes, strict=True)) | {"mode": mapping.mode} | bases
-        self.program.append(self.sizes.encoding.pack(Opcode.ARRAY, fields | (pool.fields if pool is not None else {})))
+        if neighbours is not None:
+            streams = "column" if mapping.mode is Mode.DOWN else "row"
+            fields |= neighbours.fields | {streams: fields[streams] + neighbours.distance}
+        fields |= {"adds": adds} | (pool.fields if pool is not None else {})
+        self.program.append(self.sizes.encoding.pack(Opcode.ARRAY, fields))
         place = mapping.result_place
         lines, extent = mapping.extents(place)
         array = self.sizes.array
@@ -166,9 +197,9 @@ class Code:
             second = Operand(Store.COLUMN_VALUES if away else Store.ROW_VALUES, 0, 0, (0, 0, 0))
         assert first is None or first.memory != second.memory, "a bank has one port to read"
         begin = Start.RUNNING if running else Start.ZERO if first is None else Start.FIRST
-        what = {"start": begin, "relu": relu, "gate": gate, "factor": int(self.sizes.number.encode(factor))}
+        what = {"start": begin, "relu": relu, "gate": gate, "factor": int(self.sizes.single.encode(factor))}
         if mean_of > 1:
-            share, shift = self.sizes.number.share(mean_of)
+            share, shift = self.sizes.single.share(mean_of)
             what |= {"share": share, "shift": shift}
         loops = {f"count{loop}": count for loop, count in enumerate(counts)}
         other = Operand(Store.COLUMN_SUMS, 0, 0, (0, 0, 0))

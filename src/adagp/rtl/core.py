@@ -1,5 +1,6 @@
 """A core: array, lanes, sequencer, element unit, and the program that drives them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from amaranth.hdl import Array as Choice
@@ -7,10 +8,11 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl.bank import Bank
-from adagp.rtl.block import Block, place
+from adagp.rtl.block import Block, delayed, place
 from adagp.rtl.element import Element
 from adagp.rtl.elements import ElementUnit, is_here, is_remote, request
-from adagp.rtl.instructions import Opcode, Store
+from adagp.rtl.group_element import GroupElement
+from adagp.rtl.instructions import SCALE_BITS, Opcode, Store
 from adagp.rtl.lane import Lane
 from adagp.rtl.sequencer import Sequencer
 from adagp.rtl.sizes import CoreSizes
@@ -47,7 +49,7 @@ class Core(Block):
                 "host_read": In(asked),
                 "host_write": In(asked),
                 "host_in": In(number.value_bits),
-                "host_out": Out(number.sum_bits),
+                "host_out": Out(number.word_bits),
                 "remote_read": Out(asked),
                 "remote_write": Out(asked),
                 "remote_in": In(number.sum_bits),
@@ -98,8 +100,9 @@ class Core(Block):
             mode, clear = Signal(2, name=f"mode_{row}"), Signal(name=f"clear_{row}")
             m.d.sync += [mode.eq(self.sequencer.mode), clear.eq(self.sequencer.clear)]
             beside: tuple[Any, Any, Any] = (lane.step, lane.last, lane.data)
-            for column in range(self.sizes.array.columns):
-                one = Element(self.sizes.number)
+            elements = [self._element() for _ in range(self.sizes.array.columns)]
+            self._join_groups(m, row, elements)
+            for column, one in enumerate(elements):
                 place(m, platform, f"element_{row}_{column}", one)
                 m.d.comb += [
                     one.mode.eq(mode),
@@ -111,7 +114,23 @@ class Core(Block):
                 above[column] = (one.tag_out, one.above_out)
             m.d.comb += lane.result.eq(beside[2])
         m.d.comb += [lane.result.eq(above[column][1]) for column, lane in enumerate(self.columns)]
-        m.d.comb += [self.array_step.eq(self.rows[0].step | self.columns[0].tag), self.array_leaves.eq(beside[0])]
+        leaves = delayed(m, beside[0], self.sizes.stages)
+        m.d.comb += [self.array_step.eq(self.rows[0].step | self.columns[0].tag), self.array_leaves.eq(leaves)]
+
+    def _element(self) -> Element | GroupElement:
+        groups = self.sizes.groups
+        stages = self.sizes.stages
+        return Element(self.sizes.single, stages) if groups is None else GroupElement(groups, stages)
+
+    def _join_groups(self, m: Module, row: int, elements: Sequence[Element | GroupElement]) -> None:
+        """Give the elements of a row what those of groups need besides: which chunks are multiplied, and exponents."""
+        part = self.rows[row].part if self.sizes.groups is not None else None
+        wide, scale = Signal(name=f"wide_{row}"), Signal(SCALE_BITS, name=f"scale_{row}")
+        for one in elements:
+            if isinstance(one, GroupElement):
+                m.d.sync += [wide.eq(self.sequencer.wide), scale.eq(self.sequencer.scale)]
+                m.d.comb += [one.part.eq(part), one.wide.eq(wide), one.scale.eq(scale)]
+                part = one.part_out
 
     def _ports(self, m: Module) -> None:
         """Give the memories to the element unit, or to the host while that is not running."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
 from adagp.rtl.chip import Blueprint
-from adagp.rtl.formats import NumberFormat
+from adagp.rtl.formats import ArrayFormat
 from adagp.rtl.sizes import MOST_WORDS, CoreSizes
 
 DESIGNS = ("baseline", "low", "efficient", "max")
@@ -14,7 +14,7 @@ DESIGNS = ("baseline", "low", "efficient", "max")
 def make_blueprint(
     design: str,
     array: Array,
-    number: NumberFormat,
+    number: ArrayFormat,
     *,
     predictor_array: Array | None = None,
     value_words: int = 4096,
@@ -22,6 +22,7 @@ def make_blueprint(
     predictor_words: int = 19_664,
     pool_words: int = 1024,
     program_words: int = 512,
+    stages: int = 0,
 ) -> Blueprint:
     """Return the blueprint of a design.
 
@@ -36,8 +37,13 @@ def make_blueprint(
         raise OptionError(f"predictor_words is {predictor_words}; it must be 2 to {MOST_WORDS}.")
     if not 2 <= pool_words <= MOST_WORDS:
         raise OptionError(f"pool_words is {pool_words}; it must be 2 to {MOST_WORDS}.")
-    core = CoreSizes(array, number, value_words, sum_words, program_words)
+    core = CoreSizes(array, number, value_words, sum_words, program_words, stages=stages)
     if design != "baseline":
+        if core.groups is not None:
+            raise OptionError(
+                f"design '{design}' has a predictor, which works on single numbers; format {number.name} has groups of them. "
+                "Choose design baseline."
+            )
         core = replace(core, pool_words=pool_words)
     if design == "efficient":
         core = replace(core, predictor_words=predictor_words)
@@ -49,5 +55,5 @@ def make_blueprint(
     if beside.rows > max(array.rows, array.columns) or beside.columns > max(array.rows, array.columns):
         raise OptionError(f"the predictor's array {beside} has more rows or columns than the array {array} has lanes.")
     words = -(-predictor_words * array.columns // beside.columns)
-    own = CoreSizes(beside, number, value_words, sum_words, program_words, words, prefix="predictor_")
+    own = CoreSizes(beside, number, value_words, sum_words, program_words, words, stages=stages, prefix="predictor_")
     return Blueprint(design, core, own)

@@ -6,24 +6,27 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl import gates
-from adagp.rtl.block import Block
-from adagp.rtl.formats import NumberFormat
+from adagp.rtl.block import Block, delayed
+from adagp.rtl.formats import ArrayFormat, NumberFormat
 from adagp.rtl.instructions import Mode
 
+Gates = Any
 
-class Element(Block):
+
+class ArrayElement(Block):
     """One PE. `beside` comes from the left and goes right, `above` comes from above and goes down, a cycle later each.
 
     `step` says that this cycle's words are multiplied, `last` that they are a fold's last; both go right. A word from above
     with a `tag` is one to keep, before a fold of the modes that load: an empty PE keeps it, a full one passes it on. After a
-    fold of the mode STATIONARY it is a complete sum on its way down: each PE appends its own to those from above.
+    fold of the mode STATIONARY it is a complete sum on its way down: each PE appends its own to those from above. With a
+    pipeline stage, products are added a cycle later, to sums that come a cycle later.
     """
 
     kind = "element"
 
-    def __init__(self, number: NumberFormat) -> None:
-        self.number = number
-        width = number.sum_bits
+    def __init__(self, number: ArrayFormat, stages: int = 0, **more: Any) -> None:
+        self.stages, self.sum_bits = stages, number.sum_bits
+        width = number.word_bits
         super().__init__(
             {
                 "mode": In(2),
@@ -38,21 +41,26 @@ class Element(Block):
                 "tag_out": Out(1),
                 "beside_out": Out(width),
                 "above_out": Out(width),
+                **more,
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
-        """Build the gates."""
-        m = Module()
-        number, bits = self.number, self.number.value_bits
-        kept, full, pending = Signal(number.sum_bits), Signal(), Signal()
-        across, down, stationary = (self.mode == int(mode) for mode in Mode)
-        left = Mux(down, self.above, self.beside)[:bits]
-        right = Mux(stationary, self.above, kept)[:bits]
-        addend = Mux(across, self.above, Mux(down, self.beside, kept))
-        total = gates.multiply_add(m, number, left, right, addend)
-        keeps = Signal()
-        appends = Signal()
+    def _is(self, mode: Mode) -> Gates:
+        return self.mode == int(mode)
+
+    def _addend(self, kept: Gates) -> Gates:
+        """Return the sum that a product is added to."""
+        return Mux(self._is(Mode.ACROSS), self.above, Mux(self._is(Mode.DOWN), self.beside, kept))
+
+    def _keep(self, m: Module, kept: Gates, full: Gates) -> None:
+        """Keep the word from above."""
+        m.d.sync += [kept.eq(self.above), full.eq(1)]
+
+    def _move(self, m: Module, kept: Gates, total: Gates, adds: Gates, ends: Gates) -> None:
+        """Pass words and sums on, and keep what is to be kept. `total` is a new sum in cycles in which the PE `adds`; with
+        `ends` it is the last of a fold."""
+        full, pending, keeps, appends = (Signal(name=name) for name in ("full", "pending", "keeps", "appends"))
+        across, down, stationary = map(self._is, Mode)
         m.d.comb += [
             keeps.eq(self.tag & ~full & ~stationary),
             appends.eq(pending & ~self.tag & stationary),
@@ -61,18 +69,39 @@ class Element(Block):
             self.step_out.eq(self.step),
             self.last_out.eq(self.last),
             self.tag_out.eq((self.tag & ~keeps) | appends),
-            self.beside_out.eq(Mux(self.step & down, total, self.beside)),
-            self.above_out.eq(Mux(appends, kept, Mux(self.step & across, total, self.above))),
+            self.beside_out.eq(Mux(adds & down, total, self.beside)),
+            self.above_out.eq(Mux(appends, kept[: self.sum_bits], Mux(adds & across, total, self.above))),
         ]
         with m.If(self.clear):
             m.d.sync += [kept.eq(0), full.eq(0), pending.eq(0)]
         with m.Else():
-            with m.If(self.step & stationary):
+            with m.If(adds & stationary):
                 m.d.sync += kept.eq(total)
             with m.Elif(keeps):
-                m.d.sync += [kept.eq(self.above), full.eq(1)]
+                self._keep(m, kept, full)
             with m.Elif(appends):
                 m.d.sync += [kept.eq(0), pending.eq(0)]
-            with m.If(self.step & self.last):
+            with m.If(ends):
                 m.d.sync += [full.eq(0), pending.eq(stationary)]
+
+
+class Element(ArrayElement):
+    """A PE of single numbers."""
+
+    def __init__(self, number: NumberFormat, stages: int = 0) -> None:
+        super().__init__(number, stages)
+        self.number = number
+
+    def elaborate(self, platform: Any) -> Module:
+        """Build the gates."""
+        m = Module()
+        number, bits = self.number, self.number.value_bits
+        kept = Signal(number.sum_bits)
+        left = Mux(self._is(Mode.DOWN), self.above, self.beside)[:bits]
+        right = Mux(self._is(Mode.STATIONARY), self.above, kept)[:bits]
+        product, adds, ends = gates.multiply(m, number, left, right), self.step, self.step & self.last
+        if self.stages:
+            product, adds, ends = (delayed(m, one) for one in (product, adds, ends))
+        total = gates.add_product(m, number, self._addend(kept), product)
+        self._move(m, kept, total, adds, ends)
         return m

@@ -13,11 +13,13 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl import gates
-from adagp.rtl.block import Block
+from adagp.rtl.block import Block, delayed
 from adagp.rtl.instructions import LOOPS, REMOTE, SIZE_BITS, Start, Store
 from adagp.rtl.sizes import CoreSizes
 
 OPERANDS = ("first", "second", "result")
+UNIT_STAGES = 4
+"""Registers between operands and result of a unit with pipeline stages: a run over elements takes so many cycles more."""
 
 
 def request(sizes: CoreSizes, lane_bits: int) -> data.StructLayout:
@@ -41,7 +43,7 @@ class Position:
 
 
 class ElementUnit(Block):
-    """Runs one instruction. Data of a request come a cycle later; a result is written in the same cycle.
+    """Runs one instruction. Data of a request come a cycle later; a result is written in the same cycle, or behind the stages.
 
     `remote_lanes` is the number of lanes behind the remote port, rows and columns; a lane number wraps there.
     """
@@ -66,8 +68,11 @@ class ElementUnit(Block):
         )
 
     def elaborate(self, platform: Any) -> Module:
-        """Build loops and arithmetic."""
+        """Build loops and arithmetic; of groups there are no elements, and the unit is done at once."""
         m = Module()
+        if self.sizes.groups is not None:
+            m.d.sync += self.done.eq(self.start)
+            return m
         job = Signal(self.instruction.shape())
         counters = [Signal(SIZE_BITS, name=f"loop{loop}") for loop in range(LOOPS)]
         ends = [counter == job[f"count{loop}"] - 1 for loop, counter in enumerate(counters)]
@@ -80,7 +85,11 @@ class ElementUnit(Block):
         places = {name: self._walk(m, name, job, level, running) for name in OPERANDS}
         late = Signal()
         m.d.sync += late.eq(running)
-        m.d.comb += self.busy.eq(running | late)
+        before, writes, busy = running, late, running | late
+        for _ in range(UNIT_STAGES * self.sizes.stages):
+            before, writes = writes, delayed(m, writes)
+            busy = busy | writes
+        m.d.comb += self.busy.eq(busy)
         with m.If(self.start):
             m.d.sync += [job.eq(self.instruction), running.eq(1)]
             m.d.sync += [counter.eq(0) for counter in counters]
@@ -95,10 +104,10 @@ class ElementUnit(Block):
                 m.d.sync += counters[2].eq(counters[2] + 1)
             with m.If(finished):
                 m.d.sync += running.eq(0)
-        m.d.comb += self.done.eq(late & ~running)
+        m.d.comb += self.done.eq(writes & ~before)
         for name in ("first", "second"):
             self._ask(m, getattr(self, name), places[name], job[f"{name}_memory"], running)
-        self._compute(m, job, places["result"], running, counters[2] == 0, ends[2], late)
+        self._compute(m, job, places["result"], running, counters[2] == 0, ends[2], writes)
         return m
 
     def _ask(self, m: Module, asked: Any, place: Position, memory: Any, valid: Any) -> None:
@@ -146,8 +155,13 @@ class ElementUnit(Block):
         own = Mux(memory[1], array.columns, array.rows)
         return Mux(memory[2], Mux(memory[1], self.remote_lanes[1], self.remote_lanes[0]), own)
 
-    def _compute(self, m: Module, job: Any, place: Position, running: Any, begins: Any, ends: Any, late: Any) -> None:
-        number = self.sizes.number
+    def _later(self, m: Module, *signals: Any) -> tuple[Any, ...]:
+        """Return signals behind a pipeline stage, if there are any."""
+        return tuple(delayed(m, one, self.sizes.stages) for one in signals)
+
+    def _compute(self, m: Module, job: Any, place: Position, running: Any, begins: Any, ends: Any, writes: Any) -> None:
+        """Compute what is written: operands, product, sum, share and result are a stage each, where there are stages."""
+        number = self.sizes.single
         began, ended, sums = Signal(), Signal(), Signal(number.sum_bits)
         written = Signal(self.result.shape())
         self._ask(m, written, place, job.result_memory, running)
@@ -155,24 +169,28 @@ class ElementUnit(Block):
         m.d.sync += [began.eq(begins), ended.eq(ends), kept.eq(written)]
         holds_sums = job.first_memory[0]
         first = Mux(holds_sums, self.first_sum, gates.promote(m, number, self.first_value))
-        start = Mux(job.start == int(Start.FIRST), first, Mux((job.start == int(Start.RUNNING)) & ~began, sums, 0))
+        first, second, began = self._later(m, first, self.second_value, began)
         addend, total, shown = (Signal(number.sum_bits) for _ in range(3))
+        product = gates.multiply(m, number, job.factor, second)
+        product, first, second, began = self._later(m, product, first, second, began)
+        start = Mux(job.start == int(Start.FIRST), first, Mux((job.start == int(Start.RUNNING)) & ~began, sums, 0))
         m.d.comb += [
             addend.eq(start),
             # Times zero is a plain copy, of infinities and signed zeros too.
-            total.eq(
-                Mux(job.factor.any(), gates.multiply_add(m, number, job.factor, self.second_value, addend), addend)
-            ),
+            total.eq(Mux(job.factor.any(), gates.add_product(m, number, addend, product), addend)),
         ]
-        hidden = job.gate & ~gates.positive(number, self.second_value)
-        kept_sum = total
-        if self.sizes.pool_words:
-            kept_sum = Mux(job.share.any(), gates.scale(m, number, total, job.share, job.shift), total)
-        m.d.comb += shown.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, total), kept_sum)))
         m.d.sync += sums.eq(total)
+        found, second = self._later(m, total, second)
+        hidden = job.gate & ~gates.positive(number, second)
+        kept_sum = found
+        if self.sizes.pool_words:
+            kept_sum = Mux(job.share.any(), gates.scale(m, number, found, job.share, job.shift), found)
+        kept_sum, found, hidden = self._later(m, kept_sum, found, hidden)
+        m.d.comb += shown.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, found), kept_sum)))
+        kept, ended = (delayed(m, one, UNIT_STAGES * self.sizes.stages) for one in (kept, ended))
         m.d.comb += [
             self.result.eq(kept),
-            self.result.valid.eq(late & ((job.start != int(Start.RUNNING)) | ended)),
+            self.result.valid.eq(writes & ((job.start != int(Start.RUNNING)) | ended)),
             self.result_value.eq(gates.convert(m, number, shown)),
         ]
 

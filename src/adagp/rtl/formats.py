@@ -11,18 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adagp.block_format import CHUNK_BITS
 from adagp.errors import unknown_name
 
 Words = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
+MOST_CHUNKS = 2
+"""Of a magnitude in block floating point: FAST's have two bits or four."""
 GUARD_BITS = 16
 """Bits of an integer sum above a product's: so many doublings before it can overflow."""
 
 
 @dataclass(frozen=True)
-class NumberFormat(ABC):
-    """A kind of numbers. `value_bits` and `sum_bits` are widths of words."""
+class ArrayFormat(ABC):
+    """What the array multiplies and adds. `value_bits` and `sum_bits` are widths of words."""
 
     name: str
     value_bits: int
@@ -32,6 +35,16 @@ class NumberFormat(ABC):
     @abstractmethod
     def longest_sum(self) -> int | None:
         """Products that a sum takes for certain without overflow; None: any number."""
+
+    @property
+    def word_bits(self) -> int:
+        """Width of what moves through the array: values and sums."""
+        return max(self.value_bits, self.sum_bits)
+
+
+@dataclass(frozen=True)
+class NumberFormat(ArrayFormat):
+    """A kind of single numbers, of which each value is one."""
 
     @abstractmethod
     def encode(self, reals: Any) -> Words:
@@ -164,7 +177,7 @@ class Floats(NumberFormat):
     def encode(self, reals: Any) -> Words:
         """Return the nearest values."""
         with np.errstate(over="ignore"):
-            return self.convert(_bits(np.asarray(reals, np.float64).astype(np.float32)))
+            return self.convert(single_bits(np.asarray(reals, np.float64).astype(np.float32)))
 
     def decode(self, values: Words) -> Reals:
         """Return what values stand for."""
@@ -173,40 +186,42 @@ class Floats(NumberFormat):
     def decode_sums(self, sums: Words) -> Reals:
         """Return what sums stand for."""
         with np.errstate(invalid="ignore"):  # of NaNs that signal
-            return _reals(sums).astype(np.float64)
+            return single_reals(sums).astype(np.float64)
 
     def multiply_add(self, left: Words, right: Words, sums: Words) -> Words:
         """Return the sums plus the products."""
         with np.errstate(all="ignore"):
-            return _bits(_reals(sums) + _reals(self.promote(left)) * _reals(self.promote(right)))
+            return single_bits(
+                single_reals(sums) + single_reals(self.promote(left)) * single_reals(self.promote(right))
+            )
 
     def promote(self, values: Words) -> Words:
         """Return values as sums."""
         if self.mantissa_bits == 23:
             return values
         if self.exponent_bits == 8:
-            return _bits(_reals(values << 16))
-        return _bits(np.array(values, np.uint16, order="C").view(np.float16).astype(np.float32))
+            return single_bits(single_reals(values << 16))
+        return single_bits(np.array(values, np.uint16, order="C").view(np.float16).astype(np.float32))
 
     def convert(self, sums: Words) -> Words:
         """Return the nearest values."""
         if self.mantissa_bits == 23:
             return sums
         if self.exponent_bits == 8:
-            words = _bits(_reals(sums))
+            words = single_bits(single_reals(sums))
             rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16
-            return np.where(np.isnan(_reals(sums)), 0x7FC0, rounded)
+            return np.where(np.isnan(single_reals(sums)), 0x7FC0, rounded)
         with np.errstate(over="ignore"):
-            half = np.array(_reals(sums), np.float16, order="C")
+            half = np.array(single_reals(sums), np.float16, order="C")
         return np.where(np.isnan(half), 0x7E00, half.view(np.uint16).astype(np.int64))
 
     def positive(self, values: Words) -> NDArray[np.bool_]:
         """Tell which values are above zero."""
-        return _reals(self.promote(values)) > 0
+        return single_reals(self.promote(values)) > 0
 
     def relu(self, sums: Words) -> Words:
         """Return sums with zero for what is below it."""
-        return np.where(_reals(sums) > 0, sums, 0)
+        return np.where(single_reals(sums) > 0, sums, 0)
 
     def share(self, count: int) -> tuple[int, int]:
         """Return the nearest value, which is not shifted."""
@@ -215,14 +230,39 @@ class Floats(NumberFormat):
     def scale(self, sums: Words, factor: int, shift: int) -> Words:
         """Return sums times a value, rounded."""
         with np.errstate(all="ignore"):
-            return _bits(_reals(sums) * _reals(self.promote(np.array(factor))))
+            return single_bits(single_reals(sums) * single_reals(self.promote(np.array(factor))))
 
 
-def _reals(words: Words) -> NDArray[np.float32]:
+@dataclass(frozen=True)
+class GroupFormat(ArrayFormat):
+    """FAST's block floating point: a value is one chunk, two bits of the magnitude, of each number of a group.
+
+    Its lowest bits are the group's exponent; then come, number by number, two bits and a sign. A magnitude has one or two
+    chunks, so that a group is as many values. A cell adds up the products of all pairs of chunks as an integer, then adds it,
+    with the exponents, to a sum in fp32. `groups.py` has the model of it.
+    """
+
+    group: int = 16
+    exponent_bits: int = 4
+
+    @property
+    def longest_sum(self) -> None:
+        """Products that a sum takes for certain."""
+        return None
+
+    @property
+    def gathered_bits(self) -> int:
+        """Width of the magnitude of what a pair of groups can add up to."""
+        return (self.group * ((1 << CHUNK_BITS * MOST_CHUNKS) - 1) ** 2).bit_length()
+
+
+def single_reals(words: Words) -> NDArray[np.float32]:
+    """Return what fp32 words stand for."""
     return np.array(words, np.uint32, order="C").view(np.float32)
 
 
-def _bits(reals: NDArray[np.float32]) -> Words:
+def single_bits(reals: NDArray[np.float32]) -> Words:
+    """Return fp32 words; all NaNs are one."""
     words = np.array(reals, np.float32, order="C").view(np.uint32).astype(np.int64)
     return np.where(np.isnan(reals), 0x7FC00000, words)
 
@@ -234,10 +274,14 @@ FORMATS: dict[str, NumberFormat] = {
     "fp16": Floats("fp16", 16, 32, exponent_bits=5, mantissa_bits=10),
     "fp32": Floats("fp32", 32, 32),
 }
+"""Formats of single numbers."""
+GROUP_FORMATS = {"bfp": GroupFormat("bfp", 4 + 16 * (CHUNK_BITS + 1), 32)}
+"""Formats of groups, which arrays multiply; nothing beside an array works on them."""
 
 
-def find_format(name: str) -> NumberFormat:
+def find_format(name: str) -> ArrayFormat:
     """Return the format of that name."""
-    if name not in FORMATS:
-        raise unknown_name("number format", name, FORMATS)
-    return FORMATS[name]
+    formats: dict[str, ArrayFormat] = {**FORMATS, **GROUP_FORMATS}
+    if name not in formats:
+        raise unknown_name("number format", name, formats)
+    return formats[name]

@@ -13,14 +13,25 @@ Gates = Any
 
 def multiply_add(module: Module, number: NumberFormat, left: Gates, right: Gates, sums: Gates) -> Gates:
     """Return `sums` plus the product of the values `left` and `right`."""
+    return add_product(module, number, sums, multiply(module, number, left, right))
+
+
+def multiply(module: Module, number: NumberFormat, left: Gates, right: Gates) -> Gates:
+    """Return the product of two values, before it is added."""
+    if not isinstance(number, Integers):
+        return float_gates.multiply(module, left, right, _kind(number))
+    product = Signal(signed(2 * number.value_bits))
+    module.d.comb += product.eq(left.as_signed() * right.as_signed())
+    return product
+
+
+def add_product(module: Module, number: NumberFormat, sums: Gates, product: Gates) -> Gates:
+    """Return `sums` plus a product."""
     result = Signal(number.sum_bits)
     if isinstance(number, Integers):
-        product = Signal(signed(2 * number.value_bits))
-        module.d.comb += product.eq(left.as_signed() * right.as_signed())
         module.d.comb += result.eq(sums.as_signed() + product)
-        return result
-    product = float_gates.multiply(module, left, right, _kind(number))
-    module.d.comb += result.eq(float_gates.add(module, sums, product))
+    else:
+        module.d.comb += result.eq(float_gates.add(module, sums, product))
     return result
 
 

@@ -8,7 +8,7 @@ from adagp.errors import RunError
 from adagp.files import write_atomically
 from adagp.rtl.block import port_bits
 from adagp.rtl.chip import Blueprint, Chip
-from adagp.rtl.instructions import Mode, Opcode, Start, Store
+from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store
 from adagp.rtl.netlist import chip_rtlil, to_verilog
 from adagp.rtl.tools import digest
 
@@ -40,6 +40,7 @@ def manifest(blueprint: Blueprint, text: str) -> dict[str, Any]:
                 "sum_words": sizes.sum_words,
                 "predictor_words": sizes.predictor_words,
                 "program_words": sizes.program_words,
+                "pipeline_stages": sizes.stages,
                 "instruction_bits": encoding.bits,
                 "array_fields": {"operation": 2, **encoding.array},
                 "element_fields": {"operation": 2, **encoding.elements},
@@ -59,7 +60,8 @@ def manifest(blueprint: Blueprint, text: str) -> dict[str, Any]:
             for name, (direction, bits) in port_bits(Chip(blueprint)).items()
         },
         "codes": {
-            kind.__name__.lower(): {one.name.lower(): int(one) for one in kind} for kind in (Opcode, Mode, Store, Start)
+            kind.__name__.lower(): {one.name.lower(): int(one) for one in kind}
+            for kind in (Opcode, Mode, Store, Start, Look)
         },
         "digest": digest(text),
     }

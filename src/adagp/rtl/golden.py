@@ -25,7 +25,7 @@ def golden_batch(network: SmallNetwork, number: NumberFormat, state: State, phas
         raise unknown_name("phase", phase, PHASES)
     inputs, outputs = [state.inputs], []
     for weight in state.weights:
-        sums = matmul(number, inputs[-1], weight)
+        sums = matmul(number, shifted(network, number, inputs[-1]), by_tap(network, weight))
         outputs.append(number.convert(sums))
         inputs.append(number.convert(number.relu(sums)))
     weights = list(state.weights)
@@ -39,12 +39,42 @@ def golden_batch(network: SmallNetwork, number: NumberFormat, state: State, phas
     minus = number.encode(-1.0)
     error = number.convert(number.multiply_add(minus, state.targets, sums))
     for layer in reversed(range(len(weights))):
-        gradient = number.convert(matmul(number, inputs[layer].T, error))
-        below = matmul(number, error, weights[layer].T)
+        gradient = by_input(network, number.convert(matmul(number, shifted(network, number, inputs[layer]).T, error)))
+        below = matmul(number, shifted(network, number, error, -1), _turned(network, weights[layer]))
         weights[layer] = _update(number, weights[layer], gradient, rate)
         state = _learn(network, number, state, outputs[layer], gradient)
         error = np.where(number.positive(inputs[layer]), number.convert(below), number.encode(0.0))
     return replace(state, weights=tuple(weights))
+
+
+def shifted(network: SmallNetwork, number: NumberFormat, matrix: Words, sign: int = 1) -> Words:
+    """Return what each tap of the kernel sees of a matrix (pixels x channels) in its place: pixels x taps and channels.
+
+    With `sign` -1 each tap looks the other way. Around the picture there are zeros.
+    """
+    (height, width), reach = network.picture, network.kernel // 2
+    pictures = matrix.reshape(network.batch, height, width, -1)
+    framed = np.pad(pictures, ((0, 0), (reach, reach), (reach, reach), (0, 0)), constant_values=int(number.encode(0.0)))
+    views = [
+        framed[:, reach + sign * down :, reach + sign * across :][:, :height, :width] for down, across in network.shifts
+    ]
+    return np.stack(views, axis=3).reshape(len(matrix), -1)
+
+
+def by_tap(network: SmallNetwork, weight: Words) -> Words:
+    """Return a layer's weights, taps of an input next to each other, with inputs of a tap next to each other instead."""
+    return weight.reshape(-1, len(network.shifts), weight.shape[1]).transpose(1, 0, 2).reshape(weight.shape)
+
+
+def by_input(network: SmallNetwork, weight: Words) -> Words:
+    """Undo `by_tap`."""
+    return weight.reshape(len(network.shifts), -1, weight.shape[1]).transpose(1, 0, 2).reshape(weight.shape)
+
+
+def _turned(network: SmallNetwork, weight: Words) -> Words:
+    """Return the weights that lead back from outputs to inputs: taps and outputs x inputs."""
+    taps = len(network.shifts)
+    return weight.reshape(-1, taps, weight.shape[1]).transpose(1, 2, 0).reshape(taps * weight.shape[1], -1)
 
 
 def pooled_means(network: SmallNetwork, number: NumberFormat, output: Words) -> Words:

@@ -15,6 +15,8 @@ SIZE_BITS = 16
 POOL_BITS = 8
 """Of the sides of a pooled picture."""
 SHIFT_BITS = 5
+SCALE_BITS = 10
+"""Of the exponent, which may be negative, that a product of groups counts from."""
 
 
 class Opcode(IntEnum):
@@ -49,6 +51,15 @@ class Store(IntEnum):
 REMOTE = 4
 
 
+class Look(IntEnum):
+    """Which neighbour in its picture a product takes in the place of each pixel, down or across. Outside there are zeros."""
+
+    HERE = 0
+    """The pixel itself."""
+    BEFORE = 1
+    BEHIND = 2
+
+
 class Start(IntEnum):
     """What the sum of an element's multiply-add starts from."""
 
@@ -61,18 +72,28 @@ class Start(IntEnum):
 
 @dataclass(frozen=True)
 class Encoding:
-    """Widths of instruction words for a core: bits of an address, of a lane's number and of a value; whether it pools."""
+    """Widths of instruction words for a core: bits of an address, of a lane's number and of a value; whether it pools, and
+    whether its values are groups of numbers."""
 
     address_bits: int
     lane_bits: int
     value_bits: int
     pools: bool = False
+    grouped: bool = False
 
     @property
     def array(self) -> dict[str, int]:
-        """Fields of a product; windows of its outputs to pool, `height` x `width`, `cells_down` x `cells_across` of them."""
+        """Fields of a product.
+
+        With `adds` its sums are added to those that are there. What streams is perhaps a picture of `lines` x `pixels`, from
+        which neighbours are taken. Of groups, a `wide` matrix has magnitudes of two chunks, and the exponents of a product
+        count from `scale`. Windows of outputs to pool are `height` x `width`, `cells_down` x `cells_across` of them.
+        """
         sizes = dict.fromkeys(("down", "across", "stream"), SIZE_BITS)
         fields = {"mode": 2, **sizes, **dict.fromkeys(("row", "column", "stationary"), self.address_bits)}
+        fields |= {"adds": 1, "look_down": 2, "look_across": 2, "lines": SIZE_BITS, "pixels": SIZE_BITS}
+        if self.grouped:
+            fields |= {"wide_row": 1, "wide_column": 1, "wide_stationary": 1, "scale": SCALE_BITS}
         if self.pools:
             fields |= {"pool": 1, "pool_base": self.address_bits, "height": SIZE_BITS, "width": SIZE_BITS}
             fields |= {"cells_down": POOL_BITS, "cells_across": POOL_BITS}
@@ -80,7 +101,9 @@ class Encoding:
 
     @property
     def elements(self) -> dict[str, int]:
-        """Fields of a run over elements: loops, two operands and a result, and what is computed."""
+        """Fields of a run over elements: loops, two operands and a result, and what is computed; groups have no elements."""
+        if self.grouped:
+            return {}
         fields = {f"count{loop}": SIZE_BITS for loop in range(LOOPS)}
         for operand in ("first", "second", "result"):
             fields |= {

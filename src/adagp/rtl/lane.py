@@ -8,12 +8,14 @@ from amaranth.lib.wiring import In, Out
 
 from adagp.rtl import gates
 from adagp.rtl.bank import Bank
-from adagp.rtl.block import Block, place
+from adagp.rtl.block import Block, delayed, place
+from adagp.rtl.group_element import PART
 from adagp.rtl.sizes import CoreSizes
 
 
 def read_command(sizes: CoreSizes) -> data.StructLayout:
     """Return the layout of what a lane is told to read: lanes below `count` read a value or a sum, if it is `valid`."""
+    part = {} if sizes.groups is None else {"part": PART}
     return data.StructLayout(
         {
             "valid": unsigned(1),
@@ -23,6 +25,7 @@ def read_command(sizes: CoreSizes) -> data.StructLayout:
             "step": unsigned(1),
             "last": unsigned(1),
             "tag": unsigned(1),
+            **part,
         }
     )
 
@@ -46,9 +49,10 @@ class Lane(Block):
     """A bank of values and a bank of sums, with one port to read and one to write each.
 
     Commands go to the next lane a cycle later: the skew of a systolic array lies in them, not in the data. A lane that does not
-    read gives zeros. While the array is idle the banks are open to the core (`value_*`, `sum_*`). Addresses from the end of the
-    values on are those of the predictor's own bank, where there is one. A lane that `pools` adds up outputs, rounded to
-    values, as they leave the array; addresses from the end of the sums on are those of these totals.
+    read gives zeros; sums come later by the PEs' pipeline stages. While the array is idle the banks are open to the core
+    (`value_*`, `sum_*`). Addresses from the end of the values on are those of the predictor's own bank, where there is one.
+    A lane that `pools` adds up outputs, rounded to values, as they leave the array; addresses from the end of the sums on are
+    those of these totals.
     """
 
     def __init__(self, sizes: CoreSizes, *, predictor_words: int = 0, pools: bool = False) -> None:
@@ -65,11 +69,12 @@ class Lane(Block):
                 "write": In(write),
                 "write_out": Out(write),
                 **({"pool": In(pool), "pool_out": Out(pool)} if pool is not None else {}),
-                "result": In(total),
-                "data": Out(total),
+                "result": In(sizes.number.word_bits),
+                "data": Out(sizes.number.word_bits),
                 "step": Out(1),
                 "last": Out(1),
                 "tag": Out(1),
+                **({"part": Out(PART)} if sizes.groups is not None else {}),
                 "value_read": In(1),
                 "value_address": In(address),
                 "value": Out(value),
@@ -129,7 +134,10 @@ class Lane(Block):
             self.last.eq(read.last),
             self.tag.eq(read.tag),
         ]
-        m.d.comb += self.data.eq(Mux(gives_sum, sums.data, Mux(gives_value, self.value, 0)))
+        if sizes.groups is not None:
+            m.d.sync += self.part.eq(read.part)
+        gives_sum, total = (delayed(m, one, sizes.stages) for one in (gives_sum, sums.data))
+        m.d.comb += self.data.eq(Mux(gives_sum, total, Mux(gives_value, self.value, 0)))
         return m
 
     def _value_bank(
@@ -155,7 +163,7 @@ class Lane(Block):
         A cell's total is read while its output is rounded, and written a cycle later; the output behind it, if of the same
         cell, takes the total on its way to the bank.
         """
-        sizes, number, pool = self.sizes, self.sizes.number, self.pool
+        sizes, number, pool = self.sizes, self.sizes.single, self.pool
         bank = Bank(sizes.pool_words, number.sum_bits)
         place(m, platform, "totals", bank)
         begins, valid, fresh, same = Signal(), Signal(), Signal(), Signal()

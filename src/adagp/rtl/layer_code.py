@@ -1,8 +1,11 @@
-"""Code of a network's layers in any dataflow: products, activations, errors, updates, and the means for the predictor."""
+"""Code of a network's layers in any dataflow: products, activations, errors, updates, and the means for the predictor.
+
+A convolution is a product for each tap of its kernel, which takes neighbours of the pixels that stream: nothing is copied.
+"""
 
 from dataclasses import dataclass, replace
 
-from adagp.rtl.code import Code, Matrix, Operand, Pool, lines, words
+from adagp.rtl.code import Code, Matrix, Neighbours, Operand, Pool, lines, words
 from adagp.rtl.formats import Words
 from adagp.rtl.instructions import Store
 from adagp.rtl.mapping import find_mapping, value_store
@@ -14,11 +17,12 @@ POOLING = ("ws", "os")
 
 @dataclass
 class LayerRegions:
-    """Where a layer's numbers are: inputs, weights, error at the output; its gradient; its outputs as values, or the totals of
-    those that were pooled as they left the array, for the predictor."""
+    """Where a layer's numbers are: inputs, weights of each tap, error at the output; the gradient of its weights, those of an
+    output in a line, taps of an input next to each other; its outputs as values, or the totals of those that were pooled as
+    they left the array, for the predictor."""
 
     inputs: Matrix
-    weights: Matrix
+    weights: list[Matrix]
     error: Matrix
     gradient: Matrix
     output: Matrix | None = None
@@ -42,9 +46,9 @@ class LayerCode:
         sizes = {"rows": network.rows, "depth": inputs, "columns": outputs}
         regions = LayerRegions(
             self._matrix("x", sizes["rows"], sizes["depth"]),
-            self._matrix("w", sizes["depth"], sizes["columns"]),
+            [self._matrix("w", sizes["depth"], sizes["columns"]) for _ in network.shifts],
             self._matrix("y", sizes["rows"], sizes["columns"]),
-            code.matrix(self._beside_weights, outputs, inputs),
+            code.matrix(self._beside_weights, outputs, inputs * len(network.shifts)),
         )
         if self.predicts and self.dataflow in POOLING:
             regions.pool = code.pool(outputs, *network.window, network.pooled)
@@ -79,7 +83,10 @@ class LayerCode:
         network, code, layer = self.network, self.code, self.layers[place]
         inputs, outputs = network.layers[place]
         sizes, count = (network.rows, inputs, outputs), (outputs, 1, network.rows)
-        sums = code.product(self.dataflow, "forward", sizes, {"x": layer.inputs, "w": layer.weights}, layer.pool)
+        for tap, weights in enumerate(layer.weights):
+            pool = layer.pool if tap + 1 == len(layer.weights) else None
+            factors, where = {"x": layer.inputs, "w": weights}, self._neighbours(tap)
+            sums = code.product(self.dataflow, "forward", sizes, factors, pool, adds=tap > 0, neighbours=where)
         found = self._walk("y", sums)
         if layer.output is not None:
             code.elements(count, lines(layer.output), found)
@@ -92,8 +99,11 @@ class LayerCode:
         """Leave the gradient of a layer's weights as values."""
         inputs, outputs = self.network.layers[place]
         layer, sizes = self.layers[place], (self.network.rows, inputs, outputs)
-        sums = self.code.product(self.dataflow, "dw", sizes, {"x": layer.inputs, "y": layer.error})
-        self.code.elements((outputs, 1, inputs), lines(layer.gradient), self._walk("w", sums))
+        for tap in range(len(layer.weights)):
+            factors, where = {"x": layer.inputs, "y": layer.error}, self._neighbours(tap)
+            sums = self.code.product(self.dataflow, "dw", sizes, factors, neighbours=where)
+            result = self._tap(lines(layer.gradient), tap)
+            self.code.elements((outputs, 1, inputs), result, self._walk("w", sums))
 
     def input_gradient(self, place: int) -> None:
         """Leave the error at the output of the layer below; the lowest layer has none."""
@@ -101,15 +111,30 @@ class LayerCode:
             return
         inputs, outputs = self.network.layers[place]
         layer, rows = self.layers[place], self.network.rows
-        sums = self.code.product(self.dataflow, "dx", (rows, inputs, outputs), {"y": layer.error, "w": layer.weights})
+        for tap, weights in enumerate(layer.weights):
+            factors, where = {"y": layer.error, "w": weights}, self._neighbours(tap, -1)
+            sums = self.code.product(
+                self.dataflow, "dx", (rows, inputs, outputs), factors, adds=tap > 0, neighbours=where
+            )
         below = self._walk("y", self.layers[place - 1].error)
         self.code.elements((inputs, 1, rows), below, self._walk("x", sums), self._walk("x", layer.inputs), gate=True)
 
     def update(self, place: int, gradient: Operand) -> None:
         """Take a step with a layer's weights."""
         inputs, outputs = self.network.layers[place]
-        weights = self._walk("w", self.layers[place].weights)
-        self.code.elements((outputs, 1, inputs), weights, weights, gradient, factor=-self.network.rate)
+        for tap, matrix in enumerate(self.layers[place].weights):
+            weights, of_tap = self._walk("w", matrix), self._tap(gradient, tap)
+            self.code.elements((outputs, 1, inputs), weights, weights, of_tap, factor=-self.network.rate)
+
+    def _tap(self, gradient: Operand, tap: int) -> Operand:
+        """Walk a gradient's words of one tap only."""
+        outer, middle, _ = gradient.strides
+        return replace(gradient, address=gradient.address + tap, strides=(outer, middle, len(self.network.shifts)))
+
+    def _neighbours(self, tap: int, sign: int = 1) -> Neighbours | None:
+        """Return the pixels that a tap looks at, or with `sign` -1 those that look at a pixel by it."""
+        down, across = self.network.shifts[tap]
+        return Neighbours(*self.network.picture, sign * down, sign * across) if self.network.kernel > 1 else None
 
     def mean(self, place: int, result: Operand) -> None:
         """Give the predictor the means of a layer's outputs."""

@@ -20,6 +20,10 @@ PLACEMENTS = {
 """The indices that lie down and across the array, and the one that is time: as in `adagp.hw.dataflows`."""
 
 
+PLACES = ("row", "column", "stationary")
+Chunks = dict[str, int]
+
+
 @dataclass(frozen=True)
 class Mapping:
     """A product on the array: its mode, its sizes (down, across, stream), and what each matrix is there.
@@ -85,9 +89,11 @@ def find_mapping(dataflow: str, operation: str, rows: int, depth: int, columns: 
     return Mapping(mode, tuple(named[one] for one in placement), placement, row, column, stationary, result)  # type: ignore[arg-type]
 
 
-def check_fits(sizes: CoreSizes, mapping: Mapping) -> None:
-    """Refuse a product whose factors or sums do not fit the banks, or whose sums could overflow."""
-    words = {place: _words(sizes, mapping, place) for place in ("row", "column", "stationary")}
+def check_fits(sizes: CoreSizes, mapping: Mapping, chunks: Chunks | None = None) -> None:
+    """Refuse a product whose factors or sums do not fit the banks, or whose sums could overflow; `chunks` are the words of
+    each value of the matrix at a place, if they are more than one."""
+    several = chunks or {}
+    words = {place: _words(sizes, mapping, place) * several.get(place, 1) for place in PLACES}
     words[mapping.result_place] = 0
     _check_bank("values", max(words["row"], words["column"] + words["stationary"]), sizes.value_words)
     check_sums(sizes, mapping)

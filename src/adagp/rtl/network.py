@@ -1,8 +1,9 @@
-"""A small network to train in hardware: layers with ReLU between them, fully connected or at every pixel of a picture, and the
+"""A small network to train in hardware: layers with ReLU between them, fully connected or convolutions over a picture, and the
 predictor of their gradients."""
 
 import re
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,17 @@ from adagp.hw.predictor import KERNEL, PredictorShape
 from adagp.rtl.formats import NumberFormat, Words
 
 TAPS = KERNEL**2
+KERNELS = (1, 3)
+"""Sides of the layers' kernels."""
 
 
 @dataclass(frozen=True)
 class SmallNetwork:
     """Layer widths, input first; samples per batch; the predictor's shape; steps of the weights and of the predictor's.
 
-    With a `picture` (height, width) the layers are convolutions of 1 x 1 over it. The loss is half the squared error, summed
-    over the batch and the picture. Layers and predictor have no biases.
+    With a `picture` (height, width) the layers are convolutions of `kernel` x `kernel` over it, with zeros around it, so that
+    its size stays. The loss is half the squared error, summed over the batch and the picture. Layers and predictor have no
+    biases.
     """
 
     widths: tuple[int, ...]
@@ -29,12 +33,17 @@ class SmallNetwork:
     rate: float = 2**-4
     predictor_rate: float = 2**-4
     picture: tuple[int, int] = (1, 1)
+    kernel: int = 1
 
     def __post_init__(self) -> None:
         if len(self.widths) < 2 or min(self.widths) < 1:
             raise OptionError(f"a network of widths {self.widths} has no layer; give two or more widths, as 8-6-4.")
         if self.batch < 1:
             raise OptionError(f"batch is {self.batch}; it must be 1 or more.")
+        if self.kernel not in KERNELS:
+            raise OptionError(f"the kernel is {self.kernel}x{self.kernel}; layers in hardware have 1x1 or 3x3.")
+        if self.kernel > 1 and self.picture == (1, 1):
+            raise OptionError("a kernel of 3x3 needs a picture; give its size, for example 4x4.")
         grid = self.predictor.grid
         if self.picture != (1, 1) and any(side < 1 or side % grid for side in self.picture):
             shown = "x".join(map(str, self.picture))
@@ -45,8 +54,19 @@ class SmallNetwork:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each layer."""
+        """Inputs and outputs of each layer: channels, where it is a convolution."""
         return tuple(zip(self.widths[:-1], self.widths[1:], strict=True))
+
+    @property
+    def weights(self) -> tuple[tuple[int, int], ...]:
+        """Weights of each output, and outputs, of each layer."""
+        return tuple((inputs * self.kernel**2, outputs) for inputs, outputs in self.layers)
+
+    @property
+    def shifts(self) -> tuple[tuple[int, int], ...]:
+        """Where the taps of a kernel look: rows down and columns right of an output's own pixel."""
+        reach = range(-(self.kernel // 2), self.kernel // 2 + 1)
+        return tuple((down, across) for down in reach for across in reach)
 
     @property
     def rows(self) -> int:
@@ -70,8 +90,8 @@ class SmallNetwork:
 
     @property
     def widest(self) -> int:
-        """Inputs of the widest layer: outputs of the predictor."""
-        return max(self.widths[:-1])
+        """The most weights of an output: outputs of the predictor."""
+        return max(inputs for inputs, _ in self.weights)
 
 
 def parse_network(text: str, picture: str = "1x1", **options: Any) -> SmallNetwork:
@@ -86,8 +106,8 @@ def parse_network(text: str, picture: str = "1x1", **options: Any) -> SmallNetwo
 
 @dataclass(frozen=True)
 class State:
-    """All numbers of a batch: `weights` (inputs x outputs) by layer, the predictor's `kernel` (taps x channels) and `readout`
-    (features x outputs), inputs and targets (rows x width)."""
+    """All numbers of a batch: `weights` (inputs, each with its taps, x outputs) by layer, the predictor's `kernel` (taps x
+    channels) and `readout` (features x outputs), inputs and targets (rows x width)."""
 
     weights: tuple[Words, ...]
     kernel: Words
@@ -100,6 +120,16 @@ Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Inputs and targets of a batch: rows x width each."""
 
 
+def digits(network: SmallNetwork) -> Samples | None:
+    """Return some of the packaged digits and their classes, if the network has as many inputs as they have pixels."""
+    if network.widths[0] != 64 or network.widths[-1] != 10 or network.picture != (1, 1):
+        return None
+    with np.load(str(files("adagp.data") / "digits.npz")) as archive:
+        pixels, classes = archive["x_train"][: network.batch], archive["y_train"][: network.batch]
+    inputs = pixels.reshape(len(pixels), -1) / pixels.max()
+    return inputs, np.eye(10)[classes]
+
+
 def random_state(network: SmallNetwork, number: NumberFormat, seed: int = 0, samples: Samples | None = None) -> State:
     """Return a state of drawn numbers of moderate size, with drawn samples or the given ones."""
     rng = np.random.default_rng(seed)
@@ -109,7 +139,7 @@ def random_state(network: SmallNetwork, number: NumberFormat, seed: int = 0, sam
 
     shape, ends = network.predictor, (network.widths[0], network.widths[-1])
     return State(
-        tuple(draw(*layer, scale=layer[0] ** -0.5) for layer in network.layers),
+        tuple(draw(*layer, scale=layer[0] ** -0.5) for layer in network.weights),
         draw(TAPS, shape.channels, scale=0.5),
         draw(shape.features, network.widest, scale=0.2),
         *map(number.encode, samples or tuple(rng.normal(size=(network.rows, width)) for width in ends)),

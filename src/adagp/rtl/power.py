@@ -58,7 +58,8 @@ class Watts:
 @dataclass(frozen=True)
 class PowerReport:
     """A chip's power while it did some work at a clock of `megahertz`; `cycles` is how long it took, `slack` the time in
-    nanoseconds that the longest path leaves in a cycle: negative if it is too long."""
+    nanoseconds that the longest path leaves in a cycle: negative if it is too long. `path` are the blocks where it begins and
+    ends."""
 
     modules: Mapping[str, Watts]
     counts: Mapping[str, int]
@@ -66,6 +67,7 @@ class PowerReport:
     cycles: int
     megahertz: float
     slack: float
+    path: tuple[str, str]
 
     @property
     def total(self) -> Watts:
@@ -92,6 +94,7 @@ class PowerReport:
             "timing_met": self.slack >= 0,
             "slack_ns": self.slack,
             "shortest_period_ns": period - self.slack,
+            "longest_path": {"from": self.path[0], "to": self.path[1]},
             "modules": {
                 kind: {
                     "count": self.counts[kind],
@@ -115,7 +118,7 @@ def check_power(blueprint: Blueprint, network: SmallNetwork, megahertz: float, d
     open_sta()
     if verilator() is None:
         raise ToolError("activity is taken from a simulation by Verilator, which is not installed, or g++ is not.")
-    state = random_state(network, blueprint.core.number)
+    state = random_state(network, blueprint.core.single)
     for phase in _phases(blueprint):
         Compiler(blueprint, network, phase, dataflow).compile(state)
 
@@ -146,9 +149,9 @@ def measure_power(
         progress(f"power of {kind}")
         watts[kind] = _kind_power(netlists[kind], kind, target.library, activity, megahertz)
     progress("timing")
-    slack = _chip_slack(netlists, modules, target.library, megahertz)
+    slack, path = _chip_timing(netlists, modules, target.library, megahertz)
     counts = Counter({kind: len(paths) for kind, paths in instances(modules).items()})
-    return PowerReport(watts, counts, activities, cycles, megahertz, slack)
+    return PowerReport(watts, counts, activities, cycles, megahertz, slack, path)
 
 
 def _kind_power(netlist: str, kind: str, library: str, activity: KindActivity, megahertz: float) -> Watts:
@@ -161,15 +164,21 @@ def _kind_power(netlist: str, kind: str, library: str, activity: KindActivity, m
     return Watts(*map(float, found.groups()))
 
 
-def _chip_slack(
+def _chip_timing(
     netlists: Mapping[str, str], modules: Mapping[str, WrittenModule], library: str, megahertz: float
-) -> float:
+) -> tuple[float, tuple[str, str]]:
+    """Return the slack of the chip's longest path, and the blocks where it begins and ends."""
     files = {f"{kind}.v": text for kind, text in netlists.items()}
     banks = {kind: module for kind, module in modules.items() if kind.startswith("bank_")}
-    text = _analysed(files | {"banks.lib": bank_library(banks)}, "chip", library, megahertz, "report_worst_slack\n")
+    commands = "report_worst_slack\nreport_checks\n"
+    text = _analysed(files | {"banks.lib": bank_library(banks)}, "chip", library, megahertz, commands)
     found = re.search(r"worst slack\s+(?:max\s+)?(\S+)", text)
+    ends = re.search(r"^Startpoint: (\S+).*?^Endpoint: (\S+)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, text
-    return float(found[1])
+    assert ends is not None, text
+    # A gate's name comes behind its block's; a bank is a block.
+    first, last = (re.sub(r"/_\w+$", "", end) for end in ends.groups())
+    return float(found[1]), (first, last)
 
 
 def _analysed(files: Mapping[str, str], top: str, library: str, megahertz: float, commands: str) -> str:

@@ -50,7 +50,7 @@ class PredictorCode:
                 own.matrix(column, shape.channels, outputs * network.cells),
                 scratch,
             )
-            for place, (inputs, outputs) in enumerate(network.layers)
+            for place, (inputs, outputs) in enumerate(network.weights)
         ]
 
     def mean(self, place: int) -> Operand:
@@ -90,14 +90,14 @@ class PredictorCode:
 
     def _prediction(self, place: int) -> Operand:
         """Run the readout, and walk its sums: loop 0 over rows, loop 2 over a row's gradient."""
-        inputs, outputs = self.network.layers[place]
+        inputs, outputs = self.network.weights[place]
         own, regions = self.own, self.predictors[place]
         sizes = (outputs, self.network.predictor.features, inputs)
         return words(own.product(DATAFLOW, "forward", sizes, {"x": regions.features, "w": regions.readout}))
 
     def predict(self, place: int) -> None:
         """Leave the predicted gradient as values in the predictor's gradient region."""
-        inputs, outputs = self.network.layers[place]
+        inputs, outputs = self.network.weights[place]
         self.features(place)
         found = self._prediction(place)
         self.own.elements((outputs, 1, inputs), lines(self.predictors[place].gradient), found)
@@ -105,7 +105,7 @@ class PredictorCode:
     def learn(self, place: int) -> None:
         """Take a step with the predictor's weights towards the true gradient, which is in its gradient region."""
         network, own, regions = self.network, self.own, self.predictors[place]
-        inputs, outputs = network.layers[place]
+        inputs, outputs = network.weights[place]
         shape, cells = network.predictor, network.cells
         self.features(place)
         found = self._prediction(place)

@@ -6,15 +6,16 @@ from adagp.hw.dataflows import array_cost
 from adagp.hw.product import Bits, Cost, Product
 from adagp.rtl.formats import NumberFormat, Words
 from adagp.rtl.instructions import Mode, Opcode, Store
-from adagp.rtl.mapping import FACTORS, INDICES, OPERATIONS, Mapping, check_fits, sum_store, value_store
+from adagp.rtl.mapping import FACTORS, INDICES, OPERATIONS, PLACES, Mapping, check_fits, sum_store, value_store
 from adagp.rtl.simulation import Counts, SimulatedChip
 from adagp.rtl.sizes import CoreSizes
 
 
 def model_cost(sizes: CoreSizes, dataflow: str, operation: str, rows: int, depth: int, columns: int) -> Cost:
-    """Return what adagp.hw says the product costs, in words: each has one bit."""
+    """Return what adagp.hw says the product costs, in words: each has one bit; and a cycle for each pipeline stage."""
     product = Product(rows, depth, columns, bits=Bits(1, 1, 1, 1)).gradient(OPERATIONS[operation])
-    return array_cost(dataflow, product, sizes.array)
+    cost = array_cost(dataflow, product, sizes.array)
+    return cost._replace(cycles=cost.cycles + sizes.stages)
 
 
 def run_product(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words]) -> tuple[Words, Counts]:
@@ -22,17 +23,28 @@ def run_product(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words
 
     `matrices` are in the layout of the forward product: x is rows x depth, w depth x columns, y rows x columns.
     """
-    sizes = chip.blueprint.core
-    check_fits(sizes, mapping)
-    down, across, stream = mapping.sizes
-    stationary_words = -(-across // sizes.array.columns) * down
-    bases = {"row": 0, "stationary": 0, "column": stationary_words if mapping.mode is Mode.DOWN else 0}
-    for place in ("row", "column", "stationary"):
+    check_fits(chip.blueprint.core, mapping)
+    contents = {}
+    for place in PLACES:
         name = getattr(mapping, place)
         if name != mapping.result:
             straight = mapping.layout(place) == INDICES[name]
-            _store(chip, value_store(place), bases[place], matrices[name] if straight else matrices[name].T)
-    fields = {"mode": mapping.mode, "down": down, "across": across, "stream": stream, **bases}
+            contents[place] = matrices[name] if straight else matrices[name].T
+    return run_mapped(chip, mapping, contents)
+
+
+def run_mapped(
+    chip: SimulatedChip, mapping: Mapping, contents: dict[str, Words], more: dict[str, int] | None = None
+) -> tuple[Words, Counts]:
+    """Run a product whose factors are `contents`, by their places, as they lie in the banks; `more` are fields of it."""
+    sizes = chip.blueprint.core
+    down, across, stream = mapping.sizes
+    bases = {"row": 0, "stationary": 0, "column": 0}
+    if mapping.mode is Mode.DOWN:
+        bases["column"] = -(-across // sizes.array.columns) * contents["stationary"].shape[1]
+    for place, matrix in contents.items():
+        _store(chip, value_store(place), bases[place], matrix)
+    fields = {"mode": mapping.mode, "down": down, "across": across, "stream": stream, **bases, **(more or {})}
     encoding = sizes.encoding
     chip.load([[encoding.pack(Opcode.ARRAY, fields), encoding.pack(Opcode.HALT)]])
     counts = chip.run()

@@ -20,12 +20,12 @@ from adagp.rtl.predictor_code import PredictorCode
 
 @dataclass
 class CompiledBatch:
-    """Programs, what the host writes before they run, and where it finds the results; `straight` says whether weights lie in
-    their matrices as inputs x outputs."""
+    """Programs, what the host writes before they run, and where it finds the results: weights of each layer by tap; `straight`
+    says whether they lie in their matrices as inputs x outputs."""
 
     programs: list[list[int]]
     contents: Contents
-    weights: list[Matrix]
+    weights: list[list[Matrix]]
     straight: bool
     kernel: Matrix | None
     readout: Matrix | None
@@ -46,6 +46,11 @@ class Compiler:
             raise OptionError(
                 f"dataflow '{dataflow}' cannot pool pictures: the outputs of a channel leave the array in several lanes. "
                 "Choose ws or os, or a picture of 1x1."
+            )
+        if network.kernel > 1 and dataflow != "ws":
+            raise OptionError(
+                f"dataflow '{dataflow}' cannot take neighbours of pixels by their addresses, which a kernel of 3x3 needs; "
+                "choose ws, or a kernel of 1."
             )
         self.blueprint, self.network, self.phase = blueprint, network, phase
         self.main = Code(blueprint.core)
@@ -88,7 +93,8 @@ class Compiler:
             (0, layers.targets, state.targets.T),
         ]
         for layer, weight in zip(layers.layers, state.weights, strict=True):
-            self.contents.append((0, layer.weights, layers.turned("w", weight)))
+            for tap, matrix in enumerate(layer.weights):
+                self.contents.append((0, matrix, layers.turned("w", weight[tap :: len(layer.weights)])))
         if self.predictor is None:
             return
         for place in self.predictor.predictors:
@@ -138,7 +144,7 @@ class Compiler:
             gradient = lines(layers.layers[place].gradient)
             if self.own is not self.main:
                 self._meet()
-                inputs, outputs = self.network.layers[place]
+                inputs, outputs = self.network.weights[place]
                 there = lines(predictor.predictors[place].gradient).remote
                 self.main.elements((outputs, 1, inputs), there, gradient)
                 layers.mean(place, predictor.mean(place).remote)

@@ -1,21 +1,33 @@
 """The sequencer: folds of a product onto the array, as commands for lane 0; addresses by additions alone."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl.block import Block
-from adagp.rtl.instructions import SIZE_BITS, Mode
+from adagp.rtl.instructions import SCALE_BITS, SIZE_BITS, Look, Mode
 from adagp.rtl.lane import pool_command, read_command, write_command
 from adagp.rtl.sizes import CoreSizes
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Passes over two groups: the chunks of what streams, those of what it is multiplied by, and whether it is the last."""
+
+    outer: Signal
+    inner: Signal
+    final: Signal
+
+
 class Sequencer(Block):
-    """Runs one product: for each fold it loads (R cycles, where something is loaded), streams, and waits R + C - 2 cycles.
+    """Runs one product: for each fold it loads (R cycles, where something is loaded), streams, and waits R + C - 2 cycles;
+    behind the last fold a cycle for each pipeline stage of a PE.
 
     `busy` is high during these, the cycles of the array; the last results reach their banks a few cycles later, when `done` is
-    given. A sum that is complete in parts only is read again with the next fold that adds to it.
+    given. A sum that is complete in parts only is read again with the next fold that adds to it. A convolution is a product
+    for each tap of its kernel that takes neighbours of pixels: by another address to begin with, and no reading outside.
     """
 
     def __init__(self, sizes: CoreSizes) -> None:
@@ -28,6 +40,7 @@ class Sequencer(Block):
                 "instruction": In(layout),
                 "mode": Out(2),
                 "clear": Out(1),
+                **({"wide": Out(1), "scale": Out(SCALE_BITS)} if sizes.groups is not None else {}),
                 "busy": Out(1),
                 "done": Out(1),
                 "row_read": Out(read_command(sizes)),
@@ -42,12 +55,13 @@ class Sequencer(Block):
         """Build the state machine."""
         m = Module()
         rows, columns = self.sizes.array.rows, self.sizes.array.columns
-        address = self.sizes.address_bits
+        address, stages = self.sizes.address_bits, self.sizes.stages
         job = Signal(self.instruction.shape())
         count = Signal(SIZE_BITS)
         rows_left, columns_left = Signal(SIZE_BITS), Signal(SIZE_BITS)
         row, column, stationary, stationary_start = (Signal(address) for _ in range(4))
         first_down, first_across = Signal(), Signal()
+        pixel, line = Signal(SIZE_BITS), Signal(SIZE_BITS)
         loads = Signal()
         m.d.comb += [self.mode.eq(job.mode), loads.eq(job.mode != int(Mode.STATIONARY))]
         row_count, column_count = Signal(self.sizes.lane_bits), Signal(self.sizes.lane_bits)
@@ -57,6 +71,10 @@ class Sequencer(Block):
         ]
         last = Signal()
         m.d.comb += last.eq(count == job.stream - 1)
+        parts = self._parts(m, job) if self.sizes.groups is not None else None
+        if parts is not None:
+            m.d.comb += [last.eq((count == job.stream - 1) & parts.final), self.wide.eq(job.wide_stationary)]
+            m.d.comb += self.scale.eq(job.scale)
         m.d.comb += [self.row_read.count.eq(row_count), self.column_read.count.eq(column_count)]
         early_row, early_column = (Signal(write_command(self.sizes)) for _ in range(2))
 
@@ -73,9 +91,11 @@ class Sequencer(Block):
                     column.eq(job.column),
                     stationary.eq(job.stationary),
                     stationary_start.eq(job.stationary),
-                    first_down.eq(1),
-                    first_across.eq(1),
+                    first_down.eq(~job.adds),
+                    first_across.eq(~job.adds),
                     count.eq(0),
+                    pixel.eq(0),
+                    line.eq(0),
                 ]
                 with m.If(loads):
                     m.next = "LOAD"
@@ -85,21 +105,25 @@ class Sequencer(Block):
                 m.d.comb += [
                     self.busy.eq(1),
                     self.column_read.tag.eq(1),
-                    self.column_read.valid.eq(count < rows_left),
+                    self.column_read.valid.eq(count < self._words(job, "stationary", rows_left)),
                     self.column_read.address.eq(stationary + count),
                 ]
                 m.d.sync += count.eq(count + 1)
-                with m.If(count == rows - 1):
+                with m.If(count == self._words(job, "stationary", rows) - 1):
                     m.d.sync += count.eq(0)
                     m.next = "STREAM"
             with m.State("STREAM"):
-                self._stream(m, job, row + count, column + count, first_down, first_across, last)
+                inside = self._inside(m, job, pixel, line)
+                self._stream(m, job, row + count, column + count, first_down, first_across, last, inside)
                 m.d.comb += [
                     early_row.valid.eq(job.mode == int(Mode.DOWN)),
                     early_row.address.eq(row + count),
                     early_row.count.eq(row_count),
                 ]
                 m.d.sync += count.eq(count + 1)
+                if parts is not None:
+                    self._pass(m, job, parts, row, column, count)
+                    m.d.comb += early_row.valid.eq((job.mode == int(Mode.DOWN)) & parts.final)
                 with m.If(last):
                     m.d.sync += count.eq(0)
                     m.next = "WAIT"
@@ -118,7 +142,9 @@ class Sequencer(Block):
                     )
             with m.State("FLUSH"):
                 m.d.sync += count.eq(count + 1)
-                with m.If(count == 2 * rows + 2 * columns + 4):
+                if stages:
+                    m.d.comb += self.busy.eq(count < stages)
+                with m.If(count == 2 * rows + 2 * columns + 4 + stages):
                     m.d.comb += self.done.eq(1)
                     m.next = "IDLE"
 
@@ -127,6 +153,8 @@ class Sequencer(Block):
         drain, drained = self._drain(m, last & self.row_read.step & ~loads, stationary, rows_left, column_count)
         streaming = Signal()
         m.d.comb += streaming.eq(self.row_read.step & (job.mode == int(Mode.ACROSS)))
+        if parts is not None:
+            m.d.comb += streaming.eq(self.row_read.step & (job.mode == int(Mode.ACROSS)) & parts.final)
         m.d.comb += [
             early_column.valid.eq(streaming | drain.valid),
             early_column.address.eq(Mux(streaming, column + count, drain.address)),
@@ -137,13 +165,13 @@ class Sequencer(Block):
             whole = (streaming & final) | drain.valid
             m.d.comb += early_pool.valid.eq(job.pool & whole)
             self._pool(m, job, early_pool, Mux(streaming, last, drained))
-            self._delay(m, early_pool, self.pool, rows + 1)
-        self._delay(m, early_row, self.row_write, columns + 1)
-        self._delay(m, early_column, self.column_write, rows + 1)
+            self._delay(m, early_pool, self.pool, rows + 1 + stages)
+        self._delay(m, early_row, self.row_write, columns + 1 + stages)
+        self._delay(m, early_column, self.column_write, rows + 1 + stages)
         return m
 
     def _stream(
-        self, m: Module, job: Any, row: Any, column: Any, first_down: Any, first_across: Any, last: Any
+        self, m: Module, job: Any, row: Any, column: Any, first_down: Any, first_across: Any, last: Any, inside: Any
     ) -> None:
         down, across = job.mode == int(Mode.DOWN), job.mode == int(Mode.ACROSS)
         m.d.comb += [
@@ -151,12 +179,60 @@ class Sequencer(Block):
             self.row_read.step.eq(1),
             self.row_read.last.eq(last),
             self.row_read.sums.eq(down),
-            self.row_read.valid.eq(~down | ~first_across),
+            self.row_read.valid.eq(Mux(down, ~first_across, inside)),
             self.row_read.address.eq(row),
             self.column_read.sums.eq(across),
-            self.column_read.valid.eq(~across | ~first_down),
+            self.column_read.valid.eq(Mux(across, ~first_down, ~down | inside)),
             self.column_read.address.eq(column),
         ]
+
+    def _words(self, job: Any, place: str, count: Any) -> Any:
+        """Return the words of so many values of the matrix at a place: two of each, if it is one of groups that are wide."""
+        return count if self.sizes.groups is None else Mux(job[f"wide_{place}"], 2 * count, count)
+
+    def _parts(self, m: Module, job: Any) -> Parts:
+        """Return where the passes over two groups stand: over the chunks of what streams, and of what it is multiplied by."""
+        outer, inner, final = Signal(), Signal(), Signal()
+        wide_outer = Mux(job.mode == int(Mode.DOWN), job.wide_column, job.wide_row)
+        wide_inner = Mux(job.mode == int(Mode.STATIONARY), job.wide_column, job.wide_stationary)
+        m.d.comb += final.eq((outer == wide_outer) & (inner == wide_inner))
+        with m.If(self.row_read.step):
+            m.d.sync += inner.eq(wide_inner & ~inner)
+            with m.If(inner == wide_inner):
+                m.d.sync += outer.eq(wide_outer & ~outer)
+        return Parts(outer, inner, final)
+
+    def _pass(self, m: Module, job: Any, parts: Parts, row: Any, column: Any, count: Any) -> None:
+        """Make what streams go over all passes for each pair of groups; sums are read, and written, with the last."""
+        down, across = job.mode == int(Mode.DOWN), job.mode == int(Mode.ACROSS)
+        row_part, column_part = parts.outer & ~down, Mux(down, parts.outer, parts.inner & ~across)
+        part = self.row_read.part
+        m.d.comb += [
+            self.row_read.address.eq(row + self._words(job, "row", count) + row_part),
+            self.column_read.address.eq(column + self._words(job, "column", count) + column_part),
+            part.first.eq(~parts.outer & ~parts.inner),
+            part.final.eq(parts.final),
+            part.other.eq(parts.inner),
+            part.place.eq(parts.outer + parts.inner),
+        ]
+        m.d.sync += count.eq(count + parts.final)
+        with m.If(down & ~parts.final):
+            m.d.comb += self.row_read.valid.eq(0)
+        with m.If(across & ~parts.final):
+            m.d.comb += self.column_read.valid.eq(0)
+
+    def _inside(self, m: Module, job: Any, pixel: Any, line: Any) -> Any:
+        """Tell whether the neighbour of this pixel that a convolution takes is in the picture. Pixels stream line by line."""
+        inside = Signal()
+        m.d.sync += pixel.eq(pixel + 1)
+        with m.If(pixel == job.pixels - 1):
+            m.d.sync += [pixel.eq(0), line.eq(Mux(line == job.lines - 1, 0, line + 1))]
+        outside = [
+            ((look == int(Look.BEFORE)) & (here == 0)) | ((look == int(Look.BEHIND)) & (here == side - 1))
+            for look, here, side in ((job.look_across, pixel, job.pixels), (job.look_down, line, job.lines))
+        ]
+        m.d.comb += inside.eq(~(outside[0] | outside[1]))
+        return inside
 
     def _next_fold(self, m: Module, job: Any, left: Any, places: Any, first: Any, loads: Any) -> None:
         rows, columns = self.sizes.array.rows, self.sizes.array.columns
@@ -168,8 +244,8 @@ class Sequencer(Block):
             m.d.comb += begin.eq(1)
             m.d.sync += [
                 rows_left.eq(rows_left - rows),
-                row.eq(row + job.stream),
-                stationary.eq(stationary + rows),
+                row.eq(row + self._words(job, "row", job.stream)),
+                stationary.eq(stationary + self._words(job, "stationary", rows)),
                 first_down.eq(0),
             ]
         with m.Elif(columns_left > columns):
@@ -178,10 +254,10 @@ class Sequencer(Block):
                 columns_left.eq(columns_left - columns),
                 rows_left.eq(job.down),
                 row.eq(job.row),
-                column.eq(column + job.stream),
-                stationary.eq(stationary_start + job.down),
-                stationary_start.eq(stationary_start + job.down),
-                first_down.eq(1),
+                column.eq(column + self._words(job, "column", job.stream)),
+                stationary.eq(stationary_start + self._words(job, "stationary", job.down)),
+                stationary_start.eq(stationary_start + self._words(job, "stationary", job.down)),
+                first_down.eq(~job.adds),
                 first_across.eq(0),
             ]
         with m.If(~begin):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from adagp.cache import VARIABLE, cache_root
 from adagp.errors import ToolError
 
 INSTALL = "Install it with: pip install 'adagp[rtl]'."
@@ -26,10 +27,11 @@ def need_amaranth() -> None:
 
 
 def cache_folder() -> Path:
-    """Return where builds and syntheses are kept: ADAGP_CACHE, or the user's cache."""
-    given = os.environ.get("ADAGP_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adagp"
-    return (Path(given) if given else base) / "rtl"
+    """Return where builds and syntheses are kept: in ADAGP_CACHE, or the user's cache."""
+    root = cache_root()
+    if root is None:
+        raise ToolError(f"there is no place to keep builds: you have no home folder. Set {VARIABLE} to a folder.")
+    return root / "rtl"
 
 
 def digest(*texts: str) -> str:

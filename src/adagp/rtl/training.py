@@ -1,10 +1,12 @@
 """A batch of a small network on a simulated chip, against the golden model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from adagp.hw.dataflows import array_cost
+from adagp.rtl.code import Matrix
 from adagp.rtl.formats import Words
 from adagp.rtl.golden import golden_batch
 from adagp.rtl.instructions import Store
@@ -51,20 +53,20 @@ def run_batch(
             chip.write(core, matrix.memory, lane, address, words)
     chip.load(job.programs)
     counts = chip.run()
-    number = blueprint.core.number
+    number = blueprint.core.single
     golden = golden_batch(network, number, state, phase)
     if blueprint.design == "baseline":  # which has no predictor to change
         golden = State(golden.weights, state.kernel, state.readout, state.inputs, state.targets)
     cycles = [
-        sum(array_cost(flow, product, code.sizes.array).cycles for flow, product in code.products) for code in job.codes
+        sum(array_cost(flow, product, code.sizes.array).cycles + code.sizes.stages for flow, product in code.products)
+        for code in job.codes
     ]
     return BatchReport(_read(chip, job, state), golden, counts, cycles[0], sum(cycles[1:]))
 
 
 def _read(chip: SimulatedChip, job: CompiledBatch, state: State) -> State:
     """Return what is on the chip after a batch."""
-    weights = tuple(fetch(chip, place.memory, place.base, (place.lines, place.extent)) for place in job.weights)
-    weights = weights if job.straight else tuple(one.T for one in weights)
+    weights = tuple(_weights(chip, taps, job.straight) for taps in job.weights)
     kernel, readout = state.kernel, state.readout
     if job.kernel is not None and job.readout is not None:
         if chip.blueprint.design == "low":
@@ -76,6 +78,13 @@ def _read(chip: SimulatedChip, job: CompiledBatch, state: State) -> State:
                 for place in (job.kernel, job.readout)
             )
     return State(weights, kernel, readout, state.inputs, state.targets)
+
+
+def _weights(chip: SimulatedChip, taps: Sequence[Matrix], straight: bool) -> Words:
+    """Return a layer's weights, the taps of an input next to each other."""
+    found = [fetch(chip, place.memory, place.base, (place.lines, place.extent)) for place in taps]
+    turned = [one if straight else one.T for one in found]
+    return np.stack(turned, axis=1).reshape(-1, turned[0].shape[1])
 
 
 def _cut(text: Words, kernel: Words, readout: Words) -> tuple[Words, Words]:
