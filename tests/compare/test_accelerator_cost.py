@@ -38,6 +38,30 @@ def test_a_batch_costs_what_the_formulas_say() -> None:
     assert model.run_cost(feedback, share=0.5) == 5 * learning + 5 * (FORWARD + MIXED)
 
 
+def test_batches_in_which_feedback_does_not_learn_or_correct_itself_are_cheaper() -> None:
+    """Of nine batches by backprop the first, fourth and seventh teach; every second one corrects."""
+    model = AcceleratorCost(AcceleratorPlatform("efficient"), LAYER, 100)
+    options = {"learn_every": 3, "correct_every": 2}
+    feedback = run("feedback", 12, ratio="1:1", warmup_batches=6, **options)
+    plain = FORWARD + WEIGHT_GRADIENT
+    assert model.run_cost(feedback) == 9 * plain + 3 * MOMENTS + 5 * MIXED + 3 * (FORWARD + MIXED)
+    kinds = {(one.phase, one.cost): one.batches for one in model.batch_costs(feedback)}
+    assert kinds == {
+        (Phase.WARMUP, plain + MOMENTS + MIXED): 1,
+        (Phase.WARMUP, plain): 2,
+        (Phase.WARMUP, plain + MIXED): 2,
+        (Phase.WARMUP, plain + MOMENTS): 1,
+        (Phase.BP, plain + MOMENTS + MIXED): 1,
+        (Phase.BP, plain): 1,
+        (Phase.BP, plain + MIXED): 1,
+        (Phase.GP, FORWARD + MIXED): 3,
+    }
+    few = {
+        one.phase: one.cost for one in model.batch_costs(run("feedback", 9, ratio="1:1", warmup_batches=1, features=4))
+    }
+    assert few[Phase.GP] == FORWARD + 1 * 1 * (1 + 37) + 11 * 5 * (5 + 37) + 6 * 1 * (5 + 25)
+
+
 def test_skipped_batches_cost_nothing_and_what_fits_is_as_long_as_can_be() -> None:
     model = AcceleratorCost(AcceleratorPlatform(), LAYER, 100)
     budget = model.run_cost(run("bp", 20))

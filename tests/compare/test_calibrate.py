@@ -2,7 +2,7 @@
 
 import pytest
 
-from adagp.compare.calibrate import calibrate, phase_counts, seconds_of
+from adagp.compare.calibrate import _typical, calibrate, phase_counts, seconds_of
 from adagp.plan import Phase
 from adagp.run import TrainConfig
 from adagp.tasks.build import build_task
@@ -20,6 +20,13 @@ def test_a_runs_cost_by_hand() -> None:
     assert seconds_of(config, COSTS, 7) == 6 * 3.0 + 4 * 1.0 + 10 * 0.5
     assert seconds_of(config, COSTS, 7, share=0.5) == 5 * 3.0 + 5 * 1.0 + 10 * 0.5
     assert seconds_of(TrainConfig(method="bp", batches=10), {"bp": 3.0, "data": 0.5}, 7) == 35
+
+
+def test_batches_that_come_in_cycles_count_by_their_share() -> None:
+    taken = [5.0, 1.0, 1.0, 1.0] * 3 + [90.0]  # one of four is dearer, and once something else was
+    assert _typical(taken, 4) == pytest.approx((5 + 1 + 1 + 1) / 4)
+    assert _typical(taken, 1) == 1
+    assert _typical(taken[:2], 4) == 3
 
 
 @pytest.mark.slow

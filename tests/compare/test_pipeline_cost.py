@@ -61,6 +61,31 @@ def test_a_feedback_batch_by_hand() -> None:
     assert kinds[Phase.GP] == 7 * forward + mixed
 
 
+def test_feedback_pays_for_its_turns_alone() -> None:
+    """BP BP GP BP GP BP: of the four batches by backprop the first and the third correct, the first alone teaches."""
+    config = run("feedback", 6, ratio="1:1", learn_every=4, correct_every=2)
+    accelerator = AcceleratorPlatform("efficient").accelerator(config)
+    plain = modelled_costs(NET, accelerator, 4, 32, design="baseline", micro_batches=4).stages[0].update_bp
+    moments = 11 * 5 * (65 + 37) + 11 * 5 * (64 + 37)
+    mixed = 6 * 5 * (1 + 37) + 11 * 5 * (65 + 37) + 6 * 5 * (65 + 25)
+    model = pipeline("dapple,devices=4,micro-batches=4")
+    kinds = model.batch_costs(config)
+    assert [(one.phase, one.batches) for one in kinds] == [
+        (Phase.BP, 1),
+        (Phase.BP, 2),
+        (Phase.BP, 1),
+        (Phase.GP, 2),
+    ]
+    both, neither, corrected = (one.cost for one in kinds[:3])
+    without = model.batch_costs(run("feedback", 3, ratio="1:1", learn_every=9, correct_every=9))
+    assert plain == 0
+    assert both - neither == moments + mixed
+    assert corrected - neither == mixed
+    assert neither == without[1].cost
+    forward = 6 * 5 * (32 + 12 + 12 + 15 - 2)
+    assert kinds[3].cost == 7 * forward + mixed
+
+
 def test_backprop_gets_the_best_pipeline_and_long_windows_are_extended() -> None:
     model = pipeline("gpipe,devices=2,micro-batches=4")
     name, cost = model.best(run("bp"))

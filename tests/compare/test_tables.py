@@ -86,7 +86,7 @@ def test_another_metric_has_its_own_column() -> None:
     ends = {"error_mean": 0.12345, "error_low": 0.11, "error_high": 0.13}
     found = document(regimes={"batches": {"methods": {"bp": record(0.7, **ends)}}}, metrics=[metric], target=0.5)
     results, costs = sheets(found)
-    assert (results.heads[1], results.rows[0][1]) == ("largest error, m", "0.1235 ± 0.01")
+    assert (results.heads[1], results.rows[0][1]) == ("largest error, m", "0.1235 (0.11 to 0.13)")
     assert "share of the largest error between skip and bp" in results.note
     assert costs.heads[-2:] == ("reach 0.5 m", "after s")
 

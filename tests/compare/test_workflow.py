@@ -38,6 +38,9 @@ class Notes:
     def on_start(self, job: Job) -> None:
         self.started.append(job.name)
 
+    def on_share(self, job: Job, share: float) -> None:
+        pass
+
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
         pass
 

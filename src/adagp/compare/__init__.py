@@ -12,4 +12,5 @@ alignment.py          what a method's gradients have to do with the true ones
 records.py            from finished runs to figures
 tables.py             tables, Markdown, CSV;  pareto.py: the picture
 workflow.py           all of it in order
+finished.py           a finished comparison, read again
 """

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from adagp.compare.feedback_turns import feedback_turns, has_true_gradients
 from adagp.compare.lengths import planned_batches
 from adagp.errors import OptionError
 from adagp.hw import DATAFLOWS, DESIGNS, Accelerator, Array, Workload, parse_array, simulate
 from adagp.hw.layout import workload_layout
+from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import source_work
 from adagp.plan import Phase, Plan
@@ -85,7 +87,7 @@ class AcceleratorCost:
         self.platform = platform
         self.workload = workload
         self.batches_per_epoch = batches_per_epoch
-        self._known: dict[tuple[PlanKey, str | None, str, Accelerator, int], float] = {}
+        self._known: dict[tuple[PlanKey, str | None, FeedbackWork, str, Accelerator, int], float] = {}
 
     @property
     def text(self) -> str:
@@ -99,27 +101,39 @@ class AcceleratorCost:
     def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
         """Return the kinds of batches of a run with their cost; `share` is that of GP batches, if no schedule tells."""
         learner = learner_of(config.schedule())
-        plans: Counter[tuple[Phase, PlanKey]] = Counter()
-        examples: dict[tuple[Phase, PlanKey], Plan] = {}
+        turns, taught = feedback_turns(config), 0
+        kinds: Counter[tuple[Phase, PlanKey, FeedbackWork]] = Counter()
+        examples: dict[PlanKey, Plan] = {}
         for plan, count in planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share):
-            key = (plan.phase, plan_key(plan))
-            plans[key] += count
+            key = plan_key(plan)
             examples[key] = plan
+            if has_true_gradients(plan):
+                kinds.update((plan.phase, key, turns.at(place)) for place in range(taught, taught + count))
+                taught += count
+            else:
+                kinds[plan.phase, key, turns.work] += count
         return [
-            BatchCost(key[0], count, self.batch_cost(examples[key], config, learner)) for key, count in plans.items()
+            BatchCost(phase, count, self.batch_cost(examples[key], config, learner, work))
+            for (phase, key, work), count in kinds.items()
         ]
 
     def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
         """Return the cycles of a whole run."""
         return sum(one.batches * one.cost for one in self.batch_costs(config, share))
 
-    def batch_cost(self, plan: Plan, config: TrainConfig, learner: str | None) -> float:
-        """Return the cycles of one batch under `plan`; `learner` is the source that learns in batches by backprop."""
+    def batch_cost(
+        self, plan: Plan, config: TrainConfig, learner: str | None, feedback: FeedbackWork = FULL_FEEDBACK
+    ) -> float:
+        """Return the cycles of one batch under `plan`; `learner` is the source that learns in batches by backprop.
+
+        `feedback` is what that source does in this batch, where it is in use.
+        """
         design = self.platform.design if config.schedule().sources else "baseline"
         accelerator = self.platform.accelerator(config)
-        key = (plan_key(plan), learner, design, accelerator, config.batch_size)
+        key = (plan_key(plan), learner, feedback, design, accelerator, config.batch_size)
         if key not in self._known:
-            run = Run(config.batch_size, ((replace(plan, phase=Phase.BP), 1),), learner is not None, learner)
+            counts = ((replace(plan, phase=Phase.BP), 1),)
+            run = Run(config.batch_size, counts, learner is not None, learner, feedback=feedback)
             outcome = simulate(self.workload, accelerator, run, [design]).outcomes[design]
             self._known[key] = float(outcome.cost.cycles)
         return self._known[key]

@@ -34,7 +34,7 @@ from adagp.run.documents import FIGURE, ListOf, TableOf, record_of
 from adagp.run.folder import RunFolder, to_json
 from adagp.sites import Site
 from adagp.tasks.base import Task
-from adagp.train.job import Silent
+from adagp.train.job import TellingShare
 from adagp.train.loop import Loop, Observer, to_device
 from adagp.train.session import Session
 
@@ -46,6 +46,7 @@ FIGURES = (
     "ceiling_minibatch",
     "ceiling_large_batch",
 )
+COSINES = tuple(figure for figure in FIGURES if not figure.startswith("norm_ratio"))
 ALIGNMENT = record_of({"points": ListOf(record_of({"sites": TableOf(record_of(dict.fromkeys(FIGURES, FIGURE)))}))})
 """The shape of what is kept of one run's measurement."""
 ELSEWHERE = 1_000_000
@@ -207,7 +208,7 @@ def align(session: Session, large_batch: int, points: int, stop: Stop = never) -
     """Train a run to its end and return what was measured on the way."""
     chosen = choose_points(session, points)
     loop = AlignedLoop(session, large_batch, chosen)
-    if not loop.run(Silent(), stop):
+    if not loop.run(TellingShare(session), stop):
         raise Stopped
     return {
         "method": session.config.method,

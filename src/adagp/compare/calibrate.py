@@ -1,17 +1,19 @@
 """What a batch of each kind costs a method in seconds, measured.
 
 All methods are timed in one process, in turns: a round times one batch by backprop and one GP batch of each method, so that
-whatever disturbs the machine disturbs them all. Medians over the rounds are what counts.
+whatever disturbs the machine disturbs them all. Medians over the rounds are what counts; where a source does something in one
+of so many batches by backprop only, the mean of the medians of these batches.
 """
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
+from adagp.compare.feedback_turns import feedback_turns
 from adagp.compare.lengths import fitted_schedule, steps_of
 from adagp.plan import Phase, Step
 from adagp.run.config import TrainConfig
@@ -34,6 +36,7 @@ def calibrate(
     for timer in timers.values():
         for _ in range(WARM):
             timer.time(timer.places[0])
+    cycles = {name: feedback_turns(config).cycle for name, config in configs.items()}
     taken: dict[str, defaultdict[str, list[float]]] = {name: defaultdict(list) for name in timers}
     for _ in range(rounds):
         for name, timer in timers.items():
@@ -41,7 +44,15 @@ def calibrate(
                 for kind, seconds in timer.time(place).items():
                     taken[name][kind].append(seconds)
         tell()
-    return {name: {kind: median(values) for kind, values in kinds.items()} for name, kinds in taken.items()}
+    return {
+        name: {kind: _typical(values, cycles[name] if kind == "bp" else 1) for kind, values in kinds.items()}
+        for name, kinds in taken.items()
+    }
+
+
+def _typical(values: Sequence[float], cycle: int) -> float:
+    """Return the median of values that come in cycles: the mean over a cycle's places of each place's own median."""
+    return fmean(median(values[place::cycle]) for place in range(min(cycle, len(values))))
 
 
 class _Timer:

@@ -1,32 +1,32 @@
 """The metric against seconds: who is worth its time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagp.compare.comparison import BATCHES, SECONDS
-from adagp.figures.style import COLOURS, FAINT, save, style, subplots
+from adagp.figures.labels import label_points
+from adagp.figures.style import FAINT, save, series_colour, style, subplots
 from adagp.run.metrics import Metric, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Record = dict[str, Any]
+Point = tuple[float, float]
 MARKERS = ("o", "s", "^", "D")
-"""One for each round through the colours."""
+MARKED = 7
+"""Methods with the same marker."""
 TITLES = {BATCHES: "equal batches", SECONDS: "equal seconds as calibrated"}
-LABEL_HEIGHT = 11.0
-"""Points between the lines of text of two labels that stand above each other."""
-ABOVE = 8.0
-"""Points by which a label stands above its point, clear of the error bar."""
 
 
 def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Draw a picture with a panel for each regime into the folder `out`; return the files written."""
     regimes, metric = document["regimes"], read_metrics(document)[0]
     with style():
-        figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.2 * len(regimes), 5.0))
-        colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(document["methods"])}
+        height = 5.0 + 0.15 * max(0, len(document["methods"]) - 8)
+        figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.6 * len(regimes), height))
+        colours = {name: series_colour(place) for place, name in enumerate(document["methods"])}
         for axis, (regime, content) in zip(axes, regimes.items(), strict=True):
             _panel(axis, content["methods"], colours, metric)
             title = TITLES.get(regime, f"equal cost on the {regime}, modelled")
@@ -48,65 +48,26 @@ def _panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[str, st
             *point,
             xerr=_reach(known[name], "seconds", 1),
             yerr=_reach(known[name], metric.name, metric.scale),
-            fmt=MARKERS[list(colours).index(name) // len(COLOURS) % len(MARKERS)],
+            fmt=MARKERS[list(colours).index(name) // MARKED % len(MARKERS)],
             markersize=5,
             color=colours[name],
             elinewidth=1,
             capsize=2,
         )
-    axis.margins(x=0.22, y=0.12)
-    _label(axis, points, colours)
+    axis.margins(x=0.12, y=0.1)
+    label_points(axis, points, colours, [bar for name in points for bar in _bars(known[name], points[name], metric)])
 
 
-def _reach(record: Record, name: str, factor: float) -> float | None:
-    low, high = record[f"{name}_low"], record[f"{name}_high"]
-    return None if low is None else factor * (high - low) / 2
+def _reach(record: Record, name: str, factor: float) -> list[list[float]] | None:
+    """Return how far an interval reaches below and above its mean; an end that is not possible is cut off."""
+    middle, low, high = (record[f"{name}_{end}"] for end in ("mean", "low", "high"))
+    return None if low is None else [[factor * (middle - low)], [factor * (high - middle)]]
 
 
-def _label(axis: "Axes", points: Mapping[str, tuple[float, float]], colours: Mapping[str, str]) -> None:
-    """Write each name beside its point; labels that would lie on each other are moved apart, with a line to the point."""
-    from matplotlib.patheffects import withStroke
-
-    axis.figure.canvas.draw()  # fixes the scales
-    scale = 72 / axis.figure.dpi
-    places = {name: axis.transData.transform(point) * scale for name, point in points.items()}
-    heights = spread([(float(places[name][1]), name) for name in points], LABEL_HEIGHT)
-    for name, point in points.items():
-        shift = heights[name] - float(places[name][1]) + ABOVE
-        axis.annotate(
-            name,
-            point,
-            xytext=(5, shift),
-            textcoords="offset points",
-            fontsize=8,
-            va="center",
-            color=colours[name],
-            path_effects=[withStroke(linewidth=2, foreground="white")],
-            arrowprops={"arrowstyle": "-", "color": colours[name], "linewidth": 0.5}
-            if abs(shift - ABOVE) > 5
-            else None,
-        )
-
-
-def spread(wanted: Sequence[tuple[float, str]], apart: float) -> dict[str, float]:
-    """Return heights near the wanted ones, in the same order, and at least `apart` from each other."""
-    groups: list[tuple[float, list[str]]] = []  # centre of a stack of labels, from low to high
-    for height, name in sorted(wanted):
-        groups.append((height, [name]))
-        while len(groups) > 1 and _top(groups[-2], apart) + apart > _bottom(groups[-1], apart):
-            (upper, above), (lower, below) = groups.pop(), groups.pop()
-            names = below + above
-            groups.append(((lower * len(below) + upper * len(above)) / len(names), names))
-    return {
-        name: _bottom((centre, names), apart) + place * apart
-        for centre, names in groups
-        for place, name in enumerate(names)
-    }
-
-
-def _bottom(group: tuple[float, list[str]], apart: float) -> float:
-    return group[0] - apart * (len(group[1]) - 1) / 2
-
-
-def _top(group: tuple[float, list[str]], apart: float) -> float:
-    return group[0] + apart * (len(group[1]) - 1) / 2
+def _bars(record: Record, point: tuple[float, float], metric: Metric) -> Iterator[tuple[Point, Point]]:
+    """Yield where the bars of a point's intervals begin and end."""
+    if record["seconds_low"] is not None:
+        yield (record["seconds_low"], point[1]), (record["seconds_high"], point[1])
+    if record[f"{metric.name}_low"] is not None:
+        low, high = (metric.scale * record[f"{metric.name}_{end}"] for end in ("low", "high"))
+        yield (point[0], low), (point[0], high)

@@ -13,10 +13,12 @@ from math import ceil, inf
 from typing import Any
 
 from adagp.compare.accelerator_cost import AcceleratorPlatform, BatchCost
+from adagp.compare.feedback_turns import feedback_turns
 from adagp.compare.lengths import planned_batches
 from adagp.errors import OptionError, unknown_name
 from adagp.hw import Accelerator, Workload
 from adagp.hw.layout import workload_layout
+from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.stages import source_work
 from adagp.pipe import PIPELINES, Costs, Timeline, generate, simulate, with_broadcast
 from adagp.pipe.modelled import modelled_costs
@@ -28,6 +30,17 @@ BEST = "best"
 MODELLED, BALANCED = "modelled", "balanced"
 """Where costs come from: layers as they are, cut between two of them; or the same work, divided equally among the stages."""
 _FORM = "write for example dapple,devices=4,micro-batches=4 or best,devices=8,micro-batches=8,costs=balanced"
+
+
+@dataclass(frozen=True)
+class BatchWindow:
+    """GP batches, and the BP batch that ends them, if one does; and what feedback does in that one, where it is in use."""
+
+    length: int = 0
+    ended: bool = True
+    work: FeedbackWork = FULL_FEEDBACK
+
+
 LONGEST_WINDOW = 12
 """GP batches of a window that are dry-run; each one more adds what the last one added."""
 
@@ -87,8 +100,8 @@ class PipelineCost:
         self.platform, self.accelerator, self.candidates = platform, accelerator, candidates
         self.workload, self.batches_per_epoch = workload, batches_per_epoch
         self._cuts: dict[str, int] = {}
-        self._costs: dict[tuple[str | None, int, int, Accelerator], Costs] = {}
-        self._windows: dict[tuple[str, str | None, int, bool, int, Accelerator], float] = {}
+        self._costs: dict[tuple[str | None, FeedbackWork, int, int, Accelerator], Costs] = {}
+        self._windows: dict[tuple[str, str | None, BatchWindow, int, Accelerator], float] = {}
 
     @property
     def text(self) -> str:
@@ -114,15 +127,21 @@ class PipelineCost:
         return min(costs.items(), key=lambda item: item[1])
 
     def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
-        """Return what a BP batch costs, and what GP batches cost on average; batches that are not trained on are left out."""
+        """Return what BP batches cost, and what GP batches cost on average; batches that are not trained on are left out."""
         name, cost = self.best(config, share)
         windows = Counter(self._cut(config, share))
         source = source_of(config)
-        backprop = sum(count for (_, ended), count in windows.items() if ended)
-        predicted = sum(length * count for (length, _), count in windows.items())
-        plain = self._window(name, config, source, 0, ended=True)
-        found = [BatchCost(Phase.BP, backprop, plain)]
-        return found + ([BatchCost(Phase.GP, predicted, (cost - backprop * plain) / predicted)] if predicted else [])
+        predicted = sum(window.length * count for window, count in windows.items())
+        backprop: Counter[FeedbackWork] = Counter()
+        for window, count in windows.items():
+            if window.ended:
+                backprop[window.work] += count
+        found = [
+            BatchCost(Phase.BP, count, self._window(name, config, source, BatchWindow(work=work)))
+            for work, count in backprop.items()
+        ]
+        rest = cost - sum(one.batches * one.cost for one in found)
+        return found + ([BatchCost(Phase.GP, predicted, rest / predicted)] if predicted else [])
 
     def schedules(self, config: TrainConfig) -> list[str]:
         """Return the pipelines that a run may use: the one that was asked for, or all that the devices and the model allow.
@@ -144,7 +163,8 @@ class PipelineCost:
         """Return the most bytes of activations that a device keeps at a time; with an error broadcast in GP batches, too."""
         source = source_of(config)
         runs = source is not None and not source_work(source).skips
-        return max(self._dry_run(name, config, source, [Phase.GP] * runs + [Phase.BP]).peak_bytes)
+        phases = [Phase.GP] * runs + [Phase.BP]
+        return max(self._dry_run(name, config, source, phases, FULL_FEEDBACK).peak_bytes)
 
     def _is_able(self, name: str, config: TrainConfig) -> bool:
         try:
@@ -153,14 +173,12 @@ class PipelineCost:
             return False
         return True
 
-    def _run(self, name: str, config: TrainConfig, source: str | None, windows: Counter[tuple[int, bool]]) -> float:
-        return sum(
-            count * self._window(name, config, source, length, ended) for (length, ended), count in windows.items()
-        )
+    def _run(self, name: str, config: TrainConfig, source: str | None, windows: Counter[BatchWindow]) -> float:
+        return sum(count * self._window(name, config, source, window) for window, count in windows.items())
 
-    def _cut(self, config: TrainConfig, share: float | None) -> Iterator[tuple[int, bool]]:
-        """Yield the windows of a run: how many GP batches, and whether a BP batch ends them."""
-        waiting = 0
+    def _cut(self, config: TrainConfig, share: float | None) -> Iterator[BatchWindow]:
+        """Yield the windows of a run."""
+        turns, waiting, taught = feedback_turns(config), 0, 0
         planned = planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share)
         if share is not None:
             planned = _spread(list(planned))
@@ -169,38 +187,43 @@ class PipelineCost:
             if kind is Phase.GP:
                 waiting += count
             elif kind is Phase.BP:
-                yield waiting, True
-                yield from ((0, True) for _ in range(count - 1))
-                waiting = 0
+                for place in range(taught, taught + count):
+                    yield BatchWindow(waiting, work=turns.at(place))
+                    waiting = 0
+                taught += count
         if waiting:
-            yield waiting, False
+            yield BatchWindow(waiting, ended=False, work=turns.work)
 
-    def _window(self, name: str, config: TrainConfig, source: str | None, length: int, ended: bool) -> float:
-        if length > LONGEST_WINDOW:
-            longest, before = (self._window(name, config, source, LONGEST_WINDOW - one, ended) for one in (0, 1))
-            return longest + (length - LONGEST_WINDOW) * (longest - before)
-        key = (name, source, length, ended, config.batch_size, self.accelerator.accelerator(config))
-        if key not in self._windows:
-            phases = [Phase.BP] + [Phase.GP] * length + [Phase.BP] * ended
-            self._windows[key] = self._steps(name, config, source, phases) - self._steps(
-                name, config, source, phases[:1]
+    def _window(self, name: str, config: TrainConfig, source: str | None, window: BatchWindow) -> float:
+        if window.length > LONGEST_WINDOW:
+            longest, before = (
+                self._window(name, config, source, replace(window, length=LONGEST_WINDOW - one)) for one in (0, 1)
             )
+            return longest + (window.length - LONGEST_WINDOW) * (longest - before)
+        key = (name, source, window, config.batch_size, self.accelerator.accelerator(config))
+        if key not in self._windows:
+            phases = [Phase.BP] + [Phase.GP] * window.length + [Phase.BP] * window.ended
+            first, whole = (
+                self._dry_run(name, config, source, part, window.work).steps for part in (phases[:1], phases)
+            )
+            self._windows[key] = whole - first
         return self._windows[key]
 
-    def _steps(self, name: str, config: TrainConfig, source: str | None, phases: list[Phase]) -> float:
-        return self._dry_run(name, config, source, phases).steps
-
-    def _dry_run(self, name: str, config: TrainConfig, source: str | None, phases: list[Phase]) -> Timeline:
+    def _dry_run(
+        self, name: str, config: TrainConfig, source: str | None, phases: list[Phase], work: FeedbackWork
+    ) -> Timeline:
         program = generate(name, self.platform.devices, self.platform.micro_batches, phases)
         if source is not None and source_work(source).weight_gradient == "feedback":
             program = with_broadcast(program)
-        return simulate(program, self._stage_costs(name, source, config))
+        return simulate(program, self._stage_costs(name, source, config, work))
 
-    def _stage_costs(self, name: str, source: str | None, config: TrainConfig) -> Costs:
+    def _stage_costs(
+        self, name: str, source: str | None, config: TrainConfig, work: FeedbackWork = FULL_FEEDBACK
+    ) -> Costs:
         stages = self._stages(name)
-        key = (source, stages, config.batch_size, self.accelerator.accelerator(config))
+        key = (source, work, stages, config.batch_size, self.accelerator.accelerator(config))
         if key not in self._costs:
-            self._costs[key] = self._modelled(source, stages, config)
+            self._costs[key] = self._modelled(source, stages, config, work)
         return self._costs[key]
 
     def _stages(self, name: str) -> int:
@@ -210,7 +233,7 @@ class PipelineCost:
             self._cuts[name] = program.stages
         return self._cuts[name]
 
-    def _modelled(self, source: str | None, stages: int, config: TrainConfig) -> Costs:
+    def _modelled(self, source: str | None, stages: int, config: TrainConfig, work: FeedbackWork) -> Costs:
         platform, place = self.platform, self.accelerator
         layers = len(self.workload.array_layers)
         if platform.costs == MODELLED and stages > layers:
@@ -227,6 +250,7 @@ class PipelineCost:
             design="baseline" if source is None else place.design,
             source="zero" if source is None or source_work(source).skips else source,
             micro_batches=platform.micro_batches,
+            feedback=work,
         )
         return costs if platform.costs == MODELLED else _balanced(costs, stages)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from adagp.compare.alignment import FIGURES
+from adagp.compare.alignment import COSINES, FIGURES
 from adagp.compare.comparison import ComparedRun, Comparison
 from adagp.compare.contenders import BACKPROP, Entry
 from adagp.errors import RunError
@@ -13,7 +13,7 @@ from adagp.plan import Phase
 from adagp.run.documents import AMOUNT, COUNT, FIGURE, Shape, TableOf, find_fault, record_of
 from adagp.run.metrics import ACCURACY, Metric
 from adagp.run.record import NOT_TRAINING, RunRecord, read_whole_run
-from adagp.statistics import estimate, estimate_fields
+from adagp.statistics import NEVER_NEGATIVE, Bounds, estimate, estimate_fields
 
 Record = dict[str, Any]
 SUMMARY: Mapping[str, Shape] = {
@@ -23,6 +23,8 @@ SUMMARY: Mapping[str, Shape] = {
     "peak_memory": AMOUNT,
 }
 """What a comparison needs of a run's summary."""
+COSINE: Bounds = (-1.0, 1.0)
+"""What cosines lie between; norm ratios are never below zero."""
 
 
 def run_record(run: ComparedRun, regime: str, target: float | None) -> Record:
@@ -67,15 +69,15 @@ def method_record(
     if not records:
         return None
     reached = [one["seconds_to_target"] for one in records if one["seconds_to_target"] is not None]
-    peak = estimate([one["peak_memory"] for one in records])
+    peak = estimate([one["peak_memory"] for one in records], NEVER_NEGATIVE)
     assert peak is not None
     return {
         "method": entry.method,
         "ratio": entry.ratio,
         "runs": len(records),
         **_means(records, ("batches", "warmup_batches", "bp_batches", "gp_batches", "guarded_batches")),
-        **estimate_fields(metric.name, [one[metric.name] for one in records]),
-        **estimate_fields("seconds", [one["seconds"] for one in records]),
+        **estimate_fields(metric.name, [one[metric.name] for one in records], metric.bounds),
+        **estimate_fields("seconds", [one["seconds"] for one in records], NEVER_NEGATIVE),
         "calibrated_seconds": costs.get("calibrated_seconds"),
         "modelled_cost": costs.get("modelled_cost"),
         "seconds_by_phase": _means(records, (*map(str, Phase), "data"), "seconds_"),
@@ -83,7 +85,7 @@ def method_record(
         "peak_memory_low": peak.low,
         "peak_memory_high": peak.high,
         "target_share": None if target is None else len(reached) / len(records),
-        **estimate_fields("seconds_to_target", reached),
+        **estimate_fields("seconds_to_target", reached, NEVER_NEGATIVE),
     }
 
 
@@ -126,7 +128,7 @@ def aligned_record(measured: Sequence[Record]) -> Record:
     record: Record = {}
     for figure in FIGURES:
         values = [_mean([site[figure] for site in sites.values()]) for sites in by_seed]
-        fields = estimate_fields(figure, values)
+        fields = estimate_fields(figure, values, COSINE if figure in COSINES else NEVER_NEGATIVE)
         record |= {figure: fields.pop(f"{figure}_mean"), **fields}
     names = dict.fromkeys(name for sites in by_seed for name in sites)
     record["sites"] = {

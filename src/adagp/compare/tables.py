@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import Any
 
 from adagp.compare.alignment import FIGURES
@@ -236,11 +237,18 @@ def _megabytes(memory: float) -> str:
 
 
 def _interval(record: Mapping[str, Any], name: str, form: Callable[[float], str]) -> str:
-    """Return `mean ± half the interval`; the mean alone where there is no interval. `form` writes a number."""
+    """Return `mean ± half the interval`; the mean alone where there is no interval. `form` writes a number.
+
+    An interval that ends where values do reaches less far to that side: both of its ends are written.
+    """
     centre, low, high = (record[f"{name}_{end}"] for end in ("mean", "low", "high"))
     if centre is None:
         return NONE
-    return form(centre) if low is None else f"{form(centre)} ± {form((high - low) / 2)}"
+    if low is None:
+        return form(centre)
+    if isclose(high - centre, centre - low, rel_tol=1e-6, abs_tol=1e-12):
+        return f"{form(centre)} ± {form((high - low) / 2)}"
+    return f"{form(centre)} ({form(low)} to {form(high)})"
 
 
 def markdown(document: Record) -> str:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.compare.pareto import spread
 from adagp.compare.worth import PAYS, PAYS_NOT, UNCLEAR
+from adagp.figures.labels import spread
 from adagp.figures.style import COLOURS, FAINT, save, style, subplots
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ The engine calls a source in this order, and never asks which one it has::
         watch(site, inputs, output)     in every forward call of a site it serves (or learns from)
         leave(call, outputs)            that call is over, if it `needs_error`; in BP batches alone
         observe_error(call)             the loss's gradients at the outputs of that call are known, if it `needs_error`
+        join(sites)                     several processes train on shares of the batch: exchange what was seen of them
         produce(sites)                  sites whose plan names it: give their weight gradients
         sizes(gradients)                the norms of these, for the guard
         observe(sites, gradients)       sites trained by backprop: learn from the truth, if it learns
@@ -22,7 +23,7 @@ method of the command line, as `--method package.module:Class` or under a name o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -32,7 +33,7 @@ from adagp.errors import UsageError
 from adagp.methods import AcceleratorWork
 from adagp.options import Option
 from adagp.plan import Step
-from adagp.predictor.layout import gradient_norms
+from adagp.shards import norms as whole_norms
 from adagp.sites import Site
 from adagp.sources.support.norms import RunningNorms
 
@@ -44,7 +45,8 @@ class BatchContext:
     `replaced` are the sites whose weight gradient comes from a source in this batch. `targets` are what the user gave, for
     sources that need them. The loss is multiplied by `scale` before it is differentiated (mixed precision), so gradients
     that a source sees during the backward pass are too. `measured` says that predictions for the sites trained by backprop
-    will be asked for as well, to be compared with the truth.
+    will be asked for as well, to be compared with the truth. `several` says that other processes have other samples of the
+    batch: `join` will be called.
     """
 
     step: Step
@@ -52,6 +54,7 @@ class BatchContext:
     targets: Any = None
     scale: float = 1.0
     measured: bool = False
+    several: bool = False
 
 
 class ModelCall:
@@ -99,6 +102,21 @@ class RunFacts:
     epochs: int = 1
 
 
+Rounds = Iterator[list[Tensor]]
+"""Lists of tensors. Whoever draws them replaces each tensor by its sum over the processes before drawing the next list."""
+
+
+def in_step(exchanges: Iterable[Rounds]) -> Rounds:
+    """Yield the first rounds of several exchanges together, then the second ones, until all are at their end."""
+    waiting = list(exchanges)
+    while waiting:
+        drawn = [(one, next(one, None)) for one in waiting]
+        waiting = [one for one, tensors in drawn if tensors is not None]
+        tensors = [tensor for _, found in drawn if found is not None for tensor in found]
+        if tensors:
+            yield tensors
+
+
 class Source(ABC):
     """Gives the weight gradients of some sites for a batch."""
 
@@ -122,6 +140,11 @@ class Source(ABC):
     """Whether it can tell from the sites' output shapes, before training, that it cannot work."""
     skips: bool = False
     """Whether a batch that it serves is not run at all, not even forward."""
+    joins: bool = False
+    """Whether processes that train on shares of a batch produce the same gradients after `join`: those of the whole batch. If
+    not, what they produce is averaged."""
+    takes_spread: bool = False
+    """Whether `observe` takes the gradients of spread weights as they are (see `adagp.shards`). If not, they are gathered."""
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
@@ -155,12 +178,21 @@ class Source(ABC):
     def observe_error(self, call: ModelCall) -> None:  # noqa: B027
         """See the loss's gradients at the outputs of `call`, samples first. They are known before any at a site's output."""
 
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Make what was seen of this process's share of the batch that of the whole batch.
+
+        Yields tensors, which the engine adds up over the processes in place: in each round as many and as large ones in all
+        processes. `sites` are those that it serves or learns from in this batch, whether they were called here or not.
+        """
+        return iter(())
+
     @abstractmethod
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return each site's weight gradient in the shape of its weight; None where the site was not called.
 
-        The tensors become the weights' `.grad`: the optimizer, or clipping, may change them in place. So return new memory,
-        or memory that the next batch overwrites; never a tensor whose values are used again. The engine makes no copy.
+        The gradient of a spread weight may be spread as it is, or whole: the engine keeps what belongs here. The tensors
+        become the weights' `.grad`: the optimizer, or clipping, may change them in place. So return new memory, or memory that
+        the next batch overwrites; never a tensor whose values are used again. The engine makes no copy.
         """
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -168,7 +200,7 @@ class Source(ABC):
 
         A source that knows them in advance saves reading the gradients once more.
         """
-        return gradient_norms(gradients)
+        return whole_norms(gradients)
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:  # noqa: B027
         """Learn from the true gradients of a batch that was watched. They are changed in place later: copy what is kept.

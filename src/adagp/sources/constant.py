@@ -16,6 +16,8 @@ class ZeroSource(Source):
     for all sites of a batch: what is a GP phase worth if only the momentum of the last BP batch goes on?
     """
 
+    joins = True
+
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return zeros."""
         return [torch.zeros_like(site.weight) for site in sites]
@@ -25,6 +27,7 @@ class SkipSource(Source):
     """The batch is not trained on: no forward pass, no step of the optimizer. It serves all sites of a batch or none."""
 
     skips = True
+    joins = True
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return no gradient for any site."""

@@ -7,8 +7,9 @@ import torch
 from torch import Size, Tensor
 
 from adagp.errors import OptionError
+from adagp.shards import laid_like, whole
 from adagp.sites import Site
-from adagp.sources.base import BatchContext, ModelCall, RunFacts, Source
+from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, Source, in_step
 from adagp.sources.feedback import FeedbackSource
 from adagp.sources.remembered import ReplaySource
 from adagp.sources.support.norms import RunningNorms
@@ -16,6 +17,8 @@ from adagp.sources.support.norms import RunningNorms
 
 class MixedSource(Source):
     """Adds up the gradients of several sources, each with its weight. A site needs an answer of all of them."""
+
+    takes_spread = True
 
     def __init__(self, parts: Sequence[tuple[Source, float]]) -> None:
         if not parts:
@@ -26,6 +29,7 @@ class MixedSource(Source):
         self.needs_error = any(source.needs_error for source, _ in self.parts)
         self.needs_backward = any(source.needs_backward for source, _ in self.parts)
         self.needs_shapes = any(source.needs_shapes for source, _ in self.parts)
+        self.joins = all(source.joins for source, _ in self.parts)
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Let each part know the sites."""
@@ -74,17 +78,21 @@ class MixedSource(Source):
             if source.needs_error:
                 source.observe_error(call)
 
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Let the parts join theirs, in step."""
+        return in_step(source.join(sites) for source, _ in self.parts)
+
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return the weighted sums."""
         given = [source.produce(sites) for source, _ in self.parts]
-        return [self._sum(answers) for answers in zip(*given, strict=True)]
+        return [self._sum(site, answers) for site, *answers in zip(sites, *given, strict=True)]
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Let the parts that learn do so."""
         for source, _ in self.parts:
             if source.learns:
-                source.observe(sites, gradients)
+                source.observe(sites, gradients if source.takes_spread else [whole(one) for one in gradients])
 
     def forget(self) -> None:
         """End the batch for each part."""
@@ -105,8 +113,9 @@ class MixedSource(Source):
         for (source, _), one in zip(self.parts, state["parts"], strict=True):
             source.load_state_dict(one)
 
-    def _sum(self, answers: Sequence[Tensor | None]) -> Tensor | None:
-        known = [one for one in answers if one is not None]
+    def _sum(self, site: Site, answers: Sequence[Tensor | None]) -> Tensor | None:
+        # Where parts do not join theirs, the engine averages, and needs whole gradients for it.
+        known = [laid_like(one, site.weight) if self.joins else whole(one) for one in answers if one is not None]
         if len(known) < len(answers):
             return None
         total = known[0] * self.parts[0][1]

@@ -12,6 +12,7 @@ from adagp.predictor.closed_form import ClosedForm, parts_of
 from adagp.predictor.layout import as_rows, as_weight, gradient_norms, taps_of
 from adagp.predictor.network import PredictorNetwork
 from adagp.predictor.reorganize import pool_average
+from adagp.shards import add_up_parts
 from adagp.sites import Site
 from adagp.sources.base import BatchContext
 from adagp.sources.support.learned import LearnedSource
@@ -63,12 +64,25 @@ class PredictedSource(LearnedSource):
     def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
         """Return the predictions, by matrix products in the memory order of the weights, and their norms."""
         summaries, context = self.view(sites, self.shared(sites))
-        likes = [site.outputs_first(site.weight) for site in sites]
-        parts = parts_of([(site.rows, site.width, taps_of(like)) for site, like in zip(sites, likes, strict=True)])
-        rows = [self._result(site) for site in sites]
+        if sites[0].is_spread:
+            summaries = [one[site.held] for site, one in zip(sites, summaries, strict=True)]
+        likes = [site.like for site in sites]
+        parts = parts_of([(len(like), site.width, taps_of(like)) for site, like in zip(sites, likes, strict=True)])
+        rows = [self._result(site, len(like)) for site, like in zip(sites, likes, strict=True)]
         norms = self._form().predict(summaries, context, parts, rows)
+        if sites[0].is_spread:
+            self._add_up_norms(sites, norms)
         weights = [as_weight(one, like, part.taps) for one, like, part in zip(rows, likes, parts, strict=True)]
         return weights, norms
+
+    def _add_up_norms(self, sites: Sequence[Site], norms: Tensor) -> None:
+        """Make the norms of the rows that are held here those of all rows."""
+        if not any(site.holds_rows for site in sites):
+            return
+        parts = torch.tensor([site.holds_rows for site in sites], device=norms.device)
+        squares = norms[parts].square()
+        add_up_parts([squares], sites[0].weight)
+        norms[parts] = squares.sqrt()
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
         """Put the gradient of the loss into the network's `.grad`, without autograd; return the loss."""
@@ -78,12 +92,18 @@ class PredictedSource(LearnedSource):
         taps = [taps_of(truth) for truth in truths]
         rows = [as_rows(truth, one) for truth, one in zip(truths, taps, strict=True)]
         norms, weights = self._norms.newest(sites), [1.0] * len(sites)
-        if self.parts > 1:
-            drawn = self._drawn(sites)
+        if self.parts > 1 or sites[0].is_spread:
+            drawn = [_within(part, site.share) for site, part in zip(sites, self._drawn(sites), strict=True)]
             summaries = [one[part] for one, part in zip(summaries, drawn, strict=True)]
-            rows = [one[part] for one, part in zip(rows, drawn, strict=True)]
+            rows = [
+                one[part.start - site.share.start : part.stop - site.share.start]
+                for site, one, part in zip(sites, rows, drawn, strict=True)
+            ]
             weights = [len(one) * min(self.parts, site.rows) / site.rows for one, site in zip(rows, sites, strict=True)]
             norms = gradient_norms(rows)
+            order = [place for place in order if len(rows[place])]
+            if not order:  # a process with so small a part that it has no row at all
+                return self._learn_nothing()
         return self._form().learn(
             [summaries[place] for place in order],
             context,
@@ -95,6 +115,11 @@ class PredictedSource(LearnedSource):
             norms[order],
             None if scales is None else scales[order].tolist(),
         )
+
+    def _learn_nothing(self) -> Tensor:
+        for parameter in self.network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        return torch.zeros((), device=next(self.network.parameters()).device)
 
     def _drawn(self, sites: Sequence[Site]) -> list[slice]:
         """Return the rows of each site that teach in this batch: one of `parts`, or one of all rows where these are fewer.
@@ -115,14 +140,14 @@ class PredictedSource(LearnedSource):
             self._closed_form = ClosedForm(self.network)
         return self._closed_form
 
-    def _result(self, site: Site) -> Tensor:
+    def _result(self, site: Site, rows: int) -> Tensor:
         """Return memory for a prediction, the same from one GP batch to the next: fresh memory costs a third as much again.
 
         Not so where freed memory is kept: it is what the last layers have just used, and still in the CPU's caches.
         """
         result = self._results.get(site)
         if result is None:
-            result = torch.empty(site.rows, site.width, dtype=torch.float32, device=site.weight.device)
+            result = torch.empty(rows, site.width, dtype=torch.float32, device=site.weight.device)
             if result.device.type != "cpu" or not freed_memory_is_kept():
                 self._results[site] = result
         return result
@@ -130,3 +155,9 @@ class PredictedSource(LearnedSource):
     def pool(self, samples: Tensor) -> Tensor:
         """Average each channel down to the grid."""
         return pool_average(samples, self.options.grid)
+
+
+def _within(rows: slice, share: slice) -> slice:
+    """Return those of `rows` that are in `share`."""
+    first = max(rows.start, share.start)
+    return slice(first, max(first, min(rows.stop, share.stop)))

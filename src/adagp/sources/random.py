@@ -7,13 +7,18 @@ import torch
 from torch import Tensor
 
 from adagp.sites import Site
-from adagp.sources.base import BatchContext, RunFacts, Source
+from adagp.sources.base import BatchContext, Rounds, RunFacts, Source
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.randomness import step_generator
 
 
 class NormalSource(Source):
-    """Standard normal numbers, fresh every batch, a pure function of seed, step and the sites that are served."""
+    """Standard normal numbers, fresh every batch, a pure function of seed, step and the sites that are served.
+
+    The numbers of all rows come from one stream, so each process draws them all, also those of rows that it does not hold.
+    """
+
+    joins = True
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -49,6 +54,12 @@ class RandomSource(NormalSource):
         """Count the samples. Micro-batches add up; a layer that is called twice with the batch counts it twice."""
         self._samples[site] = self._samples.get(site, 0) + output.shape[0]
 
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Count the samples of all processes."""
+        counts = torch.tensor([float(self._samples.get(site, 0)) for site in sites], device=sites[0].weight.device)
+        yield [counts]
+        self._samples |= {site: int(count) for site, count in zip(sites, counts.tolist(), strict=True) if count}
+
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return random gradients for the sites that were called."""
         drawn = self.normal(sites)
@@ -66,6 +77,7 @@ class NoiseSource(NormalSource):
     """A control: a random direction with the running norm of the site's true gradient; 0 before the first true one."""
 
     learns = True  # from the norms alone, which the engine keeps for sources that learn
+    takes_spread = True
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Keep the running norms."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from adagp.errors import OptionError
+from adagp.shards import laid_like
 from adagp.sites import Site
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
@@ -20,6 +21,8 @@ class AverageSource(Source):
     """
 
     learns = True
+    joins = True
+    takes_spread = True
 
     def __init__(self, last: int = 4, decay: float | None = None) -> None:
         if last < 1:
@@ -32,8 +35,8 @@ class AverageSource(Source):
         self._seen: dict[int, int] = {}
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Take note of the device that the gradients live on."""
-        self._device = sites[0].weight.device
+        """Take note of the weights, as whose gradients those that are kept lie."""
+        self._weights = {site.index: site.weight for site in sites}
 
     @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
@@ -59,7 +62,10 @@ class AverageSource(Source):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self._kept = {index: [one.to(self._device, copy=True) for one in kept] for index, kept in state["kept"].items()}
+        self._kept = {
+            index: [laid_like(one, self._weights[index]).to(self._weights[index].device, copy=True) for one in kept]
+            for index, kept in state["kept"].items()
+        }
         self._seen = dict(state["seen"])
 
     def _mean(self, kept: Sequence[Tensor], site: Site) -> Tensor:

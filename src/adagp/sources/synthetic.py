@@ -77,8 +77,10 @@ class SyntheticSource(LocalSource, TrainedSource):
     """Predicts the gradient at each site's output from that output (and the labels), and takes the weight gradient with it.
 
     The networks learn in BP batches from the true gradients at the outputs, one step of Adam a batch on the sum of the
-    sites' mean squared errors.
+    sites' mean squared errors. Of several processes each has its own networks, which learn from its own samples.
     """
+
+    takes_spread = True  # it looks at none
 
     def __init__(
         self,

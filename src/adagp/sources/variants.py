@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from adagp.predictor.network import PredictorNetwork
 from adagp.sites import Site
-from adagp.sources.base import BatchContext
+from adagp.sources.base import BatchContext, Rounds
 from adagp.sources.predicted import PredictedSource
 from adagp.sources.support.labels import class_count, class_shares
 from adagp.sources.support.options import LearningOptions
@@ -58,6 +58,13 @@ class LabelledSource(PredictedSource):
         shares = class_shares(targets, self._classes)
         self._counts = self._counts.to(shares.device) + shares.sum(0)
         self._samples += len(shares)
+
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Add up the counts of the classes beside what all predictors join."""
+        counts = torch.cat([self._counts, self._counts.new_tensor([self._samples])]).to(sites[0].weight.device)
+        for tensors in super().join(sites):  # one round
+            yield [*tensors, counts]
+        self._counts, self._samples = counts[:-1], int(counts[-1])
 
     def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
         """Return the summaries, and the share of each class."""

@@ -130,3 +130,23 @@ def test_the_state_of_older_run_folders_is_understood() -> None:
     assert modern(fit.state_dict()).keys() == fit.state_dict().keys()
     for name, tensor in fit.state_dict().items():
         torch.testing.assert_close(found[name], tensor)
+
+
+def test_parts_of_a_batch_add_up_to_the_whole() -> None:
+    """Two processes with a share each, which know the features of both."""
+    batches = [drawn(6, seed) for seed in range(3)]
+    alone, shares = taught(fresh(), batches, decay=0.9), [fresh(), fresh()]
+    for features, outputs in batches:
+        for fit, part in zip(shares, (slice(2), slice(2, 6)), strict=True):
+            fit.add(FeatureRows(features[part], whole=features), outputs[part])
+        for one, other in zip(*(fit.waiting() for fit in shares), strict=True):
+            one += other
+            other.copy_(one)
+        for fit in shares:
+            fit.commit(0.9)
+    new = drawn(5, 99)[0]
+    predicted = [
+        fit.predict(FeatureRows(new[part], whole=new))
+        for fit, part in zip(shares, (slice(3), slice(3, 5)), strict=True)
+    ]
+    torch.testing.assert_close(torch.cat(predicted), alone.predict(FeatureRows(new)))

@@ -25,6 +25,8 @@ def fresh(site: Site, features: int, gradient: Tensor, ridge: float = 1e-3) -> S
         [
             nn.Conv2d(4, 6, 3, padding=1),
             nn.Conv2d(4, 6, 3, stride=2, dilation=2, groups=2),
+            nn.Conv2d(4, 6, 3, stride=2, padding=(1, 2), dilation=(2, 1)),
+            nn.Conv2d(4, 5, (3, 5), padding="same"),
             nn.Conv2d(4, 2, 1),
             nn.Conv2d(4, 2, 3, padding=1, padding_mode="circular"),
             nn.Conv1d(4, 3, 3),

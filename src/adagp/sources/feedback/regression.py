@@ -12,18 +12,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adagp.sources.feedback.products import weighted_sums
+
 
 class FeatureRows:
-    """The features `(rows, K)` of one forward call. What all fits on the same rows share is computed once."""
+    """The features `(rows, K)` of one forward call. What all fits on the same rows share is computed once.
 
-    def __init__(self, rows: Tensor) -> None:
+    Where the call has a part of a batch only, and others have the rest, differences are those from another `mean` `(1, K)`; or
+    `whole` are the rows of all parts: the mean is theirs, and so are the second moments. Then what is learned from a part, or
+    predicted for it, adds up to the whole.
+    """
+
+    def __init__(self, rows: Tensor, mean: Tensor | None = None, whole: Tensor | None = None) -> None:
         exact = rows.double()  # differences that do not add up to nothing would mix with the mean
-        mean = exact.mean(0, keepdim=True)
-        self.mean, self.differences = mean.float(), (exact - mean).float()
+        every = exact if whole is None else whole.double()
+        self.exact_mean = every.mean(0, keepdim=True) if mean is None else mean
+        self.mean, self.differences = self.exact_mean.float(), (exact - self.exact_mean).float()
+        self._every = self.differences if whole is None else (every - self.exact_mean).float()
         self._mixtures: dict[Moments, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
         return len(self.differences)
+
+    def around(self, mean: Tensor) -> "FeatureRows":
+        """Return the same rows with their differences from another mean."""
+        return FeatureRows(self.differences.double() + self.exact_mean, mean)
+
+    def second_around(self, mean: Tensor) -> Tensor:
+        """Return the second moments `(K, K)` of the differences from another mean, added up over the rows."""
+        moved = self.exact_mean - mean
+        return (self.second[0].double() + len(self) * (moved.T @ moved)).to(self.second.dtype)
 
     @cached_property
     def weights(self) -> Tensor:
@@ -32,9 +50,9 @@ class FeatureRows:
 
     @cached_property
     def second(self) -> Tensor:
-        """The second moments `(2, K, K)` of differences and of the mean, added up over the rows."""
-        differences = self.differences.T @ self.differences
-        return torch.stack([differences, len(self) * (self.mean.T @ self.mean)])
+        """The second moments `(2, K, K)` of differences and of the mean, added up over the rows of the whole batch."""
+        differences = self._every.T @ self._every
+        return torch.stack([differences, len(self._every) * (self.mean.T @ self.mean)])
 
     def mixture(self, moments: "Moments") -> tuple[Tensor, Tensor]:
         """Return with which weights predictions are mixed: `(K + 1, rows)`, and `(1, K)` for what all have in common.
@@ -47,6 +65,14 @@ class FeatureRows:
         return self._mixtures[moments]
 
 
+class JointRows:
+    """The features of one forward call in all processes: their `mean`, how many rows, and second moments of differences."""
+
+    def __init__(self, mean: Tensor, count: float, differences: Tensor) -> None:
+        self.mean = mean.float()
+        self.second = torch.stack([differences, (count * (mean.T @ mean)).to(differences.dtype)])
+
+
 class Moments:
     """E[f f'] of the features so far, `(2, K, K)`; never changed, so that fits that saw the same batches share one.
 
@@ -56,7 +82,7 @@ class Moments:
     def __init__(self, second: Tensor, ridge: float) -> None:
         self.second = second
         self.ridge = ridge
-        self._next: tuple[float, tuple[FeatureRows, ...], weakref.ref[Moments]] | None = None
+        self._next: tuple[float, tuple[FeatureRows | JointRows, ...], weakref.ref[Moments]] | None = None
 
     @classmethod
     def none(cls, features: int, ridge: float, device: torch.device) -> "Moments":
@@ -64,7 +90,7 @@ class Moments:
         return cls(torch.zeros(2, features, features, dtype=torch.float32, device=device), ridge)
 
     @torch.no_grad()
-    def after(self, decay: float, batch: Sequence[FeatureRows]) -> "Moments":
+    def after(self, decay: float, batch: Sequence[FeatureRows | JointRows]) -> "Moments":
         """Return the moments after one more batch, in which the past counts `decay`; the same ones to all who ask."""
         if self._next is not None and self._next[:2] == (decay, tuple(batch)) and (known := self._next[2]()):
             return known
@@ -98,9 +124,14 @@ class RunningRegression:
         features = moments.second.shape[1]
         self.patterns = moments.second.new_zeros(features, outputs)
         self.mean_patterns = torch.zeros_like(self.patterns)
-        self._rows: list[FeatureRows] = []
+        self._rows: Sequence[FeatureRows | JointRows] = []
         self._sums: list[Tensor] = []
         self._new: Tensor | None = None
+
+    @property
+    def added(self) -> list[FeatureRows]:
+        """The rows that were added since the last commit, before they were replaced by those of all processes."""
+        return [rows for rows in self._rows if isinstance(rows, FeatureRows)]
 
     @property
     def outputs(self) -> int:
@@ -111,10 +142,24 @@ class RunningRegression:
     def add(self, rows: FeatureRows, outputs: Tensor, scale: float = 1.0) -> None:
         """Take note of rows of features and of `outputs`, the latter times `scale`."""
         weights = rows.weights if scale == 1 else rows.weights * scale
-        products = weights @ outputs.to(weights.dtype)  # one pass over the outputs
-        self._rows.append(rows)
+        products = weighted_sums(weights, outputs.to(weights.dtype))  # one pass over the outputs
+        self._rows = [*self._rows, rows]
         self._sums.append(products[-1:])
         self._new = products[:-1] if self._new is None else self._new.add_(products[:-1])
+
+    @torch.no_grad()
+    def move(self, place: int, mean: Tensor) -> None:
+        """Let the differences of what was added at `place` be larger by `mean` `(1, K)`: they were from another mean."""
+        assert self._new is not None, "something was added"
+        self._new.addmm_(mean.to(self._new.dtype).T, self._sums[place])
+
+    def waiting(self) -> list[Tensor]:
+        """Return what was added since the last commit, to be added up over processes in place."""
+        return [*([] if self._new is None else [self._new]), *self._sums]
+
+    def replace_rows(self, rows: Sequence[JointRows]) -> None:
+        """Let what was added be of these rows: those of all processes."""
+        self._rows = rows
 
     @torch.no_grad()
     def commit(self, decay: float) -> None:

@@ -6,7 +6,9 @@ from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.sites import Site
+from adagp.sources.feedback.products import weighted_sums
 from adagp.sources.feedback.regression import FeatureRows, Moments, RunningRegression
+from adagp.sources.feedback.small_maps import gradient_of_patches, is_small
 from adagp.sources.support.local import weight_gradient
 
 
@@ -37,13 +39,38 @@ class SiteRegression:
 
     def weight_gradient(self, inputs: Tensor, rows: FeatureRows, shape: Size) -> Tensor:
         """Return the weight gradient of a call with `inputs`, whose output had `shape`."""
-        self._refuse_another_size(shape[-1] if self.site.rule.kind == "linear" else shape[1:].numel())
         weights, patterns = self.regression.mixture(rows)
         if len(rows) < len(weights):
+            self._refuse_another_output(shape)
             return weight_gradient(self.site, inputs, self._maps(weights.T @ patterns, shape))
+        return self.gradient_of_mixed(self.mix(inputs, rows), inputs, rows, shape)
+
+    @property
+    def added(self) -> list[FeatureRows]:
+        """The rows of features of each call that was learned from in this batch."""
+        return self.regression.added
+
+    def mixed_size(self, inputs: Tensor) -> int:
+        """Return how many numbers the mixed inputs of a call have."""
+        each = inputs.shape[-1] if self.site.rule.kind == "linear" else inputs.shape[1:].numel()
+        return (self.regression.moments.second.shape[1] + 1) * each
+
+    def mix(self, inputs: Tensor, rows: FeatureRows) -> Tensor:
+        """Return the inputs of a call, mixed with the weights with which its output gradients are mixed of the patterns."""
+        weights, _ = rows.mixture(self.regression.moments)
+        return weighted_sums(weights, as_rows(self.site, inputs.detach(), lies_channels_last(inputs)).to(weights.dtype))
+
+    def gradient_of_mixed(
+        self, mixed: Tensor, inputs: Tensor, rows: FeatureRows, shape: Size, *, held: bool = False
+    ) -> Tensor:
+        """Return the weight gradient of inputs that were mixed, in calls like that with `inputs`; see `weight_gradient`."""
+        self._refuse_another_output(shape)
+        _, patterns = self.regression.mixture(rows)
         last = lies_channels_last(inputs)
-        mixed = weights @ as_rows(self.site, inputs.detach(), last).to(weights.dtype)
-        return weight_gradient(self.site, from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape))
+        laid, gradients = from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape)
+        if last and not held and is_small(self.site, inputs, shape):
+            return gradient_of_patches(self.site, laid, gradients)
+        return weight_gradient(self.site, laid, gradients, held=held)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the moments, and the order in which they lie."""
@@ -53,6 +80,9 @@ class SiteRegression:
     def restored(cls, site: Site, state: dict[str, Any], moments: Moments) -> "SiteRegression":
         """Return the one whose `state_dict` this was."""
         return cls(site, RunningRegression.restored(state, moments), state["channels_last"])
+
+    def _refuse_another_output(self, shape: Size) -> None:
+        self._refuse_another_size(shape[-1] if self.site.rule.kind == "linear" else shape[1:].numel())
 
     def _refuse_another_size(self, outputs: int) -> None:
         if outputs != self.regression.outputs:

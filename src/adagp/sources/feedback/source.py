@@ -1,15 +1,18 @@
 """Gradients from the output's error: each site's output gradient is regressed on it, without a chain through the layers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Size, Tensor
 
 from adagp.errors import OptionError
+from adagp.shards import laid_like
 from adagp.sites import Site
-from adagp.sources.base import BatchContext, ModelCall, RunFacts, missing_error
+from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, missing_error
 from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
+from adagp.sources.feedback.joint import Asked, join_calls
 from adagp.sources.feedback.regression import FeatureRows, Moments, modern
 from adagp.sources.feedback.sample_axes import SampleAxes
 from adagp.sources.feedback.site_regression import SiteRegression
@@ -17,6 +20,16 @@ from adagp.sources.feedback.turns import Turns
 from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.taps import on_gradient
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of one forward call of a site: its input and its output's gradient, if they were wanted."""
+
+    site: Site
+    shape: Size
+    inputs: Kept | None = None
+    gradient: Tensor | None = None
 
 
 class FeedbackSource(LocalSource):
@@ -38,6 +51,8 @@ class FeedbackSource(LocalSource):
 
     learns = True
     needs_error = True
+    joins = True
+    takes_spread = True
 
     def __init__(
         self,
@@ -74,6 +89,7 @@ class FeedbackSource(LocalSource):
         self._call = ModelCall()
         self._pending: dict[ModelCall, list[tuple[Site, Kept, Size]]] = {}
         self._features: dict[ModelCall, Tensor] = {}
+        self._whole: dict[ModelCall, Tensor] = {}
         self._rows: dict[tuple[Any, ...], FeatureRows] = {}
         self._none: Moments | None = None
         self._learning = Turns(learn_every)
@@ -103,9 +119,9 @@ class FeedbackSource(LocalSource):
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
         served, call = site in self._context.replaced, self._call
-        if served or (self.correction and self._correcting.due) or self._context.measured:
+        if served or self.wants_inputs:
             self._pending.setdefault(call, []).append((site, Kept(site, inputs), output.shape))
-        if served or not self._learning.due:
+        if served or not self.wants_gradients:
             return None
         self._axes.keep(site, output)
         if not output.requires_grad:
@@ -116,13 +132,52 @@ class FeedbackSource(LocalSource):
             if not call.known:
                 raise missing_error(self._name)
             self._settled(call)
-            rows = self._rows_of(call, site, gradient.shape)
-            if site.index not in self._fits:
-                self._fits[site.index] = SiteRegression.fresh(site, self._no_moments(rows), gradient)
-            self._taught.add(site.index)
-            self._fits[site.index].learn(rows, gradient, self._context.scale)
+            self._learn(call, site, gradient)
 
         return on_gradient(output, receive)
+
+    @property
+    def wants_inputs(self) -> bool:
+        """Whether it predicts the gradients of this batch's sites that are trained by backprop, too."""
+        return bool(self.correction and self._correcting.due) or self._context.measured
+
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether it learns from the output gradients of this batch."""
+        return self._learning.due
+
+    def catch_up(self, features: Tensor, seen: Sequence[Seen], whole: Tensor | None = None) -> None:
+        """Take in a forward call that somebody else has watched, with the `features` of its errors, as `watch` would have.
+
+        If its samples are a part of the batch, `whole` are the features of all of it: gradients, and what is learned
+        (`partial_sums`), are then to be added up over all parts.
+        """
+        call = ModelCall()
+        call.open([features.shape])
+        call.receive(0, features)
+        if whole is not None:
+            self._whole[call] = whole
+        self._pending[call] = [(one.site, one.inputs, one.shape) for one in seen if one.inputs is not None]
+        self._settled(call)
+        for one in seen:
+            if one.gradient is not None:
+                self._learn(call, one.site, one.gradient)
+
+    def partial_sums(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return the gradients of `sites` and what is to be learned of them, to be added up in place over parts of a batch."""
+        fits = [self._fits[site.index].regression for site in sites if site.index in self._fits]
+        return [*self._sums_of(sites), *(one for fit in fits for one in fit.waiting())]
+
+    def features_of(self, error: Tensor) -> Tensor:
+        """Return the features of an error at the model's one output, samples first."""
+        return self._errors.of(error)
+
+    def _learn(self, call: ModelCall, site: Site, gradient: Tensor) -> None:
+        rows = self._rows_of(call, site, gradient.shape)
+        if site.index not in self._fits:
+            self._fits[site.index] = SiteRegression.fresh(site, self._no_moments(rows), gradient)
+        self._taught.add(site.index)
+        self._fits[site.index].learn(rows, gradient, self._context.scale)
 
     def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
         """Find out which axis of the sites' outputs counts the samples, where their sizes do not tell."""
@@ -138,6 +193,8 @@ class FeedbackSource(LocalSource):
             return
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             self._features[call] = self._errors.of_call(call)
+            if self._context.several:
+                return  # `join` does it, for the samples of all processes
             for site, kept, shape in self._pending.pop(call, []):
                 if site.index in self._fits:
                     rows = self._rows_of(call, site, shape)
@@ -145,14 +202,29 @@ class FeedbackSource(LocalSource):
                 else:
                     self.add(site, torch.zeros_like(site.weight))  # no true gradient was seen yet
 
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Take the weight gradients, and what the fits learn, from the samples of all processes."""
+        asked = [
+            Asked(site, kept.get(), shape, self._rows_of(call, site, shape))
+            for call in self._features
+            for site, kept, shape in self._pending.pop(call, [])
+        ]
+        unknown = [one.site for one in asked if one.site.index not in self._fits]  # no true gradient was seen yet
+        self._sums |= {site: torch.zeros_like(site.weight) for site in unknown}
+        return join_calls(sites, self._fits, asked, self._sums)
+
     def _rows_of(self, call: ModelCall, site: Site, shape: Size) -> FeatureRows:
         """Return the features of a call's errors as a site needs them; sites alike share theirs."""
-        linear = site.rule.kind == "linear"
+        by_position = site.rule.kind == "linear" and len(shape) > 2
         features = self._features[call]
         axis = self._axes.of(site, shape, features.shape)
-        key = (call, linear, axis, shape[:-1] if linear else shape[:1])
+        key = (call, by_position, axis, shape[:-1] if by_position else shape[:1])
         if key not in self._rows:
-            self._rows[key] = FeatureRows(rows_for(site, shape, features, axis))
+            whole = self._whole.get(call)
+            if whole is not None:
+                every = Size((*shape[:axis], len(whole), *shape[axis + 1 :]))
+                whole = rows_for(site, every, whole, axis)
+            self._rows[key] = FeatureRows(rows_for(site, shape, features, axis), whole=whole)
         return self._rows[key]
 
     def _no_moments(self, rows: FeatureRows) -> Moments:
@@ -193,6 +265,7 @@ class FeedbackSource(LocalSource):
         self._axes.drop()
         self._pending.clear()
         self._features.clear()
+        self._whole.clear()
         self._rows.clear()
         self._blind.clear()
         self._taught.clear()
@@ -220,8 +293,23 @@ class FeedbackSource(LocalSource):
         self._errors.outputs = list(state.get("outputs", ()))  # older checkpoints have none: there was one output
         self._axes.load_state_dict(state.get("sample_axes", {}))
         self._lacks = {
-            index: lack.to(self._sites[index].weight.device, copy=True) for index, lack in state["lacks"].items()
+            index: laid_like(lack, self._sites[index].weight).to(self._device, copy=True)
+            for index, lack in state["lacks"].items()
         }
+
+    def part_of_state(self, sites: Collection[int]) -> dict[str, Any]:
+        """Return what was learned of some sites, by their index, as `state_dict` does."""
+        state = self.state_dict()
+        for name in ("fits", "lacks", "sample_axes"):
+            state[name] = {index: one for index, one in state[name].items() if index in sites}
+        return state
+
+    def adopt_state(self, part: dict[str, Any]) -> None:
+        """Take over what another process has learned of some sites: its `part_of_state`."""
+        state = self.state_dict()
+        for name in ("fits", "lacks", "sample_axes"):
+            state[name] |= part[name]
+        self.load_state_dict(state)
 
     def _shared(self, second: Tensor, known: list[Moments]) -> Moments:
         """Return saved moments, the same ones for all sites that have the same."""

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from adagp.predictor.layout import gradient_norms
 from adagp.predictor.means import KeptMean, stand_in
 from adagp.predictor.reorganize import kept_mean, summarize
+from adagp.shards import add_up_parts
 from adagp.sites import Site
+from adagp.sources.base import Rounds
 from adagp.sources.support.learner import Learner, TrainedSource
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.options import LearningOptions
@@ -21,8 +24,13 @@ class LearnedSource(TrainedSource):
     """A predictor network that maps summaries of sites' outputs to their weight gradients, and learns from the truth.
 
     A summary is the site's output averaged over the batch, one sample per weight row, pooled to `grid` x `grid`. Several
-    forward calls in a batch (a layer used twice, micro-batches) are averaged, weighted by their number of samples.
+    forward calls in a batch (a layer used twice, micro-batches) are averaged, weighted by their number of samples. So are those
+    of several processes, each with a share of the batch: then all of them predict, or learn, the same. Of spread weights only
+    the rows held here are predicted; each process learns from its rows, and what the network learns is added up.
     """
+
+    joins = True
+    takes_spread = True
 
     def __init__(self, options: LearningOptions) -> None:
         self.options = options
@@ -52,6 +60,8 @@ class LearnedSource(TrainedSource):
             self.network = self.build_network(sites).to(weight.device, torch.float32)
         self.learner = Learner(self.network, self.options)
         self._means = {site: kept_mean(site.rule, site.module) for site in sites}
+        if sites[0].is_spread:
+            self.learner.on_gradients = partial(add_up_parts, weight=weight)
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Add the pooled batch mean of `output` to the site's summary.
@@ -79,7 +89,7 @@ class LearnedSource(TrainedSource):
             self._stretch(flat, self._scales(seen))
         if self.options.hold_norm:
             self._stretch(flat, self._norms.of(seen) / self._sizes.clamp(min=1e-30))
-        found = {site: site.from_outputs_first(one).to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
+        found = {site: site.from_held(one).to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
         return [found.get(site) for site in sites]
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -93,9 +103,7 @@ class LearnedSource(TrainedSource):
     @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Take one step of Adam on the sum of the sites' mean squared errors."""
-        truths = {
-            site: site.outputs_first(truth.detach().float()) for site, truth in zip(sites, gradients, strict=True)
-        }
+        truths = {site: site.share_of(truth.detach()).float() for site, truth in zip(sites, gradients, strict=True)}
         seen = self._called(sites)
         if seen:
             scales = self._scales(seen).clamp(min=1e-30) if self.options.normalize else None
@@ -104,31 +112,57 @@ class LearnedSource(TrainedSource):
     def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
         """Return the predictions for sites that were called, in the shape and memory order of the weights; and their norms.
 
-        Here and in `learn` weights have their outputs first (see `Site.outputs_first`).
+        Here and in `learn` weights have their outputs first (see `Site.outputs_first`). Predictions are of the rows that are
+        held here; the norms are those of all rows.
         """
         self.network.eval()
         flat = self.predict(sites, self.shared(sites))
-        likes = [site.outputs_first(site.weight) for site in sites]
-        weights = [torch.empty_like(like, dtype=one.dtype) for like, one in zip(likes, flat, strict=True)]
-        for weight, one in zip(weights, flat, strict=True):
-            weight.copy_(one.view(weight.shape))
-        return weights, gradient_norms(weights)
+        weights = [torch.empty_like(site.like, dtype=one.dtype) for site, one in zip(sites, flat, strict=True)]
+        for site, weight, one in zip(sites, weights, flat, strict=True):
+            weight.copy_(one.view(site.rows, -1)[site.held].view(weight.shape))
+        return weights, gradient_norms(flat if sites[0].is_spread else weights)
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
         """Put the gradient of the loss for sites that were called into the network's `.grad`; return the loss.
 
-        It is the sum of the sites' mean squared errors, with each truth divided by its scale, if there are scales.
+        It is the sum of the sites' mean squared errors, with each truth divided by its scale, if there are scales. Of a spread
+        weight the truth has the rows `Site.share`, and the loss is this process's part of the mean over all rows.
         """
         self.network.train()
         with torch.enable_grad():
             predictions = self.predict(sites, self.shared(sites))
+            if sites[0].is_spread:
+                predictions = [
+                    one.view(site.rows, -1)[site.share] for site, one in zip(sites, predictions, strict=True)
+                ]
             aims = truths if scales is None else torch._foreach_div(list(truths), list(scales))
-            losses = [F.mse_loss(one, aim.reshape(one.shape)) for one, aim in zip(predictions, aims, strict=True)]
+            losses = [
+                F.mse_loss(one, aim.reshape(one.shape), reduction="sum") / site.weight.numel()
+                if site.is_spread
+                else F.mse_loss(one, aim.reshape(one.shape))
+                for site, one, aim in zip(sites, predictions, aims, strict=True)
+            ]
             return self.learner.differentiate(torch.stack(losses).sum())
 
     def shared(self, sites: Sequence[Site]) -> list[Tensor]:
         """Return the summaries of `sites`, to be averaged in place over processes that saw other samples of the batch."""
         return [self._summaries[site] for site in self._called(sites)]
+
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Average the summaries over the processes, weighted by their samples; one that saw none of a site counts nothing."""
+        self._pool_waiting()
+        device, grid = sites[0].weight.device, self.options.grid
+        counts = torch.tensor([float(self._weights.get(site, 0)) for site in sites], device=device)
+        sums = [
+            self._summaries[site] * self._weights[site]
+            if site in self._summaries
+            else torch.zeros(site.rows, 1, grid, grid, device=device)
+            for site in sites
+        ]
+        yield [counts, *sums]
+        for site, total, count in zip(sites, sums, counts.tolist(), strict=True):
+            if count:
+                self._summaries[site], self._weights[site] = total.div_(count), int(count)
 
     def drop(self, sites: Sequence[Site]) -> None:
         """Drop the summaries of `sites` alone, whose batch is over before that of other sites."""

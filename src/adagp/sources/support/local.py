@@ -10,6 +10,7 @@ from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.predictor.reorganize import computes_as_built_in
+from adagp.shards import blank
 from adagp.sites import Site
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
@@ -64,14 +65,21 @@ def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
 
 
 @torch.no_grad()
-def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tensor:
-    """Return the gradient of `site`'s weight, and nothing else, given its input and the loss's gradient at its output."""
+def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, held: bool = False) -> Tensor:
+    """Return the gradient of `site`'s weight, and nothing else, given its input and the loss's gradient at its output.
+
+    `held` asks for the rows alone that this process holds of a spread weight, where the layer allows it (`gives_rows`).
+    """
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         with torch.autocast(kind, enabled=False):
-            return weight_gradient(site, inputs, output_gradient)
-    weight = site.weight
+            return weight_gradient(site, inputs, output_gradient, held=held)
+    weight = blank(site.weight)
     inputs, output_gradient = (batched(site, one.to(weight.dtype)) for one in (inputs.detach(), output_gradient))
+    if held:
+        weight, output_gradient = weight[site.held], output_gradient[:, site.held].contiguous()
+        if not len(weight):
+            return weight
     if site.rule.kind == "linear":
         return inputs.T @ output_gradient if site.rule.axis else output_gradient.T @ inputs
     inputs, geometry = padded(site.module, inputs)
@@ -89,6 +97,11 @@ def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tens
         [False, True, False],  # the weight's gradient alone
     )
     return gradient  # type: ignore[no-any-return]
+
+
+def gives_rows(site: Site) -> bool:
+    """Tell whether the rows that this process holds of a spread weight can have their gradient without the others."""
+    return site.holds_rows and getattr(site.module, "groups", 1) == 1
 
 
 def _output_padding(geometry: Geometry, inputs: Size, outputs: Size, weight: Size) -> list[int]:
@@ -114,6 +127,9 @@ class LocalSource(Source):
     def add(self, site: Site, gradient: Tensor) -> None:
         """Add the weight gradient of one forward call."""
         self._sums[site] = self._sums[site] + gradient if site in self._sums else gradient
+
+    def _sums_of(self, sites: Sequence[Site]) -> list[Tensor]:
+        return [self._sums[site] for site in sites if site in self._sums]
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return the gradients of the sites that were called."""
