@@ -33,8 +33,22 @@ def test_all_models_with_their_sizes() -> None:
 def test_a_table_of_chosen_models() -> None:
     ended = RUNNER.invoke(app, ["models", "resnet20", "--input", "3x32x32", "--classes", "10"])
     assert ended.exit_code == 0
-    assert "0.27 M" in ended.stdout
+    assert "269,722" in ended.stdout
     assert "vgg13" not in ended.stdout
+
+
+def test_a_model_has_its_usual_classes() -> None:
+    """Those that `adagp train` trains it with, on the data that it is made for."""
+    (row,) = json.loads(RUNNER.invoke(app, ["models", "digits_cnn", "--json"]).stdout)
+    assert (row["classes"], row["image"], row["parameters"]) == (10, [1, 8, 8], 19_258)
+    assert "19,258" in RUNNER.invoke(app, ["models", "digits_cnn"]).stdout
+    (row,) = json.loads(RUNNER.invoke(app, ["models", "digits_cnn", "--image-size", "16", "--json"]).stdout)
+    assert (row["classes"], row["image"]) == (10, [1, 16, 16])
+
+
+def test_two_ways_to_give_the_image() -> None:
+    ended = RUNNER.invoke(app, ["models", "--input", "3x8x8", "--image-size", "8"])
+    assert str(ended.exception) == "--input says what --image-size says; give one or the other."
 
 
 def test_all_data_sets_and_where_they_are(tmp_path: Path) -> None:

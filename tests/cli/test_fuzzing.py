@@ -26,6 +26,7 @@ HANG_SECONDS = 30
 LONG_WORK = (
     "adagp.cli.compare._carry_out",
     "adagp.cli.demo._train",
+    "adagp.cli.report._serve",
     "adagp.cli.reproduce._run",
     "adagp.cli.sweep._with_progress",
 )

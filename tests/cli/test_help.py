@@ -1,10 +1,13 @@
+import re
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+import adagp
 from adagp.cli import COMMANDS, app
 from adagp.run import TrainConfig
 
@@ -65,3 +68,67 @@ def test_train_and_compare_share_the_options_of_runs() -> None:
     for name in shared:
         assert train[name].help == compare[name].help
         assert train[name].opts == compare[name].opts
+
+
+def command_line(*words: str, columns: int = 100) -> str:
+    ended = CliRunner(env={"COLUMNS": str(columns), "TERMINAL_WIDTH": str(columns)}).invoke(app, list(words))
+    assert ended.exit_code == 0
+    return ended.output
+
+
+@pytest.mark.parametrize("name", ["", *sorted(ALL_COMMANDS)])
+def test_a_flag_shows_no_type_and_h_is_help(name: str) -> None:
+    text = command_line(*name.split(), "--help")
+    assert text == command_line(*name.split(), "-h")
+    assert "bool" not in text
+    assert "BOOLEAN" not in text
+
+
+def test_the_version() -> None:
+    found = re.fullmatch(r"adagp (\S+) \(torch (\S+), Python (\S+)\)\n", command_line("--version"))
+    assert found is not None
+    assert found[1] == adagp.__version__
+    assert found[2].split("+")[0] == metadata.version("torch").split("+")[0]
+
+
+def completed(line: str) -> list[str]:
+    """Return what bash would be offered for the last word of a command line."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_ADAGP_COMPLETE": "complete_bash"}
+    ended = CliRunner(env=words).invoke(app, [], prog_name="adagp")
+    assert ended.exit_code == 0
+    return ended.output.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("adagp re", ["report", "reproduce"]),
+        ("adagp train --warmup", ["--warmup", "--warmup-batches"]),
+        ("adagp train --method feedb", ["feedback", "feedback_replay"]),
+        ("adagp compare --methods bp,sk", ["bp,skip"]),
+        ("adagp train --optimizer ada", ["adam", "adamw"]),
+        ("adagp models vgg13", ["vgg13", "vgg13_bn"]),
+        ("adagp simulate six", ["six_conv_vgg"]),
+        ("adagp simulate vgg13 --dataset cifar", ["cifar10", "cifar100"]),
+        ("adagp reproduce adagp-figure17", ["adagp-figure17"]),
+    ],
+)
+def test_the_shell_completes_names(line: str, offered: list[str]) -> None:
+    assert completed(line) == offered
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        *(
+            (name, "--batch-size")
+            for name in ("train", "compare", "simulate", "sweep", "explore", "pipeline", "rtl run")
+        ),
+        *((name, "--image-size") for name in ("train", "compare", "simulate", "explore", "pipeline", "models")),
+    ],
+)
+def test_the_same_things_have_the_same_names(name: str, flag: str) -> None:
+    """Other ways to write them may be there besides."""
+    assert [one for one in ALL_COMMANDS[name].params if one.opts[0] == flag]
+    for one in ALL_COMMANDS[name].params:
+        assert flag.replace("-size", "") not in one.opts or flag in one.opts

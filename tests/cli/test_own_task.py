@@ -50,10 +50,11 @@ def test_it_is_trained_resumed_listed_and_drawn(program: Program) -> None:
     assert summary["train_mean_squared_error"] == rows[-1]["train_mean_squared_error"]
     assert rows[0]["train_mean_squared_error"] == pytest.approx(rows[0]["train_loss"])  # equal batches: the same mean
     assert not any("accuracy" in name for name in (*summary, *rows[0]))
+    ends = {"lowest": None, "highest": None}
     assert json.loads(Path("whole/config.json").read_text())["metrics"] == [
-        {"name": "mean_squared_error", "unit": "", "higher_is_better": False, "title": ""},
-        {"name": "largest_error", "unit": "m", "higher_is_better": False, "title": ""},
-        {"name": "explained", "unit": "share", "higher_is_better": True, "title": "explained variance"},
+        {"name": "mean_squared_error", "unit": "", "higher_is_better": False, "title": "", **ends},
+        {"name": "largest_error", "unit": "m", "higher_is_better": False, "title": "", **ends},
+        {"name": "explained", "unit": "share", "higher_is_better": True, "title": "explained variance", **ends},
     ]
     told = " ".join(ended.err.split())
     assert f"test mean squared error {errors[-1]:.4g}, test loss {errors[-1]:.4f}, " in told

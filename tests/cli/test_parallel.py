@@ -16,6 +16,7 @@ def test_an_unknown_way_is_answered_with_the_known(program: Callable[..., Any]) 
     ended = program("train", "--parallel", "pipeline:gpip")
     assert ended.code == 2
     assert ended.err == (
-        "error: unknown parallel 'pipeline:gpip'. Did you mean 'pipeline:gpipe'? Choose from: data, none, "
-        "pipeline:chimera, pipeline:dapple, pipeline:gpipe, pipeline:interleaved.\n"
+        "error: unknown parallel 'pipeline:gpip'. Did you mean 'pipeline:gpipe'? Choose from: data, "
+        "data=2,pipeline=4, fsdp, none, pipeline:chimera, pipeline:dapple, pipeline:gpipe, pipeline:interleaved, "
+        "pipeline:zb-h1, pipeline:zb-v.\n"
     )

@@ -23,6 +23,16 @@ def test_simulate(program: Program) -> None:
 
 
 @pytest.mark.slow
+def test_simulate_groups(program: Program) -> None:
+    shape = ("--array", "2x2", "--format", "bfp", "--value-words", "64", "--sum-words", "64", "--size", "3x20x3")
+    ended = program("rtl", "simulate", *shape, "--mantissa-bits", "4,2,4", "--json")
+    assert ended.code == 0
+    report = json.loads(ended.out)
+    assert report["equal"]
+    assert (report["wrong_values"], report["passes"]) == (0, 2)
+
+
+@pytest.mark.slow
 def test_generate(program: Program) -> None:
     ended = program("rtl", "generate", *SMALL, "--design", "max", "--predictor-words", "16", "--out", "made")
     assert ended.code == 0
@@ -66,7 +76,39 @@ def test_run(program: Program) -> None:
         ),
         (
             ("simulate", "--format", "int7"),
-            "unknown number format 'int7'. Did you mean 'int8'? Choose from: bf16, fp16, fp32, int16, int8.",
+            "unknown number format 'int7'. Did you mean 'int8'? Choose from: bf16, bfp, fp16, fp32, int16, int8.",
+        ),
+        (
+            ("simulate", "--mantissa-bits", "4"),
+            "--mantissa-bits is for format bfp; the format is int16.",
+        ),
+        (
+            ("simulate", "--format", "bfp", "--mantissa-bits", "3"),
+            "cannot read the mantissa bits '3'; write 2 or 4, or three of them, of weights, activations and gradients, as "
+            "4,2,4.",
+        ),
+        (
+            ("synthesize", "--format", "bfp"),
+            "design 'low' has a predictor, which works on single numbers; format bfp has groups of them. "
+            "Choose design baseline.",
+        ),
+        (
+            ("run", "--format", "bfp", "--design", "baseline", "--phases", "bp"),
+            "format bfp has groups of numbers, which only arrays multiply; this needs single numbers. "
+            "Choose from: bf16, fp16, fp32, int16, int8.",
+        ),
+        (
+            ("run", "--kernel", "3"),
+            "a kernel of 3x3 needs a picture; give its size, for example 4x4.",
+        ),
+        (
+            ("run", "--kernel", "3", "--picture", "4x4", "--dataflow", "os"),
+            "dataflow 'os' cannot take neighbours of pixels by their addresses, which a kernel of 3x3 needs; choose ws, or a "
+            "kernel of 1.",
+        ),
+        (
+            ("run", "--kernel", "2", "--picture", "4x4"),
+            "the kernel is 2x2; layers in hardware have 1x1 or 3x3.",
         ),
         (
             ("simulate", "--value-words", "20"),

@@ -218,7 +218,7 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
             ["two_layer_cnn", "--epochs", "0"],
             "--epochs is 0; it must be 1 to 100,000, since they are counted one by one.",
         ),
-        (["two_layer_cnn", "--batch", "0"], "--batch is 0; it must be 1 or more."),
+        (["two_layer_cnn", "--batch", "0"], "--batch-size is 0; it must be 1 or more."),
         (
             [],
             (

@@ -149,3 +149,26 @@ def test_a_fresh_process_prints_only_json(python: Callable[..., Any], tmp_path: 
     ended = python("-m", "adagp", "train", *short, "--json", "--out", tmp_path / "run")
     assert ended.returncode == 0
     assert strict(ended.stdout)["run"] == str(tmp_path / "run")
+
+
+def test_batches_alone_are_enough(program: Program) -> None:
+    """They are less than an epoch, so the warm-up is a share of them; the run folder says how many."""
+    ended = program("train", "--batches", "20", "--width", "0.25", "--out", "run", "--json")
+    assert ended.code == 0, ended.err
+    summary = strict(ended.out)
+    assert summary["batches"]["warmup"] == 2
+    assert summary["batches"]["gp"] + summary["batches"]["guarded"] == 14
+    assert summary["command"] == "adagp train --batches 20 --warmup-batches 2 --width 0.25"
+
+
+def test_an_evaluation_limit(program: Program, short: tuple[str, ...]) -> None:
+    whole, some, same = (
+        strict(program("train", *short, "--json", *more).out)
+        for more in ((), ("--test-samples", "60"), ("--test-samples", "1000"))
+    )
+    assert round(60 * some["test_accuracy"], 9).is_integer()
+    assert some["test_loss"] != whole["test_loss"]
+    assert same["test_loss"] == whole["test_loss"], "there are 360"
+    assert [one["train_loss"] for one in (some, same)] == [whole["train_loss"]] * 2
+    assert some["command"].endswith(" --test-samples 60")
+    assert program("train", "--test-samples", "0").err == "error: --test-samples is 0; it must be 1 or more.\n"

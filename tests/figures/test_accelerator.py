@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from adagp.errors import OptionError
-from adagp.figures.accelerator import plot_simulation, plot_speedups
-from adagp.figures.style import check_picture_path
+from adagp.figures.accelerator import name_layers, plot_simulation, plot_speedups
+from adagp.figures.style import check_picture_path, style, subplots
 from adagp.hw import Accelerator, Convolution, Linear, Workload, scheduled_run, simulate
 from adagp.schedules import parse_schedule
 
@@ -32,3 +32,13 @@ def test_refuses_what_it_cannot_draw_to(tmp_path: Path) -> None:
     assert str(raised.value) == (
         f"cannot plot to '{tmp_path / 'none' / 'x.png'}': there is no folder '{tmp_path / 'none'}'."
     )
+
+
+def test_layers_of_a_deep_model_have_names_some_of_them() -> None:
+    with style():
+        _, ((axes,),) = subplots(1, 1, (6, 4))
+        name_layers(axes, [f"block{place}.convolution.with.a.long.name" for place in range(60)])
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert len(names) == 20
+    assert names[0].startswith("…")
+    assert axes.get_xlabel() == "layer; every third of 60 is named"

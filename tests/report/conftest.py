@@ -1,11 +1,17 @@
-"""Run folders written by hand, without training."""
+"""Run folders written by hand, without training; and the page in a real browser."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from adagp.report.page import write_report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page
+
+OpenPage = Callable[..., "Page"]
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +32,28 @@ def study_page(study: Path) -> Path:
     out = study.parent / "report.html"
     assert write_report([study], out) == 9
     return out
+
+
+@pytest.fixture
+def open_page(browser: "Browser") -> Iterator[OpenPage]:
+    """Return a function that opens a file or an address; nothing from elsewhere may be asked for until the test ends."""
+    complaints: list[str] = []
+
+    def note(message: "ConsoleMessage") -> None:
+        complaints.append(f"{message.type}: {message.text}")
+
+    def opened(place: Path | str, size: tuple[int, int], scheme: Any = "light") -> "Page":
+        address = place if isinstance(place, str) else place.as_uri()
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+        page = context.new_page()
+        page.on("console", note)
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("request", lambda asked: None if asked.url.startswith(address) else complaints.append(asked.url))
+        page.goto(address)
+        page.wait_for_selector("html[data-drawn]", timeout=60_000)
+        return page
+
+    yield opened
+    for context in browser.contexts:
+        context.close()
+    assert complaints == []

@@ -6,11 +6,10 @@ written to runs/screenshots.
 
 import importlib.util
 import json
-import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +21,9 @@ from adagp.report.page import write_report
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page
+    from playwright.sync_api import Locator, Page
 
 NASTY = "</script><img src=x onerror=alert(1)>&\"'"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESKTOP, PHONE = (1280, 900), (390, 844)
 OpenPage = Callable[..., "Page"]
 
@@ -117,6 +115,18 @@ def test_html_in_names_is_escaped(write_run: Any, rewrite: Any, tmp_path: Path) 
     assert any(row.get("site") == NASTY for spec in text.specs for row in values(spec))
 
 
+def test_what_is_under_way_is_not_final_and_what_is_empty_is_incomplete(write_run: Any, tmp_path: Path) -> None:
+    begun = write_run("begun", method="bp", epochs=20, finished=False, done=1)
+    empty = write_run("empty", method="skip", epochs=20)
+    (empty / "metrics.jsonl").write_text("")
+    write_report([begun, empty], tmp_path / "report.html")
+    content = (tmp_path / "report.html").read_text("utf-8")
+    assert content.count("–<small>4.50% after 1 of 20 epochs</small>") == 2  # of the method, and of the run
+    assert "<strong>empty</strong>: Incomplete: metrics.jsonl holds no epoch." in content
+    assert "incomplete: no epoch" in content
+    assert "Pareto plot" not in content
+
+
 def test_reports_of_broken_runs_say_what_is_missing(write_run: Any, rewrite: Any, tmp_path: Path) -> None:
     nothing, cut, odd = tmp_path / "nothing", write_run("cut", finished=False), write_run("odd", method="bp")
     nothing.mkdir()
@@ -149,57 +159,6 @@ def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     message = "^a report needs jinja2 and vl-convert-python; install them: pip install 'adagp\\[report\\]'.$"
     with pytest.raises(OptionError, match=message):
         write_report([tmp_path], tmp_path / "a.html")
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    """Return headless Chromium; skip, or fail where the test is required, if it cannot be had."""
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    reason = None if program else f"none of {', '.join(BROWSERS)} is installed"
-    if importlib.util.find_spec("playwright") is None:
-        reason = "playwright is not installed"
-    if reason is not None:
-        if os.environ.get("ADAGP_BROWSER_TEST") == "required":
-            pytest.fail(f"the browser test is required, but {reason}")
-        pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program)
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def screenshots(request: pytest.FixtureRequest) -> Path:
-    """Return the folder of the pictures that people look at."""
-    folder = request.config.rootpath / "runs" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture
-def open_page(browser: "Browser", tmp_path: Path) -> Iterator[OpenPage]:
-    """Return a function that opens a file; at the end of the test, nothing but this file may have been asked for."""
-    complaints: list[str] = []
-
-    def note(message: "ConsoleMessage") -> None:
-        complaints.append(f"{message.type}: {message.text}")
-
-    def opened(path: Path, size: tuple[int, int], scheme: Any = "light") -> "Page":
-        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
-        page = context.new_page()
-        page.on("console", note)
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("request", lambda request: None if request.url == path.as_uri() else complaints.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-drawn]", timeout=60_000)
-        return page
-
-    yield opened
-    for context in browser.contexts:
-        context.close()
-    assert complaints == []
 
 
 def column(page: "Page", table: str, place: int) -> list[str]:
@@ -244,6 +203,91 @@ def test_tables_sort_by_click_and_by_keyboard(study_page: Path, open_page: OpenP
     page.keyboard.press("Space")
     assert column(page, table, 1)[:2] == ["adagp-0", "adagp-1"]
     assert heading.get_attribute("aria-sort") is None
+
+
+TIP = "#vg-tooltip-element"
+MARKS = "svg .mark-rect path, svg .mark-symbol path, svg .mark-path path"
+MIDDLES = """(places, most) => {
+  const boxes = places.map((one) => one.getBoundingClientRect()).filter((box) => box.width && box.height);
+  const step = Math.max(1, Math.floor(boxes.length / most));
+  return boxes.filter((_, place) => place % step === 0).map((box) => [box.x + box.width / 2, box.y + box.height / 2]);
+}"""
+
+
+def told_by(page: "Page", chart: "Locator", most: int = 12) -> list[str]:
+    """Return what is shown under the pointer at some of a chart's marks."""
+    chart.scroll_into_view_if_needed()
+    found = []
+    for x, y in chart.locator(MARKS).evaluate_all(MIDDLES, most):
+        page.mouse.move(x, y)
+        page.wait_for_timeout(20)
+        tip = page.locator(f"{TIP}.visible")
+        if tip.count():
+            found.append(tip.inner_text())
+    page.mouse.move(0, 0)
+    return found
+
+
+def test_every_chart_tells_its_values(study_page: Path, open_page: OpenPage) -> None:
+    page = open_page(study_page, DESKTOP)
+    charts = page.locator(".canvas").all()
+    assert len(charts) == 17
+    for chart in charts:
+        told = told_by(page, chart)
+        assert told, chart.get_attribute("id")
+        for text in told:
+            assert not re.search("undefined|NaN|null|Infinity", text), (chart.get_attribute("id"), text)
+    curves = "".join(told_by(page, charts[0]))
+    for label in ("bp", "adagp", "remap"):
+        assert re.search(rf"method\s+{label}\b", curves), curves
+
+
+def test_one_run_of_one_epoch_can_be_seen_and_tells_its_values(
+    write_run: Any, tmp_path: Path, open_page: OpenPage
+) -> None:
+    write_report([write_run("one", epochs=1, method="bp")], tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html", DESKTOP)
+    for number in (1, 2):
+        chart = page.locator(f"#chapter-1-curves-chart-{number}")
+        assert chart.locator("svg .mark-symbol path").first.get_attribute("opacity") in (None, "1")
+        (text,) = set(told_by(page, chart))
+        assert not re.search("undefined|NaN|null", text)
+        labels = chart.locator("svg .role-axis-label text").all_text_contents()
+        assert "1" in labels
+        assert not any(re.fullmatch(r"[01]\.\d+", label) for label in labels[:3])
+
+
+def test_every_table_sorts_by_every_column(study_page: Path, open_page: OpenPage) -> None:
+    page = open_page(study_page, DESKTOP)
+    for table in page.locator("table.sortable").all():
+        for place, heading in enumerate(table.locator("th").all(), start=1):
+            numeric = "number" in (heading.get_attribute("class") or "")
+            read = f"(rows) => rows.map((row) => row.cells[{place - 1}].dataset.value)"
+            for falling in (False, True):
+                heading.locator("button").click()
+                texts = [text for text in table.locator("tbody tr").evaluate_all(read) if text]
+                values: list[Any] = [float(text) for text in texts] if numeric else texts
+                assert values == sorted(values, reverse=falling)
+
+
+def test_sixteen_methods_have_names_apart_and_colours_of_their_own(
+    write_run: Any, tmp_path: Path, open_page: OpenPage
+) -> None:
+    for place in range(16):
+        for seed in (0, 1):
+            best = 0.9 + 0.0005 * place + 0.001 * seed
+            write_run(f"{place}-{seed}", method="adagp", lr=0.001 * (place + 1), seed=seed, best=best, pace=0.1)
+    write_report([tmp_path], tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html", DESKTOP)
+    chart = page.locator("#chapter-1-time-chart-2")
+    names = chart.locator("svg .mark-text.role-mark text").all()
+    boxes = sorted((box["y"], box["height"]) for name in names if (box := name.bounding_box()))
+    assert len(boxes) == 16
+    assert all(lower[0] - upper[0] >= 0.8 * upper[1] for upper, lower in pairwise(boxes))
+    colours = page.locator("#chapter-1-time .legend line").evaluate_all(
+        "(all) => all.map((one) => one.getAttribute('stroke'))"
+    )
+    assert len(set(colours)) == 16
 
 
 def test_values_under_the_pointer_and_choices(study_page: Path, open_page: OpenPage) -> None:

@@ -249,3 +249,16 @@ def test_the_command_names_only_what_is_not_default() -> None:
     assert TrainConfig().command() == "adagp train"
     config = TrainConfig(lr=0.1, method_options={"normalize": True}, dataset="my set.npz")
     assert config.command() == "adagp train --dataset 'my set.npz' --lr 0.1 --normalize"
+
+
+def test_batches_of_less_than_an_epoch_are_warmed_up_by_a_share_of_them() -> None:
+    assert TrainConfig(batches=20).fit(44).warmup_batches == 2
+    assert TrainConfig(batches=2).fit(44).warmup_batches == 1
+    assert TrainConfig(batches=1).fit(44).warmup_batches == 0
+    fitted = TrainConfig(batches=20).fit(44)
+    assert fitted.schedule(44) == WarmUp(Ladder.scaled(1), batches=2, batches_per_epoch=44)
+    assert fitted.fit(44) == fitted
+    for own in ({"warmup_batches": 5}, {"ratio": "bp"}, {"method": "bp"}, {"method": "zero"}):
+        config = TrainConfig(batches=20, **own)
+        assert config.fit(44).warmup_batches == config.warmup_batches
+    assert TrainConfig(batches=90).fit(44).warmup_batches is None, "three epochs have room for one of warm-up"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adagp.errors import RunError
-from adagp.run.lock import LOCK, hold, locked, release
+from adagp.run.lock import LOCK, hold, is_held, locked, release
 
 TRY = """
 import sys
@@ -54,3 +54,14 @@ def test_whatever_a_foreign_folder_has_in_its_place_does_no_harm(tmp_path: Path,
         with pytest.raises(RunError, match="^cannot lock the folder '.*/run': .*\\.$"):
             hold(place.parent)
     assert diary.read_text() == "mine"
+
+
+def test_whether_a_folder_is_held_is_told_without_a_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_held(tmp_path)
+    with locked(tmp_path):
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)  # the file is still there
+    monkeypatch.setattr("adagp.run.lock._KERNEL_LOCKS", tmp_path / "none")
+    assert is_held(tmp_path)  # all that is known elsewhere: the process that was the last lives
+    (tmp_path / LOCK).write_text("x")
+    assert not is_held(tmp_path)

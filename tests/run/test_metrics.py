@@ -80,3 +80,14 @@ def test_metrics_are_read_as_they_were_written() -> None:
 def test_metrics_that_cannot_be_read_are_refused(content: Any) -> None:
     with pytest.raises(RunError, match="^its metrics cannot be read.$"):
         read_metrics({"metrics": content})
+
+
+def test_what_values_lie_between() -> None:
+    assert (ACCURACY.bounds, ERROR.bounds) == ((0.0, 1.0), (None, None))
+    perplexity = Metric("perplexity", higher_is_better=False, lowest=1.0)
+    assert perplexity.bounds == (1.0, None)
+    assert perplexity == Metric("perplexity", higher_is_better=False)  # as older runs have it
+    assert read_metrics({"metrics": [asdict(perplexity)]})[0].bounds == (1.0, None)
+    for end in ("x", nan, [1]):
+        with pytest.raises(RunError, match="^its metrics cannot be read.$"):
+            read_metrics({"metrics": [{"name": "perplexity", "lowest": end}]})

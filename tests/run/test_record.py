@@ -5,7 +5,7 @@ import pytest
 
 from adagp.errors import RunError
 from adagp.run.metrics import Metric
-from adagp.run.record import collect, read_run, read_whole_run
+from adagp.run.record import collect, collect_whole, read_run, read_whole_run
 
 CUT_OFF = "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
 FROM_0 = "it must be a whole number from 0 on"
@@ -29,6 +29,24 @@ def test_runs_below_a_folder_are_taken_each_once(write_run: Any, tmp_path: Path)
     assert [run.name for run in collect([study, study / "bp" / "s1"])] == ["adagp/s0", "bp/s0", "bp/s1"]
 
 
+def test_whole_runs_below_a_folder(write_run: Any, tmp_path: Path) -> None:
+    """One that has just begun is left out there, and refused where it is named; damage is refused everywhere."""
+    write_run("study/bp")
+    begun = write_run("study/adagp", done=0, finished=False)
+    study = tmp_path / "study"
+    assert [run.name for run in collect_whole([study], "draw")] == ["bp"]
+    with pytest.raises(RunError) as caught:
+        collect_whole([study, begun], "draw")
+    assert str(caught.value) == f"the run in '{begun}' has no finished epoch yet: there is nothing to draw."
+    (study / "bp" / "metrics.jsonl").write_text("{")
+    with pytest.raises(RunError, match=f"^the run in '{study / 'bp'}' is damaged: "):
+        collect_whole([study], "draw")
+    (study / "bp" / "metrics.jsonl").write_text("")
+    with pytest.raises(RunError) as caught:
+        collect_whole([study], "draw")
+    assert str(caught.value) == f"no run below '{study}' has a finished epoch yet: there is nothing to draw."
+
+
 def test_runs_of_the_same_name_are_told_apart(write_run: Any, tmp_path: Path) -> None:
     names = [run.name for run in collect([write_run("a/one"), write_run("b/one")])]
     assert names == [str(tmp_path / "a" / "one"), str(tmp_path / "b" / "one")]
@@ -49,7 +67,7 @@ def test_an_empty_folder_is_a_run_of_which_nothing_is_there(tmp_path: Path) -> N
     (run,) = collect([tmp_path])
     assert run.problems == (
         "The folder holds no files of a run.",
-        "Not finished, or no summary.json: 0 epochs are there.",
+        "Not finished, or no summary.json: 0 epochs.",
     )
 
 
@@ -59,7 +77,7 @@ def test_missing_files_are_named(write_run: Any) -> None:
     (run / "versions.json").unlink()
     assert read_run(run, "one").problems == (
         "Missing: versions.json, sites.csv.",
-        "Not finished, or no summary.json: 2 of 4 epochs are there.",
+        "Not finished, or no summary.json: 2 of 4 epochs.",
     )
 
 
@@ -75,7 +93,7 @@ def test_damaged_files_are_named(write_run: Any) -> None:
         f"config.json cannot be read: it is not JSON ({CUT_OFF}).",
         "summary.json cannot be read: it is not text in UTF-8.",
         "metrics.jsonl cannot be read in lines 2, 3, 4: left out.",
-        "Not finished, or no summary.json: 1 epochs are there.",
+        "Not finished, or no summary.json: 1 epoch.",
     )
 
 
@@ -146,3 +164,25 @@ def test_a_whole_run_is_read_and_any_other_refused(write_run: Any, tmp_path: Pat
         with pytest.raises(RunError) as caught:
             read_whole_run(path, "draw")
         assert str(caught.value) == words.format(path)
+
+
+def test_a_run_whose_metrics_are_empty_is_incomplete(write_run: Any) -> None:
+    run = write_run("one")
+    (run / "metrics.jsonl").write_text("")
+    record = read_run(run, "one")
+    assert record.problems == ("Incomplete: metrics.jsonl holds no epoch.",)
+    assert not record.finished
+    begun = read_run(write_run("two", finished=False, done=0, epochs=20), "two")
+    assert begun.problems == (
+        "Incomplete: metrics.jsonl holds no epoch.",
+        "Not finished, or no summary.json: 0 of 20 epochs.",
+    )
+
+
+def test_a_run_with_a_summary_but_without_all_epochs_is_incomplete(write_run: Any) -> None:
+    record = read_run(write_run("one", done=1, epochs=20), "one")
+    assert record.problems == (
+        "Incomplete: summary.json says that the run ended, but metrics.jsonl holds 1 of 20 epochs.",
+    )
+    assert not record.finished
+    assert read_run(write_run("two"), "two").finished

@@ -3,11 +3,15 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
+from adagp._version import __version__
 from adagp.allocator import keep_freed_memory
 from adagp.cli.catalogue import datasets, models
+from adagp.cli.commands import HELP_FLAGS, Command, CommandGroup
 from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
 from adagp.cli.endings import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, sentence, tell
@@ -43,11 +47,16 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
     Where `words` begin with a command, it is the only one: the others would take as long to make as most commands take.
     """
     app = typer.Typer(
-        help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+        help=HELP,
+        cls=CommandGroup,
+        context_settings=HELP_FLAGS,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
     )
     named = [command for command in COMMANDS if [command.__name__] == list(words[:1])]
     for command in named or COMMANDS:
-        app.command(epilog=EPILOG)(with_options(command, declared_elsewhere(command)))
+        app.command(epilog=EPILOG, cls=Command)(with_options(command, declared_elsewhere(command)))
     if not named:
         app.add_typer(rtl)
     app.callback()(root)
@@ -70,7 +79,17 @@ def declared_elsewhere(command: Callable[..., None]) -> Sequence[Option]:
     return [replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"]
 
 
-def root() -> None:
+def _show_versions(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"adagp {__version__} (torch {metadata.version('torch')}, Python {sys.version.split()[0]})")
+        raise typer.Exit
+
+
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the versions and exit.", callback=_show_versions, is_eager=True)
+    ] = False,
+) -> None:
     """Train deep networks with predicted gradients, and know what that is worth."""
 
 

@@ -136,7 +136,10 @@ def compare(
     elif tune_batches is not None:
         raise OptionError("--tune-batches goes with --tune; give that too.")
     comparison, length = _read(methods, read_toml(config) if config else {}, given, settings or [], wanted, data_dir)
-    task, comparison = _with_data(comparison, length, data_dir, download)
+    from adagp.cli.terminal import busy
+
+    with busy("loading torch and the data set…"):
+        task, comparison = _with_data(comparison, length, data_dir, download)
     if target is not None:
         task.metric.check_target(target)
     document = _carry_out(comparison, task, out, jobs, target)
@@ -210,7 +213,7 @@ def _carry_out(
     console = Terminal(stderr=True)
     command = shlex.join(["adagp", *sys.argv[1:]])
     try:
-        with StopFlag() as stop, JobProgress(console) as progress:
+        with StopFlag() as stop, JobProgress(console, "checking the methods…") as progress:
             return carry_out(comparison, out, task, progress, command=command, jobs=jobs, target=target, stop=stop)
     except Stopped:
         console.print("Stopped. The same command continues from here.", highlight=False)
@@ -239,7 +242,8 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
             title=sheet.title, caption=sheet.note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
         )
         for head in sheet.heads:
-            table.add_column(head, justify="left" if head in ("method", "platform", "verdict") else "right")
+            left = head in ("method", "platform", "verdict")
+            table.add_column(head, justify="left" if left else "right", overflow="fold")
         for row in sheet.rows:
             table.add_row(*row)
         console.print(table)

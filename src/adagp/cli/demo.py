@@ -72,7 +72,7 @@ def _train(jobs: "list[Job]") -> None:
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
     out: Annotated[Path, option("Folder for the pictures.", also=check_output_folder)] = Path("pictures"),
 ) -> None:
     """Draw loss and accuracy curves of runs with their phases, and the predictions' quality by site."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adagp.cli.completion import NAMES, offer
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import PresetName, RunOptions, SampleOptions
 from adagp.errors import OptionError
@@ -42,7 +43,13 @@ AXIS_OPTIONS = tuple(
 
 def explore(
     *,
-    model: Annotated[str, typer.Argument(help="As for simulate: name, package.module:function, file or run folder.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="As for simulate: name, package.module:function, file or run folder.",
+            autocompletion=offer(NAMES["model"]),
+        ),
+    ],
     data: SampleOptions,
     plan: RunOptions,
     preset: PresetName = None,

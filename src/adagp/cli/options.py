@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from adagp.cli.completion import completion_of
 from adagp.figures.style import check_picture_path
 from adagp.options import Option
 
@@ -103,12 +104,13 @@ def _is_given(context: typer.Context, name: str) -> bool:
 def _parameter(option: Option) -> inspect.Parameter:
     """Return an option as a parameter that typer understands; its default is shown in words where it is nothing, or off."""
     flags = option.flags or ((f"{option.flag}/--no-{option.flag[2:]}",) if option.kind is bool else (option.flag,))
-    in_words = option.default is None or (option.kind is bool and option.flags)
+    in_words = option.default in (None, "") or (option.kind is bool and option.flags)
     details = typer.Option(
         *flags,
         help=option.help,
         rich_help_panel=option.panel or None,
         show_default=option.unset if in_words else True,
+        autocompletion=completion_of(option),
     )
     kind: Any = option.kind | None if option.optional else option.kind
     return inspect.Parameter(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
+from adagp.cli.simulated_runs import BATCH_SIZE
 from adagp.errors import OptionError
 from adagp.figures.gantt import check_drawable, plot_gantt, text_gantt
 from adagp.files import read_text
@@ -22,7 +23,7 @@ from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import Link, modelled_costs
 from adagp.plan import Phase
 from adagp.shown import shown
-from adagp.workloads import dataset_info, model_workload, parse_shape
+from adagp.workloads import dataset_info, model_workload, sample_shape
 
 _PIPELINE, _MODEL = "Pipeline", "Model on accelerators"
 
@@ -47,7 +48,18 @@ MODELLED = (
         unset="the data set's",
         panel=_MODEL,
     ),
-    Option("batch", int, 128, "Samples per batch.", low=1, panel=_MODEL),
+    Option(
+        "image_size",
+        int,
+        None,
+        "Side of square images.",
+        optional=True,
+        unset="the data set's",
+        low=1,
+        high=65_536,
+        panel=_MODEL,
+    ),
+    Option("batch", int, 128, "Samples per batch.", low=1, panel=_MODEL, flags=BATCH_SIZE),
     Option("design", str, "max", "Design of each accelerator.", panel=_MODEL),
     replace(SETTINGS["dataflow"].option, panel=_MODEL),
     replace(SETTINGS["bandwidth"].option, default=inf, help="Gigabytes per second between devices.", panel=_MODEL),
@@ -129,7 +141,8 @@ def _model(program: Program, model: str, wanted: Mapping[str, Any]) -> PipelineC
     DESIGNS[given["design"]]
     dataset_info(given["dataset"])
     link = Link(given["bandwidth"] * 1e9, given["latency"] / 1e6)
-    workload = model_workload(model, given["dataset"], parse_shape(given["input"]))
+    shape = sample_shape(model, given["input"], given["image_size"], None, given["dataset"])
+    workload = model_workload(model, given["dataset"], shape)
     costs, plain = (
         modelled_costs(workload, accelerator, program.stages, samples, design=design, link=link)
         for design in (given["design"], "baseline")

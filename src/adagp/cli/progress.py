@@ -1,14 +1,15 @@
 """Carrying out a run in a terminal: live progress, Ctrl-C, the table at the end. All of it on standard error."""
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
-from adagp.cli.terminal import Terminal, text_column
+from adagp.cli.terminal import Pulse, Terminal, clock_time, text_column, time_left
 from adagp.jobs import StopFlag
 from adagp.loggers import build_loggers
 from adagp.run.metrics import ACCURACY, SHARE, Metric
@@ -60,45 +61,62 @@ class Observers:
             observer.on_epoch(row)
 
 
-class LiveProgress:
-    """A bar over the batches of the run with epoch, phase, loss and metric. Silent when nobody looks."""
+ROOMY = 110
+"""Characters of a line from which on the bar has the speed beside it."""
 
-    def __init__(self, console: Terminal, session: Session, loop: Loop) -> None:
+
+class LiveProgress:
+    """A bar over the batches of the run with epoch, phase, loss and metric, and a line for each epoch.
+
+    Where nobody looks at a terminal: the lines alone, and in a long epoch a sign of life twice a minute.
+    """
+
+    def __init__(
+        self, console: Terminal, session: Session, loop: Loop, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._epochs = session.config.epochs
         self._metric = session.task.metric
-        self._batches = session.config.batches or self._epochs * session.task.batches_per_epoch
-        self._done = loop.trainer.done
+        self._per_epoch = session.task.batches_per_epoch
+        self._batches = session.config.batches or self._epochs * self._per_epoch
+        self._before = loop.trainer.done
+        self._clock = clock
+        self._pulse = Pulse(clock)
+        speed = [text_column("{task.fields[speed]} batches/s")] if console.width >= ROOMY else []
         self._bar = Progress(
             text_column("epoch {task.fields[epoch]}"),
             text_column("{task.fields[phase]:<6}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            text_column("{task.fields[speed]} batches/s"),
-            TimeRemainingColumn(),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            *speed,
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             text_column("loss {task.fields[loss]:.4f} {task.fields[score]}"),
             console=console,
             disable=session.quiet or not console.is_terminal,
             transient=True,
+            expand=True,
         )
 
     def __enter__(self) -> "LiveProgress":
         self._bar.start()
+        self._began = self._clock()
         total = self._batches
         start: dict[str, Any] = {"epoch": f"1/{self._epochs}", "phase": "", "speed": "-", "loss": 0.0, "score": ""}
-        self._task: TaskID = self._bar.add_task("", total=total, completed=self._done, **start)
+        self._task: TaskID = self._bar.add_task("", total=total, completed=self._before, **start)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def on_batch(self, news: News) -> None:
-        """Move the bar."""
+        """Move the bar, or give a sign of life."""
         if self._bar.disable:
+            if self._pulse.is_due:
+                self._say(self._sign(news))
             return
         speed = self._bar.tasks[self._task].speed
         self._bar.update(
             self._task,
-            advance=1,
+            completed=self._done(news),
             epoch=f"{news.epoch + 1}/{self._epochs}",
             phase=str(news.phase),
             speed="-" if speed is None else f"{speed:.1f}",
@@ -108,14 +126,29 @@ class LiveProgress:
 
     def on_epoch(self, row: dict[str, Any]) -> None:
         """Print a line that stays."""
-        if self._bar.disable:
-            return
-        self._bar.console.print(
+        self._say(
             f"epoch {row['epoch'] + 1:>3} {row['label']:<8} train loss {row['train_loss']:.4f}  "
             f"test loss {row['test_loss']:.4f}  test {self._metric.words} "
-            f"{_figure(row[f'test_{self._metric.name}'], self._metric)}",
-            highlight=False,
+            f"{_figure(row[f'test_{self._metric.name}'], self._metric)}"
         )
+
+    def _sign(self, news: News) -> str:
+        """Return where the run is, and how long the rest may take."""
+        done = self._done(news)
+        rest = time_left(self._clock() - self._began, done - self._before, self._batches - self._before)
+        left = "" if rest is None else f", about {clock_time(rest)} left"
+        score = f"{self._metric.words} {_figure(news.score, self._metric, 3)}"
+        return (
+            f"epoch {news.epoch + 1}/{self._epochs}, batch {done}/{self._batches}, loss {news.loss:.4f} {score}{left}"
+        )
+
+    def _say(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False, soft_wrap=True)
+        self._pulse.beat()
+
+    def _done(self, news: News) -> int:
+        """Return the batches done so far, in all epochs."""
+        return news.epoch * self._per_epoch + news.batch + 1
 
 
 def summary_table(summary: dict[str, Any], metrics: Sequence[Metric]) -> Table:

@@ -1,23 +1,62 @@
-"""`adagp report`: one self-contained page about some runs."""
+"""`adagp report`: one self-contained page about some runs, or one that follows them as they go."""
 
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from adagp.cli.options import option
+from adagp.cli.options import option, switch
+from adagp.errors import OptionError
 from adagp.shown import shown
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
-    out: Annotated[Path, option("The page, FILE.html.")] = Path("report.html"),
+    out: Annotated[Path | None, option("The page, FILE.html.", unset="report.html")] = None,
     phases: Annotated[
         str | None, option("Batches of the pipelines' charts, such as GP,BP.", unset="the runs' own")
     ] = None,
+    watch: Annotated[
+        bool, switch("--watch", "Write nothing: serve a page on this machine that follows the runs as they go.")
+    ] = False,
+    port: Annotated[
+        int | None, option("Port of --watch; 0: any that is free.", low=0, high=65535, unset="8765")
+    ] = None,
 ) -> None:
     """Write one self-contained page about runs: who wins, curves, quality by site, time, accelerator, pipelines."""
+    if watch:
+        _refuse_with_watch({"--out": out, "--phases": phases})
+        _serve(runs, port)
+        return
+    if port is not None:
+        raise OptionError("--port goes with --watch.")
     from adagp.report.page import write_report
 
-    count = write_report(runs, out, phases)
-    typer.echo(f"{shown(out)}: {count} run{'' if count == 1 else 's'}, {out.stat().st_size / 1e6:.1f} MB")
+    page = out or Path("report.html")
+    count = write_report(runs, page, phases)
+    typer.echo(f"{shown(page)}: {count} run{'' if count == 1 else 's'}, {page.stat().st_size / 1e6:.1f} MB")
+
+
+def _refuse_with_watch(options: dict[str, object]) -> None:
+    for flag, value in options.items():
+        if value is not None:
+            raise OptionError(f"{flag} is for a page that is written; leave it out with --watch, which serves one.")
+
+
+def _serve(runs: Sequence[Path], port: int | None) -> None:
+    """Serve the page until Ctrl-C, or a termination request."""
+    from adagp.report.live import PORT, LiveReport, LiveServer
+
+    ends = (signal.SIGINT, signal.SIGTERM)  # a shell that starts it in the background lets it ignore Ctrl-C
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
+    try:
+        with LiveServer(LiveReport(runs), PORT if port is None else port) as server:
+            typer.echo(f"Open {server.address} in a browser on this machine; Ctrl-C ends it.")
+            server.serve_forever()
+    except KeyboardInterrupt:
+        typer.echo("Stopped watching.", err=True)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

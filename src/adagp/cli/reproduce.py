@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adagp.cli.completion import experiments, offer
 from adagp.cli.options import DataFolder, option
 from adagp.files import check_output_folder
 from adagp.shown import shown
@@ -19,7 +20,10 @@ MOST_JOBS = 8
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help="Experiments by name, all, or list to see them.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Experiments by name, all, or list to see them.", autocompletion=offer(experiments)),
+    ],
     budget: Annotated[str, option("quick, standard or full.")] = "quick",
     out: Annotated[
         Path | None, option("Folder for the results.", unset="runs/reproduce-BUDGET", also=check_output_folder)
@@ -72,7 +76,7 @@ def _run(study: "Study", jobs: int, console: "Terminal") -> None:
     from adagp.cli.job_progress import JobProgress
 
     total, left = len(study.parts), len(study.left)
-    with JobProgress(console, lines=True) as progress:
+    with JobProgress(console) as progress:
         progress.say(f"Parts: {total}, finished before: {total - left}, at a time: {jobs}.")
         if study.is_stale:
             progress.say(
@@ -101,7 +105,7 @@ def _report(study: "Study", folder: Path) -> None:
 
 
 def _list() -> None:
-    from adagp.cli.catalogue import print_table
+    from adagp.cli.tables import print_table
     from adagp.reproduce.catalogue import EXPERIMENTS
     from adagp.reproduce.experiment import BUDGETS
 
@@ -111,7 +115,7 @@ def _list() -> None:
         times = (_time(experiment.minutes[budget]) for budget in BUDGETS)
         needs = ", ".join(experiment.datasets("standard")) or "-"
         rows.append((name, experiment.published.paper, *times, needs, experiment.shows))
-    columns = ("experiment", "paper", *BUDGETS, "data but at quick", "what it shows")
+    columns = ("experiment", "paper", *BUDGETS, "data at standard", "what it shows")
     print_table(columns, rows, right=tuple(BUDGETS))
     typer.echo("Times on one CPU, each experiment by itself; those of quick were measured, the others are estimates.")
 

@@ -8,17 +8,25 @@ from typing import Annotated, Any
 
 import typer
 
+from adagp.cli.completion import NAMES, offer
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
 from adagp.cli.systems import SystemSettings, chosen_systems, simulate_systems
 from adagp.figures.accelerator import plot_simulation
 from adagp.files import check_output_file, publish
-from adagp.hw import Accelerator, Simulation
+from adagp.hw import Accelerator
 from adagp.hw import simulate as run_simulation
 from adagp.hw.designs import DESIGNS, parse_designs
 from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.presets import with_preset
-from adagp.hw.report import layer_rows, simulation_report
+from adagp.hw.report import (
+    DESIGN_COLUMNS,
+    design_heading,
+    design_notes,
+    design_row,
+    layer_rows,
+    simulation_report,
+)
 from adagp.hw.settings import PANEL, with_settings
 from adagp.run.folder import flat_csv
 from adagp.workloads import FILES
@@ -32,6 +40,7 @@ def simulate(
             help="Model name, timm:NAME, torchvision:NAME, hf:FILE.json, package.module:function, "
             f"a {FILES}, or a run folder.",
             rich_help_panel=MODEL,
+            autocompletion=offer(NAMES["model"]),
         ),
     ] = None,
     data: SampleOptions,
@@ -98,32 +107,21 @@ def simulate(
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
-        print_tables(simulation, report)
+        print_tables(report)
 
 
-def print_tables(simulation: Simulation, report: dict[str, Any]) -> None:
+def print_tables(report: dict[str, Any]) -> None:
     """Print a row for each design and, if the report has them, for each layer."""
     from adagp.cli.terminal import Terminal, table_of
 
     console = Terminal()
-    phases = ", ".join(f"{count:,} {phase}" for phase, count in report["batches"].items() if count)
-    heading = f"{report['model']}: {report['dataflow']} on {report['array']} PEs; batches: {phases}"
-    columns = ("design", "cycles", "seconds", "speed-up", "joules", "saved", "memory joules saved")
-    console.print(
-        table_of(columns, starmap(_design_row, report["designs"].items()), title=heading, title_justify="left")
-    )
-    ratio = simulation.backward_to_forward
-    console.print(f"Backward takes {ratio:.2f} times the forward pass.", highlight=False)
-    for signature in report["failure_signatures"]:
-        console.print(f"Failure signature, {signature}.", highlight=False)
+    designs = starmap(design_row, report["designs"].items())
+    console.print(table_of(DESIGN_COLUMNS, designs, title=design_heading(report), title_justify="left"))
+    for note in design_notes(report):
+        console.print(note, highlight=False)
     for title, columns, row_of in LAYER_TABLES if "layers" in report else ():
         rows = map(row_of, report["layers"])
-        console.print(table_of(columns, rows, ("by",), title=title, title_justify="left"))
-
-
-def _design_row(name: str, row: dict[str, Any]) -> Sequence[str]:
-    figures = (f"{row['cycles']:.4g}", f"{row['seconds']:.4g}", f"{row['speedup']:.3f}x", f"{row['energy_joules']:.4g}")
-    return (name, *figures, f"{row['energy_saving']:.1%}", f"{row['memory_energy_saving']:.1%}")
+        console.print(table_of(columns, rows, ("by",), title=title, title_justify="left", **_lines(console.width)))
 
 
 def _cycles_row(row: dict[str, Any]) -> Sequence[str]:
@@ -149,3 +147,9 @@ LAYER_TABLES = (
         _traffic_row,
     ),
 )
+ROOMY = 100
+"""Characters of a line from which on the tables of layers have lines around them."""
+
+
+def _lines(width: int) -> dict[str, Any]:
+    return {} if width >= ROOMY else {"box": None, "padding": (0, 2, 0, 0)}

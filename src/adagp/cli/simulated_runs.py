@@ -19,9 +19,12 @@ BATCH, EPOCHS = 128, 90
 """Samples of a batch, and epochs of a run, where neither is given nor recorded."""
 _THE_SETS = "the data set's"
 
-BatchSize = Annotated[int | None, option("Samples per batch.", panel=RUN, unset=f"{BATCH}", low=1)]
+BATCH_SIZE = ("--batch-size", "--batch")
+"""How the size of a batch is written; the second way is an older one."""
+BatchSize = Annotated[int | None, option("Samples per batch.", *BATCH_SIZE, panel=RUN, unset=f"{BATCH}", low=1)]
 Width = Annotated[float, option("Factor on the model's channels.", panel=MODEL, above=0, high=1000)]
 InputShape = Annotated[str | None, option("Input shape, for example 3x64x64.", "--input", panel=MODEL, unset=_THE_SETS)]
+ImageSize = Annotated[int | None, option("Side of square images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)]
 PresetName = Annotated[
     str | None,
     option(f"Known sizes for what is not given: {', '.join(PRESETS)}.", panel=PANEL, unset="none"),
@@ -34,9 +37,7 @@ class SampleOptions:
 
     dataset: Annotated[str, option("Data set: image shape, classes and samples.", panel=MODEL)] = "cifar10"
     input_: InputShape = None
-    image_size: Annotated[
-        int | None, option("Side of square images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)
-    ] = None
+    image_size: ImageSize = None
     channels: Annotated[int | None, option("Channels of images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)] = (
         None
     )
@@ -98,7 +99,7 @@ class RunOptions:
         """Return the recorded run, or the scheduled one in batches of so many samples."""
         if origin.replay is not None:
             find_source(self.method)  # so that a name that is none is refused
-            said = {"batch": batch, "epochs": self.epochs, "samples": self.samples, "warmup": self.warmup}
+            said = {"batch-size": batch, "epochs": self.epochs, "samples": self.samples, "warmup": self.warmup}
             for name in (name for name, value in said.items() if value is not None):
                 raise OptionError(f"--{name} is recorded in the run that is replayed; leave it out.")
             return origin.replay

@@ -1,6 +1,7 @@
 """`adagp train`: one training run."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,23 +71,28 @@ def train(
     require_loggers(loggers)
     place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
     place |= {"checkpoint_seconds": checkpoint_seconds, "timeout": timeout}
-    if resume:
-        session, loop = _resume(resume, given, place, trust)
+    if resume is None:
+        refuse_idle_options(given)
+        begin = partial(_start, TrainConfig.from_dict(given, "command line"), place, out, force)
     else:
-        session, loop = _start(given, place, out, force)
-    from adagp.cli.progress import carry_out
+        begin = partial(_resume, RunFolder.open(resume), given, place, trust)
+    from adagp.cli.terminal import busy
+
+    with busy("loading torch…") as say:
+        from adagp.cli.progress import carry_out
+
+        say("preparing the run…")
+        session, loop = begin()
 
     summary = carry_out(session, loop, log=loggers)
     if as_json and summary:
         typer.echo(to_json(summary, indent=2))
 
 
-def _start(given: dict[str, Any], place: dict[str, Any], out: Path | None, force: bool) -> "tuple[Session, Loop]":
-    refuse_idle_options(given)
-    options = TrainConfig.from_dict(given, "command line")
+def _start(options: TrainConfig, place: dict[str, Any], out: Path | None, force: bool) -> "tuple[Session, Loop]":
     name = f"{options.dataset}-{options.model}-{options.method}-s{options.seed}".replace("/", "_").replace(":", "_")
-    folder = out or unused_path(Path("runs") / name)
     session = _session(options, place)
+    folder = session.agreed_folder(out or unused_path(Path("runs") / name))
     return session, session.resume(folder) if restarted(folder) else session.start(folder, force=force)
 
 
@@ -106,15 +112,14 @@ def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
     return ParallelSession(options, **place)
 
 
-def _resume(path: Path, given: dict[str, Any], place: dict[str, Any], trust: bool) -> "tuple[Session, Loop]":
-    folder = RunFolder.open(path)
+def _resume(folder: RunFolder, given: dict[str, Any], place: dict[str, Any], trust: bool) -> "tuple[Session, Loop]":
     from adagp.train.session import read_config
 
     saved, saved_place = read_config(folder, [str(given.get(option)) for option in CODE], trust=trust)
-    refuse_changes(saved, given, path)
+    refuse_changes(saved, given, folder.path)
     place["data_dir"] = place["data_dir"] or saved_place
     session = _session(saved, place)
-    return session, session.resume(path)
+    return session, session.resume(folder.path)
 
 
 def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from adagp.cli.options import Json, Picture
 from adagp.errors import RunError
-from adagp.run.folder import RunFolder, to_json
+from adagp.run.folder import to_json
 from adagp.shown import shown
 
 
@@ -33,10 +33,9 @@ def worth(
 
 def read_worth(folder: Path) -> dict[str, Any]:
     """Return the break-even that a comparison found; refuse a folder that has none."""
-    if not (folder / "report.json").is_file():
-        raise RunError(f"'{shown(folder)}' holds no finished comparison: it has no report.json.")
-    document = RunFolder(folder).read_json("report.json")
-    found: dict[str, Any] | None = document.get("worth") if isinstance(document, dict) else None
+    from adagp.compare.finished import read_report
+
+    found: dict[str, Any] | None = read_report(folder).get("worth")
     if not found or not found["methods"]:
         raise RunError(
             f"'{shown(folder)}' does not tell what a GP batch is worth: that needs backprop at several lengths. Repeat the "

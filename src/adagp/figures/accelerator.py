@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import COLOURS, FAINT, PHASE_COLOURS, check_picture_path, save, style, subplots
+from adagp.figures.style import (
+    COLOURS,
+    GREY,
+    PHASE_COLOURS,
+    check_picture_path,
+    legend_beside,
+    save,
+    some_of,
+    style,
+    subplots,
+)
 from adagp.hw.report import layer_rows, operational_intensity
 from adagp.hw.simulate import Simulation
 
@@ -13,7 +23,11 @@ if TYPE_CHECKING:
 
 ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "network", "registers", "arithmetic", "clock", "leakage")
 """Levels of energy in the order of their bars."""
-_LEVEL_COLOURS = dict(zip(ENERGY_PARTS, (*COLOURS, FAINT), strict=True))
+_LEVEL_COLOURS = dict(zip(ENERGY_PARTS, (*COLOURS, GREY), strict=True))
+LONGEST_NAME = 22
+"""Letters of a layer's name; of longer ones, the last."""
+MOST_NAMED = 24
+"""Layers that have a name below the axis; of more, some evenly apart."""
 
 
 def plot_simulation(simulation: Simulation, path: Path) -> None:
@@ -21,7 +35,7 @@ def plot_simulation(simulation: Simulation, path: Path) -> None:
     check_picture_path(path)
     accelerator = simulation.accelerator
     with style():
-        figure, axes = subplots(3, 2, (13, 13))
+        figure, axes = subplots(3, 2, (15, 14))
         _by_layer(axes[0][0], simulation)
         _speedups(axes[0][1], {simulation.workload.name: _speedups_of(simulation)})
         _energy(axes[1][0], simulation)
@@ -65,8 +79,24 @@ def _by_layer(axes: "Axes", simulation: Simulation) -> None:
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.bar([0], [0], color="#d3d3d3", label="baseline")
     tallest = max(cost.cycles for layer in simulation.baseline.by_layer for cost in layer.values())
-    axes.set(xlabel="layer", ylabel="cycles in the run", title="Cycles by layer", ylim=(0, 1.05 * tallest))
-    axes.legend()
+    axes.set(ylabel="cycles in the run", title="Cycles by layer", ylim=(0, 1.05 * tallest))
+    name_layers(axes, [stage.layer.name for stage in simulation.stages])
+    legend_beside(axes)
+
+
+def name_layers(axes: "Axes", names: Sequence[str]) -> None:
+    """Write the layers' names below the axis; of a deep model, some of them."""
+    named = some_of(len(names), MOST_NAMED)
+    texts = [
+        names[place] if len(names[place]) <= LONGEST_NAME else f"…{names[place][-LONGEST_NAME:]}" for place in named
+    ]
+    axes.set_xticks(list(named), texts, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
+    if len(named) < len(names):
+        axes.set_xlabel(f"layer; every {_ordinal(named.step)} of {len(names)} is named", fontsize=8)
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _phase(layer: Mapping[Any, Any], name: str) -> Any:
@@ -84,8 +114,9 @@ def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None
     axes.set_xticks(
         range(len(speedups)), list(speedups), rotation=30 if turned else 0, ha="right" if turned else "center"
     )
-    axes.set(ylabel="speed-up over the baseline", title="Speed-up", ylim=(0, 2))
-    axes.legend(ncols=len(designs), loc="upper center")
+    highest = max((value for row in speedups.values() for value in row.values()), default=1.0)
+    axes.set(ylabel="speed-up over the baseline", title="Speed-up", ylim=(0, max(2.0, 1.15 * highest)))
+    legend_beside(axes)
 
 
 def _energy(axes: "Axes", simulation: Simulation) -> None:
@@ -95,8 +126,8 @@ def _energy(axes: "Axes", simulation: Simulation) -> None:
         heights = [outcome.energy.by_level[part] for outcome in simulation.outcomes.values()]
         axes.bar(names, heights, bottom=bottom, color=_LEVEL_COLOURS[part], label=part.replace("_", " "))
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    axes.set(ylabel="joules in the run", title="Energy", ylim=(0, 1.25 * max(bottom)))
-    axes.legend(ncols=3, loc="upper center")
+    axes.set(ylabel="joules in the run", title="Energy", ylim=(0, 1.05 * max(bottom)))
+    legend_beside(axes, reverse=True)
 
 
 def _roofline(axes: "Axes", simulation: Simulation) -> None:
@@ -125,8 +156,9 @@ def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
         if stalled:
             heights = [rows[place][f"{level}_bytes"] / 1e6 for place in stalled]
             axes.plot(stalled, heights, mark, color="black", label=f"stalled: {cause}")
-    axes.set(xlabel="layer", ylabel="MB in a batch", yscale="log", title="Traffic by layer, one batch by backprop")
-    axes.legend()
+    axes.set(ylabel="MB in a batch", yscale="log", title="Traffic by layer, one batch by backprop")
+    name_layers(axes, [row["name"] for row in rows])
+    legend_beside(axes)
 
 
 def _joules(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
@@ -136,6 +168,5 @@ def _joules(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
         heights = [row["energy"][part] for row in rows]
         axes.bar(range(len(rows)), heights, bottom=bottom, color=_LEVEL_COLOURS[part])
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    axes.set(
-        xlabel="layer", ylabel="joules in a batch", title="Energy by layer, one batch by backprop; colours as above"
-    )
+    axes.set(ylabel="joules in a batch", title="Energy by layer, one batch by backprop; colours as above")
+    name_layers(axes, [row["name"] for row in rows])

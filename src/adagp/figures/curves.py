@@ -5,18 +5,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagp.errors import RunError
-from adagp.figures.style import COLOURS, FAINT, SHADE, require_matplotlib, save, style, subplots
-from adagp.run.record import RunRecord, read_whole_run
+from adagp.figures.style import (
+    FAINT,
+    MANY_COLOURS,
+    SHADE,
+    legend_beside,
+    require_matplotlib,
+    save,
+    series_colour,
+    some_of,
+    style,
+    subplots,
+    whole_numbers,
+)
+from adagp.run.record import RunRecord, collect_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
+MOST_NAMED = 14
+"""Sites that have a name in the legend; of more, some evenly apart."""
+MOST_MARKED = 5
+"""Epochs of a run that are marked by dots."""
+DASHES = ("-", "--", ":")
+"""One for each round through the colours."""
+
+
 def draw(paths: Sequence[Path], out: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Draw the runs in `paths` into the folder `out` and return the files written."""
+    """Draw the runs in `paths`, or below them, into the folder `out` and return the files written."""
     require_matplotlib()
-    runs = [read_whole_run(path, "draw") for path in paths]
+    runs = collect_whole(paths, "draw")
     metrics = list(dict.fromkeys(run.metric for run in runs))
     if len(metrics) > 1:
         found = ", ".join(metric.words for metric in metrics)
@@ -26,7 +46,7 @@ def draw(paths: Sequence[Path], out: Path, formats: Sequence[str] = ("png", "svg
         figures = {"curves": curves(runs)}
         for run in runs:
             if any(epoch.over_sites("cosine") for epoch in run.epochs):
-                figures[f"sites-{run.name}"] = site_cosines(run)
+                figures[f"sites-{run.name.replace('/', '-')}"] = site_cosines(run)
         return [save(figure, out / f"{name}.{ending}") for name, figure in figures.items() for ending in formats]
 
 
@@ -37,15 +57,18 @@ def curves(runs: Sequence[RunRecord]) -> "Figure":
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
         for place, run in enumerate(runs):
             values: list[Any] = [getattr(epoch, name) for epoch in run.epochs]
-            colour = COLOURS[place % len(COLOURS)]
-            axis.plot([epoch.number for epoch in run.epochs], values, color=colour, label=run.name, linewidth=1.8)
+            numbers, marker = [epoch.number for epoch in run.epochs], _marker(run)
+            dashes = DASHES[place // len(MANY_COLOURS) % len(DASHES)]
+            look: dict[str, Any] = {"color": series_colour(place), "marker": marker, "linestyle": dashes}
+            axis.plot(numbers, values, label=run.name, linewidth=1.8, **look)
         axis.set(xlabel="epoch", title=title)
+        axis.set_xlim(0.5, max(run.epochs[-1].number for run in runs) + 0.5)
     shaded = max(runs, key=_predicted)
     for axis in axes:
         _shade(axis, shaded)
     if _predicted(shaded):
         figure.supxlabel(f"shade: share of GP batches in {shaded.name}, its ratio on top", fontsize=8, color=FAINT)
-    axes[0].legend()
+    legend_beside(axes[1])
     return figure
 
 
@@ -53,6 +76,7 @@ def site_cosines(run: RunRecord) -> "Figure":
     """Return the cosine of predicted with true gradients by site, and beside it that of the last true gradient."""
     figure, axes = _epochs(share_y=True)
     names = list(run.epochs[-1].sites)
+    named = some_of(len(names), MOST_NAMED)
     titles = {
         "cosine": "predicted gradient against the truth",
         "cosine_previous": "last true gradient against the next",
@@ -63,15 +87,13 @@ def site_cosines(run: RunRecord) -> "Figure":
             known = [(epoch, value) for epoch, value in values if value is not None]
             if known:
                 colour = _gradation(place, len(names))
-                axis.plot(*zip(*known, strict=True), color=colour, linewidth=1.5, label=name)
+                label = name if place in named else None
+                axis.plot(*zip(*known, strict=True), color=colour, linewidth=1.5, label=label, marker=_marker(run))
         axis.axhline(0, color=FAINT, linewidth=0.8)
-        axis.set(xlabel="epoch", title=title)
+        axis.set(xlabel="epoch", title=title, xlim=(0.5, run.epochs[-1].number + 0.5))
         _shade(axis, run)
     axes[0].set_ylabel("cosine similarity")
-    if len(names) <= 12:
-        axes[1].legend(title="site", ncols=2 if len(names) > 6 else 1, fontsize=8)
-    else:
-        figure.supxlabel("dark: first site; bright: last site", fontsize=8, color=FAINT)
+    legend_beside(axes[1], title="site" if len(named) == len(names) else f"some of {len(names)} sites")
     return figure
 
 
@@ -82,12 +104,15 @@ def _predicted(run: RunRecord) -> float:
 
 def _epochs(*, share_y: bool = False) -> "tuple[Figure, list[Axes]]":
     """Return a figure with two pictures side by side, over whole epochs."""
-    from matplotlib.ticker import MaxNLocator
-
-    figure, (axes,) = subplots(1, 2, (10.4, 3.8), share_y=share_y)
+    figure, (axes,) = subplots(1, 2, (11.6, 3.8), share_y=share_y)
     for axis in axes:
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_numbers(axis.xaxis)
     return figure, axes
+
+
+def _marker(run: RunRecord) -> str:
+    """Return how the epochs of a run are marked: those of a short one by dots, without which a single one would not be seen."""
+    return "o" if len(run.epochs) <= MOST_MARKED else ""
 
 
 def _shade(axis: "Axes", run: RunRecord) -> None:

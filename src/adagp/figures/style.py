@@ -1,6 +1,7 @@
 """How all pictures look, and the one way to make and save them. Needs matplotlib (`pip install 'adagp[plot]'`).
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart.
+Colours are those of Okabe and Ito, which colour-blind readers tell apart; where there are more series than these, further
+ones that can be told from them on white and on black.
 """
 
 import importlib.util
@@ -15,12 +16,18 @@ from adagp.shown import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 SHADE = "#E69F00"
 FAINT = "#555555"
-PHASE_COLOURS = {"warmup": "#9AA0A6", "bp": COLOURS[0], "gp": COLOURS[4]}
+GREY = "#9AA0A6"
+MANY_COLOURS = (
+    *COLOURS,
+    *("#8C564B", "#7B5FC9", "#9A9A1F", "#C2255C", "#17A2B8", "#7CB518", "#F06595", "#8D949B", "#FA8072"),
+)
+PHASE_COLOURS = {"warmup": GREY, "bp": COLOURS[0], "gp": COLOURS[4]}
 FORMATS = (".svg", ".png", ".pdf")
 _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -69,6 +76,28 @@ def subplots(
     FigureCanvasAgg(figure)
     axes: Any = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     return figure, axes.tolist()
+
+
+def series_colour(place: int) -> str:
+    """Return the colour of series number `place`: another for each of sixteen."""
+    return MANY_COLOURS[place % len(MANY_COLOURS)]
+
+
+def legend_beside(axes: "Axes", **details: Any) -> None:
+    """Put the legend to the right of the axes, where it covers nothing."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, **details)
+
+
+def some_of(count: int, most: int) -> range:
+    """Return places from 0 to `count`, evenly apart and at most `most`: those that get a name where there are too many."""
+    return range(0, count, max(1, -(-count // most)))
+
+
+def whole_numbers(axis: "XAxis") -> None:
+    """Let an axis that counts epochs or layers have ticks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # one epoch has one tick
 
 
 def save(figure: "Figure", path: Path) -> Path:

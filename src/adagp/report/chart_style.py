@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adagp.figures.style import COLOURS, PHASE_COLOURS
+from adagp.figures.style import COLOURS, MANY_COLOURS, PHASE_COLOURS
 
 INK = "currentColor"
-SERIES = tuple(INK if colour == "#000000" else colour for colour in COLOURS)
+SERIES = tuple(INK if colour == "#000000" else colour for colour in MANY_COLOURS)
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 TIME_COLOURS = {**PHASE_COLOURS, "data": COLOURS[5], "evaluation": COLOURS[3]}
 TIME_WORDS = {"warmup": "warm-up", "bp": "BP batches", "gp": "GP batches"}
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name, never fetched
+VEGA_LITE = "6.1"
+"""The version of Vega-Lite in the page. 6.4 says `undefined` for words under the nearest point (vega-lite #9707)."""
+SCHEMA = f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE.split('.')[0]}.json"  # a name, never fetched
 Spec = dict[str, Any]
 
 _AXIS = {
@@ -117,6 +119,12 @@ def tip(field: str, title: str, form: str | None = None) -> Spec:
     """Return one line of what is shown under the pointer."""
     kind = {"type": "nominal"} if form is None else {"type": "quantitative", "format": form}
     return {"field": field, "title": title, **kind}
+
+
+def interval_text(low: str, high: str, form: str, name: str) -> Spec:
+    """Return the transform that writes the interval between two fields for reading into the field `name`."""
+    ends = f"format(datum.{low}, '{form}') + ' to ' + format(datum.{high}, '{form}')"
+    return {"calculate": f"isValid(datum.{low}) ? {ends} : 'one seed'", "as": name}
 
 
 def axis(field: str, title: str | None, form: str | None = None, **more: Any) -> Spec:

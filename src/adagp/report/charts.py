@@ -8,7 +8,7 @@ from typing import Any
 
 from adagp.figures.accelerator import ENERGY_PARTS
 from adagp.figures.gantt import COLOURS as ACTION_COLOURS
-from adagp.figures.style import COLOURS, FAINT
+from adagp.figures.style import COLOURS, GREY
 from adagp.report.chart_style import TIME_COLOURS, TIME_WORDS, Chart, Spec, axis, finish, keys, palette, short, tip
 from adagp.report.groups import Chapter, MethodRuns, seconds_of
 from adagp.report.modelled import DEVICES, Accelerated, Pipelined
@@ -21,8 +21,8 @@ MAPS = {
     "mse": ("Mean squared error", "it rewards predicting zero"),
     "mape": ("Mean absolute percentage error", "it divides by numbers near zero"),
 }
-DESIGN_COLOURS = {"baseline": "#9AA0A6", "low": COLOURS[5], "efficient": COLOURS[4], "max": COLOURS[0]}
-ENERGY_COLOURS = dict(zip((part.replace("_", " ") for part in ENERGY_PARTS), (*COLOURS, FAINT), strict=True))
+DESIGN_COLOURS = {"baseline": GREY, "low": COLOURS[5], "efficient": COLOURS[4], "max": COLOURS[0]}
+ENERGY_COLOURS = dict(zip((part.replace("_", " ") for part in ENERGY_PARTS), (*COLOURS, GREY), strict=True))
 Designs = Sequence[tuple[str, str, dict[str, Any]]]
 """A name on the page, the design's own, and what was simulated for it."""
 

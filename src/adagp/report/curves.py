@@ -1,4 +1,4 @@
-"""Charts over time: the metric against seconds, loss and metric over epochs with the phases shaded, the Pareto plot."""
+"""Charts over time: the metric against seconds, loss and metric over epochs with the phases shaded."""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -6,11 +6,12 @@ from statistics import mean
 from typing import Any
 
 from adagp.figures.style import SHADE
-from adagp.report.chart_style import INK, Chart, Spec, axis, colour, dashes, finish, short, tip
-from adagp.report.groups import Chapter, MethodRuns, final_value, training_seconds
-from adagp.report.verdict import EqualTime
+from adagp.report.chart_style import Chart, Spec, axis, colour, dashes, finish, interval_text, short, tip
+from adagp.report.groups import Chapter, MethodRuns
+from adagp.report.standings import EqualTime
 from adagp.run.metrics import SHARE, Metric
 from adagp.run.record import Epoch
+from adagp.statistics import NEVER_NEGATIVE, UNBOUNDED, Bounds
 
 PLAIN = (".3~g", ".4~g")
 """Vega's formats of plain numbers: rough for an axis, fine under the pointer."""
@@ -19,14 +20,20 @@ Read = Callable[[Epoch], float | None]
 """Takes a figure from an epoch."""
 
 
-def points(chapter: Chapter, read: Read) -> list[dict[str, Any]]:
-    """Return a row for each group and epoch that has the figure: mean, interval, training seconds until then."""
-    rows = (_point(group, place, read) for group in chapter.groups for place in range(group.length))
-    return [row for row in rows if row is not None]
+def points(chapter: Chapter, read: Read, bounds: Bounds) -> list[dict[str, Any]]:
+    """Return a row for each group and epoch that has the figure: mean, interval, training seconds until then.
+
+    A row that is `alone` in its group makes no line: its point is always shown.
+    """
+    found = []
+    for group in chapter.groups:
+        rows = [row for place in range(group.length) if (row := _point(group, place, read, bounds)) is not None]
+        found += [{**row, "alone": True} for row in rows] if len(rows) == 1 else rows
+    return found
 
 
-def _point(group: MethodRuns, place: int, read: Read) -> dict[str, Any] | None:
-    found = group.at_epoch(place, read)
+def _point(group: MethodRuns, place: int, read: Read, bounds: Bounds) -> dict[str, Any] | None:
+    found = group.at_epoch(place, read, bounds)
     if found is None:
         return None
     runs = [run for run in group.runs if place < len(run.epochs)]
@@ -37,7 +44,8 @@ def _point(group: MethodRuns, place: int, read: Read) -> dict[str, Any] | None:
 
 def metric_over_time(chapter: Chapter, moment: EqualTime | None) -> list[Chart]:
     """Return the metric against training seconds, with the moment of comparison marked."""
-    rows, metric = points(chapter, attrgetter("test_value")), chapter.metric
+    metric = chapter.metric
+    rows = points(chapter, attrgetter("test_value"), metric.bounds)
     caption = f"Test {metric.words} against seconds of training: data and batches, evaluation left out. {BAND}"
     x = axis("seconds", "seconds of training", scale={"nice": False})
     layers = _lines(chapter, rows, x, f"test {metric.words}", formats(metric))
@@ -75,11 +83,11 @@ def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
     shades, metric = _shades(chapter), chapter.metric
     x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
     charts = []
-    for name, title, forms in (
-        ("train_loss", "training loss", PLAIN),
-        ("test_value", f"test {metric.words}", formats(metric)),
+    for name, title, forms, bounds in (
+        ("train_loss", "training loss", PLAIN, NEVER_NEGATIVE if _never_negative(chapter) else UNBOUNDED),
+        ("test_value", f"test {metric.words}", formats(metric), metric.bounds),
     ):
-        rows = points(chapter, attrgetter(name))
+        rows = points(chapter, attrgetter(name), bounds)
         caption = f"{capital(title)} over epochs. {BAND}"
         caption += " Shaded: epochs with GP batches, the darker the larger their share." if shades else ""
         layers = [*_shading(shades), *_lines(chapter, rows, x, title, forms)]
@@ -92,15 +100,24 @@ def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
     return charts
 
 
+def _never_negative(chapter: Chapter) -> bool:
+    """Tell whether no loss was below zero: a loss of the user's own may be, a likelihood say."""
+    losses = (epoch.train_loss for group in chapter.groups for run in group.runs for epoch in run.epochs)
+    return all(loss is None or loss >= 0 for loss in losses)
+
+
 def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, forms: tuple[str, str]) -> list[Spec]:
     """Return bands, lines and points with their values."""
     names, (rough, fine) = [group.label for group in chapter.groups], forms
     tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
-    tips += [tip("value", title, fine), tip("low", "95% from", fine), tip("high", "to", fine)]
+    tips += [tip("value", title, fine), tip("interval", "95% interval"), tip("seeds", "seeds", "d")]
     place, hue = {"x": x, "y": axis("value", None, rough)}, {"color": colour(names)}
     ends = {"x": x, "y": {**place["y"], "field": "low"}, "y2": {"field": "high"}}
     hover = {"name": "at", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
-    shown = {"condition": {"param": "at", "empty": False, "value": 1}, "value": 0}
+    shown = {
+        "condition": [{"param": "at", "empty": False, "value": 1}, {"test": "datum.alone", "value": 1}],
+        "value": 0,
+    }
     band: Spec = {
         "transform": [{"filter": "isValid(datum.low)"}],
         "mark": {"type": "area", "opacity": 0.16, "aria": False},
@@ -111,9 +128,10 @@ def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, fo
         "encoding": {**place, **hue, "strokeDash": dashes(names)},
     }
     dots: Spec = {
+        "transform": [interval_text("low", "high", fine, "interval")],
         "params": [hover],
         "mark": {"type": "point", "filled": True, "size": 70, "aria": False},
-        "encoding": {**place, **hue, "opacity": shown, "tooltip": [*tips, tip("seeds", "seeds", "d")]},
+        "encoding": {**place, **hue, "opacity": shown, "tooltip": tips},
     }
     return [*([band] if any("low" in row for row in rows) else []), line, dots]
 
@@ -159,72 +177,4 @@ def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
             "mark": {**write, "y": 0, "dx": -3, "dy": 3, "aria": False},
             "encoding": {**left, "text": {"field": "ratio"}},
         },
-    ]
-
-
-def pareto(chapter: Chapter) -> list[Chart]:
-    """Return the final values against training seconds: one point per group with its intervals, and who is not beaten."""
-    metric = chapter.metric
-    rows = [row for group in chapter.groups if (row := _outcome(group, metric))]
-    rough, fine = formats(metric)
-    caption = (
-        f"Final test {metric.words} against training seconds of the whole run. Bars are 95% intervals over seeds; on the "
-        "dashed line are the methods that no other beats in both."
-    )
-    place = {"x": axis("seconds", "seconds of training"), "y": axis(metric.name, None, rough)}
-    hue = {"color": colour([group.label for group in chapter.groups])}
-    tips = [tip("group", "method"), tip("seeds", "seeds", "d")]
-    for name, title, form in ((metric.name, metric.words, fine), ("seconds", "seconds", ",.4~g")):
-        tips += [tip(name, title, form), tip(f"{name}_low", "95% from", form), tip(f"{name}_high", "to", form)]
-    line = {"type": "line", "color": INK, "opacity": 0.45, "strokeDash": [4, 4], "strokeWidth": 1.2, "aria": False}
-    point = {"type": "point", "filled": True, "size": 110, "opacity": 1}
-    layers: list[Spec] = [
-        {"data": {"values": _front(rows, metric)}, "mark": line, "encoding": place},
-        *(_bar({**place, **hue}, channel) for channel in ("x", "y") if any("seconds_low" in row for row in rows)),
-        {"mark": point, "encoding": {**place, **hue, "tooltip": tips}},
-        *_names(rows, place),
-    ]
-    spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
-    return [Chart("Pareto plot", caption, spec, wide=True)] if rows else []
-
-
-def _bar(encoding: Spec, channel: str) -> Spec:
-    """Return the interval of each point along one axis."""
-    field = encoding[channel]["field"]
-    ends = {channel: {**encoding[channel], "field": f"{field}_low"}, f"{channel}2": {"field": f"{field}_high"}}
-    mark = {"type": "rule", "opacity": 0.7, "strokeWidth": 1.5, "aria": False}
-    return {"transform": [{"filter": f"isValid(datum.{field}_low)"}], "mark": mark, "encoding": {**encoding, **ends}}
-
-
-def _names(rows: list[dict[str, Any]], place: Spec) -> list[Spec]:
-    """Return the name beside each point, on the side where there is room."""
-    seconds = [row["seconds"] for row in rows]
-    middle = (min(seconds) + max(seconds)) / 2 if seconds else 0.0
-    return [
-        {
-            "data": {"values": some},
-            "mark": {"type": "text", "align": side, "baseline": "bottom", "dx": shift, "dy": -5, "limit": 200},
-            "encoding": {**place, "text": {"field": "group"}},
-        }
-        for side, shift, late in (("left", 7, False), ("right", -7, True))
-        if (some := [row for row in rows if (row["seconds"] > middle) is late])
-    ]
-
-
-def _outcome(group: MethodRuns, metric: Metric) -> dict[str, Any] | None:
-    final, seconds = group.over_runs(final_value), group.over_runs(training_seconds)
-    if final is None or seconds is None:
-        return None
-    row: dict[str, Any] = {"group": group.label, "seeds": final.count}
-    for name, one in ((metric.name, final), ("seconds", seconds)):
-        row[name] = short(one.mean, 5)
-        if one.low is not None:
-            row |= {f"{name}_low": short(one.low, 5), f"{name}_high": short(one.high, 5)}
-    return row
-
-
-def _front(rows: list[dict[str, Any]], metric: Metric) -> list[dict[str, Any]]:
-    """Return the outcomes that none other beats in value and seconds at once."""
-    return [
-        rows[place] for place in metric.front({at: (row["seconds"], row[metric.name]) for at, row in enumerate(rows)})
     ]

@@ -8,7 +8,7 @@ from typing import Any
 from adagp.run.config import CONFIG_OPTIONS
 from adagp.run.metrics import Metric
 from adagp.run.record import Epoch, RunRecord
-from adagp.statistics import Interval, interval
+from adagp.statistics import UNBOUNDED, Bounds, Interval, interval
 
 NOT_A_CHOICE = ("seed", "data_dir", "command", "metrics")
 """What config.json holds that does not tell groups apart."""
@@ -49,14 +49,21 @@ class MethodRuns:
         """Whether any batch was trained with predicted gradients."""
         return any(epoch.predicted_share for run in self.runs for epoch in run.epochs)
 
-    def over_runs(self, figure: Callable[[RunRecord], float | None]) -> Interval | None:
-        """Return a figure's mean and interval over the counted runs that have it."""
-        return interval([value for run in self.counted if (value := figure(run)) is not None])
+    @property
+    def extent(self) -> str:
+        """How far the longest run came, in words."""
+        return max(self.runs, key=lambda run: len(run.epochs)).extent
 
-    def at_epoch(self, place: int, figure: Callable[[Epoch], float | None]) -> Interval | None:
+    def over_runs(self, figure: Callable[[RunRecord], float | None], bounds: Bounds = UNBOUNDED) -> Interval | None:
+        """Return a figure's mean over the counted runs that have it, and its interval within `bounds`."""
+        return interval([value for run in self.counted if (value := figure(run)) is not None], bounds)
+
+    def at_epoch(
+        self, place: int, figure: Callable[[Epoch], float | None], bounds: Bounds = UNBOUNDED
+    ) -> Interval | None:
         """Return a figure of the epoch number `place` (from 0) over all runs that came so far."""
         epochs = (run.epochs[place] for run in self.runs if place < len(run.epochs))
-        return interval([value for epoch in epochs if (value := figure(epoch)) is not None])
+        return interval([value for epoch in epochs if (value := figure(epoch)) is not None], bounds)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ import shlex
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from adagp._version import __version__
 from adagp.errors import OptionError
 from adagp.files import check_output_file, publish
 from adagp.pipe import parse_phases
+from adagp.report.chart_style import VEGA_LITE
 from adagp.report.groups import chapters
 from adagp.report.sections import write_chapter
 from adagp.run.record import RunRecord, collect
@@ -44,27 +46,39 @@ def require_library() -> None:
 
 
 def render(records: Sequence[RunRecord], command: str, phases: str | None = None) -> str:
-    """Return the page. All that comes from runs is escaped, in the text and in the charts' data."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    return environment.get_template("page.html.jinja").render(
-        version=__version__,
+    """Return the page."""
+    written = [write_chapter(one, number, phases) for number, one in enumerate(chapters(records), start=1)]
+    return fill_template(
+        "page.html.jinja",
         runs=records,
-        chapters=[write_chapter(one, number, phases) for number, one in enumerate(chapters(records), start=1)],
+        chapters=written,
+        titled=len(written) > 1,
         broken=[run for run in records if run.problems],
         command=command,
-        library=_library(),
+        library=library(),
         style=(TEMPLATES / "page.css").read_text("utf-8"),
         script=(TEMPLATES / "page.js").read_text("utf-8"),
     )
 
 
+def fill_template(template: str, **values: Any) -> str:
+    """Return a template with values in it. All that comes from runs is escaped, in the text and in the charts' data."""
+    return str(_environment().get_template(template).render(version=__version__, **values))
+
+
 @cache
-def _library() -> str:
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return environment
+
+
+@cache
+def library() -> str:
     """Return the plotting library as a script that can stand in a page."""
     from vl_convert import javascript_bundle
 
-    return javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+    return javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE).replace("</script", "<\\/script")

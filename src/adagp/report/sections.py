@@ -7,8 +7,10 @@ from adagp.report import curves, tables
 from adagp.report.chart_style import Chart, Key, series
 from adagp.report.groups import Chapter
 from adagp.report.modelled import DEVICES, MICRO_BATCHES, Accelerated, accelerate, pattern, pipelines
+from adagp.report.pareto import pareto
+from adagp.report.standings import equal_time, moments
 from adagp.report.tables import Table
-from adagp.report.verdict import compared_at, moments, verdict
+from adagp.report.verdict import Headline, verdict
 
 MEASURED, MODELLED = "measured", "modelled"
 NOTHING = "No run has a finished epoch yet: there is nothing to draw."
@@ -35,19 +37,21 @@ class Written:
 
     key: str
     title: str
-    verdict: tuple[str, ...]
+    verdict: Headline
     sections: tuple[PageSection, ...]
 
 
-def write_chapter(chapter: Chapter, number: int, phases: str | None) -> Written:
-    """Return the chapter's sections; `phases` None means the runs' own."""
+def write_chapter(chapter: Chapter, number: int, phases: str | None = None, *, model: bool = True) -> Written:
+    """Return the chapter's sections; `phases` None means the runs' own. Without `model`, only what is measured."""
     key = f"chapter-{number}"
     measured = [PageSection(f"{key}-time", _time_title(chapter), MEASURED, (NOTHING,))]
     if any(group.length for group in chapter.groups):
         measured = [_time(chapter, key), _curves(chapter, key), _sites(chapter, key), _parts(chapter, key)]
-    modelled = (_accelerator(accelerate(chapter), key), _pipelines(phases or pattern(chapter.groups), key))
+    modelled: tuple[PageSection, ...] = ()
+    if model:
+        modelled = (_accelerator(accelerate(chapter), key), _pipelines(phases or pattern(chapter.groups), key))
     runs = PageSection(f"{key}-runs", "Every run", MEASURED, tables=(tables.runs_table(chapter),))
-    return Written(key, chapter.title, tuple(verdict(chapter)), (*measured, *modelled, runs))
+    return Written(key, chapter.title, verdict(chapter), (*measured, *modelled, runs))
 
 
 def _legend(chapter: Chapter) -> tuple[Key, ...]:
@@ -60,15 +64,15 @@ def _time_title(chapter: Chapter) -> str:
 
 def _time(chapter: Chapter, key: str) -> PageSection:
     name, title = f"{key}-time", _time_title(chapter)
-    compared, summary = compared_at(chapter), tables.summary_table(chapter)
+    compared, summary = equal_time(chapter), tables.summary_table(chapter)
     if compared is None or len(chapter.groups) == 1:
         charts = tuple(curves.metric_over_time(chapter, None))
         return PageSection(name, title, MEASURED, (), charts, (summary,), _legend(chapter))
-    charts = (*curves.metric_over_time(chapter, compared), *curves.pareto(chapter))
+    charts = (*curves.metric_over_time(chapter, compared), *pareto(chapter))
     remark = (
-        "At equal wall-clock, when the runs of one method are over on average, each other run counts with the last epoch "
-        "that it had finished by then. A method cut off before its end had not lowered its learning rate as far as it "
-        "would have: read it with the curves."
+        "At equal time, when the runs of one method are over on average, each other run counts with the last epoch that it "
+        "had finished by then. A method cut off before its end had not lowered its learning rate as far as it would have: "
+        "read it with the curves."
     )
     shown = (summary, tables.moments_table(moments(chapter)))
     return PageSection(name, title, MEASURED, (remark,), charts, shown, _legend(chapter))

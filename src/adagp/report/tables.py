@@ -6,10 +6,11 @@ from statistics import mean
 
 from adagp.report.groups import Chapter, MethodRuns, batches, final_value, seconds_of, training_seconds
 from adagp.report.modelled import Accelerated, Pipelined
-from adagp.report.verdict import EqualTime, seconds_text
+from adagp.report.standings import EqualTime
+from adagp.report.verdict import seconds_text
 from adagp.run.metrics import Metric
 from adagp.run.record import RunRecord
-from adagp.statistics import Interval, interval
+from adagp.statistics import NEVER_NEGATIVE, Interval, interval
 
 UNKNOWN = "–"
 
@@ -48,16 +49,29 @@ def _ends(group: MethodRuns, metric: Metric) -> tuple[Cell, ...]:
     first = group.counted[0] if group.counted else None
     return (
         words(group.label, "not finished" if group.unfinished else ""),
-        count(len(group.runs)),
+        _seeds(group),
         count(group.length),
         count(batches(first, "bp")) if first else Cell(UNKNOWN),
         count(batches(first, "gp", "guarded")) if first else Cell(UNKNOWN),
-        value(group.over_runs(final_value), metric),
-        figure(group.over_runs(training_seconds), "{:,.4g}"),
+        _final(value(group.over_runs(final_value, metric.bounds), metric), group),
+        figure(group.over_runs(training_seconds, NEVER_NEGATIVE), "{:,.4g}"),
         figure(group.over_runs(batch_time_ratio), "{:.2f}", bounds=False),
         figure(_quality(group, "cosine"), "{:.3f}", bounds=False),
         figure(_quality(group, "cosine_previous"), "{:.3f}", bounds=False),
     )
+
+
+def _seeds(group: MethodRuns) -> Cell:
+    """Return how many runs there are, and how many of them are finished, if not all are."""
+    done = sum(run.finished for run in group.runs)
+    note = "" if group.unfinished or done == len(group.runs) else f"{done} finished"
+    return Cell(f"{len(group.runs)}", len(group.runs), note)
+
+
+def _final(cell: Cell, one: MethodRuns | RunRecord) -> Cell:
+    """Return the cell of a final value: what a run under way has reached is none, and stands below."""
+    over = one.finished if isinstance(one, RunRecord) else not one.unfinished
+    return cell if over or cell.value is None else Cell(UNKNOWN, note=f"{cell.text} after {one.extent}")
 
 
 def _result_cell(group: MethodRuns, metric: Metric) -> Cell:
@@ -67,21 +81,21 @@ def _result_cell(group: MethodRuns, metric: Metric) -> Cell:
         found = run.summary.get(f"test_{metric.name}")
         return float(found) if isinstance(found, int | float) else None
 
-    return value(group.over_runs(of_run), metric)
+    return value(group.over_runs(of_run, metric.bounds), metric)
 
 
 def moments_table(moments: Sequence[EqualTime]) -> Table:
     """Return each group's value at the moments when some group ends."""
     columns = ["method", *(f"after {seconds_text(moment.seconds)}" for moment in moments)]
     by_group = [
-        (words(group.label), *(value(interval(dict(_named(moment))[group.label]), moment.metric) for moment in moments))
-        for group, _ in moments[0].values
+        (words(group.label), *(_reached(moment, group) for moment in moments)) for group, _ in moments[0].values
     ]
     return table(f"Test {moments[0].metric.words} at equal wall-clock, measured", columns, by_group)
 
 
-def _named(moment: EqualTime) -> Iterable[tuple[str, tuple[float, ...]]]:
-    return ((group.label, values) for group, values in moment.values)
+def _reached(moment: EqualTime, group: MethodRuns) -> Cell:
+    (found,) = (values for one, values in moment.values if one is group)
+    return value(interval(found, moment.metric.bounds), moment.metric)
 
 
 def runs_table(chapter: Chapter) -> Table:
@@ -98,9 +112,9 @@ def _run(run: RunRecord, group: MethodRuns) -> tuple[Cell, ...]:
         words(group.label),
         count(seed) if isinstance(seed, int) else Cell(UNKNOWN),
         count(len(run.epochs)),
-        value(interval([] if final is None else [final]), run.metric),
+        _final(value(interval([] if final is None else [final]), run.metric), run),
         figure(interval([] if seconds is None else [seconds]), "{:,.4g}"),
-        words("finished" if run.finished else "not finished"),
+        words("finished" if run.finished else "not finished" if run.epochs else "incomplete: no epoch"),
     )
 
 

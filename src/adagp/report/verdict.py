@@ -1,80 +1,34 @@
-"""Who wins at equal wall-clock: every method is read off at the time when the shortest ends."""
+"""Who wins, at equal batches and at equal wall-clock, in words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adagp.report.groups import Chapter, MethodRuns, batches, final_value, seconds_of, training_seconds
+from adagp.report.groups import Chapter, batches, seconds_of
+from adagp.report.standings import Standing, equal_batches, equal_time
 from adagp.run.metrics import SHARE, Metric
 from adagp.run.record import RunRecord
-from adagp.statistics import Interval, difference, interval
+from adagp.statistics import Interval, difference
 
-SAME = 0.05
-"""Two ends that differ by less than this share count as one moment."""
-MOST_MOMENTS = 4
 MOST_NAMED = 5
-"""Methods that the verdict names; the table has all."""
+"""Methods that a sentence names; the table has all."""
 UNEVEN = 1.5
 """How many times slower the same work may be in another run before the page warns."""
 
 
 @dataclass(frozen=True)
-class EqualTime:
-    """A stretch of training seconds, and who ends there. `values` has for each group those of its runs in the metric."""
+class Finding:
+    """A result: where the methods are compared, and who wins there, in a sentence."""
 
-    seconds: float
-    ends: MethodRuns
-    values: tuple[tuple[MethodRuns, tuple[float, ...]], ...]
-    metric: Metric
-
-    @property
-    def ranking(self) -> list[tuple[MethodRuns, tuple[float, ...], Interval]]:
-        """Groups that have a value by then, best mean first."""
-        known = [(group, values, one) for group, values in self.values if (one := interval(values)) is not None]
-        return sorted(known, key=lambda entry: -self.metric.sign * entry[2].mean)
+    place: str
+    text: str
 
 
-def moments(chapter: Chapter) -> list[EqualTime]:
-    """Return the ends of the groups in the order of time, those close together once, at most a few.
+@dataclass(frozen=True)
+class Headline:
+    """What a chapter comes to: its results, and what to mind when reading them."""
 
-    Groups whose runs are not finished have no end yet; they count only where there are no others.
-    """
-    groups = [group for group in chapter.groups if _end(group)]
-    finished = [group for group in groups if not group.unfinished] or groups
-    chosen: list[MethodRuns] = []
-    for group in sorted(finished, key=_end):
-        if not chosen or _end(group) > _end(chosen[-1]) * (1 + SAME):
-            chosen.append(group)
-    kept = chosen if len(chosen) <= MOST_MOMENTS else [*chosen[: MOST_MOMENTS - 1], chosen[-1]]
-    return [_moment(_end(group), group, chapter) for group in kept]
-
-
-def value_at(run: RunRecord, seconds: float) -> float | None:
-    """Return the run's test value after the last epoch that ended within `seconds` of training."""
-    reached = [epoch for epoch, clock in zip(run.epochs, run.clock, strict=True) if clock <= seconds]
-    return reached[-1].test_value if reached else None
-
-
-def _end(group: MethodRuns) -> float:
-    """Return when the group's runs end, on average, in training seconds; 0 if there are none."""
-    seconds = group.over_runs(training_seconds)
-    return seconds.mean if seconds else 0.0
-
-
-def _moment(seconds: float, ends: MethodRuns, chapter: Chapter) -> EqualTime:
-    """Read every run off at `seconds`; groups that end there or before, on average, count with their ends."""
-
-    def values(group: MethodRuns) -> tuple[float, ...]:
-        over = _end(group) <= seconds * (1 + SAME)
-        found = (final_value(run) if over else value_at(run, seconds) for run in group.counted)
-        return tuple(value for value in found if value is not None)
-
-    return EqualTime(seconds, ends, tuple((group, values(group)) for group in chapter.groups), chapter.metric)
-
-
-def compared_at(chapter: Chapter) -> EqualTime | None:
-    """Return the first moment at which two groups have a value; else the last at which there is one; None without."""
-    found = moments(chapter)
-    several = [moment for moment in found if len(moment.ranking) > 1]
-    return several[0] if several else found[-1] if found else None
+    findings: tuple[Finding, ...]
+    remarks: tuple[str, ...]
 
 
 def seconds_text(seconds: float) -> str:
@@ -82,24 +36,64 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def verdict(chapter: Chapter) -> list[str]:
-    """Say in two or three sentences who wins at equal wall-clock."""
-    moment, metric = compared_at(chapter), chapter.metric
-    ranking = moment.ranking if moment else []
-    if moment is None or not ranking:
-        return [f"No run has a finished epoch with a finite {metric.words} yet: there is nothing to compare."]
-    if len(ranking) == 1:
-        alone = f"{ranking[0][0].label} is here: {spoken(ranking[0][2], metric)}"
-        return [f"Only {alone}. A comparison needs a second method."]
-    (first, first_values, best), (second, second_values, _) = ranking[:2]
-    others = ", ".join(f"{group.label} with {spoken(one, metric)}" for group, _, one in ranking[1:MOST_NAMED])
-    rest = f" and {len(ranking) - MOST_NAMED} more" if len(ranking) > MOST_NAMED else ""
-    head = (
-        f"After {seconds_text(moment.seconds)} of training each, when {moment.ends.label} ends, {first.label} leads with "
-        f"{spoken(best, metric)}, before {others}{rest}."
-    )
-    ends = (first_values, second_values) if metric.higher_is_better else (second_values, first_values)
-    return [head, _judge(first, second, difference(*ends), metric), *_cautions(chapter)]
+def verdict(chapter: Chapter) -> Headline:
+    """Say who wins at equal batches and at equal wall-clock, a sentence each, and what to mind."""
+    metric = chapter.metric
+    same, moment = equal_batches(chapter), equal_time(chapter)
+    if moment is None or not moment.ranking:
+        text = f"no run has a finished epoch with a finite {metric.words} yet."
+        return Headline((Finding("Nothing to compare", text),), ())
+    if len(moment.ranking) == 1:
+        group, _, one = moment.ranking[0]
+        so_far = f", {group.extent} so far" if group.unfinished else ""
+        text = f"{group.label} with {spoken(one, metric)}{so_far}. A comparison needs a second method."
+        return Headline((Finding("One method alone", text),), ())
+    findings = []
+    if same is not None and len(same.ranking) > 1:
+        words = f"At equal batches, {same.batches:,} each" + ("" if same.ended else " so far")
+        findings.append(Finding(words, judged(same.ranking, metric)))
+    spent, label = seconds_text(moment.seconds), moment.ends.label
+    words = f"{spent} so far" if moment.ends.unfinished else f"the {spent} that {label} takes"
+    findings.append(Finding(f"At equal time, {words}", judged(moment.ranking, metric)))
+    return Headline(tuple(findings), tuple(_cautions(chapter)))
+
+
+def judged(ranking: Sequence[Standing], metric: Metric) -> str:
+    """Say who wins, or that nobody does: a winner is clearly ahead of every other group."""
+    (first, first_values, best), *others = ranking
+    gaps = [(group, one, _ahead(first_values, values, metric)) for group, values, one in others]
+    if any(gap.low is None for _, _, gap in gaps):
+        return (
+            f"{_listed(ranking, metric)}; without several seeds of each there is no telling the difference from chance."
+        )
+    level = [entry for entry, (_, _, gap) in zip(others, gaps, strict=True) if gap.low is not None and gap.low <= 0]
+    if not level:
+        second, one, gap = gaps[0]
+        rest = f"; then {_listed(ranking[2:], metric)}" if len(ranking) > 2 else ""
+        return (
+            f"{first.label} wins with {spoken(best, metric)}, {_points(gap, metric)} ahead of {second.label} with "
+            f"{spoken(one, metric)}{rest}."
+        )
+    behind = [entry for entry in others if entry not in level]
+    rest = f"; behind them {_listed(behind, metric)}" if behind else ""
+    between = "between" if len(level) == 1 else "among"
+    gap = next(gap for group, _, gap in gaps if group is level[0][0])
+    told = f", {_points(gap, metric)} apart" if len(level) == 1 else ""
+    return f"no clear winner {between} {_listed([ranking[0], *level], metric)}{told}{rest}."
+
+
+def _ahead(first: Sequence[float], second: Sequence[float], metric: Metric) -> Interval:
+    """Return by how much the first is better than the second."""
+    return difference(first, second) if metric.higher_is_better else difference(second, first)
+
+
+def _listed(standings: Sequence[Standing], metric: Metric) -> str:
+    """Return groups with their values, the first few of them."""
+    named = [f"{group.label} with {spoken(one, metric)}" for group, _, one in standings[:MOST_NAMED]]
+    left = len(standings) - len(named)
+    if left:
+        return f"{', '.join(named)} and {left} more"
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def spoken(one: Interval, metric: Metric) -> str:
@@ -110,18 +104,16 @@ def spoken(one: Interval, metric: Metric) -> str:
     return f"{value} ({metric.bare(one.low)} to {metric.bare(one.high)}, {one.count} seeds)"
 
 
-def _judge(first: MethodRuns, second: MethodRuns, gap: Interval, metric: Metric) -> str:
+def _points(gap: Interval, metric: Metric) -> str:
+    """Return a difference with its interval in words."""
     points = f"{metric.bare(gap.mean)} points" if metric.unit == SHARE else metric.text(gap.mean)
     if gap.low is None or gap.high is None:
-        return f"The difference is {points}; without several seeds of both there is no telling it from chance."
-    bounds = f"{points} (95% interval {metric.bare(gap.low)} to {metric.bare(gap.high)})"
-    if gap.low > 0:
-        return f"{first.label} wins: the difference is {bounds}."
-    return f"No clear winner: {first.label} is ahead of {second.label} by {bounds}: the interval includes zero."
+        return points
+    return f"{points} ({metric.bare(gap.low)} to {metric.bare(gap.high)})"
 
 
 def _cautions(chapter: Chapter) -> list[str]:
-    unfinished = [group.label for group in chapter.groups if group.unfinished]
+    unfinished = [f"{group.label} ({group.extent})" for group in chapter.groups if group.unfinished]
     words = [f"Not finished yet, counted as far as they are: {', '.join(unfinished)}."] if unfinished else []
     uneven, method = max((_unevenness(chapter, group.method), group.method) for group in chapter.groups)
     if uneven > UNEVEN:

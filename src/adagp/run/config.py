@@ -15,11 +15,12 @@ from adagp.errors import OptionError, unknown_name
 from adagp.files import read_text
 from adagp.methods import METHODS, Method, find_method, method_options, methods_with
 from adagp.options import Option
-from adagp.pipe import COSTED_ONLY, PIPELINES
 from adagp.run.defaults import DATASET_DEFAULTS
+from adagp.run.parallel import check_parallel, parallel_choices
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
 from adagp.schedules.precision_text import FORMS, parse_precision
-from adagp.schedules.text import schedule_forms
+from adagp.schedules.text import has_room, schedule_forms
+from adagp.schedules.warmup import scaled_warmup
 
 TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
 SPARSE, DUPLEX = "Sparse training", "Duplex model"
@@ -27,11 +28,6 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "none")
 HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
-
-
-def parallel_choices() -> list[str]:
-    """Return the kinds of parallel runs: by data, or by any pipeline that is registered, but for those that are costed only."""
-    return ["none", "data", *(f"pipeline:{name}" for name in PIPELINES if name not in COSTED_ONLY)]
 
 
 def setting(default: Any, text: str, panel: str = TRAINING, **more: Any) -> Any:
@@ -114,6 +110,12 @@ class TrainConfig:
         below=1,
         allowed="0 (none) or more and below 1",
         compared="fixed",
+    )
+    test_samples: int | None = setting(
+        None,
+        "Evaluate on so many samples of the test set at most, the same ones in every run.",
+        low=1,
+        unset="all",
     )
     seed: int = setting(
         0, "Seed of weights, data order and everything random.", low=0, high=HIGHEST_SEED, compared="fixed"
@@ -221,12 +223,26 @@ class TrainConfig:
     compile: bool = setting(False, "Compile the model with torch.compile.")
     parallel: str = setting(
         "none",
-        "Under torchrun: data, or pipeline:NAME. One of: {parallel}.",
+        "Under torchrun. One of: {parallel}; or two dimensions, data=2,pipeline=4 (pipeline:NAME=4).",
         PARALLEL,
-        choices=parallel_choices,
+        also=check_parallel,
         compared="fixed",
     )
     micro_batches: int = setting(4, "Parts of a batch in a pipeline.", PARALLEL, low=1, compared="fixed")
+    split: str = setting(
+        "",
+        "Modules at which a pipeline's model is cut, separated by commas.",
+        PARALLEL,
+        compared="fixed",
+        unset="into equal work",
+    )
+    runtime: str = setting(
+        "auto",
+        "What runs a pipeline: programs (our own), torch (torch.distributed.pipelining), or auto.",
+        PARALLEL,
+        choices=("auto", "programs", "torch"),
+        compared="fixed",
+    )
     check_every: int = setting(
         100,
         "Compare the processes' copies every N batches; 0: never.",
@@ -258,15 +274,26 @@ class TrainConfig:
         return find_method(self.method)
 
     def fit(self, batches_per_epoch: int) -> "TrainConfig":
-        """Return the configuration with the epochs that its batches are, the last one not always whole."""
+        """Return the configuration with the epochs that its batches are, the last one not always whole.
+
+        Where these are too few for a warm-up in epochs, and nobody said how long it is to be, it is as large a share of the
+        batches.
+        """
         epochs = self.epochs if self.batches is None else -(-self.batches // batches_per_epoch)
         total = self.batches or epochs * batches_per_epoch
+        if self.batches is not None and self._lacks_room(epochs):
+            return replace(self, epochs=epochs, warmup_batches=scaled_warmup(total) if total > 1 else 0)
         if self.warmup_batches is not None and self.warmup_batches >= total:
             raise OptionError(
                 f"warm-up of {self.warmup_batches} batches does not fit a run of {total}: nothing would be predicted. "
                 f"Give --warmup-batches 0 to {total - 1}, or more batches."
             )
         return replace(self, epochs=epochs)
+
+    def _lacks_room(self, epochs: int) -> bool:
+        """Tell whether the schedule's own warm-up, which is in epochs, would take up so short a run."""
+        own = (self.warmup, self.warmup_batches) == (None, None) and self.declaration.builds is not None
+        return own and not has_room(self.ratio or self.declaration.schedule, epochs)
 
     def schedule(self, batches_per_epoch: int = 1) -> Schedule:
         """Return the schedule of the run. How many batches an epoch has matters to a warm-up in batches only."""

@@ -4,8 +4,10 @@ config.json       the options; `command` repeats the run
 versions.json     what it ran on
 metrics.jsonl     a JSON object per epoch; metrics.csv the same without the sites, sites.csv a row for each site and epoch
 checkpoint.pt     all that is needed to continue exactly; replaced during the run
+checkpoints/      the same of a run in several processes, each of which writes its part
 model.pt          the trained weights alone: a plain state_dict
 summary.json      the result, written last
+.progress.json    how far it is, while it goes
 scalars.csv       figures during the run, and the folders tensorboard/, wandb/ and mlflow/, for the loggers that are wanted
 
 
@@ -44,6 +46,7 @@ from adagp.run.documents import (
     read_text,
 )
 from adagp.run.lock import LOCK, hold, release
+from adagp.run.progress import PROGRESS
 
 CONFIG = "config.json"
 STARTING = ".starting.json"
@@ -61,6 +64,8 @@ FILES = (
 SCALARS = "scalars.csv"
 LOGS = ("mlflow", "tensorboard", "wandb")
 """The file and the folders of loggers, if they are wanted."""
+CHECKPOINTS = "checkpoints"
+"""The folder of the checkpoints of a run in several processes."""
 
 MEGABYTE = 2**20
 SITES = TableOf(TableOf(FIGURE))
@@ -128,7 +133,7 @@ class RunFolder:
             write_atomically(path / STARTING, (to_json(config or {}, indent=2) + "\n").encode())
             for name in (*FILES, SCALARS):
                 (path / name).unlink(missing_ok=True)
-            for name in LOGS:
+            for name in (CHECKPOINTS, *LOGS):
                 shutil.rmtree(path / name, ignore_errors=True)
         except OSError as error:
             release(path)
@@ -184,12 +189,17 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Whether there is a run that can be continued."""
-        return (self.path / CONFIG).is_file() and self.checkpoint.is_file()
+        return (self.path / CONFIG).is_file() and (self.checkpoint.is_file() or self.checkpoints.is_dir())
 
     @property
     def checkpoint(self) -> Path:
         """Where the checkpoint is, if there is one yet."""
         return self.path / "checkpoint.pt"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints, where each process writes its part."""
+        return self.path / CHECKPOINTS
 
     @property
     def weights(self) -> Path:
@@ -249,8 +259,8 @@ def _is_json(line: str) -> bool:
 
 
 def is_leftover(name: str) -> bool:
-    """Tell whether a file is the lock, or what a killed process may leave of a file that it was writing."""
-    return name == LOCK or (name.startswith(".") and name.endswith(TEMPORARY))
+    """Tell whether a file is the lock, or what a killed process may leave: its progress, and a file that it was writing."""
+    return name in (LOCK, PROGRESS) or (name.startswith(".") and name.endswith(TEMPORARY))
 
 
 def to_json(content: Any, indent: int | None = None) -> str:

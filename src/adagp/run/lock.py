@@ -9,6 +9,7 @@ from adagp.errors import RunError
 
 LOCK = ".lock"
 """The file in a folder that is locked; it holds the id of the process that locked it last, and may be deleted."""
+_KERNEL_LOCKS = Path("/proc/locks")
 _held: dict[Path, int] = {}
 """Open lock files of this process by folder."""
 
@@ -63,6 +64,29 @@ def locked(folder: Path) -> Iterator[None]:
     finally:
         if taken:
             release(folder)
+
+
+def is_held(folder: Path) -> bool:
+    """Tell whether a process has locked `folder`; without a try, which could make that of another process fail."""
+    try:
+        number = (folder / LOCK).stat().st_ino
+        held = _KERNEL_LOCKS.read_text().splitlines()
+    except OSError:
+        return _owner_lives(folder)
+    return any(
+        words[1] == "FLOCK" and words[5].endswith(f":{number}") for line in held if len(words := line.split()) > 5
+    )
+
+
+def _owner_lives(folder: Path) -> bool:
+    """Tell the same where the kernel keeps no list: whether the process that locked the folder last is still there."""
+    try:
+        os.kill(int((folder / LOCK).read_text()), 0)
+    except PermissionError:  # it is another user's
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _owner(file: int) -> str:

@@ -1,11 +1,12 @@
 """What runs are judged by: the metrics that a task declares and a run folder keeps. No torch here."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, TypeVar
 
 from adagp.errors import OptionError, RunError
+from adagp.statistics import Bounds
 
 T = TypeVar("T")
 SHARE = "share"
@@ -22,13 +23,15 @@ class Metric:
     """A figure that says how good a model is; `name` is what the task calls it, and `test_NAME` is its column in files.
 
     `unit` is `share`, empty for a plain number, or what is written behind the number. `title` is the name for people,
-    by default `name` in words.
+    by default `name` in words. No value is below `lowest` or above `highest`, where these are known.
     """
 
     name: str
     unit: str = ""
     higher_is_better: bool = True
     title: str = ""
+    lowest: float | None = field(default=None, compare=False, repr=False)  # older runs do not say it
+    highest: float | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in TAKEN:
@@ -41,6 +44,11 @@ class Metric:
     def words(self) -> str:
         """The name for people."""
         return self.title or self.name.replace("_", " ")
+
+    @property
+    def bounds(self) -> Bounds:
+        """What values lie between, as far as it is known: a share between 0 and 1."""
+        return (0.0, 1.0) if self.unit == SHARE else (self.lowest, self.highest)
 
     @property
     def heading(self) -> str:
@@ -107,6 +115,15 @@ def read_metrics(content: Mapping[str, Any]) -> tuple[Metric, ...]:
         found = tuple(Metric(**one) for one in content["metrics"])
     except (AttributeError, OptionError, TypeError):
         found = ()
-    if not found or not all(isinstance(text, str) for one in found for text in (one.unit, one.title)):
+    if not found or not all(_is_whole(one) for one in found):
         raise RunError("its metrics cannot be read.")
     return found
+
+
+def _is_whole(metric: Metric) -> bool:
+    """Tell whether a metric that was read from a file has values of the right kinds."""
+    values: dict[str, Any] = asdict(metric)
+    ends = (values[name] for name in ("lowest", "highest") if values[name] is not None)
+    return all(isinstance(values[name], str) for name in ("unit", "title")) and all(
+        isinstance(end, int | float) and isfinite(end) for end in ends
+    )

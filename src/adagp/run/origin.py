@@ -25,7 +25,7 @@ def admit_code(config: Mapping[str, Any], path: Path, named: Collection[str] = (
     plugins = [name for name in config.get("plugins") or () if name not in loaded_plugins()]
     if not trust:
         wanted = [("plugin", name) for name in plugins]
-        wanted += [(option, str(config[option])) for option in CODE if _is_code(config.get(option), named)]
+        wanted += [(option, str(config[option])) for option in CODE if _is_code(option, config.get(option), named)]
         for option, name in wanted:
             raise RunError(
                 f"the run in '{path}' wants to run code that it names itself: --{option} {name}. If you know it and trust "
@@ -35,8 +35,12 @@ def admit_code(config: Mapping[str, Any], path: Path, named: Collection[str] = (
         load_plugin(name)
 
 
-def _is_code(name: Any, named: Collection[str]) -> bool:
-    if not isinstance(name, str) or name.partition(":")[0] in LIBRARIES:
+def _is_code(option: str, name: Any, named: Collection[str]) -> bool:
+    """Tell whether a folder's option names code that the user has not named; `torchvision.models:NAME` is a library's model."""
+    if not isinstance(name, str):
+        return False
+    package = name.partition(":")[0]
+    if option == "model" and (package in LIBRARIES or package.startswith(("timm.", "torchvision."))):
         return False
     return ":" in name and name not in named and name not in METHODS
 

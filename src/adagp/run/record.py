@@ -2,9 +2,10 @@
 commands that need a whole run ask for it with `read_whole_run`, which refuses others.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import accumulate, product
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +32,8 @@ class Epoch:
     """One finished epoch, counted from 1. A figure that is missing or not finite is None.
 
     The values are those of the run's `metric`. `batches` are by kind: `bp` has the warm-up in it; `guarded` are GP batches
-    whose prediction was refused. `seconds` are by what took them.
+    whose prediction was refused. `seconds` are by what took them. `refused` is the share of the produced gradients that the
+    guard refused.
     """
 
     number: int
@@ -43,11 +45,17 @@ class Epoch:
     batches: Mapping[str, int]
     seconds: Mapping[str, float]
     sites: Mapping[str, Mapping[str, float | None]]
+    refused: float = 0.0
 
     @property
     def training_seconds(self) -> float:
         """Seconds of data and batches, evaluation left out."""
         return sum(value for name, value in self.seconds.items() if name != NOT_TRAINING)
+
+    @property
+    def all_batches(self) -> int:
+        """The batches of the epoch, by whatever gradient."""
+        return sum(self.batches.get(kind, 0) for kind in ("bp", "gp", "guarded"))
 
     @property
     def predicted_share(self) -> float:
@@ -132,17 +140,31 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end: the summary is written last."""
-        return bool(self.summary)
+        """Whether the run came to its end, of which the summary is written last, and its epochs are there."""
+        planned = self.planned_epochs
+        return bool(self.summary and self.epochs) and (planned is None or len(self.epochs) >= planned)
+
+    @property
+    def planned_epochs(self) -> int | None:
+        """How many epochs the run is to have; None where it does not say."""
+        epochs = self.config.get("epochs")
+        return epochs if isinstance(epochs, int) and epochs > 0 else None
+
+    @property
+    def extent(self) -> str:
+        """How far the run came, in words: `1 of 20 epochs`."""
+        planned, done = self.planned_epochs, len(self.epochs)
+        return f"{done} epoch{'' if done == 1 else 's'}" if planned is None else f"{done} of {planned} epochs"
+
+    @property
+    def batch_clock(self) -> list[int]:
+        """Batches of training, by whatever gradient, until the end of each epoch."""
+        return list(accumulate(epoch.all_batches for epoch in self.epochs))
 
     @property
     def clock(self) -> list[float]:
         """Seconds of training until the end of each epoch."""
-        seconds, clock = 0.0, []
-        for epoch in self.epochs:
-            seconds += epoch.training_seconds
-            clock.append(seconds)
-        return clock
+        return list(accumulate(epoch.training_seconds for epoch in self.epochs))
 
     def _option(self, name: str, kind: type[T]) -> T:
         value = self.config.get(name)
@@ -156,27 +178,33 @@ def collect(paths: Sequence[Path]) -> list[RunRecord]:
 
     An empty folder is a run of which nothing is there yet. A path that is nothing of this is refused.
     """
+    found = name_runs((path, folder) for path in paths for folder in _runs_below(path))
+    return [read_run(path, name) for path, name in found.items()]
+
+
+def name_runs(places: Iterable[tuple[Path, Path]]) -> dict[Path, str]:
+    """Return a name for each run folder of `places`, pairs of a folder that the user named and one below it, or itself."""
     found: dict[Path, str] = {}
-    for path in paths:
-        for folder in _runs_below(path):
-            name = shown(path.name if folder == path else folder.relative_to(path).as_posix())
-            found.setdefault(folder.resolve(), name or str(folder))
-    names = list(found.values())
-    return [read_run(path, name if names.count(name) == 1 else str(path)) for path, name in found.items()]
+    for path, folder in places:
+        name = shown(path.name if folder == path else folder.relative_to(path).as_posix())
+        found.setdefault(folder.resolve(), name or str(folder))
+    counts = Counter(found.values())
+    return {path: name if counts[name] == 1 else str(path) for path, name in found.items()}
 
 
 def _runs_below(path: Path) -> list[Path]:
     if not path.is_dir():
         raise RunError(f"'{path}' is not a run folder: there is no such folder.")
-    if _is_run(path) or not any(path.iterdir()):
+    if is_run(path) or not any(path.iterdir()):
         return [path]
-    runs = sorted(folder for folder in path.rglob("*") if folder.is_dir() and _is_run(folder))
+    runs = sorted(folder for folder in path.rglob("*") if folder.is_dir() and is_run(folder))
     if not runs:
         raise RunError(f"'{path}' is not a run folder, and there is none below it: no {' or '.join(SIGNS[:2])}.")
     return runs
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder holds a run, as far as it goes."""
     return any((folder / name).is_file() for name in SIGNS)
 
 
@@ -197,16 +225,23 @@ def read_run(path: Path, name: str) -> RunRecord:
         damage.append(f"config.json: {error}")
         metrics = (ACCURACY,)
     epochs = tuple(_epochs(path / "metrics.jsonl", metrics[0].name, damage))
-    problems += damage
-    if not summary:
-        whole = config.get("epochs")
-        done = f"{len(epochs)} of {whole} epochs" if whole else f"{len(epochs)} epochs"
-        problems.append(f"Not finished, or no summary.json: {done} are there.")
+    record = RunRecord(name, path, config, metrics, epochs, summary, (), tuple(damage))
+    problems += [*damage, *_incomplete(record)]
     for part, (figure, words) in product(("train", "test"), (("loss", "loss"), ("value", metrics[0].words))):
         gaps = [str(epoch.number) for epoch in epochs if getattr(epoch, f"{part}_{figure}") is None]
         if gaps:
             problems.append(f"No finite {part} {words} in {_listed('epoch', gaps)}.")
-    return RunRecord(name, path, config, metrics, epochs, summary, tuple(problems), tuple(damage))
+    return replace(record, problems=tuple(problems))
+
+
+def _incomplete(record: RunRecord) -> Iterator[str]:
+    """Yield what is missing of the epochs."""
+    if not record.epochs and (record.path / "metrics.jsonl").is_file():
+        yield "Incomplete: metrics.jsonl holds no epoch."
+    if not record.summary:
+        yield f"Not finished, or no summary.json: {record.extent}."
+    elif record.epochs and not record.finished:
+        yield f"Incomplete: summary.json says that the run ended, but metrics.jsonl holds {record.extent}."
 
 
 def read_whole_run(path: Path, purpose: str) -> RunRecord:
@@ -216,11 +251,38 @@ def read_whole_run(path: Path, purpose: str) -> RunRecord:
     """
     RunFolder.open(path)
     record = read_run(path, shown(path.name))
-    if record.damage:
-        raise RunError(f"the run in '{path}' is damaged: {' '.join(record.damage)}")
+    _refuse_damage(record)
     if not record.epochs:
-        raise RunError(f"the run in '{path}' has no finished epoch yet: there is nothing to {purpose}.")
+        raise _nothing_to(purpose, path)
     return record
+
+
+def collect_whole(paths: Sequence[Path], purpose: str) -> list[RunRecord]:
+    """Return the runs in `paths`, as `collect` does, that have a finished epoch; one that is damaged is refused.
+
+    A run without a finished epoch is refused where it is named itself, and left out where it lies below a named folder.
+    """
+    named = {path.resolve() for path in paths}
+    found = []
+    for record in collect(paths):
+        _refuse_damage(record)
+        if record.epochs:
+            found.append(record)
+        elif record.path in named:
+            raise _nothing_to(purpose, record.path)
+    if not found:
+        raise _nothing_to(purpose, paths[0], "no run below")
+    return found
+
+
+def _refuse_damage(record: RunRecord) -> None:
+    if record.damage:
+        raise RunError(f"the run in '{record.path}' is damaged: {' '.join(record.damage)}")
+
+
+def _nothing_to(purpose: str, path: Path, which: str = "the run in") -> RunError:
+    has = "has a" if which.startswith("no ") else "has no"
+    return RunError(f"{which} '{path}' {has} finished epoch yet: there is nothing to {purpose}.")
 
 
 def _object(folder: Path, name: str, damage: list[str]) -> dict[str, Any]:
@@ -274,6 +336,7 @@ def _epoch(row: dict[str, Any], metric: str) -> Epoch:
         test_value=_number(row.get(f"test_{metric}")),
         batches=batches,
         seconds=seconds,
+        refused=_number(row.get("refused")) or 0.0,
         sites={str(site): dict(_numbers(found)) for site, found in sites.items()} if isinstance(sites, dict) else {},
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adagp.jobs import Stop, never
+from adagp.jobs import Stop, never, tell_share
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
 from adagp.train.loop import News
@@ -21,6 +21,19 @@ class Silent:
         """Say nothing."""
 
 
+class TellingShare(Silent):
+    """An observer that tells whoever waits for the job how much of the run is done."""
+
+    def __init__(self, session: Session) -> None:
+        self._trainer = session.trainer
+        config = session.config
+        self._batches = config.batches or config.epochs * session.task.batches_per_epoch
+
+    def on_batch(self, news: News) -> None:
+        """Tell it."""
+        tell_share(self._trainer.done / self._batches)
+
+
 @dataclass(frozen=True)
 class TrainingJob:
     """A run in a folder. Called, it trains in one CPU thread, from the checkpoint if there is one."""
@@ -34,4 +47,4 @@ class TrainingJob:
         session = Session(self.config, data_dir=self.data_dir, threads=1 if self.config.device == "cpu" else None)
         begun = RunFolder(self.folder).begun
         loop = session.resume(self.folder) if begun else session.start(self.folder, force=True)
-        return session.run(loop, Silent(), stop)
+        return session.run(loop, TellingShare(session), stop)

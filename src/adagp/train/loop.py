@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -80,6 +81,11 @@ class Loop:
     def run(self, observer: Observer, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until `stop()`; return whether the end was reached. Either way the folder is up to date."""
         self._stop = stop
+        reached = self._train_epochs(observer)
+        self.settle()
+        return reached
+
+    def _train_epochs(self, observer: Observer) -> bool:
         while self.trainer.at.epoch < self.epochs:
             epoch = self.trainer.at.epoch
             for _ in self._batches(epoch, observer):
@@ -98,11 +104,19 @@ class Loop:
         save_checkpoint(self.folder.checkpoint, self.state_dict())
         self._saved = time.perf_counter()
 
+    def settle(self) -> None:
+        """Wait until the last checkpoint is whole, where it is written beside training."""
+
     def resume(self) -> None:
         """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""
         state = load_checkpoint(self.folder.checkpoint)
         refuse_other_origin(state.get("origin"), self.origin, self.folder.path)
         self.take_over(state)
+
+    @property
+    def checkpoint_place(self) -> Path:
+        """Where the checkpoint is."""
+        return self.folder.checkpoint
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint's state; refuse one that does not fit."""
@@ -111,7 +125,7 @@ class Loop:
             check_optimizer(self.trainer.optimizer)
         except Exception as error:  # whatever a foreign or damaged state leads to
             raise RunError(
-                f"the checkpoint '{self.folder.checkpoint}' does not fit this run; was the model changed since? "
+                f"the checkpoint '{self.checkpoint_place}' does not fit this run; was the model changed since? "
                 f"({type(error).__name__}: {' '.join(str(error).split())})"
             ) from error
         self.rows = self._rows_before(self.trainer.at.epoch)
@@ -157,11 +171,15 @@ class Loop:
         """Train what is left of `epoch`, a batch each time that it is asked for the next."""
         before = time.perf_counter()
         start = self.trainer.at.batch
-        for inputs, targets in islice(self.task.batches(epoch, start), self.trainer.epoch_length(epoch) - start):
+        for inputs, targets in islice(self._read(epoch, start), self.trainer.epoch_length(epoch) - start):
             self.rate.before_batch(self.trainer.done)
             self._train(inputs, targets, before, observer)
             yield
             before = time.perf_counter()
+
+    def _read(self, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
+        """Yield what this process trains on of the batches of `epoch`, from `start` on."""
+        return self.task.batches(epoch, start)
 
     def _stops(self) -> bool:
         """Tell whether the run is to stop after this batch."""
@@ -173,7 +191,7 @@ class Loop:
 
     def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
         place = self.trainer.at
-        inputs, targets = self._own(inputs), self._own(targets)
+        inputs, targets = to_device(inputs, self.device), to_device(targets, self.device)
         start = self._clock()
         result = self._step(inputs, targets)
         seconds = self._clock() - start
@@ -185,10 +203,6 @@ class Loop:
                 score, answers = self.task.score(result.output, targets)
             self.meter.add(result.phase, result.loss.item(), float(score), answers, seconds, result.guarded)
         self._tell(observer, place, result.phase)
-
-    def _own(self, value: Any) -> Any:
-        """Return what this process trains on of a batch's inputs or targets, on its device."""
-        return to_device(value, self.device)
 
     def _step(self, inputs: Any, targets: Any) -> BatchResult:
         return self.trainer.step(inputs, targets, self.task.loss)

@@ -30,6 +30,7 @@ from adagp.sources.support.options import milestones
 from adagp.tasks.base import Task, check_evaluation, evaluated
 from adagp.tasks.build import build_task
 from adagp.train.checkpoint import save_weights
+from adagp.train.followed import FollowedRun
 from adagp.train.loop import Loop, Observer, to_device
 from adagp.train.memory import peak_memory
 from adagp.train.rates import CURVES, BatchRate, EpochRate, Rate
@@ -44,6 +45,8 @@ class Session:
 
     quiet = False
     """Whether this process says nothing: another one speaks for it."""
+    shares_batches = False
+    """Whether several processes train on shares of each batch."""
 
     def __init__(
         self,
@@ -63,16 +66,25 @@ class Session:
         torch.manual_seed(config.seed)
         self.task = task or build_task(config, data_dir, download)
         self.config = config = config.fit(self.task.batches_per_epoch)
-        self.model = laid_out(self.task.build_model().to(self.device))
+        self.model = self.spread_model(self.task.build_model().to(self.device))
         self.optimizer = build_optimizer(config, self.model)
         self.rate = build_rate(config, self.optimizer, self.task.batches_per_epoch)
-        self.trainer = build_trainer(config, self.task, self.model, self.optimizer)
+        self.trainer = build_trainer(config, self.task, self.model, self.optimizer, several=self.shares_batches)
+
+    def spread_model(self, model: nn.Module) -> nn.Module:
+        """Return the model as this process trains it."""
+        return laid_out(model)
+
+    def agreed_folder(self, path: Path) -> Path:
+        """Return the folder for a new run, where this process would take `path`."""
+        return path
 
     def start(self, path: Path, *, force: bool = False) -> Loop:
         """Return the loop of a new run in the folder `path`, which can be resumed from now on."""
         check_evaluation(self.task, self.model)
         loop = self._loop(self.prepare_folder(path, force=force))
         loop.save()
+        loop.settle()
         loop.folder.begin()
         return loop
 
@@ -100,11 +112,18 @@ class Session:
     def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
         """Train to the end and return the summary; None if stopped before."""
         try:
-            return self.finish(loop) if loop.run(observer, stop) else None
+            return self.finish(loop) if self._train(loop, observer, stop) else None
         except SystemExit as fault:  # no part of training does that
             raise ModelError(f"the run was ended by code of its model, method or task: SystemExit: {fault}.") from fault
         finally:
             loop.folder.release()
+
+    def _train(self, loop: Loop, observer: Observer, stop: Callable[[], bool]) -> bool:
+        if self.quiet:  # the first of several processes tells for all
+            return loop.run(observer, stop)
+        batches = self.config.batches or self.config.epochs * self.task.batches_per_epoch
+        with FollowedRun(observer, loop, batches) as followed:
+            return loop.run(followed, stop)
 
     @property
     def origin(self) -> dict[str, dict[str, Any]]:
@@ -167,8 +186,13 @@ def build_rate(config: TrainConfig, optimizer: torch.optim.Optimizer, batches_pe
     return Rate()
 
 
-def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trainer:
-    """Return the trainer for the run's schedule and sources, after a trial forward pass if one of them needs it."""
+def build_trainer(
+    config: TrainConfig, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, *, several: bool = False
+) -> Trainer:
+    """Return the trainer for the run's schedule and sources, after a trial forward pass if one of them needs it.
+
+    `several` says that several processes train on shares of each batch.
+    """
     schedule = config.schedule(task.batches_per_epoch)
     facts = RunFacts(config.seed, config.epochs)
     sources = {
@@ -193,7 +217,7 @@ def build_trainer(config: TrainConfig, task: Task, model: nn.Module, optimizer: 
         compile=config.compile,
         precision=precision,
         seed=config.seed,
-        synchronize=False,  # runs in several processes exchange what they need themselves
+        synchronize=several,  # stages of a pipeline exchange what they need themselves
         upkeep=build_upkeep(config, task),
     )
 

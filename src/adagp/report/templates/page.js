@@ -1,15 +1,20 @@
 "use strict";
 // Charts: every drawing is Vega's own work.
 const options = { renderer: "svg", actions: false, tooltip: { theme: "custom" } };
-const drawn = [...document.querySelectorAll("[data-spec]")].map((place) => {
+const drawings = new WeakMap();
+async function draw(place) {
+  drawings.get(place)?.finalize();
   const spec = JSON.parse(document.getElementById(place.dataset.spec).textContent);
-  return vegaEmbed(place, spec, options);
-});
-Promise.all(drawn).then(() => { document.documentElement.dataset.drawn = drawn.length; });
+  drawings.set(place, await vegaEmbed(place, spec, options));
+}
+async function drawAll(places) {
+  await Promise.all(places.map(draw));
+  document.documentElement.dataset.drawn = document.querySelectorAll("[data-spec]").length;
+}
+drawAll([...document.querySelectorAll("[data-spec]")]);
 
 // Tables: a button in each heading sorts by its column, and back again.
-function sortBy(heading) {
-  const descending = heading.getAttribute("aria-sort") === "ascending";
+function sortRows(heading, descending) {
   for (const other of heading.parentElement.children) other.removeAttribute("aria-sort");
   heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
   const numeric = heading.classList.contains("number");
@@ -22,9 +27,10 @@ function sortBy(heading) {
   };
   body.append(...[...body.rows].sort(compare));
 }
-for (const button of document.querySelectorAll(".sortable th button")) {
-  button.addEventListener("click", () => sortBy(button.closest("th")));
-}
+document.addEventListener("click", (event) => {
+  const heading = event.target.closest(".sortable th button")?.closest("th");
+  if (heading) sortRows(heading, heading.getAttribute("aria-sort") === "ascending");
+});
 
 // Light or dark: as the system has it, until somebody chooses.
 const toggle = document.getElementById("theme");

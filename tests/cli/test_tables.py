@@ -1,0 +1,56 @@
+"""Tables at any width: every cell is there, and whole."""
+
+import io
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from adagp.cli.tables import write_table
+from adagp.cli.terminal import Terminal
+
+COLUMNS = ("name", "size", "share", "what it is")
+ROWS = [
+    ("first-of-the-names", "1,234,567", "12 %", "a sentence that is longer than a line of a narrow terminal can be"),
+    ("second", "7", "-", "short"),
+]
+
+
+def printed(width: int, rows: Sequence[Sequence[str]] = ROWS) -> str:
+    out = io.StringIO()
+    write_table(Terminal(file=out, width=width), COLUMNS, rows, right=("size", "share"))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [200, 120, 80, 60, 50, 40, 30, 24])
+def test_no_cell_is_lost_and_no_line_too_long(width: int) -> None:
+    text = printed(width)
+    words = re.sub(r"[^\w,.%-]+", " ", text)
+    for row in ROWS:
+        for cell in row:
+            assert all(word in words for word in cell.split() if word != "-"), (width, cell)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= max(width, len("first-of-the-names"))
+
+
+def test_lines_around_where_there_is_room() -> None:
+    assert printed(120).startswith("┏")
+    assert printed(66).splitlines()[0].split() == ["name", "size", "share", "what", "it", "is"]
+
+
+def test_the_last_column_below_its_row_where_there_is_none() -> None:
+    lines = printed(40).splitlines()
+    assert lines[0].split() == ["name", "size", "share"]
+    assert lines[1] == "    what it is"
+    assert lines[2].split() == ["first-of-the-names", "1,234,567", "12", "%"]
+    assert lines[3].startswith("    a sentence")
+
+
+def test_other_columns_follow_named() -> None:
+    lines = printed(30).splitlines()
+    assert lines[0].split() == ["name", "size"]
+    assert " ".join(" ".join(lines).split()).count("can be (share: 12 %) second 7 short") == 1
+
+
+def test_no_rows() -> None:
+    assert "what it is" in printed(80, [])
