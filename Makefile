@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all test-fast lint format bench results clean
+.PHONY: demo test test-all test-fast lint format docs notebooks bench results clean
 
 demo: $(READY)
 	$(BIN)/adagp demo --out runs/demo --force
+	@echo "Next: source $(BIN)/activate, which makes adagp a command; then adagp --help"
 
 test: $(READY)
 	$(MAKE) --no-print-directory --jobs 2 lint test-all
@@ -27,6 +28,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --livereload --dev-addr 127.0.0.1:8000
+
+notebooks: $(READY)
+	$(BIN)/python -m tools.run_notebooks
+
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
@@ -35,11 +42,11 @@ results: $(READY)
 	$(BIN)/python -m tools.write_results runs/reproduce-quick/verdicts.md
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[accelerate,detect,dev,hf,lightning,mlflow,models,onnx,plot,report,rtl,tensorboard,text,transformers,wandb]'
+		-e '.[all,dev,docs]'
 	touch $@

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from adagp.allocator import keep_freed_memory
-from benchmarks import engine, tools
+from benchmarks import engine, feedback, tools
 from benchmarks.allocator import kept_memory
 from benchmarks.measure import Clock, Ratio
 from benchmarks.memory import gp_memory
@@ -78,7 +78,10 @@ def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[
     for subject in list(SUBJECTS)[:2]:
         yield f"parts {subject.name}", lambda subject=subject: [engine.parts(subject, clock, 4)]  # type: ignore[misc]
     yield "approximation", lambda: engine.approximation(clock)
-    yield "feedback", lambda: engine.feedback(clock)
+    for threads in (1,) if clock.process else (1, 2):
+        for subject in feedback.SUBJECTS:
+            name = f"feedback {subject.name}, threads: {threads}"
+            yield name, lambda subject=subject, threads=threads: feedback.feedback(subject, clock, threads)  # type: ignore[misc]
     yield "precision", lambda: engine.precision(clock)
     yield "compiled", lambda: engine.compiled(clock)
     yield "accelerator", lambda: tools.accelerator(clock)

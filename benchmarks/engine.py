@@ -79,22 +79,6 @@ def approximation(clock: Clock) -> list[Ratio]:
     ]
 
 
-def feedback(clock: Clock) -> list[Ratio]:
-    """Return a GP batch of the feedback source against plain BP, and against a no-grad forward and a step."""
-    subject = Subject("resnet20", 128)
-    race = clock.race(
-        {
-            "plain": [subject.plain(backward=True)],
-            "least": [subject.plain(backward=False)],
-            "gp": [after(subject.under(WarmUp(Ladder((Rung(1, 0),), "feedback"), epochs=1)), WARMUP)],
-        }
-    )
-    return [
-        Ratio(f"{subject.name}: feedback's gp / plain bp", race.ratio("gp", "plain")),
-        Ratio(f"{subject.name}: feedback's gp / forward and step", race.ratio("gp", "least")),
-    ]
-
-
 def precision(clock: Clock) -> list[Ratio]:
     """Return batches by backprop in emulated block floating point against plain ones."""
     subject = Subject("resnet20", 128)

@@ -1,17 +1,19 @@
 """What all tests share."""
 
 import gc
+import importlib.util
 import json
 import multiprocessing
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -20,6 +22,9 @@ from hypothesis import settings
 import adagp
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.metrics import ACCURACY, Metric
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 torch.set_num_threads(1)  # the tests run in several processes; small tensors gain nothing from threads
 settings.register_profile("steady", deadline=None, derandomize=True)  # the same examples on any machine, slow or not
@@ -72,6 +77,12 @@ def forked_jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("adagp.jobs.get_context", lambda kind: multiprocessing.get_context("fork"))
     with nothing_to_collect():
         yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let answers about models be found out anew in each test, and leave the user's cache alone."""
+    monkeypatch.setattr("adagp.cache.models_folder", lambda: None)
 
 
 Thing = tuple[str, tuple[float, float, float, float], bool]
@@ -210,3 +221,35 @@ def rewrite() -> Callable[[Path, int, dict[str, Any]], None]:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     return change
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic")
+"""So that the browser asks nobody for anything on its own."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """Return headless Chromium; skip, or fail where the test is required, if it cannot be had."""
+    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    reason = None if program else f"none of {', '.join(BROWSERS)} is installed"
+    if importlib.util.find_spec("playwright") is None:
+        reason = "playwright is not installed"
+    if reason is not None:
+        if os.environ.get("ADAGP_BROWSER_TEST") == "required":
+            pytest.fail(f"the browser test is required, but {reason}")
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def screenshots(request: pytest.FixtureRequest) -> Path:
+    """Return the folder of the pictures that people look at."""
+    folder = request.config.rootpath / "runs" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.errors import RunError
-from adagp.jobs import Stop
+from adagp.jobs import Stop, tell_share
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class Work:
             while not stop():
                 time.sleep(0.01)
             (self.result.parent / "stopped").touch()
-        if self.kind in ("work", "hang"):
+        if self.kind == "tell":
+            tell_share(0.25)
+            for _ in range(1000):
+                tell_share(0.75)
+        if self.kind in ("work", "hang", "tell"):
             time.sleep(3600 if self.kind == "hang" else 0)
             self.result.write_text(os.environ["OMP_NUM_THREADS"])

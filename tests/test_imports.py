@@ -1,6 +1,8 @@
 """Who may import whom: read from the source, and from what a fresh interpreter has loaded."""
 
 import ast
+import pydoc
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -34,6 +36,7 @@ FOUNDATION = {
     "plan",
     "statistics",
     "files",
+    "html_tables",
     "memory",
     "options",
     "references",
@@ -41,6 +44,7 @@ FOUNDATION = {
     "plugins",
     "shown",
     "block_format",
+    "cache",
     "_version",
 }
 """May be imported from everywhere."""
@@ -57,14 +61,17 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"errors", "options", "references", "registry"},
     "plugins": {"errors", "references"},
     "shown": set(),
+    "html_tables": {"shown"},
     "block_format": {"errors"},
     "_version": set(),
+    "cache": {"_version", "errors", "files"},
     "allocator": set(),
     "modes": set(),
     "schedules": set(),
     "predictor": set(),
-    "sites": {"predictor"},
-    "sources": {"allocator", "predictor", "sites"},
+    "shards": {"predictor"},
+    "sites": {"predictor", "shards"},
+    "sources": {"allocator", "predictor", "shards", "sites"},
     "run": {"pipe", "schedules"},
     "loggers": set(),
     "models": {"block_format", "modes", "numerics"},
@@ -73,13 +80,26 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"data", "detection", "models", "modes", "run"},
     "upkeep": {"sites"},
     "numerics": {"schedules", "sites"},
-    "engine": {"modes", "numerics", "predictor", "schedules", "sites", "sources", "upkeep"},
+    "engine": {"modes", "numerics", "predictor", "schedules", "shards", "sites", "sources", "upkeep"},
     "integrations": {"engine", "models"},
     "jobs": {"allocator"},
     "train": {"engine", "jobs", "loggers", "run", "schedules", "sources", "tasks", "upkeep"},
     "hw": {"schedules"},
     "pipe": {"hw", "schedules"},
-    "distributed": {"engine", "jobs", "modes", "pipe", "predictor", "run", "sites", "sources", "tasks", "train"},
+    "distributed": {
+        "data",
+        "engine",
+        "jobs",
+        "modes",
+        "pipe",
+        "predictor",
+        "run",
+        "shards",
+        "sites",
+        "sources",
+        "tasks",
+        "train",
+    },
     "weight_uses": set(),
     "trace": {"hw", "models", "modes", "weight_uses"},
     "importers": {"hw", "trace"},
@@ -287,4 +307,15 @@ def test_public_names_come_on_first_use(loaded_after: Callable[[str], set[str]])
     for name in adagp.__all__:
         assert getattr(adagp, name) is not None
     with pytest.raises(AttributeError, match=r"^module 'adagp' has no attribute 'ladder'$"):
-        adagp.ladder  # noqa: B018  # looking it up is the test
+        adagp.ladder  # type: ignore[attr-defined]  # noqa: B018  # looking it up is the test: mypy must refuse it, too
+
+
+def test_public_names_are_listed_for_tab_completion() -> None:
+    assert dir(adagp) == sorted(adagp.__all__)
+
+
+def test_help_shows_how_to_begin_and_every_public_name() -> None:
+    text = pydoc.plain(pydoc.render_doc(adagp))
+    assert 'adagp.attach(model, optimizer, method="feedback"' in text.split("CLASSES")[0]
+    for name in set(adagp.__all__) - {"__version__"}:
+        assert re.search(rf"\b{name}\b", text.split("CLASSES", 1)[1]), name

@@ -19,6 +19,7 @@ from adagp.jobs import (
     Stopped,
     affordable_jobs,
     run_jobs,
+    tell_share,
     usable_cores,
 )
 
@@ -30,10 +31,14 @@ class Notes:
         self.running = 0
         self.most = 0
         self.ended: list[tuple[str, JobFailure | None]] = []
+        self.shares: list[tuple[str, float]] = []
 
     def on_start(self, job: Job) -> None:
         self.running += 1
         self.most = max(self.most, self.running)
+
+    def on_share(self, job: Job, share: float) -> None:
+        self.shares.append((job.name, share))
 
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
         self.running -= job.name != "done before"
@@ -89,6 +94,18 @@ def test_a_dead_process_is_replaced(job: MakeJob, tmp_path: Path) -> None:
 def test_fresh_processes_do_one_job_each(job: MakeJob, tmp_path: Path) -> None:
     assert run_jobs([job("one"), job("two")], 1, Notes(), fresh=True) == []
     assert len(set(started(tmp_path).values())) == 2
+
+
+def test_a_job_tells_how_much_of_it_is_done(job: MakeJob) -> None:
+    """As often as it likes: some of it is passed on, before the job is over, and the next job of the process tells anew."""
+    notes = Notes()
+    assert run_jobs([job("told", "tell"), job("next", "tell")], 1, notes) == []
+    shares = {name: [share for own, share in notes.shares if own == name] for name in ("told", "next")}
+    assert shares["told"][0] == 0.25
+    assert len(shares["told"]) < 1000, "what comes too fast is left out"
+    assert [name for name, _ in notes.ended] == ["told", "next"]
+    tell_share(0.5)  # outside of a job nobody is told
+    assert all(share in (0.25, 0.75) for own in shares.values() for share in own)
 
 
 def test_asked_to_stop_it_asks_the_processes_and_starts_no_more(job: MakeJob, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.statistics import Interval, difference, estimate, estimate_fields, interval, student_t
+from adagp.statistics import NEVER_NEGATIVE, Interval, difference, estimate, estimate_fields, interval, student_t
 
 FEW = st.lists(st.floats(-100, 100), min_size=2, max_size=8)
 
@@ -67,3 +67,14 @@ def test_one_value_has_no_interval_and_what_is_missing_does_not_count() -> None:
     assert estimate([None]) is None
     assert estimate_fields("x", []) == {"x_mean": None, "x_low": None, "x_high": None}
     assert estimate_fields("x", [2.0, 2.0]) == {"x_mean": 2.0, "x_low": 2.0, "x_high": 2.0}
+
+
+def test_an_interval_stays_within_what_is_possible() -> None:
+    found = interval([0.5, 0.9], (0.0, 1.0))
+    assert found == Interval(0.7, 0.0, 1.0, 2)
+    seconds = interval([1.0, 9.0], NEVER_NEGATIVE)
+    assert seconds is not None
+    assert seconds.low == 0.0
+    assert seconds.high == pytest.approx(5 + 12.706 * 4, abs=0.01)
+    beyond = interval([1.5, 1.5], (0.0, 1.0))  # a value that cannot be: the mean is told as it is
+    assert beyond == Interval(1.5, 1.5, 1.5, 2)

@@ -1,10 +1,25 @@
 """adagp: train deep networks with predicted gradients, and know what that is worth.
 
-The public names are imported on first use, so that `import adagp` and `adagp --help` cost nothing.
+In a training loop of your own:
+
+    trainer = adagp.attach(model, optimizer, method="feedback", epochs=90, batches_per_epoch=len(loader))
+    for epoch in range(90):
+        for inputs, targets in loader:
+            trainer.step(inputs, targets, loss_fn)
+
+attach, validate             begin; or only tell which layers are predicted, and why the others are not
+METHODS                      all methods by name, with their options: `list(adagp.METHODS)`
+Trainer                      what attach returns: step, batch, rehearse, state_dict, ...
+Plan, Phase, Step            which gradient each layer gets in a batch, and which batch it is
+parse_schedule, Ladder, ...  when batches are predicted: from text, or as objects
+Source, register_method      a gradient source of your own, and a method of it
+register_rule                a layer type of your own
+Guard, Upkeep, AdagpError    what refuses bad predictions; what happens to weights after a step; every error of adagp's
+
+`python -m adagp --help` is the command line. The names are imported on first use, so that `import adagp` costs nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adagp._version import __version__
 
@@ -116,9 +131,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'adagp' has no attribute '{name}'")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # to a type checker it would mean that every name is there
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'adagp' has no attribute '{name}'")
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value

@@ -1,7 +1,7 @@
 """Jobs in processes of one thread each, a few at a time. A job leaves a file when it is done, so none is done twice.
 
 The processes die with the one that started them, however that ended: on Linux the kernel sees to it. A job that fails or dies
-is told in one sentence and holds no other job up.
+is told in one sentence and holds no other job up. A job may tell on its way how much of it is done (`tell_share`).
 """
 
 import ctypes
@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,6 +35,8 @@ UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets for its processes."""
 LOOK_SECONDS = 0.1
 """How often the waiting process looks whether somebody asked to stop."""
+TELL_SECONDS = 0.5
+"""How often a job tells how far it is, at most."""
 MEMORY_SHARE = 0.8
 """The share of the free memory that jobs may take."""
 
@@ -70,6 +73,9 @@ class JobObserver(Protocol):
 
     def on_start(self, job: Job) -> None:
         """Take note that a job begins."""
+
+    def on_share(self, job: Job, share: float) -> None:
+        """Take note of the share of a job that is done, from 0 to 1; not every job tells."""
 
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
         """Take note that a job is over, or was done before."""
@@ -139,8 +145,12 @@ def run_jobs(
             if stop():
                 asked.set()
             for worker in [worker for worker in busy if worker.connection.poll()]:
+                answer = worker.answer()
+                if isinstance(answer, float):
+                    observer.on_share(worker.job, answer)
+                    continue
                 busy.remove(worker)
-                failure = worker.end()
+                failure = worker.failure(answer)
                 if fresh or not worker.process.is_alive():
                     worker.close()
                 else:
@@ -172,16 +182,20 @@ class _Worker:
         """Give it a job."""
         self.job = job
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(BrokenPipeError):  # it is dead: `end` will tell
+        with suppress(BrokenPipeError):  # it is dead: `answer` will tell
             self.connection.send(job)
 
-    def end(self) -> JobFailure | None:
-        """Return how its job ended, which is over."""
+    def answer(self) -> float | str | None:
+        """Return what it said: the share of its job that is done, or how the job ended: the reason of a failure, or None."""
         try:
-            reason = self.connection.recv()
-        except (EOFError, ConnectionResetError):
+            said: float | str | None = self.connection.recv()
+        except (EOFError, OSError):  # also in the middle of a message
             self.process.join()
-            reason = f"its process died (exit code {self.process.exitcode}; was there too little memory?)."
+            said = f"its process died (exit code {self.process.exitcode}; was there too little memory?)."
+        return said
+
+    def failure(self, reason: str | None) -> JobFailure | None:
+        """Return how its job failed, which is over, if it did."""
         if self.job.done:
             return None
         return JobFailure(self.job.name, reason or "it ended without a result.", self.job.log)
@@ -206,8 +220,32 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class _Shares:
+    """Where the job that this process does tells how far it is; nowhere, in a process that does none."""
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self._told = -TELL_SECONDS
+
+    def tell(self, share: float) -> None:
+        now = time.monotonic()
+        if self.connection is not None and now - self._told >= TELL_SECONDS:
+            self._told = now
+            with suppress(BrokenPipeError):  # nobody listens any more
+                self.connection.send(float(share))
+
+
+_shares = _Shares()
+
+
+def tell_share(share: float) -> None:
+    """Tell whoever waits for the job that this process does how much of it is done, from 0 to 1. It may be called often."""
+    _shares.tell(share)
+
+
 def _serve(connection: Connection, asked: Event, parent: int, plugins: Sequence[str]) -> None:
     """Do the jobs that come, and answer each with the reason of its failure, or nothing."""
+    _shares.connection = connection
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     os.environ.update(ONE_THREAD)  # before torch is imported, which the first job does

@@ -224,13 +224,13 @@ _SOURCES = "adagp.sources."
 _SHARED_PREDICTOR: Mapping[str, Any] = {"options": (*_predictor(), _PARTS), "accelerator": _SHARED}
 
 for _method in (
-    Method("bp", "ordinary backpropagation", None, schedule="bp", parallel=("data", "pipeline")),
+    Method("bp", "ordinary backpropagation", None, schedule="bp", parallel=("data", "fsdp", "pipeline")),
     Method(
         "adagp",
         "ADA-GP: one shared predictor, phases by batches",
         _SOURCES + "predicted:PredictedSource",
         source="predicted",
-        parallel=("data", "pipeline"),
+        parallel=("data", "fsdp", "pipeline"),
         **_SHARED_PREDICTOR,
     ),
     Method(
@@ -261,6 +261,7 @@ for _method in (
         _SOURCES + "constant:ZeroSource",
         schedule="approx:2",
         accelerator=_FREE,
+        parallel=("data", "fsdp", "pipeline"),
     ),
     Method(
         "random",
@@ -268,6 +269,7 @@ for _method in (
         _SOURCES + "random:RandomSource",
         schedule="approx:2",
         accelerator=_FREE,
+        parallel=("data", "fsdp"),
     ),
     Method(
         "topk",
@@ -287,18 +289,21 @@ for _method in (
         "control: GP batches are not trained on",
         _SOURCES + "constant:SkipSource",
         accelerator=AcceleratorWork(skips=True),
+        parallel=("data", "fsdp"),
     ),
     Method(
         "momentum",
         "control: zero gradients, the optimizer's momentum continues",
         _SOURCES + "constant:ZeroSource",
         accelerator=_FREE,
+        parallel=("data", "fsdp"),
     ),
     Method(
         "replay",
         "control: the last true gradient",
         _SOURCES + "remembered:ReplaySource",
         accelerator=AcceleratorWork(remembered=1),
+        parallel=("data", "fsdp"),
     ),
     Method(
         "average",
@@ -308,12 +313,14 @@ for _method in (
             _option("average", int, 4, "True gradients in the mean of average.", low=1, high=1000, parameter="last"),
         ),
         accelerator=AcceleratorWork(remembered=4),
+        parallel=("data", "fsdp"),
     ),
     Method(
         "noise",
         "control: random gradients with the true gradient's norm",
         _SOURCES + "random:NoiseSource",
         accelerator=_FREE,
+        parallel=("data", "fsdp"),
     ),
     Method(
         "shuffled",
@@ -348,6 +355,7 @@ for _method in (
         _SOURCES + "feedback:FeedbackSource",
         options=_FEEDBACK,
         accelerator=AcceleratorWork("feedback"),
+        parallel=("data", "fsdp", "pipeline"),
     ),
     Method(
         "feedback_replay",

@@ -8,6 +8,7 @@ batches: they get no gradient, so that neither momentum nor weight decay moves t
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 from adagp.errors import ModelError, OptionError
 from adagp.predictor.layout import exchanged
 from adagp.predictor.reorganize import Rule, rule_for
+from adagp.shards import blank, is_spread, local, part_of, spread_out, whole
 
 SAY_SAMPLE_AXIS = (
     "Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for sequences "
@@ -50,6 +52,43 @@ class Site:
         """Numbers in one row of the weight's gradient."""
         return self.weight.numel() // self.rows
 
+    @cached_property
+    def is_spread(self) -> bool:
+        """Whether the weight is spread over processes (see `adagp.shards`)."""
+        return is_spread(self.weight)
+
+    @cached_property
+    def holds_rows(self) -> bool:
+        """Whether this process holds some rows of a spread weight, and all numbers of these."""
+        return self.is_spread and not self.rule.axis and part_of(self.weight).axis == 0
+
+    @cached_property
+    def held(self) -> slice:
+        """The rows whose gradient is produced here: all, or those that this process holds of a spread weight."""
+        return part_of(self.weight).rows if self.holds_rows else slice(0, self.rows)
+
+    @cached_property
+    def share(self) -> slice:
+        """The rows that this process learns from: those held here; of a weight that is not cut along its rows, as many as
+        each of the processes that hold its parts can take."""
+        if not self.is_spread or self.holds_rows:
+            return self.held
+        group = part_of(self.weight).group
+        size, rank = (1, 0) if group is None else (group.size(), group.rank())
+        return slice(rank * self.rows // size, (rank + 1) * self.rows // size)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor in the shape and the memory order of the rows `held`, with the outputs first; its numbers mean nothing."""
+        return local(self.weight) if self.holds_rows else self.outputs_first(blank(self.weight))
+
+    def share_of(self, gradient: Tensor) -> Tensor:
+        """Return the rows `share` of a gradient of the weight; processes exchange their parts where these are no rows."""
+        if self.holds_rows:
+            return local(gradient)
+        rows = self.outputs_first(whole(gradient))
+        return rows[self.share] if self.is_spread else rows
+
     def outputs_first(self, tensor: Tensor) -> Tensor:
         """Return a tensor in the weight's shape as `(rows, ...)`: itself where the weight's first axis counts the outputs."""
         return exchanged(tensor, self.rule.groups(self.module)) if self.rule.axis else tensor
@@ -58,8 +97,12 @@ class Site:
         """Return a tensor `(rows, ...)` in the weight's shape: itself, or else in the weight's memory order too."""
         if not self.rule.axis:
             return tensor
-        result = torch.empty_like(self.weight, dtype=tensor.dtype)
+        result = torch.empty_like(blank(self.weight), dtype=tensor.dtype)
         return result.copy_(exchanged(tensor, self.rule.groups(self.module)))
+
+    def from_held(self, tensor: Tensor) -> Tensor:
+        """Return the rows `held` of a gradient, `(held rows, ...)`, as one of the weight, spread where these are not all."""
+        return spread_out(tensor, self.weight) if self.holds_rows else self.from_outputs_first(tensor)
 
     def macs(self, inputs: tuple[Any, ...], output: Tensor) -> int:
         """Return the multiply-accumulates of a forward call."""

@@ -1,10 +1,16 @@
-"""Means with 95% intervals of Student's t, for few seeds. No torch, no scipy."""
+"""Means with 95% intervals of Student's t, for few seeds; none reaches beyond what is possible. No torch, no scipy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import atan, cos, isfinite, pi, sin, sqrt
 from statistics import mean, variance
+
+Bounds = tuple[float | None, float | None]
+"""The least and the greatest value that a figure can have; None where there is none."""
+UNBOUNDED: Bounds = (None, None)
+NEVER_NEGATIVE: Bounds = (0.0, None)
+"""Seconds, bytes and other figures that are never below zero."""
 
 
 @dataclass(frozen=True)
@@ -16,15 +22,24 @@ class Interval:
     high: float | None
     count: int
 
+    def within(self, bounds: Bounds) -> "Interval":
+        """Return the interval without what lies beyond `bounds`; it always holds the mean."""
+        if self.low is None or self.high is None:
+            return self
+        least, greatest = bounds
+        low = self.low if least is None else min(self.mean, max(self.low, least))
+        high = self.high if greatest is None else max(self.mean, min(self.high, greatest))
+        return Interval(self.mean, low, high, self.count)
 
-def interval(values: Sequence[float]) -> Interval | None:
-    """Return the mean of `values` with its interval; None if there are none."""
+
+def interval(values: Sequence[float], bounds: Bounds = UNBOUNDED) -> Interval | None:
+    """Return the mean of `values` with its interval, which stays within `bounds`; None if there are none."""
     if not values:
         return None
     if len(values) == 1:
         return Interval(values[0], None, None, 1)
     half = student_t(len(values) - 1) * sqrt(variance(values) / len(values))
-    return Interval(mean(values), mean(values) - half, mean(values) + half, len(values))
+    return Interval(mean(values), mean(values) - half, mean(values) + half, len(values)).within(bounds)
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
@@ -63,12 +78,12 @@ def _within(t: float, freedom: int) -> float:
     return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
 
 
-def estimate(values: Sequence[float | None]) -> Interval | None:
+def estimate(values: Sequence[float | None], bounds: Bounds = UNBOUNDED) -> Interval | None:
     """Return mean and interval of the values that are there and finite; None if there are none."""
-    return interval([value for value in values if value is not None and isfinite(value)])
+    return interval([value for value in values if value is not None and isfinite(value)], bounds)
 
 
-def estimate_fields(name: str, values: Sequence[float | None]) -> dict[str, float | None]:
+def estimate_fields(name: str, values: Sequence[float | None], bounds: Bounds = UNBOUNDED) -> dict[str, float | None]:
     """Return `name`_mean, `name`_low and `name`_high, all None if there is nothing to estimate."""
-    found = estimate(values)
+    found = estimate(values, bounds)
     return {f"{name}_{end}": None if found is None else getattr(found, end) for end in ("mean", "low", "high")}

@@ -7,11 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adagp.cache import kept
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
 from adagp.hw.widths import WidthShares, recorded_widths
+from adagp.hw.workload import workload_from_json
 from adagp.methods import find_method
 from adagp.models import MODELS
+from adagp.models.registry import is_ours
 from adagp.models.zoo import find_in_zoo
 from adagp.run.origin import admit_code
 from adagp.run.record import RunRecord, read_whole_run
@@ -49,17 +52,30 @@ def model_workload(
 ) -> Workload:
     """Trace a model for a data set, or for images of another shape, other classes or sequences of another length.
 
-    Where a set's images vary in size, the model's usual size counts, if it is larger.
+    Where a set's images vary in size, the model's usual size counts, if it is larger. What was traced of our own models is
+    kept (`adagp.cache`): torch is imported only for what is new.
     """
     info = dataset_info(dataset)
     image = (info.shape or None) if shape is None else shape
     if shape is None and info.size_varies and name in MODELS:
         usual = MODELS[name].image
         image = usual if usual is not None and image is not None and usual[1] > image[1] else image
-    from adagp.trace import trace_model
+    options: dict[str, Any] = {
+        "classes": info.classes if classes is None else classes,
+        "image": image,
+        "width": width,
+        "task": info.task,
+        "length": length,
+    }
 
-    classes = info.classes if classes is None else classes
-    return trace_model(name, classes=classes, image=image, width=width, task=info.task, length=length)
+    def traced() -> Workload:
+        from adagp.trace import trace_model
+
+        return trace_model(name, **options)
+
+    if ":" in name or not is_ours(MODELS[name]):
+        return traced()
+    return kept("workload", {"name": name, **options}, traced, write=Workload.to_json, read=workload_from_json)
 
 
 def run_workload(name: str, dataset: str, image_size: int | None, width: float, length: int | None = None) -> Workload:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.data.augment import crop, crop_and_flip, flip
+from adagp.data.augment import crop, draw_places, flip
 
 
 def slow_crop(images: torch.Tensor, padding: int, top: list[int], left: list[int]) -> torch.Tensor:
@@ -47,9 +47,10 @@ def test_all_shifts_and_both_mirrorings_come_equally_often() -> None:
     marked[0, 0, 2, 2] = 1  # after a crop with padding 2 the mark may be anywhere
     marked[0, 0, 2, 3] = 2  # tells whether the image was mirrored
     generator = torch.Generator().manual_seed(0)
-    batch = crop_and_flip(marked.repeat(5000, 1, 1, 1), 2, generator)
+    corners, mirrored = draw_places(5000, 2, generator)
+    batch = flip(crop(marked.repeat(5000, 1, 1, 1), 2, *corners), mirrored)
     frequency = (batch[:, 0] == 1).float().mean(0)
     assert frequency.sum() == 1
     assert ((frequency - 1 / 25).abs() < 0.015).all()
-    mirrored = ((batch[:, 0, :, 1:] == 1) & (batch[:, 0, :, :-1] == 2)).any(2).any(1).float().mean()
-    assert abs(mirrored - 0.4) < 0.03  # half of them, less the fifth whose second mark was cut off
+    share = ((batch[:, 0, :, 1:] == 1) & (batch[:, 0, :, :-1] == 2)).any(2).any(1).float().mean()
+    assert abs(share - 0.4) < 0.03  # half of them, less the fifth whose second mark was cut off

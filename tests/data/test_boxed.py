@@ -107,7 +107,8 @@ def test_objects_that_leave_the_image_are_dropped() -> None:
 
 def test_jitter_keeps_its_bounds() -> None:
     boxes, labels = torch.tensor([0.5, 0.5, 0.1, 0.1]).expand(500, 1, 4), torch.zeros(500, 1, dtype=torch.long)
-    _, moved, kept = jitter(torch.zeros(500, 1, 2, 2), boxes, labels, torch.Generator().manual_seed(0))
+    draws = torch.rand(5, 500, generator=torch.Generator().manual_seed(0))
+    _, moved, kept = jitter(torch.zeros(500, 1, 2, 2), boxes, labels, draws)
     assert (kept == 0).all()
     assert (moved[..., :2] - 0.5).abs().max() <= 0.2
     low, high = moved[..., 2:].amin((0, 1)), moved[..., 2:].amax((0, 1))

@@ -1,10 +1,11 @@
-"""What is held out of the training data."""
+"""What is held out of the training data, and what is left out of the test set."""
 
 import numpy as np
 import pytest
+import torch
 
 from adagp.data.loaders import image_loaders
-from adagp.data.split import held_out
+from adagp.data.split import evaluated_on, held_out
 from adagp.errors import OptionError
 from adagp.run import TrainConfig
 from adagp.tasks.build import build_task
@@ -45,3 +46,25 @@ def test_the_end_of_a_text_is_held_out() -> None:
     text, kept, held = whole.train.text, parted.train.text, parted.test.text  # type: ignore[attr-defined]
     assert len(held) == round(0.1 * len(text))
     assert kept.tolist() + held.tolist() == text.tolist()
+
+
+def test_an_evaluation_limit_draws_the_same_samples_for_every_run() -> None:
+    assert evaluated_on(5, None) == evaluated_on(5, 9) == [0, 1, 2, 3, 4]
+    chosen = evaluated_on(360, 40)
+    assert chosen == evaluated_on(360, 40) == sorted(set(chosen))
+    assert len(chosen) == 40
+    assert chosen != list(range(40)), "test sets may be sorted by class"
+    whole, some = (image_loaders("digits", 50, test_samples=most) for most in (None, 40))
+    images, labels = whole.test.images, whole.test.labels  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(some.test.images, images[chosen])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(some.test.labels, labels[chosen])  # type: ignore[attr-defined]
+    assert len(some.train) == len(whole.train)
+
+
+def test_an_evaluation_limit_of_a_text_takes_its_first_sequences() -> None:
+    given = {"dataset": "persuasion", "batch_size": 8, "sequence_length": 32}
+    whole, some = (build_task(TrainConfig.from_dict({**given, **more}, "test")) for more in ({}, {"test_samples": 3}))
+    inputs, targets = (torch.cat(parts) for parts in zip(*some.test.epoch(0), strict=True))  # type: ignore[attr-defined]
+    text = whole.test.text  # type: ignore[attr-defined]
+    assert inputs.flatten().tolist() == text[: 3 * 32].tolist()
+    assert targets.flatten().tolist() == text[1 : 3 * 32 + 1].tolist()

@@ -42,10 +42,10 @@ def test_lists_and_ranges(axis: str, text: str, values: list[object]) -> None:
         ("buffer", "64q", "--buffer: cannot read '64q'; write kilobytes, for example 64k or 4M."),
         ("buffer", "1..2..3", "--buffer: cannot read '1..2..3'; write a value, a range A..B that doubles, or A..B:+STEP."),
         ("buffer", ",", "--buffer is empty; give at least one value."),
-        ("batch", "1..8:+0", "--batch 1..8:+0 never ends; the step must be more than 0."),
-        ("batch", "1..8:*2", "--batch: cannot read '1..8:*2'; write a range A..B:+STEP."),
-        ("batch", "1.5", "--batch: cannot read '1.5'; write a whole number."),
-        ("batch", "1..1000000:+1", "--batch 1..1000000:+1 has 1,000,000 points; at most 100,000 are allowed. "
+        ("batch", "1..8:+0", "--batch-size 1..8:+0 never ends; the step must be more than 0."),
+        ("batch", "1..8:*2", "--batch-size: cannot read '1..8:*2'; write a range A..B:+STEP."),
+        ("batch", "1.5", "--batch-size: cannot read '1.5'; write a whole number."),
+        ("batch", "1..1000000:+1", "--batch-size 1..1000000:+1 has 1,000,000 points; at most 100,000 are allowed. "
          "Narrow a range or widen a step."),
         ("bandwidth", "fast", "--bandwidth: cannot read 'fast'; write a number."),
         ("dataflow", "wss", "unknown dataflow 'wss'. Did you mean 'ws'? Choose from: is, os, rs, ws."),

@@ -170,3 +170,13 @@ def test_a_cut_costs_a_backward_pass_that_stops_by_hand() -> None:
     assert by_phase == {Phase.GP: 2 * (forward + above), Phase.BP: forward + full}
     assert found.baseline.cost.cycles == 3 * (forward + full)
     assert above < full
+
+
+def test_a_notebook_shows_the_designs_and_escapes_the_names() -> None:
+    hostile = replace(WORKLOAD, name="<script>small</script>")
+    page = simulate(hostile, Accelerator(), paper_run())._repr_html_()
+    assert "<script" not in page
+    assert "<strong>&lt;script&gt;small&lt;/script&gt;: ws on 12x15 PEs; batches: " in page
+    for design in ("baseline", "low", "efficient", "max"):
+        assert f'<td style="text-align: left">{design}</td>' in page
+    assert page.endswith("<p>All figures are modelled, none is measured.</p></div>")

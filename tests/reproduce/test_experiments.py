@@ -200,3 +200,13 @@ def test_hypotheses_are_tried_and_the_set_that_explains_most_is_named(pretend: P
     assert first.reason == f"{best}: 19 of 19; the defaults: 0; within no set: none"
     assert all(one.verdict == "within" for one in outcome.verdicts[1:])
     assert {row["within"] for row in outcome.rows} == {0, 18, 19}
+
+
+@pytest.mark.parametrize(("name", "number"), [("adagp-figure17", 1.46), ("adagp-figure20", 1.654)])
+def test_pictures_of_speed_ups_have_the_published_numbers(pretend: Pretend, name: str, number: float) -> None:
+    experiment = EXPERIMENTS[name]
+    drawn = experiment.conclude("quick", pretend(experiment, "quick")).draw
+    assert drawn is not None
+    axes: Any = drawn().axes[0]
+    assert number in {float(line.get_ydata()[0]) for line in axes.lines}
+    assert any(text.get_text() == f"average {number:g}" for text in axes.texts)

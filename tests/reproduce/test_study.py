@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import adagp
+from adagp._version import source_digest
 from adagp.errors import DataError, RunError
 from adagp.jobs import Job, JobFailure, Stopped
 from adagp.reproduce.catalogue import choose
 from adagp.reproduce.document import BEGIN, END, put_verdicts
 from adagp.reproduce.kernels import time_kernels
 from adagp.reproduce.parts import Part, Place
-from adagp.reproduce.study import Study, source_digest
+from adagp.reproduce.study import Study
 from adagp.reproduce.training import group
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,9 @@ class Notes:
         self.ended: list[str] = []
 
     def on_start(self, job: Job) -> None:
+        pass
+
+    def on_share(self, job: Job, share: float) -> None:
         pass
 
     def on_end(self, job: Job, failure: JobFailure | None) -> None:

@@ -21,6 +21,7 @@ from adagp.schedules import (
     parse_schedule,
     schedule_forms,
 )
+from adagp.schedules.text import has_room
 
 RATIOS = st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(any)
 BOUNDED = st.builds(lambda ratio, epochs: Rung(ratio[0], ratio[1], epochs), RATIOS, st.integers(1, 30))
@@ -116,6 +117,25 @@ def test_a_warm_up_as_long_as_the_run_is_refused(
         f"warm-up of {kept} epochs does not fit a run of {epochs}: nothing would be predicted. "
         f"Give --warmup 0 to {highest}, or more epochs."
     )
+
+
+def test_a_run_of_one_epoch_is_told_of_a_warm_up_in_batches() -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_schedule("ladder", 1)
+    assert str(caught.value) == (
+        "warm-up of 1 epochs does not fit a run of 1: nothing would be predicted. "
+        "Give more epochs, --warmup 0, or a warm-up in batches: --warmup-batches."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "epochs", "room"),
+    [("ladder", 1, False), ("ladder", 2, True), ("3:1", 1, False), ("paper", 1, True), ("bp", 1, True),
+     ("approx:1", 1, True), ("adaptive", 1, False)],
+)  # fmt: skip
+def test_room_for_a_warm_up_that_is_a_share_of_the_run(text: str, epochs: int, room: bool) -> None:
+    """Of others the schedule itself says how long they are."""
+    assert has_room(text, epochs) is room
 
 
 OWN = """

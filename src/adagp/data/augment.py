@@ -5,16 +5,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-def crop_and_flip(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Return uint8 images (N, C, H, W), each shifted by up to `padding` pixels and perhaps mirrored.
+def draw_places(count: int, padding: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return of `count` images where each is cut out of its frame of `padding` pixels (2, N), and which are mirrored (N,).
 
-    Each image is framed with `padding` black pixels and cut back to its size at a place of its own. All
-    randomness comes from `generator`.
+    All randomness comes from `generator`.
     """
-    count = len(images)
     corners = torch.randint(0, 2 * padding + 1, (2, count), generator=generator)
-    mirrored = torch.rand(count, generator=generator) < 0.5
-    return flip(crop(images, padding, corners[0], corners[1]), mirrored)
+    return corners, torch.rand(count, generator=generator) < 0.5
 
 
 def crop(images: Tensor, padding: int, top: Tensor, left: Tensor) -> Tensor:

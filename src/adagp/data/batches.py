@@ -7,18 +7,38 @@ seen.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from adagp.data.augment import crop_and_flip
+from adagp.data.augment import crop, draw_places, flip
 from adagp.data.images import Labels, Pixels
 from adagp.errors import OptionError
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation of each channel, in units of a uint8 pixel."""
+
+
+Samples = TypeVar("Samples", Tensor, list[int])
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part number `index` of `count` equal parts of every batch: consecutive samples, for one of several processes."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, samples: Samples) -> Samples:
+        """Return this part of a batch's samples."""
+        size = len(samples) // self.count
+        return samples[self.index * size : (self.index + 1) * size]
+
+
+WHOLE = Share()
 
 
 class Batches(Protocol):
@@ -27,8 +47,11 @@ class Batches(Protocol):
     def __len__(self) -> int:
         """Return the batches in an epoch."""
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets of the batches `start`, `start` + 1, ... of `epoch`; both count from 0."""
+    def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of the batches `start`, `start` + 1, ... of `epoch`; both count from 0.
+
+        Of each batch only its `share` is read; together the shares are the batch.
+        """
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -75,22 +98,24 @@ class ImageBatches:
         """Return the batches in an epoch."""
         return batch_count(len(self.images), self.batch_size, self.drop_last)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of `epoch` from batch `start` on."""
         order = epoch_order(len(self.images), self.seed, epoch, self.shuffle)
         for batch in range(start, len(self)):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield self._images(chosen, epoch, batch), self.labels[chosen]
+            yield self._images(chosen, epoch, batch, share), self.labels[share.of(chosen)]
 
     @property
     def facts(self) -> dict[str, Any]:
         """How many samples there are, and a digest of their pixels and labels."""
         return {"samples": len(self.images), "digest": fingerprint([self.images.numpy(), self.labels.numpy()])}
 
-    def _images(self, chosen: Tensor, epoch: int, batch: int) -> Tensor:
-        images = self.images.index_select(0, chosen)
+    def _images(self, chosen: Tensor, epoch: int, batch: int, share: Share) -> Tensor:
+        images = self.images.index_select(0, share.of(chosen))
         if self.augment:
-            images = crop_and_flip(images, self.padding, generator_for(self.seed, epoch, batch))
+            corners, mirrored = draw_places(len(chosen), self.padding, generator_for(self.seed, epoch, batch))
+            top, left = (share.of(corner) for corner in corners)
+            images = flip(crop(images, self.padding, top, left), share.of(mirrored))
         return self.normalise(images)
 
 

@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, fingerprint, generator_for
+from adagp.data.batches import (
+    WHOLE,
+    Share,
+    batch_count,
+    check_batch_size,
+    check_seed,
+    epoch_order,
+    fingerprint,
+    generator_for,
+)
 from adagp.data.letterbox import letterboxed, read_letterboxed
 from adagp.data.stream import IMAGENET_MEAN, IMAGENET_STD
 from adagp.data.voc import Annotated
@@ -49,14 +58,16 @@ class BoxedBatches:
         """Return the batches in an epoch."""
         return batch_count(len(self.samples), self.batch_size, self.train)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[BoxedBatch]:
+    def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[BoxedBatch]:
         """Yield the batches of `epoch` from batch `start` on."""
         order = epoch_order(len(self.samples), self.seed, epoch, self.train)
         for batch in range(start, len(self)):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            images, boxes, labels = self._images(chosen), self._boxes[chosen], self._labels[chosen]
+            mine = share.of(chosen)
+            images, boxes, labels = self._images(mine), self._boxes[mine], self._labels[mine]
             if self.train:
-                images, boxes, labels = jitter(images, boxes, labels, generator_for(self.seed, epoch, batch))
+                draws = torch.rand(5, len(chosen), generator=generator_for(self.seed, epoch, batch))
+                images, boxes, labels = jitter(images, boxes, labels, share.of(draws.T).T)
             most = max(1, int((labels >= 0).sum(1).max()))
             first = (labels < 0).int().argsort(dim=1, stable=True)[:, :most]  # objects before gaps
             yield images, (boxes.gather(1, first[..., None].expand(-1, -1, 4)), labels.gather(1, first))
@@ -89,10 +100,8 @@ class BoxedBatches:
         return boxes, labels
 
 
-def jitter(images: Tensor, boxes: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Mirror, zoom, stretch and shift each image at random, with its boxes; all randomness comes from `generator`."""
-    count = len(images)
-    draws = torch.rand(5, count, generator=generator)
+def jitter(images: Tensor, boxes: Tensor, labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mirror, zoom, stretch and shift each image at random, with its boxes; `draws` `(5, N)` are between 0 and 1."""
     mirror = torch.where(draws[0] < 0.5, -1.0, 1.0)
     zoom = ZOOM[0] * (ZOOM[1] / ZOOM[0]) ** draws[1]
     stretch = (ASPECT[0] * (ASPECT[1] / ASPECT[0]) ** draws[2]).sqrt()

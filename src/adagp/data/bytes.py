@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, generator_for
+from adagp.data.batches import WHOLE, Share, batch_count, check_batch_size, check_seed, epoch_order, generator_for
 from adagp.errors import DataError, OptionError
 
 TRAINED = 0.9
@@ -60,7 +60,7 @@ class ByteBatches:
         """Return the batches in an epoch."""
         return batch_count(self.pieces, self.batch_size, drop_last=self.shuffle)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of `epoch` from batch `start` on."""
         order = epoch_order(self.pieces, self.seed, epoch, self.shuffle)
         first = 0
@@ -69,5 +69,6 @@ class ByteBatches:
         # a view of all pieces, each with the byte after it
         pieces = self.text[first:].unfold(0, self.length + 1, self.length)
         for batch in range(start, len(self)):
-            chosen = pieces[order[batch * self.batch_size : (batch + 1) * self.batch_size]].long()
+            places = share.of(order[batch * self.batch_size : (batch + 1) * self.batch_size])
+            chosen = pieces[places].long()
             yield chosen[:, :-1].contiguous(), chosen[:, 1:].contiguous()

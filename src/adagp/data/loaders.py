@@ -7,7 +7,7 @@ from adagp.data.batches import Batches, ImageBatches, channel_statistics
 from adagp.data.images import ImageSet
 from adagp.data.load import DEFAULT_DATA_DIR, image_info, load_images, locate
 from adagp.data.registry import DatasetInfo
-from adagp.data.split import held_out
+from adagp.data.split import evaluated_on, held_out
 from adagp.data.stream import FolderBatches, Sample, open_folders
 
 
@@ -37,12 +37,14 @@ def image_loaders(
     channels_last: bool = False,
     workers: int = 2,
     validation: float = 0.0,
+    test_samples: int | None = None,
 ) -> ImageLoaders:
     """Return the batches of the image set `name`; `load_images` explains `data_dir`, `download` and `size`.
 
     `augment` None means what suits the set: crop and mirroring for colour images, nothing for grey ones,
     since signs such as digits lose their meaning in a mirror. `workers` processes decode the pictures of sets
     that are streamed. Where `validation` is above 0, that share of the training images takes the place of the test images.
+    Of the test images `test_samples` are taken, or all.
     """
     if not name.endswith(".npz") and (info := image_info(name)).streamed:
         folder = locate(info, Path(data_dir), download)
@@ -50,10 +52,14 @@ def image_loaders(
         if validation:
             parts = held_out(len(samples[0]), validation)
             samples = ([samples[0][one] for one in parts[0]], [samples[0][one] for one in parts[1]])
+        samples = (samples[0], [samples[1][one] for one in evaluated_on(len(samples[1]), test_samples)])
         return _streamed(info, samples, batch_size, size or info.shape[-1], seed, augment, channels_last, workers)
     images = load_images(name, data_dir, download, size)
     if validation:
         images = _with_validation(images, validation)
+    if test_samples is not None:
+        chosen = evaluated_on(len(images.x_test), test_samples)
+        images = replace(images, x_test=images.x_test[chosen], y_test=images.y_test[chosen])
     return loaders_of(images, batch_size, seed=seed, augment=augment, channels_last=channels_last)
 
 

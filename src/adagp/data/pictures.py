@@ -42,7 +42,10 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[lis
 
 def open_picture(source: Path | BytesIO, name: object = None) -> "Image":
     """Return the picture in RGB, decoded; one that is broken, or has more pixels than Pillow trusts, is a `DataError`."""
-    from PIL import Image
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise DataError("pictures are read by Pillow, which is not installed: pip install 'adagp[detect]'.") from None
 
     try:
         with Image.open(source) as picture:

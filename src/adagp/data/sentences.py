@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.data.batches import batch_count, check_batch_size, check_seed, epoch_order, fingerprint, generator_for
+from adagp.data.batches import (
+    WHOLE,
+    Share,
+    batch_count,
+    check_batch_size,
+    check_seed,
+    epoch_order,
+    fingerprint,
+    generator_for,
+)
 from adagp.models.tokens import BEGIN, END, PAD
 
 Pieces = Sequence[Sequence[int]]
@@ -49,11 +58,11 @@ class SentenceBatches:
         """Return the batches in an epoch."""
         return batch_count(len(self.source), self.batch_size, drop_last=self.shuffle)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[SentenceBatch]:
-        """Yield the batches of `epoch` from batch `start` on."""
+    def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[SentenceBatch]:
+        """Yield the batches of `epoch` from batch `start` on; a share is filled up to the longest of the whole batch."""
         groups = self._groups(epoch)
         for batch in range(start, len(self)):
-            yield self._batch(groups[batch])
+            yield self._batch(groups[batch], share)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -71,14 +80,19 @@ class SentenceBatches:
             groups = [groups[visit] for visit in visits]
         return groups
 
-    def _batch(self, chosen: Sequence[int]) -> SentenceBatch:
-        source = fill_up([[*self.source[pair], END] for pair in chosen])
-        target_in = fill_up([[BEGIN, *self.target[pair]] for pair in chosen])
-        target_out = fill_up([[*self.target[pair], END] for pair in chosen])
+    def _batch(self, chosen: list[int], share: Share) -> SentenceBatch:
+        lengths = [1 + max(len(side[pair]) for pair in chosen) for side in (self.source, self.target)]
+        mine = share.of(chosen)
+        source = fill_up([[*self.source[pair], END] for pair in mine], lengths[0])
+        target_in = fill_up([[BEGIN, *self.target[pair]] for pair in mine], lengths[1])
+        target_out = fill_up([[*self.target[pair], END] for pair in mine], lengths[1])
         return (source, target_in), target_out
 
 
-def fill_up(sentences: Pieces) -> Tensor:
-    """Return sentences of different lengths as one tensor `(N, longest)`, with PAD after the short ones."""
-    longest = max(len(one) for one in sentences)
+def fill_up(sentences: Pieces, length: int | None = None) -> Tensor:
+    """Return sentences of different lengths as one tensor `(N, length)`, with PAD after the short ones.
+
+    Without a `length`, it is that of the longest.
+    """
+    longest = length or max(len(one) for one in sentences)
     return torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in sentences])

@@ -1,4 +1,6 @@
-"""Holding a part of the training data out, to choose settings by it without a look at the test set."""
+"""Which samples a run does not see: a part of the training data that is held out, to choose settings by it without a look at
+the test set; and what is left out of the test set, to save time.
+"""
 
 import torch
 from torch import Tensor
@@ -6,8 +8,8 @@ from torch import Tensor
 from adagp.data.batches import generator_for
 from adagp.errors import OptionError
 
-_SPLIT = -2
-"""The place of the split among the places of random numbers; it belongs to no run's seed, so all runs hold out the same."""
+_SPLIT, _EVALUATED = -2, -3
+"""The places of these choices among the places of random numbers; they belong to no run's seed: all runs have the same."""
 
 
 def held_out(samples: int, share: float) -> tuple[Tensor, Tensor]:
@@ -15,6 +17,14 @@ def held_out(samples: int, share: float) -> tuple[Tensor, Tensor]:
     count = held_out_count(samples, share)
     order = torch.randperm(samples, generator=generator_for(_SPLIT, samples))
     return order[count:].sort().values, order[:count].sort().values
+
+
+def evaluated_on(samples: int, most: int | None) -> list[int]:
+    """Return the numbers of the test samples to evaluate on, rising: `most` at most, drawn at random, the same each time."""
+    if most is None or most >= samples:
+        return list(range(samples))
+    chosen = torch.randperm(samples, generator=generator_for(_EVALUATED, samples))[:most]
+    return sorted(chosen.tolist())
 
 
 def held_out_count(samples: int, share: float) -> int:

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from adagp.data.batches import (
+    WHOLE,
+    Share,
     batch_count,
     check_batch_size,
     check_seed,
@@ -75,16 +77,17 @@ class FolderBatches:
         """Return the batches in an epoch."""
         return batch_count(len(self.pictures), self.batch_size, self.train)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of `epoch` from batch `start` on."""
         order = epoch_order(len(self.pictures), self.seed, epoch, self.train)
         if self.train:
             order = order[: len(self) * self.batch_size]
-        places = [(index, self.seed, epoch) for index in order[start * self.batch_size :].tolist()]
+        rest: list[int] = order[start * self.batch_size :].tolist()
+        batches = [rest[first : first + self.batch_size] for first in range(0, len(rest), self.batch_size)]
         loader: DataLoader[tuple[Tensor, int]] = DataLoader(
             self.pictures,
-            self.batch_size,
-            sampler=places,  # keys of our own, which _Pictures understands
+            # keys of our own, which _Pictures understands
+            batch_sampler=[[(index, self.seed, epoch) for index in share.of(batch)] for batch in batches],
             num_workers=self.workers,
             generator=torch.Generator(),  # or else it draws from the global one
         )

@@ -25,7 +25,8 @@ class Axis:
 
     Its name is that of a setting of the accelerator, or `batch` or `design`. `column` names it, with its unit, in tables, where
     values are those of the accelerator divided by `scale`. `parse` makes the values of what a user wrote. `default` None leaves
-    the accelerator as it is. `about` is what its help says besides the setting's own, `short` another way to write its option.
+    the accelerator as it is. `about` is what its help says besides the setting's own. `written` is how its option is written,
+    if not as its name, and `short` another way to write it.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Axis:
     default: str | None = None
     scale: float = 1.0
     about: str = ""
+    written: str = ""
     short: str = ""
 
     @property
@@ -50,7 +52,7 @@ class Axis:
     @property
     def flag(self) -> str:
         """The option as it is written on a command line."""
-        return "--" + self.name.replace("_", "-")
+        return self.written or "--" + self.name.replace("_", "-")
 
     def values(self, text: str) -> list[Any]:
         """Return the values that `text` names, each once."""
@@ -124,7 +126,15 @@ AXES: tuple[Axis, ...] = (
     Axis("word_bits", "word_bits", _numbers(8, 32, whole=True)),
     Axis("buffer_port", "port_bits", _numbers(1, 1 << 20, whole=True), short="--port"),
     Axis("dataflow", "dataflow", _dataflows, "ws,os,is,rs"),
-    Axis("batch", "batch", _numbers(1, 1 << 20, whole=True), "128", about="Samples per batch."),
+    Axis(
+        "batch",
+        "batch",
+        _numbers(1, 1 << 20, whole=True),
+        "128",
+        about="Samples per batch.",
+        written="--batch-size",
+        short="--batch",
+    ),
     Axis("design", "design", _designs, "all", about="Designs, or all."),
 )
 

@@ -9,8 +9,6 @@ from adagp.hw.workload import ArrayLayer, Convolution, Linear
 
 SYNTHETIC_HIDDEN = 32
 """Channels, or features, between the two layers of a synthetic-gradient network."""
-FEEDBACK_FEATURES = 64
-"""Numbers of the output's error that feedback uses at most; it has as many again, of their mean."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +123,22 @@ def _synthetic_layers(layer: ArrayLayer) -> tuple[Convolution | Linear, Convolut
 
 
 @dataclass(frozen=True)
+class FeedbackWork:
+    """What feedback does in a batch. It uses at most `features` numbers of the output's error, and as many again of their mean.
+
+    In a batch by backprop it may learn (`fits`), and see what its predictions lack (`corrects`).
+    """
+
+    features: int = 64
+    fits: bool = True
+    corrects: bool = True
+
+
+FULL_FEEDBACK = FeedbackWork()
+"""All that feedback does, with its options at their defaults."""
+
+
+@dataclass(frozen=True)
 class FeedbackRows:
     """A layer as feedback sees it: so many rows in a batch, of so many inputs and outputs each, and so many features."""
 
@@ -134,21 +148,23 @@ class FeedbackRows:
     features: int
 
 
-def feedback_rows(layer: ArrayLayer, batch: int, error_words: int) -> FeedbackRows:
-    """Return a sample's whole map as a row, or each position of a linear layer."""
+def feedback_rows(layer: ArrayLayer, batch: int, error_words: int, most: int) -> FeedbackRows:
+    """Return a sample's whole map as a row, or each position of a linear layer; features are `most` at most."""
     positions = layer.rows if isinstance(layer, Linear) else 1
-    features = max(1, min(error_words, FEEDBACK_FEATURES))
+    features = max(1, min(error_words, most))
     return FeedbackRows(batch * positions, layer.input_words // positions, layer.output_words // positions, features)
 
 
 @lru_cache(maxsize=4096)
-def feedback_gradient(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Cost:
+def feedback_gradient(
+    layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int, work: FeedbackWork = FULL_FEEDBACK
+) -> Cost:
     """Cost the weight gradient from the output's error, without stalls.
 
     The inputs of a batch are mixed to as many samples as there are features, and one of their mean; the weight gradient is
     taken of those. A batch of fewer rows than features gets its output gradients predicted, and the exact product.
     """
-    found = feedback_rows(layer, batch, error_words)
+    found = feedback_rows(layer, batch, error_words, work.features)
     common = accelerator.trained_with(Product(1, found.features, found.outputs), Operation.FORWARD)  # the mean's part
     if found.rows <= found.features:
         project = Product(found.rows, found.features + 1, found.outputs)
@@ -168,24 +184,31 @@ def feedback_gradient(layer: ArrayLayer, accelerator: Accelerator, batch: int, e
 
 
 @lru_cache(maxsize=4096)
-def feedback_regression(layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int) -> Predictions:
+def feedback_regression(
+    layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int, work: FeedbackWork = FULL_FEEDBACK
+) -> Predictions:
     """Cost what a batch by backprop adds to feedback's fit: both moments, and a prediction to see what it lacks."""
-    found = feedback_rows(layer, batch, error_words)
+    costs = []
+    for place in (accelerator, on_predictor_array(accelerator)):
+        cost = NOTHING
+        if work.fits:
+            cost += _feedback_moments(place, feedback_rows(layer, batch, error_words, work.features))
+        if work.corrects:
+            lacking = layer.weights * accelerator.width("gradients")  # the running mean of it is read and written
+            cost += feedback_gradient(layer, place, batch, error_words, work).moving(lacking, lacking)
+        costs.append(accelerator.with_stalls(cost))
+    return Predictions(NOTHING, costs[0], NOTHING, costs[1], own_memory=False)
+
+
+def _feedback_moments(accelerator: Accelerator, found: FeedbackRows) -> Cost:
+    """Cost the moments of a batch, without stalls."""
     features = found.features
     # Differences from the mean and the mean's own part: one row of products each. Second moments are those of the differences;
     # layers with the same rows could share them, but each is charged for its own.
     products = [
-        accelerator.trained_with(Product(rows, found.rows, outputs), Operation.FORWARD)
-        for rows, outputs in ((features + 1, found.outputs), (features, features))
+        accelerator.trained_with(Product(sums, found.rows, outputs), Operation.FORWARD)
+        for sums, outputs in ((features + 1, found.outputs), (features, features))
     ]
-    # The running moments are read before the batch's are added to them, the running mean of what is lacking likewise.
+    # The running moments are read before the batch's are added to them.
     kept = 2 * features * (found.outputs + features) * accelerator.width("sums")
-    lacking = layer.weights * accelerator.width("gradients")
-    before = NOTHING.moving(kept + lacking, lacking)
-    costs = [
-        accelerator.with_stalls(
-            place.tiled_cost(*products) + before + feedback_gradient(layer, place, batch, error_words)
-        )
-        for place in (accelerator, on_predictor_array(accelerator))
-    ]
-    return Predictions(NOTHING, costs[0], NOTHING, costs[1], own_memory=False)
+    return accelerator.tiled_cost(*products).moving(kept, 0)

@@ -1,7 +1,9 @@
 """A simulation as plain values, with stable names: what `--json` prints and what tables are made of."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from adagp.html_tables import html_table
 from adagp.hw.designs import DESIGNS
 from adagp.hw.product import Cost
 from adagp.hw.simulate import DesignOutcome, Simulation, predictor_weights
@@ -48,6 +50,35 @@ def _design(simulation: Simulation, name: str, outcome: DesignOutcome) -> dict[s
         "cycles_by_phase": {str(phase): one.cycles for phase, one in outcome.by_phase.items()},
         "dram_bytes_by_phase": {str(phase): one.dram_bits // 8 for phase, one in outcome.by_phase.items()},
     }
+
+
+DESIGN_COLUMNS = ("design", "cycles", "seconds", "speed-up", "joules", "saved", "memory joules saved")
+
+
+def design_heading(report: dict[str, Any]) -> str:
+    """Return in a line what a report is about."""
+    phases = ", ".join(f"{count:,} {phase}" for phase, count in report["batches"].items() if count)
+    return f"{report['model']}: {report['dataflow']} on {report['array']} PEs; batches: {phases}"
+
+
+def design_row(name: str, row: dict[str, Any]) -> Sequence[str]:
+    """Return a design's figures as texts, one for each of `DESIGN_COLUMNS`."""
+    figures = (f"{row['cycles']:.4g}", f"{row['seconds']:.4g}", f"{row['speedup']:.3f}x", f"{row['energy_joules']:.4g}")
+    return (name, *figures, f"{row['energy_saving']:.1%}", f"{row['memory_energy_saving']:.1%}")
+
+
+def design_notes(report: dict[str, Any]) -> list[str]:
+    """Return what there is to say below the table of designs."""
+    ratio = f"Backward takes {report['backward_to_forward']:.2f} times the forward pass."
+    return [ratio, *(f"Failure signature, {signature}." for signature in report["failure_signatures"])]
+
+
+def simulation_html(simulation: Simulation) -> str:
+    """Return the table of designs for notebooks. Its seconds are modelled, and it says so."""
+    report = simulation_report(simulation)
+    rows = [design_row(name, row) for name, row in report["designs"].items()]
+    modelled = "All figures are modelled, none is measured."
+    return html_table(design_heading(report), DESIGN_COLUMNS, rows, [*design_notes(report), modelled])
 
 
 def failure_signatures(simulation: Simulation) -> list[str]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from adagp.errors import OptionError
 from adagp.hw.layout import workload_layout
+from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.stages import source_work
 from adagp.hw.widths import FIXED, WidthShares
 from adagp.hw.workload import Workload
@@ -25,7 +26,7 @@ class Run:
 
     `widths` are the mantissa bits in which a recorded run was computed; None is single precision.
     `predictor_learns` says whether backprop batches also train a predictor, that of the source `learner` or, if None, the
-    shared one.
+    shared one. `feedback` is what that source does in each batch, where it is in use.
     """
 
     batch: int
@@ -33,6 +34,7 @@ class Run:
     predictor_learns: bool = True
     learner: str | None = None
     widths: WidthShares | None = FIXED
+    feedback: FeedbackWork = FULL_FEEDBACK
 
     def __post_init__(self) -> None:
         if self.batch < 1:

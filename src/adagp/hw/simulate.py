@@ -92,6 +92,15 @@ class Simulation:
         """Return the share of the baseline's joules for memory accesses that the design saves."""
         return 1 - self.outcomes[design].energy.memory / self.baseline.energy.memory
 
+    def __repr__(self) -> str:
+        return f"<simulation of {self.workload.name} by {', '.join(self.outcomes)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the designs, for notebooks."""
+        from adagp.hw.report import simulation_html  # which is about simulations, so it imports this module
+
+        return simulation_html(self)
+
 
 def simulate(
     workload: Workload, accelerator: Accelerator, run: Run, designs: Sequence[str] = PAPER_DESIGNS
@@ -128,7 +137,8 @@ class _Work:
         for plan, count in run.counts:
             key = plan_key(plan)
             if key not in alike:
-                alike[key] = (duties(self.stages, plan, accelerator, run.predictor_learns, run.learner), Counter())
+                learning = run.predictor_learns, run.learner, run.feedback
+                alike[key] = (duties(self.stages, plan, accelerator, *learning), Counter())
             alike[key][1][plan.phase] += count
         self.scheduled = list(alike.values())
         everything = duties(self.stages, BACKPROP_ALL, accelerator, False)

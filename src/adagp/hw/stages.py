@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.fusion import Moved, moved_words
 from adagp.hw.predictions import (
+    FULL_FEEDBACK,
+    FeedbackWork,
     Predictions,
     feedback_gradient,
     feedback_regression,
@@ -169,24 +171,36 @@ class Duty:
 
 
 def duties(
-    stages: Sequence[Stage], plan: Plan, accelerator: Accelerator, predictor_learns: bool, learner: str | None = None
+    stages: Sequence[Stage],
+    plan: Plan,
+    accelerator: Accelerator,
+    predictor_learns: bool,
+    learner: str | None = None,
+    feedback: FeedbackWork = FULL_FEEDBACK,
 ) -> list[Duty]:
     """Return what each stage does under `plan`; `predictor_learns` says whether true gradients train a predictor.
 
-    It is that of the source `learner`, the shared one unless given.
+    It is that of the source `learner`, the shared one unless given. `feedback` is what that source does, where it is in use.
     """
     if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
     sources = {plan.source_of(stage.layer.name) for stage in stages if stage.is_site}
     works = {name: source_work(name) for name in sources}
-    teaches = None if not predictor_learns else _SHARED if learner is None else source_work(learner)
+    teaches = _taught(learner, feedback) if predictor_learns else None
     found = []
     for index, stage in enumerate(stages):
         source = plan.source_of(stage.layer.name) if stage.is_site else None
         work = AcceleratorWork() if source is None else works[source]
-        found.append(_duty(stage, work, accelerator, teaches if source == BACKPROP else None, index - stop))
+        taught = teaches if source == BACKPROP else None
+        found.append(_duty(stage, work, accelerator, taught, index - stop, feedback))
     return found
+
+
+def _taught(learner: str | None, feedback: FeedbackWork) -> AcceleratorWork | None:
+    """Return the work of the source that learns from a batch, None if this one is not its turn."""
+    work = _SHARED if learner is None else source_work(learner)
+    return None if work.weight_gradient == "feedback" and not (feedback.fits or feedback.corrects) else work
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
@@ -203,9 +217,14 @@ def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
 
 
 def _duty(
-    stage: Stage, work: AcceleratorWork, accelerator: Accelerator, teaches: AcceleratorWork | None, above_stop: int
+    stage: Stage,
+    work: AcceleratorWork,
+    accelerator: Accelerator,
+    teaches: AcceleratorWork | None,
+    above_stop: int,
+    feedback: FeedbackWork,
 ) -> Duty:
-    gradient = _weight_gradient(stage, work, accelerator)
+    gradient = _weight_gradient(stage, work, accelerator, feedback)
     forward = stage.forward + stage.elementwise_forward
     backward = _chain(stage, above_stop) + gradient
     update = _update(stage, work, accelerator)
@@ -221,7 +240,7 @@ def _duty(
         accelerator.with_stalls(backward),
         predicts,
         learns,
-        _predictions(stage, predictor, accelerator) if predicts or learns else None,
+        _predictions(stage, predictor, accelerator, feedback) if predicts or learns else None,
     )
 
 
@@ -232,11 +251,13 @@ def _update(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Co
     return stage.update.moving(work.remembered * stage.layer.weights * accelerator.width("gradients"), 0)
 
 
-def _predictions(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Predictions | None:
+def _predictions(
+    stage: Stage, work: AcceleratorWork, accelerator: Accelerator, feedback: FeedbackWork
+) -> Predictions | None:
     if work.synthetic:
         return synthetic_gradients(_unnamed(stage), accelerator, stage.batch)
     if work.weight_gradient == "feedback":
-        return feedback_regression(_unnamed(stage), accelerator, stage.batch, stage.error_words)
+        return feedback_regression(_unnamed(stage), accelerator, stage.batch, stage.error_words, feedback)
     return stage.predictions
 
 
@@ -251,9 +272,9 @@ def _chain(stage: Stage, above_stop: int) -> Cost:
     return through + stage.weight_gradient if isinstance(stage.layer, Attention) else through
 
 
-def _weight_gradient(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Cost:
+def _weight_gradient(stage: Stage, work: AcceleratorWork, accelerator: Accelerator, feedback: FeedbackWork) -> Cost:
     if work.weight_gradient == "feedback":
-        return feedback_gradient(_unnamed(stage), accelerator, stage.batch, stage.error_words)
+        return feedback_gradient(_unnamed(stage), accelerator, stage.batch, stage.error_words, feedback)
     return {"exact": stage.weight_gradient, "top_one": stage.top_one}.get(work.weight_gradient, NOTHING)
 
 

@@ -1,1 +1,13 @@
 """adagp inside other people's training loops: Lightning, transformers, accelerate. Import the one that you use."""
+
+from importlib.util import find_spec
+
+from adagp.errors import UsageError
+
+
+def require(framework: str) -> None:
+    """Refuse to go on without a framework; the extra that brings it has the same name."""
+    if find_spec(framework) is None:
+        raise UsageError(
+            f"adagp.integrations.{framework} needs {framework}, which is not installed: pip install 'adagp[{framework}]'."
+        )

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from adagp.engine.attach import attach
 from adagp.engine.batch import Batch
 from adagp.errors import UsageError
+from adagp.integrations import require
 from adagp.models.vision import prepare_torchvision
 
+require("accelerate")
 prepare_torchvision()  # which accelerate may import
 
 from accelerate import Accelerator  # noqa: E402

@@ -10,8 +10,10 @@ from adagp.engine.attach import attach
 from adagp.engine.batch import Batch
 from adagp.engine.trainer import Trainer
 from adagp.errors import UsageError
+from adagp.integrations import require
 from adagp.models.vision import prepare_torchvision
 
+require("lightning")
 prepare_torchvision()  # which Lightning imports
 
 import lightning.pytorch as pl  # noqa: E402

@@ -10,8 +10,10 @@ from adagp.engine.attach import attach
 from adagp.engine.batch import Batch
 from adagp.engine.trainer import Trainer
 from adagp.errors import UsageError
+from adagp.integrations import require
 from adagp.models.vision import prepare_torchvision
 
+require("transformers")
 prepare_torchvision()  # which transformers may import
 
 from transformers import TrainerCallback  # noqa: E402

@@ -22,7 +22,7 @@ class ModelInfo:
     `builder` names a function as `package.module:function`. For image models it is called with `name`,
     `classes`, `image` and `width` (see `build_model`) on the meta device. `image` is the usual input as
     channels, height, width, and `smallest` the least height and width in pixels; both concern image models
-    only.
+    only. `classes` is the usual number of classes, where it is not that of ImageNet or of the task.
     """
 
     name: str
@@ -32,6 +32,12 @@ class ModelInfo:
     builder: str
     image: tuple[int, int, int] | None = None
     smallest: int = 1
+    classes: int | None = None
+
+
+def is_ours(info: ModelInfo) -> bool:
+    """Tell whether a model is built by adagp itself: no code of a plugin has a part in it."""
+    return info.builder.startswith("adagp.")
 
 
 def _image_models() -> Iterator[ModelInfo]:
@@ -43,9 +49,10 @@ def _image_models() -> Iterator[ModelInfo]:
         smallest: int = 1,
         pixels: int = 224,
         channels: int = 3,
+        classes: int | None = None,
     ) -> ModelInfo:
         builder = f"adagp.models.{function}"
-        return ModelInfo(name, IMAGES, description, source, builder, (channels, pixels, pixels), smallest)
+        return ModelInfo(name, IMAGES, description, source, builder, (channels, pixels, pixels), smallest, classes)
 
     yield model(
         "digits_cnn",
@@ -54,6 +61,7 @@ def _image_models() -> Iterator[ModelInfo]:
         "three small convolutions with batch norm",
         pixels=8,
         channels=1,
+        classes=10,
     )
     yield model(
         "two_layer_cnn",
@@ -61,13 +69,14 @@ def _image_models() -> Iterator[ModelInfo]:
         "adagp",
         "two convolutions with batch norm, three linear layers (Wang, Nelaturu 2019)",
         pixels=32,
+        classes=10,
     )
     for name, channels in (("six_conv_vgg", "16 to 64"), ("eight_conv_vgg", "32 to 256")):
         text = f"{name.partition('_')[0]} 3x3 convolutions of {channels} channels with batch norm, in the manner of VGG"
-        yield model(name, "small:small_vgg", "adagp", text, pixels=32)
+        yield model(name, "small:small_vgg", "adagp", text, pixels=32, classes=10)
     for depth in (14, 20):
         text = f"residual network of {depth} layers for CIFAR, shortcuts without parameters (He et al. 2015)"
-        yield model(f"resnet{depth}", "resnet:cifar_resnet", "torchvision blocks", text, pixels=32)
+        yield model(f"resnet{depth}", "resnet:cifar_resnet", "torchvision blocks", text, pixels=32, classes=10)
     for depth in (50, 101, 152):
         text = f"residual network of {depth} layers (He et al. 2015)"
         yield model(f"resnet{depth}", "resnet:resnet", "torchvision", text)
@@ -107,6 +116,7 @@ def _image_models() -> Iterator[ModelInfo]:
         "a reversible branch of 6 blocks beside a frozen ResNet-20, as in CAMEL (Zhang et al. 2024)",
         smallest=2,
         pixels=32,
+        classes=10,
     )
 
 

@@ -2,7 +2,7 @@
 
 from adagp.pipe.actions import Action, Program, parse_action, parse_phases, parse_program, with_broadcast
 from adagp.pipe.costs import Costs, StageCosts, constant_costs
-from adagp.pipe.generate import COSTED_ONLY, PIPELINES, generate
+from adagp.pipe.generate import PIPELINES, generate
 from adagp.pipe.interleaved import interleaved
 from adagp.pipe.order import validate
 from adagp.pipe.partition import partition
@@ -10,7 +10,6 @@ from adagp.pipe.timeline import Timeline, simulate
 from adagp.pipe.zero_bubble import zero_bubble_h1, zero_bubble_v
 
 __all__ = [
-    "COSTED_ONLY",
     "PIPELINES",
     "Action",
     "Costs",

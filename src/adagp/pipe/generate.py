@@ -23,9 +23,6 @@ Generator = Callable[[int, int, Sequence[Phase]], Program]
 
 PIPELINES: Registry[Generator] = Registry("pipeline")
 
-COSTED_ONLY = {"zb-h1", "zb-v"}
-"""Pipelines that can be simulated but not run: no process does a backward in two parts."""
-
 
 def generate(name: str, devices: int, micro_batches: int, phases: Sequence[Phase]) -> Program:
     """Return the program of the pipeline called `name`."""

@@ -15,6 +15,7 @@ from math import inf, isfinite
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
 from adagp.hw.designs import run_baseline
+from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.product import NOTHING, total
 from adagp.hw.stages import duties, error_width, source_work
 from adagp.pipe.costs import Costs, StageCosts
@@ -49,17 +50,19 @@ def modelled_costs(
     link: Link | None = None,
     source: str = "predicted",
     micro_batches: int = 1,
+    feedback: FeedbackWork = FULL_FEEDBACK,
 ) -> Costs:
     """Return costs in cycles for micro-batches of `samples`, the model cut so that forward and backward are balanced.
 
     `design` says how the predictor shares the hardware; with `baseline` there is none. GP batches take their gradients from
-    `source`; `micro_batches` make a batch, which matters to sources whose work grows with the samples.
+    `source`; `micro_batches` make a batch, which matters to sources whose work grows with the samples. `feedback` is what
+    that source does in a batch, where it is in use.
     """
     link = link or Link()
     layers = stages(workload, accelerator, samples)
     shared = source_work(source).predictor
     whole = layers if shared else stages(workload, accelerator, samples * micro_batches)
-    work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload))
+    work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload), feedback)
     passes = [_passes(layer, accelerator) for layer in layers]
     outputs = output_words(workload)
     cuts = partition([forward + backward for forward, backward in passes], devices)
@@ -82,6 +85,7 @@ class _StageWork:
     design: str
     source: str
     error_words: int
+    feedback: FeedbackWork
 
 
 def _stage(layers: Sequence[Stage], whole: Sequence[Stage], outputs: int, work: _StageWork) -> StageCosts:
@@ -140,7 +144,8 @@ def _beyond_passes(layers: Sequence[Stage], plan: Plan, work: _StageWork) -> int
     """Return the cycles by which a batch under `plan` exceeds its passes: update and predictor."""
     shape, accelerator = DESIGNS[work.design], work.accelerator
     learns = shape.predicts and source_work(work.source).learns
-    whole = total(shape.step(duties(layers, plan, accelerator, learns, work.source if learns else None)))
+    learning = learns, work.source if learns else None, work.feedback
+    whole = total(shape.step(duties(layers, plan, accelerator, *learning)))
     plain = [replace(stage, update=NOTHING, read_back=NOTHING) for stage in layers]
     passes = plan if plan is BACKPROP_ALL else _FORWARD_ALONE
     return whole.cycles - total(run_baseline(duties(plain, passes, accelerator, False))).cycles

@@ -48,7 +48,7 @@ def parts_of(sizes: Sequence[tuple[int, int, int]], weights: Sequence[float] | N
     parts, start = [], 0
     for place, (rows, width, taps) in enumerate(sizes):
         weight = 1.0 if weights is None else weights[place]
-        parts.append(RowBlock(start, start + rows, width, taps, weight / (rows * width)))
+        parts.append(RowBlock(start, start + rows, width, taps, weight / max(1, rows * width)))
         start += rows
     return parts
 

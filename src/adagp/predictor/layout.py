@@ -25,7 +25,7 @@ def as_rows(tensor: Tensor, taps: int) -> Tensor:
     """Return a tensor in the shape of a weight as `(rows, width)`: a view where it lies as `taps` says, else a copy."""
     if taps > 1:
         tensor = tensor.movedim(1, -1)
-    return tensor.reshape(len(tensor), -1)
+    return tensor.reshape(len(tensor), tensor.shape[1:].numel())
 
 
 def as_weight(rows: Tensor, like: Tensor, taps: int) -> Tensor:

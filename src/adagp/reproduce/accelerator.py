@@ -8,11 +8,11 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import COLOURS, PHASE_COLOURS, subplots
+from adagp.figures.style import COLOURS, PHASE_COLOURS, legend_beside, subplots
 from adagp.hw import Accelerator, Run, Simulation, scheduled_run, simulate
 from adagp.hw.simulate import predictor_weights
 from adagp.plan import Phase
-from adagp.reproduce.bars import grouped_bars
+from adagp.reproduce.bars import grouped_bars, published_lines
 from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import Section, published
@@ -171,7 +171,7 @@ def conclude_speedups(name: str, place: Place) -> Conclusion:
     averages = {design: average(place, "imagenet", "speedup", design, dataflow) for design in PREDICTING}
     text = ", ".join(f"{design} {value:.3f}" for design, value in averages.items())
     verdicts.append(judge_order(section, rows, f"models and data sets; averages on ImageNet {text}"))
-    return Conclusion(rows, verdicts, lambda: _draw_speedups(rows, dataflow))
+    return Conclusion(rows, verdicts, lambda: _draw_speedups(rows, dataflow, section))
 
 
 def judge_order(section: Section, rows: Sequence[dict[str, Any]], words: str) -> Verdict:
@@ -186,16 +186,25 @@ def _in_order(row: dict[str, Any]) -> bool:
     return bool(low <= efficient <= most)
 
 
-def _draw_speedups(rows: Sequence[dict[str, Any]], dataflow: str) -> "Figure":
-    figure, axes = subplots(1, 3, (15, 4), share_y=True)
+def _draw_speedups(rows: Sequence[dict[str, Any]], dataflow: str, section: Section) -> "Figure":
+    figure, axes = subplots(1, 3, (17, 4.4), share_y=True)
     for axis, dataset in zip(axes[0], SETS, strict=True):
         here = [row for row in rows if row["dataset"] == dataset]
         speedups = {design: [row[f"{design}_modelled_speedup"] for row in here] for design in PREDICTING}
-        grouped_bars(axis, [row["model"] for row in here], speedups)
+        grouped_bars(axis, [row["model"] for row in here], speedups, legend=False)
         axis.axhline(1, color=COLOURS[-1], linewidth=0.8)
         axis.set(title=f"{dataset}, {dataflow}", ylim=(0, 2))
+        published_lines(axis, published_speedups(section, dataset))
+    legend_beside(axes[0][-1])
     axes[0][0].set_ylabel("modelled speed-up over the baseline")
     return figure
+
+
+def published_speedups(section: Section, name: str) -> dict[str, float]:
+    """Return the published average and maximum of a data set or a pipeline, as far as there are any."""
+    return {
+        figure: section.number(figure, name).value for figure in ("average", "maximum") if figure in section.content
+    }
 
 
 def conclude_layers(budget: str, place: Place) -> Conclusion:
@@ -250,7 +259,7 @@ def conclude_layers(budget: str, place: Place) -> Conclusion:
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         axis.set_xticks(places, [row["layer"] for row in rows], rotation=45, ha="right", fontsize=8)
         axis.set(ylabel="modelled cycles in the run", title="VGG13 on ImageNet, by layer")
-        axis.legend()
+        legend_beside(axis)
         return figure
 
     return Conclusion(rows, verdicts, draw)

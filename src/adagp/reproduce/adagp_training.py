@@ -5,7 +5,7 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import subplots
+from adagp.figures.style import legend_beside, series_colour, some_of, subplots, whole_numbers
 from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 TABLE_1, FIGURE_15 = "adagp-table1", "adagp-figure15"
 SETS = ("cifar10", "cifar100", "imagenet")
 METHODS = ("bp", "adagp")
+MOST_NAMED = 14
+"""Sites that have a name in a legend; of more, some evenly apart."""
 DIGITS: dict[str, Any] = {"dataset": "digits", "metrics_every": 2}
 QUICK: dict[str, tuple[int, float, dict[str, Any]]] = {
     "vgg13": (3, 8.0, {"model": "digits_cnn", "epochs": 20}),
@@ -177,16 +179,20 @@ def conclude_figure_15(budget: str, place: Place) -> Conclusion:
     ]
 
     def draw() -> "Figure":
-        figure, (axes,) = subplots(1, 3, (13, 4))
+        figure, (axes,) = subplots(1, 3, (14.5, 4))
+        named = some_of(len(sites), MOST_NAMED)
         for axis, name in zip(axes, ("mape_percent", "mse", "cosine"), strict=True):
-            for site in sites:
+            for number, site in enumerate(sites):
                 points = [(row["epoch"], row[name]) for row in known if row["site"] == site and row[name] is not None]
-                axis.plot(*zip(*points, strict=True), label=site, linewidth=1.5)
+                label = site if number in named else None
+                axis.plot(
+                    *zip(*points, strict=True), label=label, linewidth=1.5, marker=".", color=series_colour(number)
+                )
+            whole_numbers(axis.xaxis)
             axis.set(xlabel="epoch", title={"mape_percent": "MAPE, %", "mse": "MSE", "cosine": "cosine"}[name])
         axes[0].set_yscale("log")
         axes[1].set_yscale("log")
-        if len(sites) <= 12:
-            axes[2].legend(fontsize=8)
+        legend_beside(axes[2], title="site" if len(named) == len(sites) else f"some of {len(sites)} sites")
         return figure
 
     return Conclusion(rows, verdicts, draw)

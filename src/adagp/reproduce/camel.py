@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adagp.figures.style import COLOURS, subplots
+from adagp.figures.style import COLOURS, legend_beside, subplots
 from adagp.hw.array import Array
 from adagp.hw.camel import CLOCK_HZ, product_cycles, published_shape
 from adagp.hw.lifetime import closed_form, refreshes
@@ -230,7 +230,7 @@ def conclude_lifetimes(budget: str, place: Place) -> Conclusion:
             axes.plot(*zip(*points, strict=True), marker="o", color=COLOURS[place_], label=f"{side}x{side} cells")
         axes.axhline(retention, color="grey", linestyle="--", label="retention")
         axes.set(xlabel="side of the maps, pixels", ylabel="computed lifetime, microseconds")
-        axes.legend()
+        legend_beside(axes)
         return figure
 
     return Conclusion(rows, verdicts, draw)

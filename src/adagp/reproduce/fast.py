@@ -5,7 +5,7 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import COLOURS, subplots
+from adagp.figures.style import COLOURS, legend_beside, subplots, whole_numbers
 from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
 from adagp.reproduce.published import published
@@ -157,7 +157,8 @@ def _draw(place: Place, runs: Mapping[str, RunGroup], widths: Mapping[str, dict[
         sites = widths[name]["sites"]
         axes[1].plot(range(1, len(sites) + 1), sites, "o-", label=name, color=COLOURS[number])
     axes[1].set(xlabel="layer", ylabel="mean mantissa bits", ylim=(1.9, 4.1))
-    axes[1].legend()
+    whole_numbers(axes[1].xaxis)
+    legend_beside(axes[1])
     return figure
 
 

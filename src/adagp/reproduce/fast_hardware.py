@@ -4,7 +4,7 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import COLOURS, subplots
+from adagp.figures.style import COLOURS, legend_beside, subplots
 from adagp.hw import Accelerator, Workload, simulate
 from adagp.hw.chunks import BlockWidths
 from adagp.hw.runs import Run, replayed_run
@@ -99,7 +99,7 @@ def conclude_speed(budget: str, place: Place) -> Conclusion:
             axes[0].bar(places, ratios, 0.22, label=model, color=COLOURS[number])
         axes[0].set_xticks([place + 0.25 for place in range(len(names))], names)
         axes[0].set(ylabel="modelled speed-up over 16-bit words")
-        axes[0].legend()
+        legend_beside(axes[0])
         return figure
 
     return Conclusion(rows, verdicts, draw)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import COLOURS, subplots
+from adagp.figures.style import series_colour, subplots
 from adagp.jobs import Job, JobFailure, Stopped
 from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import READS_DATA, Part, Place
@@ -119,6 +119,9 @@ class _Silent:
     def on_start(self, job: Job) -> None:
         """Say nothing."""
 
+    def on_share(self, job: Job, share: float) -> None:
+        """Say nothing."""
+
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
         """Say nothing."""
 
@@ -199,8 +202,8 @@ def _draw(rows: Sequence[Mapping[str, Any]]) -> "Figure":
         for place, row in enumerate(row for row in rows if row["regime"] == regime):
             middle = 100 * row["accuracy_mean"]
             known = row["accuracy_low"] is not None
-            reach = 50 * (row["accuracy_high"] - row["accuracy_low"]) if known else None
-            axis.errorbar(place, middle, yerr=reach, fmt="o", capsize=3, color=COLOURS[place % len(COLOURS)])
+            reach = [[middle - 100 * row["accuracy_low"]], [100 * row["accuracy_high"] - middle]] if known else None
+            axis.errorbar(place, middle, yerr=reach, fmt="o", capsize=3, color=series_colour(place))
             axis.annotate(
                 f"{row['batches']:.0f}", (place, middle), xytext=(6, 4), textcoords="offset points", fontsize=8
             )

@@ -5,15 +5,15 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import subplots
+from adagp.figures.style import legend_beside, subplots
 from adagp.hw import Accelerator
 from adagp.pipe import Costs, constant_costs, generate, parse_phases, simulate
 from adagp.pipe.modelled import modelled_costs
-from adagp.reproduce.accelerator import BATCH, PREDICTING, judge_order
-from adagp.reproduce.bars import grouped_bars
+from adagp.reproduce.accelerator import BATCH, PREDICTING, judge_order, published_speedups
+from adagp.reproduce.bars import grouped_bars, published_lines
 from adagp.reproduce.experiment import Conclusion, Experiment
 from adagp.reproduce.parts import Part, Place
-from adagp.reproduce.published import published
+from adagp.reproduce.published import Section, published
 from adagp.reproduce.verdict import Terms, compare
 from adagp.run.documents import POSITIVE, record_of
 from adagp.workloads import PAPER_MODELS, model_workload
@@ -95,16 +95,18 @@ def conclude(budget: str, place: Place) -> Conclusion:
             ),
         ]
     verdicts.append(judge_order(section, rows, "models and pipelines"))
-    return Conclusion(rows, verdicts, lambda: _draw(rows))
+    return Conclusion(rows, verdicts, lambda: _draw(rows, section))
 
 
-def _draw(rows: Sequence[dict[str, Any]]) -> "Figure":
-    figure, (axes,) = subplots(1, 3, (15, 4), share_y=True)
+def _draw(rows: Sequence[dict[str, Any]], section: Section) -> "Figure":
+    figure, (axes,) = subplots(1, 3, (17, 4.4), share_y=True)
     for axis, name in zip(axes, PIPELINES, strict=True):
         here = [row for row in rows if row["pipeline"] == name]
         speedups = {design: [row[f"{design}_modelled_speedup"] for row in here] for design in PREDICTING}
-        grouped_bars(axis, [row["model"] for row in here], speedups)
+        grouped_bars(axis, [row["model"] for row in here], speedups, legend=False)
         axis.set(title=f"over {name}", ylim=(0, 2))
+        published_lines(axis, published_speedups(section, name))
+    legend_beside(axes[-1])
     axes[0].set_ylabel("modelled speed-up over the pipeline")
     return figure
 

@@ -5,7 +5,7 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import COLOURS, subplots
+from adagp.figures.style import COLOURS, legend_beside, subplots
 from adagp.hw.procrustes import training_cost
 from adagp.hw.systems import LayerRecord
 from adagp.reproduce.experiment import Conclusion, Experiment
@@ -138,7 +138,7 @@ def conclude_hardware(budget: str, place: Place) -> Conclusion:
                 label=model,
             )
         axes.set(xlabel="weight density", ylabel="modelled speed-up over dense")
-        axes.legend()
+        legend_beside(axes)
         return figure
 
     return Conclusion(rows, verdicts, draw)

@@ -5,7 +5,8 @@ from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from adagp.figures.style import COLOURS, subplots
+from adagp.figures.labels import label_points
+from adagp.figures.style import series_colour, subplots
 from adagp.hw import Accelerator, simulate
 from adagp.reproduce.accelerator import paper_run
 from adagp.reproduce.adagp_training import CIFAR, DIGITS, PUBLISHED, QUICK, STANDARD
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SWEEP, DNI = "ratio-sweep", "dni-comparison"
 LADDER = "ladder"
+ACCURACY = ("accuracy_percent", "accuracy_lowest", "accuracy_highest")
 FIXED = ("1:4", "1:1", "2:1", "4:1", "8:1")
 """GP to BP batches."""
 RIVALS = ("adagp", "predicted_labels", "dni", "dni_labels", "replay", "skip")
@@ -94,12 +96,16 @@ def _draw_sweep(rows: Sequence[dict[str, Any]]) -> "Figure":
         "vgg13_modelled_speedup": "modelled speed-up of VGG13 under the same ratio",
     }
     for axis, (key, label) in zip(axes, labels.items(), strict=True):
-        for place, row in enumerate(rows):
-            middle = row["accuracy_percent"]
-            error = [[middle - row["accuracy_lowest"]], [row["accuracy_highest"] - middle]]
-            axis.errorbar(row[key], middle, yerr=error, fmt="o", capsize=3, color=COLOURS[place % len(COLOURS)])
-            axis.annotate(row["schedule"], (row[key], middle), xytext=(5, 5), textcoords="offset points", fontsize=8)
+        colours = {row["schedule"]: series_colour(place) for place, row in enumerate(rows)}
+        bars = []
+        for row in rows:
+            x, middle, lowest, highest = (row[name] for name in (key, *ACCURACY))
+            error = [[middle - lowest], [highest - middle]]
+            axis.errorbar(x, middle, yerr=error, fmt="o", capsize=3, color=colours[row["schedule"]])
+            bars.append(((x, lowest), (x, highest)))
+        axis.margins(x=0.12, y=0.1)
         axis.set(xlabel=label)
+        label_points(axis, {row["schedule"]: (row[key], row[ACCURACY[0]]) for row in rows}, colours, bars)
     axes[0].set_ylabel("measured accuracy, %")
     return figure
 

@@ -7,12 +7,11 @@ OUT/NAME/              an experiment: table.csv, figure.svg, figure.png, verdict
 OUT/verdicts.md, .csv  over all experiments that the folder holds
 """
 
-import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from adagp._version import source_digest
 from adagp.errors import DataError, RunError
 from adagp.figures.style import require_matplotlib
 from adagp.files import write_atomically
@@ -100,19 +99,14 @@ class _Concluding:
         """Pass it on."""
         self.observer.on_start(job)
 
+    def on_share(self, job: Job, share: float) -> None:
+        """Pass it on."""
+        self.observer.on_share(job, share)
+
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
         """Pass it on, and conclude what can be concluded."""
         self.observer.on_end(job, failure)
         self.waiting = self.study.conclude(self.waiting)
-
-
-def source_digest() -> str:
-    """Return a digest of the program's own source, all of adagp's Python files."""
-    root = Path(str(files("adagp")))
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def check_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | None) -> None:

@@ -39,7 +39,7 @@ NETWORK, BATCH, MEGAHERTZ = "64-32-10", 8, 10.0
 
 
 def design_power(part: Part, place: Place) -> dict[str, Any]:
-    """Return the power of one design's gates in a simulation of two batches; where a tool is missing, which."""
+    """Return the power of one design's gates in a simulation of two batches of digits; where a tool is missing, which."""
     from adagp.errors import OptionError
     from adagp.hw.array import parse_array
     from adagp.rtl.tools import need_amaranth
@@ -48,15 +48,17 @@ def design_power(part: Part, place: Place) -> dict[str, Any]:
         need_amaranth()
         from adagp.rtl.designs import make_blueprint
         from adagp.rtl.formats import find_format
-        from adagp.rtl.network import parse_network, random_state
+        from adagp.rtl.network import digits, parse_network, random_state
         from adagp.rtl.power import measure_power
         from adagp.rtl.synthesis import parse_target
 
-        number = find_format("int16")
         beside = parse_array(PREDICTOR_ARRAY)
-        blueprint = make_blueprint(part.options["design"], parse_array(ARRAY), number, predictor_array=beside)
+        blueprint = make_blueprint(
+            part.options["design"], parse_array(ARRAY), find_format("int16"), predictor_array=beside
+        )
         network = parse_network(NETWORK, batch=BATCH)
-        found = measure_power(blueprint, parse_target("liberty"), network, random_state(network, number), MEGAHERTZ)
+        state = random_state(network, blueprint.core.single, samples=digits(network))
+        found = measure_power(blueprint, parse_target("liberty"), network, state, MEGAHERTZ)
     except (ToolError, OptionError) as error:
         return {"missing": str(error)}
     return {"totals": {"power": 1e6 * found.total.total}, "element": {"power": 1e6 * found.modules["element"].total}}

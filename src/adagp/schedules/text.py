@@ -82,12 +82,19 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
         raise OptionError(
             f"warm-up of {length} epochs does not fit a run of {epochs}: nothing would be predicted. "
             + (
-                "Give more epochs, or --warmup 0."
+                "Give more epochs, --warmup 0, or a warm-up in batches: --warmup-batches."
                 if epochs == 1
                 else f"Give --warmup 0 to {epochs - 1}, or more epochs."
             )
         )
     return WarmUp(schedule, epochs=length) if length else schedule
+
+
+def has_room(text: str, epochs: int) -> bool:
+    """Tell whether a run of `epochs` has room for the usual warm-up of a schedule, where that is a share of the run."""
+    form = _form_of(text)
+    is_share = form.warmup is scaled_warmup and bool(form.read(text, epochs, "predicted").sources)
+    return not is_share or scaled_warmup(epochs) < epochs
 
 
 def _form_of(text: str) -> TextForm:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.data.batches import Share
 from adagp.errors import TaskError
 from adagp.run.metrics import ACCURACY, Metric
 
@@ -47,6 +48,22 @@ class Task(ABC):
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
         """Yield `(inputs, targets)` from batch `start` of `epoch` on. A tuple of inputs is passed as several arguments."""
 
+    def shares(self, epoch: int, start: int, share: Share) -> Iterator[tuple[Any, Any]]:
+        """Yield of each of these batches one of several equal shares, in a process that trains on this alone.
+
+        Here whole batches are read; a task that can read less does so.
+        """
+        for inputs, targets in self.batches(epoch, start):
+            yield taken(share, inputs), taken(share, targets)
+
+    def weight(self, targets: Any) -> int | None:
+        """Return how many things the loss of a batch is the mean of, if equal shares of a batch may differ in it.
+
+        The losses of shares make that of the batch, each weighted by this number (1 where it is 0); None stands for equal
+        weights, as where the loss is a mean over samples.
+        """
+        return None
+
     @abstractmethod
     def build_model(self) -> nn.Module:
         """Return the untrained model, initialised from torch's global random state."""
@@ -77,6 +94,17 @@ class Task(ABC):
         A metric that `metrics_at_end` declares is called `test_` and its name.
         """
         return {}
+
+
+def taken(share: Share, value: Any) -> Any:
+    """Return the share of a batch's inputs or targets: of tensors, and tensors in tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        return share.of(value)
+    if isinstance(value, tuple | list):
+        return type(value)(taken(share, one) for one in value)
+    if isinstance(value, dict):
+        return {name: taken(share, one) for name, one in value.items()}
+    return value
 
 
 def check_evaluation(task: Task, model: nn.Module) -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from adagp.data.batches import Share
 from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.loaders import image_loaders
 from adagp.models.build import build_model
@@ -47,6 +48,7 @@ class Classification(Task):
             download=download,
             size=config.image_size,
             validation=config.validation,
+            test_samples=config.test_samples,
         )
 
     @property
@@ -63,6 +65,10 @@ class Classification(Task):
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images and labels."""
         return self.data.train.epoch(epoch, start)
+
+    def shares(self, epoch: int, start: int, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
+        """Read a share of each batch."""
+        return self.data.train.epoch(epoch, start, share)
 
     def build_model(self) -> nn.Module:
         """Return the model for the data's images and classes."""

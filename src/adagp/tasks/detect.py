@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from adagp.data import DATASETS
+from adagp.data.batches import Share
 from adagp.data.boxed import BoxedBatch, BoxedBatches
 from adagp.data.load import DEFAULT_DATA_DIR, locate
-from adagp.data.split import held_out
+from adagp.data.split import evaluated_on, held_out
 from adagp.data.voc import CLASSES, read_voc
 from adagp.detection.anchors import ANCHORS
 from adagp.detection.detect import detect
@@ -35,7 +36,7 @@ class Detection(Task):
     accuracy); difficult objects are left out.
     """
 
-    metrics_at_end = (Metric("map50", title="mAP at IoU 0.5"),)
+    metrics_at_end = (Metric("map50", title="mAP at IoU 0.5", lowest=0.0, highest=1.0),)
 
     def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
         info = DATASETS[config.dataset]
@@ -46,6 +47,7 @@ class Detection(Task):
         if config.validation:
             parts = held_out(len(train), config.validation)
             train, test = [train[one] for one in parts[0]], [train[one] for one in parts[1]]
+        test = [test[one] for one in evaluated_on(len(test), config.test_samples)]
         self.train = BoxedBatches(train, config.batch_size, size=self.size, seed=config.seed, train=True)
         self.test = BoxedBatches(test, config.batch_size, size=self.size, train=False)
 
@@ -61,6 +63,14 @@ class Detection(Task):
     def batches(self, epoch: int, start: int = 0) -> Iterator[BoxedBatch]:
         """Yield images, and boxes with labels."""
         return self.train.epoch(epoch, start)
+
+    def shares(self, epoch: int, start: int, share: Share) -> Iterator[BoxedBatch]:
+        """Read a share of each batch."""
+        return self.train.epoch(epoch, start, share)
+
+    def weight(self, targets: tuple[Tensor, Tensor]) -> int:
+        """Count the objects that the loss is the mean of."""
+        return int((targets[1] >= 0).sum())
 
     def build_model(self) -> nn.Module:
         """Return the model, tried out on two images: a misfit of model and data shows before training."""

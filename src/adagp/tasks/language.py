@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from adagp.data.batches import Share
 from adagp.data.bytes import ByteBatches, read_bytes
 from adagp.data.load import DEFAULT_DATA_DIR, locate
 from adagp.data.registry import DATASETS
@@ -27,7 +28,7 @@ EVALUATED = 8192
 class LanguageModelling(Task):
     """Learn to say how a text goes on. An answer is a byte, foretold from those before it in its sequence."""
 
-    metrics = (Metric("perplexity", higher_is_better=False), ACCURACY)
+    metrics = (Metric("perplexity", higher_is_better=False, lowest=1.0), ACCURACY)
 
     def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
         self.config = config
@@ -36,6 +37,8 @@ class LanguageModelling(Task):
             cut = len(train) - held_out_count(len(train), config.validation)
             train, test = train[:cut], train[cut:]
         length = config.sequence_length
+        if config.test_samples is not None:  # the first sequences, each with the byte after it
+            test = test[: config.test_samples * length + 1]
         self.train = ByteBatches(train, length, config.batch_size, seed=config.seed, shuffle=True)
         self.test = ByteBatches(test, length, max(1, EVALUATED // length), part="test set")
 
@@ -47,6 +50,10 @@ class LanguageModelling(Task):
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield bytes, and the byte after each."""
         return self.train.epoch(epoch, start)
+
+    def shares(self, epoch: int, start: int, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
+        """Read a share of each batch."""
+        return self.train.epoch(epoch, start, share)
 
     def build_model(self) -> nn.Module:
         """Return the model for bytes."""

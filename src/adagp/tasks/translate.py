@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from adagp.data.batches import Share
 from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.sentences import SentenceBatch, SentenceBatches
-from adagp.data.split import held_out
+from adagp.data.split import evaluated_on, held_out
 from adagp.data.text import Pairs, load_multi30k
 from adagp.data.vocabulary import Vocabulary, require
 from adagp.errors import ModelError
@@ -33,7 +34,7 @@ Decode = Callable[[Any, Tensor], list[list[int]]]
 class Translation(Task):
     """Learn to say an English sentence in German. Answers are counted in word pieces, a sentence's end included."""
 
-    metrics_at_end = (Metric("bleu", title="BLEU"),)
+    metrics_at_end = (Metric("bleu", title="BLEU", lowest=0.0, highest=100.0),)
 
     def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
         check_model(config.model)
@@ -43,6 +44,9 @@ class Translation(Task):
         if config.validation:
             train, test = (texts.train.chosen(part.tolist()) for part in held_out(len(texts.train), config.validation))
             texts = replace(texts, train=train, test=test)
+        held = (texts.validation, texts.test)
+        validation, test = (pairs.chosen(evaluated_on(len(pairs), config.test_samples)) for pairs in held)
+        texts = replace(texts, validation=validation, test=test)
         self.vocabulary = Vocabulary.learn([*texts.train.source, *texts.train.target], config.vocabulary)
         self.train = self._batches(texts.train, "training set", shuffle=True)
         self.validation = self._batches(by_length(texts.validation), "validation set")
@@ -67,6 +71,14 @@ class Translation(Task):
     def batches(self, epoch: int, start: int = 0) -> Iterator[SentenceBatch]:
         """Yield source and shifted target as inputs, the target as targets."""
         return self.train.epoch(epoch, start)
+
+    def shares(self, epoch: int, start: int, share: Share) -> Iterator[SentenceBatch]:
+        """Read a share of each batch."""
+        return self.train.epoch(epoch, start, share)
+
+    def weight(self, targets: Tensor) -> int:
+        """Count the word pieces that the loss is the mean of."""
+        return int((targets != PAD).sum())
 
     def build_model(self) -> nn.Module:
         """Return the model for the vocabulary."""

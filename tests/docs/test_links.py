@@ -1,0 +1,54 @@
+"""The documents' links lead somewhere where the files lie, as a code host shows them; `test_site.py` looks at the site's."""
+
+import re
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from tests.docs.blocks import DOCUMENTS, ROOT
+
+
+def tokens(path: Path) -> list[Token]:
+    return MarkdownIt().enable("table").parse(path.read_text("utf-8"))
+
+
+def links(path: Path) -> list[str]:
+    """Return the targets of a document's links and pictures that are not elsewhere."""
+    inner = [child for token in tokens(path) for child in token.children or []]
+    targets = [
+        str(child.attrGet("href") or child.attrGet("src")) for child in inner if child.type in ("link_open", "image")
+    ]
+    return [target for target in targets if not re.match(r"\w+:", target)]
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the marks that code hosts give a document's headings."""
+    found: dict[str, int] = {}
+    parsed = tokens(path)
+    for place, token in enumerate(parsed):
+        if token.type == "heading_open":
+            inner = parsed[place + 1].children or []
+            text = "".join(child.content for child in inner if child.type in ("text", "code_inline"))
+            slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+            found[slug] = found.get(slug, -1) + 1
+    return {slug if not number else f"{slug}-{number}" for slug, last in found.items() for number in range(last + 1)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_files_and_headings(document: str) -> None:
+    path = ROOT / document
+    dead = []
+    for link in links(path):
+        name, _, anchor = link.partition("#")
+        target = path if not name else path.parent / name
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_links_and_headings_are_found() -> None:
+    results = ROOT / "docs" / "results.md"
+    assert "the-main-comparison" in anchors(results)
+    assert "docs/images/report.png" in links(ROOT / "README.md") or len(links(ROOT / "README.md")) > 10
+    assert "nowhere" not in anchors(results)

@@ -1,0 +1,35 @@
+"""What README says of installing is what the package says of itself, in the order in which a newcomer needs it."""
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+FOR_CONTRIBUTORS = {"dev", "docs"}
+WORDS = ("site", "ladder", "held", "guard", "yardstick")
+
+
+def test_every_extra_is_there_with_what_it_is_for() -> None:
+    table = [line for line in README.splitlines() if line.startswith("| `")]
+    for extra in PROJECT["optional-dependencies"].keys() - FOR_CONTRIBUTORS:
+        assert any(f"`{extra}`" in line.split("|")[1] for line in table), extra
+
+
+def test_the_versions_that_are_needed() -> None:
+    assert f"Python {PROJECT['requires-python'].removeprefix('>=')} or newer" in README
+    (torch,) = (one for one in PROJECT["dependencies"] if one.startswith("torch"))
+    assert f"PyTorch {torch.removeprefix('torch>=')} or newer" in README
+
+
+def test_the_environment_is_active_before_the_command_is_called() -> None:
+    called = re.search(r"^adagp ", README, re.MULTILINE)
+    assert called is not None
+    assert README.index("make demo") < README.index("source .venv/bin/activate") < called.start()
+
+
+def test_the_words_are_explained() -> None:
+    glossary = README.partition("\n## Words\n")[2].partition("\n## ")[0]
+    for word in WORDS:
+        assert re.search(rf"^\| {word} \| \w", glossary, re.MULTILINE), word
