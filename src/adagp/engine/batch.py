@@ -1,31 +1,25 @@
 """One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.densities import DensityMeter
-from adagp.engine.guard import Guard, Refusals
-from adagp.engine.hooks import Listeners, ModelHooks
-from adagp.engine.processes import Processes
-from adagp.engine.quality import QualityMeter, agreement
-from adagp.engine.reach import Reach
+from adagp.engine.hooks import Listeners
+from adagp.engine.quality import agreement
+from adagp.engine.setup import TrainingSetup
 from adagp.engine.switches import IdleParameters
 from adagp.errors import UsageError
-from adagp.numerics.interpose import Arithmetic
 from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
 from adagp.shards import laid_like, norms, whole
-from adagp.sites import Site, Survey
-from adagp.sources.base import BatchContext, ModelCall, Rounds, Source, missing_error
-from adagp.sources.support.norms import RunningNorms
+from adagp.sites import Site
+from adagp.sources.base import BatchContext, ModelCall, Rounds, missing_error
 from adagp.sources.support.taps import all_receive
-from adagp.upkeep.base import Upkeep
 
 
 @dataclass(frozen=True)
@@ -40,57 +34,6 @@ class BatchResult:
     output: Any
     guarded: bool
     skipped: bool = False
-
-
-@dataclass(frozen=True)
-class TrainingSetup:
-    """What all batches of a run share. `adapts` says that the schedule wants predictions measured in every BP batch.
-
-    `upkeep` is done after each step of the optimizers, in order; `densities` are measured where there is some.
-    """
-
-    model: nn.Module
-    survey: Survey
-    optimizers: tuple[torch.optim.Optimizer, ...]
-    scaler: torch.amp.GradScaler
-    sources: Mapping[str, Source]
-    hooks: ModelHooks
-    guard: Guard
-    refusals: Refusals
-    reach: Reach
-    norms: RunningNorms
-    quality: QualityMeter
-    processes: Processes
-    device: torch.device
-    adapts: bool
-    arithmetic: Arithmetic | None = None
-    upkeep: tuple[Upkeep, ...] = ()
-    densities: DensityMeter | None = None
-
-    @property
-    def learners(self) -> list[Source]:
-        """The sources that learn from BP batches."""
-        return [source for source in self.sources.values() if source.learns]
-
-    @contextmanager
-    def beside_training(self) -> Iterator[None]:
-        """Let nobody watch the model inside the context, and leave its arithmetic alone."""
-        with ExitStack() as stack:
-            stack.enter_context(self.hooks.suspended())
-            if self.arithmetic is not None:
-                stack.enter_context(self.arithmetic.paused())
-            yield
-
-    def foreign(self) -> list[nn.Parameter]:
-        """Return the parameters that the optimizers have and the model has not: of a loss, for instance."""
-        own = {id(one) for one in self.model.parameters()}
-        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-        return [one for group in groups for one in group["params"] if id(one) not in own]
-
-    def drop_gradients(self) -> None:
-        """Take all gradients away."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
 
 
 class Batch:

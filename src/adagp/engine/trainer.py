@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.batch import Batch, BatchResult, TrainingSetup
+from adagp.engine.batch import Batch, BatchResult
 from adagp.engine.compiled import restore_forward
 from adagp.engine.densities import DensityMeter
 from adagp.engine.guard import Guard, Refusals
@@ -32,6 +32,7 @@ from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
 from adagp.engine.rehearsal import Rehearsal
+from adagp.engine.setup import TrainingSetup
 from adagp.errors import UsageError
 from adagp.numerics.interpose import Arithmetic, ArithmeticFacts
 from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
