@@ -10,8 +10,9 @@ from adagp.schedules import Schedule, WarmUp, parse_schedule
 from adagp.schedules.ladder import PAPER_EPOCHS
 from adagp.schedules.warmup import scaled_warmup
 
-LEAST_BATCHES = 20
-"""Batches of an epoch, at least, where a run without epochs is divided into some."""
+LEAST_BATCHES = 60
+"""Where a run without epochs is divided into some, their batches are a multiple of this: schedules begin anew in each epoch, and
+alternations of up to six batches then go on as if there were none."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def run_length(epochs: int | None, batches_per_epoch: int | None, batches: int |
         if steps < 1:
             raise OptionError(f"a run needs at least 1 step; got {steps}.")
         parts = max(1, min(PAPER_EPOCHS, steps // LEAST_BATCHES))
-        each = -(-steps // parts)
+        each = min(steps, -(-steps // (parts * LEAST_BATCHES)) * LEAST_BATCHES)
         return RunLength(-(-steps // each), each, steps, divided=True)
     if epochs is None or batches_per_epoch is None:
         raise OptionError("the length of the run is missing: give epochs and batches_per_epoch, or steps.")
