@@ -1,4 +1,4 @@
-"""`adagp models` and `adagp datasets`."""
+"""`adagp methods`, `adagp models` and `adagp datasets`."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,28 @@ from typer.testing import CliRunner
 
 from adagp.cli import app
 from adagp.data import DATASETS
+from adagp.methods import METHODS
 from adagp.models import MODELS
 
 RUNNER = CliRunner()
+
+
+def test_all_methods_with_their_options() -> None:
+    rows = {row["name"]: row for row in json.loads(RUNNER.invoke(app, ["methods", "--json"]).stdout)}
+    assert list(rows) == list(METHODS)
+    assert rows["bp"] == {
+        "name": "bp",
+        "description": "ordinary backpropagation",
+        "schedule": "bp",
+        "options": {},
+        "parallel": ["data", "fsdp", "pipeline"],
+        "simulated": True,
+    }
+    assert rows["feedback"]["options"] == {"features": 64, "learn_every": 1, "correct_every": 1}
+    shown = RUNNER.invoke(app, ["methods"]).stdout
+    assert all(name in shown for name in METHODS)
+    assert "--no-normalize" in shown
+    assert "--label-classes (the last layer's)" in " ".join(shown.replace("│", " ").split())
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import typer
 
 from adagp._version import __version__
 from adagp.allocator import keep_freed_memory
-from adagp.cli.catalogue import datasets, models
+from adagp.cli.catalogue import datasets, methods, models
 from adagp.cli.commands import HELP_FLAGS, Command, CommandGroup
 from adagp.cli.compare import compare
 from adagp.cli.demo import demo, plot
@@ -38,7 +38,10 @@ EPILOG = (
 )
 COMPARED = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
 HELP = "Train deep networks with predicted gradients, and know what that is worth."
-COMMANDS = (train, compare, worth, demo, plot, report, reproduce, simulate, sweep, explore, pipeline, models, datasets)
+COMMANDS = (
+    *(train, compare, worth, demo, plot, report, reproduce),
+    *(simulate, sweep, explore, pipeline, methods, models, datasets),
+)
 
 
 def make_app(words: Sequence[str] = ()) -> typer.Typer:

@@ -1,4 +1,4 @@
-"""`adagp models` and `adagp datasets`: what there is to train, and to train on."""
+"""`adagp methods`, `adagp models` and `adagp datasets`: how to train, what to train, and what on."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,41 @@ from adagp.cli.completion import NAMES, offer
 from adagp.cli.options import DataFolder, Json, option
 from adagp.cli.simulated_runs import Width
 from adagp.errors import OptionError
+from adagp.methods import METHODS, Method
 from adagp.workloads import parse_shape
+
+
+def methods(as_json: Json = False) -> None:
+    """List the methods: what each does, its usual schedule, and its own options."""
+    from adagp.cli.tables import print_table
+
+    known = [METHODS[name] for name in METHODS]
+    if as_json:
+        rows = [
+            {
+                "name": one.name,
+                "description": one.description,
+                "schedule": one.schedule,
+                "options": one.defaults,
+                "parallel": list(one.parallel),
+                "simulated": one.builds is None or one.accelerator is not None,
+            }
+            for one in known
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    columns = ("method", "usual schedule", "what it does; its own options as they are by default")
+    print_table(
+        columns, [(one.name, one.schedule, "; ".join((one.description, *own_options(one)))) for one in known], ()
+    )
+
+
+def own_options(method: Method) -> list[str]:
+    """Return a method's options as they are written, each with its default."""
+    return [
+        f"{option.flag} ({option.unset})" if option.default is None else " ".join(option.words(option.default))
+        for option in method.options
+    ]
 
 
 def models(

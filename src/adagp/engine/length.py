@@ -11,8 +11,8 @@ from adagp.schedules.ladder import PAPER_EPOCHS
 from adagp.schedules.warmup import scaled_warmup
 
 LEAST_BATCHES = 60
-"""Where a run without epochs is divided into some, their batches are a multiple of this: schedules begin anew in each epoch, and
-alternations of up to six batches then go on as if there were none."""
+"""Where a run without epochs is divided into some, their batches are a multiple of this: schedules begin anew in each epoch,
+and alternations of up to six batches then go on as if there were none."""
 
 
 @dataclass(frozen=True)
