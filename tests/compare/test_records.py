@@ -8,7 +8,7 @@ import pytest
 from adagp.compare.alignment import FIGURES
 from adagp.compare.comparison import ComparedRun
 from adagp.compare.contenders import read_entries
-from adagp.compare.records import aligned_record, gap_record, method_record, run_record, seconds_to
+from adagp.compare.records import ahead_record, aligned_record, gap_record, method_record, run_record, seconds_to
 from adagp.run import RunFolder, TrainConfig
 from adagp.run.metrics import Metric
 from adagp.run.record import read_run
@@ -107,6 +107,22 @@ def test_the_share_of_the_gap() -> None:
     assert gap_record(entries[2], entries, [record(one.name, 0, 0.9) for one in entries]) == nothing
     assert gap_record(entries[2], entries, runs[:2]) == nothing
     assert gap_record(entries[2], (entries[0], entries[2]), runs) == nothing
+
+
+def test_a_method_is_ahead_seed_by_seed() -> None:
+    """What a seed does to both alike does not count."""
+    entries = read_entries("bp,feedback,skip")
+    runs = [record("bp", seed, level) for seed, level in enumerate((0.5, 0.7, 0.9))]
+    runs += [record("feedback", seed, level) for seed, level in enumerate((0.51, 0.72, 0.93))]
+    found = ahead_record(entries[1], entries, runs)
+    assert found["ahead_mean"] == pytest.approx(0.02)
+    assert found["ahead_high"] - found["ahead_mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
+    assert ahead_record(entries[1], entries, runs, Metric("accuracy", higher_is_better=False))["ahead_mean"] == (
+        pytest.approx(-0.02)
+    )
+    none = dict.fromkeys(("ahead_mean", "ahead_low", "ahead_high"))
+    assert ahead_record(entries[0], entries, runs) == none
+    assert ahead_record(entries[2], entries, runs) == none
 
 
 def test_the_gap_of_an_error_that_shall_be_low() -> None:

@@ -29,6 +29,7 @@ def record(accuracy: float, **more: Any) -> dict[str, Any]:
         "seconds_to_target_high": None,
         "gap_closed": None,
         "gap_clear": False,
+        **dict.fromkeys(("ahead_mean", "ahead_low", "ahead_high")),
         **aligned_record([]),
     }
     return plain | more
@@ -36,9 +37,10 @@ def record(accuracy: float, **more: Any) -> dict[str, Any]:
 
 def document(**more: Any) -> dict[str, Any]:
     figures = {"cosine_true": 0.5, "cosine_true_low": 0.4, "cosine_true_high": 0.6, "ceiling_minibatch": 0.25}
+    ahead = {"ahead_mean": -0.05, "ahead_low": -0.07, "ahead_high": -0.03}
     methods = {
         "bp": record(0.7, gap_closed=1.0, gap_clear=True),
-        "a|b": record(0.65, gap_closed=-0.5, **figures, sites={"conv1": {"cosine_true": 0.5}}),
+        "a|b": record(0.65, gap_closed=-0.5, **ahead, **figures, sites={"conv1": {"cosine_true": 0.5}}),
     }
     plain = {
         "command": "adagp compare --x",
@@ -60,10 +62,19 @@ def test_the_cells() -> None:
     results, costs, seconds, _, gradients = sheets(document())
     assert results.title == "net on cifar10, equal batches: 600 each"
     assert seconds.title == "net on cifar10, equal seconds: 100.0 as calibrated"
-    assert results.heads == ("method", "accuracy, %", "gap closed", "batches", "GP", "seconds", "calibrated")
+    assert results.heads == (
+        "method",
+        "accuracy, %",
+        "ahead of bp",
+        "gap closed",
+        "batches",
+        "GP",
+        "seconds",
+        "calibrated",
+    )
     assert results.rows == (
-        ("bp", "70.00 ± 1.00", "100%", "600", "270", "12.3", "-"),
-        ("a|b", "65.00 ± 1.00", "-50%?", "600", "270", "12.3", "-"),
+        ("bp", "70.00 ± 1.00", "-", "100%", "600", "270", "12.3", "-"),
+        ("a|b", "65.00 ± 1.00", "-5.00 ± 2.00", "-50%?", "600", "270", "12.3", "-"),
     )
     assert results.note.startswith("n = 3. ± is the 95% interval (Student's t) over seeds.")
     assert seconds.note.endswith("The learning rate falls to 0 within each run.")
@@ -110,7 +121,7 @@ def test_nothing_finished_is_no_reason_to_fail() -> None:
 
 def test_markdown_and_rows() -> None:
     text = markdown(document())
-    assert "| a\\|b | 65.00 ± 1.00 | -50%? | 600 | 270 | 12.3 | - |" in text
+    assert "| a\\|b | 65.00 ± 1.00 | -5.00 ± 2.00 | -50%? | 600 | 270 | 12.3 | - |" in text
     assert [(row["regime"], row["name"]) for row in method_rows(document())] == [
         ("batches", "bp"),
         ("batches", "a|b"),

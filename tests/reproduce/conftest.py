@@ -95,6 +95,9 @@ def comparison(options: Mapping[str, Any]) -> dict[str, Any]:
             "accuracy_mean": 0.5 + 0.1 * place,
             "accuracy_low": 0.48 + 0.1 * place,
             "accuracy_high": 0.52 + 0.1 * place,
+            "ahead_mean": 0.1 * place,
+            "ahead_low": 0.09 * place,
+            "ahead_high": 0.11 * place,
             "modelled_cost": 1e6,
         }
         for place, name in enumerate(names)

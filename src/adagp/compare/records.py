@@ -106,17 +106,28 @@ def gap_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record], m
     nothing = {"gap_closed": None, "gap_clear": False}
     if not alike:
         return nothing
-    by_seed: dict[int, dict[str, float]] = defaultdict(dict)
-    for run in runs:
-        if run[metric.name] is not None:
-            by_seed[run["seed"]][run["name"]] = metric.sign * run[metric.name]
-    names = (entry.name, alike[0].name, top.name)
-    common = [[found[name] for name in names] for found in by_seed.values() if set(names) <= found.keys()]
+    common = _of_equal_seeds((entry.name, alike[0].name, top.name), runs, metric)
     gap = estimate([best - worst for _, worst, best in common])
     if gap is None or gap.mean <= 0:
         return nothing
     closed = mean(own - worst for own, worst, _ in common) / gap.mean
     return {"gap_closed": closed, "gap_clear": gap.low is not None and gap.low > 0}
+
+
+def ahead_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record], metric: Metric = ACCURACY) -> Record:
+    """Return by how much a method is better than backprop, seed by seed: what a seed does to both alike cancels."""
+    top = next(one for one in entries if one.method == BACKPROP)
+    common = [] if entry is top else _of_equal_seeds((entry.name, top.name), runs, metric)
+    return estimate_fields("ahead", [own - other for own, other in common])
+
+
+def _of_equal_seeds(names: Sequence[str], runs: Sequence[Record], metric: Metric) -> list[list[float]]:
+    """Return the metric (the larger, the better) of these entries for each seed that all of them have."""
+    by_seed: dict[int, dict[str, float]] = defaultdict(dict)
+    for run in runs:
+        if run[metric.name] is not None:
+            by_seed[run["seed"]][run["name"]] = metric.sign * run[metric.name]
+    return [[found[name] for name in names] for found in by_seed.values() if set(names) <= found.keys()]
 
 
 def aligned_record(measured: Sequence[Record]) -> Record:
@@ -171,5 +182,6 @@ def regime_record(
         if record is not None:
             methods[entry.name] = record
             methods[entry.name] |= gap_record(entry, comparison.entries, runs, metric)
+            methods[entry.name] |= ahead_record(entry, comparison.entries, runs, metric)
             methods[entry.name] |= alignment.get(entry.name) or aligned_record([])
     return {"methods": methods}

@@ -155,7 +155,16 @@ def _ahead(found: Mapping[str, Any], regime: str, methods: Sequence[str]) -> tup
     plain, best = own["bp"], max((own[name] for name in methods), key=lambda one: one["accuracy_mean"])
     if plain["accuracy_high"] is None or best["accuracy_low"] is None:
         return None, shown
-    return bool(best["accuracy_low"] > plain["accuracy_high"]), f"{shown}; {found['seeds']} seeds"
+    ahead = ", ".join(
+        f"{name} {_points(own[name], 'mean')} ({_points(own[name], 'low')} to {_points(own[name], 'high')})"
+        for name in methods
+    )
+    text = f"{shown}; points ahead of bp, seed by seed: {ahead}; {found['seeds']} seeds"
+    return bool(best["accuracy_low"] > plain["accuracy_high"]), text
+
+
+def _points(one: Mapping[str, Any], end: str) -> str:
+    return "-" if one.get(f"ahead_{end}") is None else f"{100 * one[f'ahead_{end}']:+.2f}"
 
 
 def _accuracy(one: Mapping[str, Any]) -> str:
