@@ -21,7 +21,16 @@ from tests.distributed.conftest import NETS, OPTIONS, Job, free_port, run_forks,
 
 from adagp.run import RunFolder
 
-KINDS = {"data": 2, "pipeline:gpipe": 2, "pipeline:dapple": 3, "pipeline:chimera": 4}
+KINDS = {
+    "data": 2,
+    "fsdp": 2,
+    "pipeline:gpipe": 2,
+    "pipeline:dapple": 3,
+    "pipeline:interleaved": 2,
+    "pipeline:zb-v": 2,
+    "pipeline:chimera": 4,
+    "data=2,pipeline=2": 4,
+}
 """Ways to be parallel, and the processes of each."""
 LONGEST = 30.0
 """Seconds after a kill in which a run must have ended."""
