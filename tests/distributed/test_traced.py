@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from adagp.distributed.cut_model import refuse_tied
 from adagp.distributed.stages import ModelStage
+from adagp.distributed.tied import shared_parameters
 from adagp.distributed.traced import cut_traced, split_names
 from adagp.engine.hooks import Listeners, ModelHooks
 from adagp.errors import ModelError
@@ -47,6 +49,18 @@ class Tied(nn.Module):
         return found
 
 
+class Recurring(nn.Module):
+    """Its first layer is called again at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, value: Tensor) -> Tensor:
+        found: Tensor = self.first(self.second(self.first(value)))
+        return found
+
+
 class Seer:
     """Notes what it sees."""
 
@@ -59,7 +73,7 @@ class Seer:
 
 def staged(model: nn.Module, sample: Tensor, names: Sequence[str]) -> list[ModelStage]:
     sites = survey(model)
-    return cut_traced(model, sites, ModelHooks(model, sites.sites), (sample,), names)
+    return cut_traced(model, sites, (sample,), names)
 
 
 def run(stages: Sequence[ModelStage], sample: Tensor) -> Tensor:
@@ -77,7 +91,8 @@ def test_stages_compute_what_the_model_does_with_its_own_weights_and_sites() -> 
     start = {name: value.clone() for name, value in model.state_dict().items()}
     sites = survey(model)
     hooks = ModelHooks(model, sites.sites)
-    stages = cut_traced(model, sites, hooks, (sample,), ["layers.1", "norm", "head"])
+    cut = cut_traced(model, sites, (sample,), ["layers.1", "norm", "head"])
+    stages = [stage.bound(sites, hooks) for stage in cut]
     assert "forward" not in vars(model.head)
     assert {id(one) for one in model.parameters()} == {id(one) for stage in stages for one in stage.parameters}
     names = [[site.name for site in stage.sites] for stage in stages]
@@ -102,6 +117,18 @@ def test_stages_compute_what_the_model_does_with_its_own_weights_and_sites() -> 
         assert name == same
         assert torch.equal(value, inputs)
         assert torch.equal(output, found)
+
+
+def test_a_weight_of_several_stages_is_the_same_in_all() -> None:
+    model = Tied()
+    stages = staged(model, torch.randn(2, 4), ["second", "third"])
+    assert shared_parameters(stages) == {(0, 2): [model.first.weight]}
+    with pytest.raises(ModelError) as raised:
+        refuse_tied(model, stages)
+    assert str(raised.value) == (
+        "weight 'first.weight' is used in the stages 0 and 2: with fsdp each of them would spread it by itself. Cut elsewhere "
+        "(--split), or use data in the place of fsdp."
+    )
 
 
 def test_blocks_are_cut_into_equal_work() -> None:
@@ -143,10 +170,10 @@ def test_more_stages_than_blocks_are_refused() -> None:
             "nothing before it.",
         ),
         (
-            Tied,
-            ["third"],
-            "weight 'third.weight' is used in the stages 0 and 1: two processes would each have a copy. Cut elsewhere "
-            "(--split), or use --parallel data.",
+            Recurring,
+            ["second"],
+            "layer 'first' is called in the stages 0 and 1: each would see a part of its calls, and predict another gradient. "
+            "Cut elsewhere (--split), or use --parallel data.",
         ),
     ],
 )
