@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.distributed.test_session import assert_close, rows, weights
 
+from adagp.data.sentences import SentenceBatches
 from adagp.data.text import PARTS
 
 pytestmark = pytest.mark.slow
@@ -57,19 +58,41 @@ LANGUAGE = COMMON | {
 }
 
 
+TORCH = {"runtime": "torch"}
+FEEDBACK = {"method": "feedback", "features": 8}
+
+
 @pytest.mark.parametrize(
-    ("name", "parallel"),
-    [("translation", "data"), ("translation", "fsdp"), ("detection", "data"), ("language", "data")],
+    ("name", "parallel", "more"),
+    [
+        ("translation", "data", {}),
+        ("translation", "fsdp", {}),
+        ("translation", "pipeline:dapple", TORCH | FEEDBACK),
+        ("translation", "pipeline:chimera", {}),
+        ("detection", "data", {}),
+        ("detection", "pipeline:gpipe", TORCH),
+        ("detection", "pipeline:dapple", FEEDBACK),
+        ("language", "data", {}),
+    ],
 )
 def test_a_task_trains_in_several_processes_as_in_one(
-    name: str, parallel: str, request: pytest.FixtureRequest, start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    parallel: str,
+    more: dict[str, Any],
+    request: pytest.FixtureRequest,
+    start: Any,
+    alone: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Shares with other numbers of words and objects; without dropout, whose masks would be others."""
     monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, value: value)
-    options = {"translation": TRANSLATION, "detection": DETECTION, "language": LANGUAGE}[name]
+    options = {"translation": TRANSLATION, "detection": DETECTION, "language": LANGUAGE}[name] | more
     fixture = {"translation": "texts", "detection": "pictures"}.get(name)
     place = {"data_dir": request.getfixturevalue(fixture)} if fixture else {}
-    expected = alone(**options, **place)
+    if "pipeline" in parallel:  # batches of one shape: what is filled up is seen by sources
+        longest = SentenceBatches._longest
+        monkeypatch.setattr(SentenceBatches, "_longest", lambda self, _: longest(self, range(len(self.source))))
+    expected = alone(**{name: value for name, value in options.items() if name != "runtime"}, **place)
     assert start(2, "run", parallel, **options, **place, check_every=1) == [0, 0]
     assert_close(weights("run"), expected, 2e-5)
     metric = "perplexity" if name == "language" else "accuracy"

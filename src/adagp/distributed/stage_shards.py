@@ -30,12 +30,7 @@ class _OwnerView(nn.Module):
 def shard_stage(stage: ModelStage, model: nn.Module, mesh: DeviceMesh) -> None:
     """Spread the weights of a stage over the processes of `mesh`; those of `model` are replaced with them."""
     stage.module.add_module("owners", nn.ModuleList(_owners(stage, model)))
-    sharded = fully_shard(stage.module, mesh=mesh, reshard_after_forward=False)
-    # A micro-batch's loss is its share of the whole batch's: what is added up is the gradient already.
-    if hasattr(sharded, "set_gradient_divide_factor"):
-        sharded.set_gradient_divide_factor(1.0)
-    else:  # before torch 2.8
-        sharded.set_reduce_scatter_divide_factor(1.0)
+    fully_shard(stage.module, mesh=mesh, reshard_after_forward=False)
 
 
 def _owners(stage: ModelStage, model: nn.Module) -> list[nn.Module]:
@@ -63,12 +58,20 @@ def before_backward(stage: ModelStage, *, last: bool) -> None:
         stage.module.set_is_last_backward(last)
 
 
-def end_passes(stage: ModelStage, *, learned: bool) -> None:
-    """Put the gathered weights of a stage back, before its optimizer's step; `learned` tells of a backward pass."""
+@torch.no_grad()
+def end_passes(stage: ModelStage, copies: int, *, learned: bool) -> None:
+    """Put the gathered weights of a stage back, before its optimizer's step; `learned` tells of a backward pass.
+
+    FSDP2 takes the mean over the copies. The loss of each is its share of the whole batch's, so it is the sum that is wanted
+    (to have FSDP2 add up needs an operation that gloo has not).
+    """
     if isinstance(stage.module, FSDPModule):
         if not learned and hasattr(stage.module, "reset_iter_state"):
             stage.module.reset_iter_state()
         stage.module.reshard()
+        for one in stage.module.parameters():
+            if learned and one.grad is not None:
+                local(one.grad).mul_(copies)
 
 
 def exchanged_bytes(stage: ModelStage) -> tuple[int, int]:

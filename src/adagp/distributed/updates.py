@@ -184,7 +184,7 @@ class StageUpdates:
             self.world.count("weights", held)
             if learned:
                 self.world.count("gradients", whole)
-            end_passes(stage, learned=learned)
+            end_passes(stage, self.placement.copies, learned=learned)
             if self.errors is not None:
                 self.errors.source.lay_out(stage.sites)
 
