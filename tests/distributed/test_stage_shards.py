@@ -1,24 +1,95 @@
 """Pipelines whose stages' weights are spread over their copies, against one process."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.test_pipelines import SPEAKER, check
+import torch
+from tests.distributed.test_pipelines import SHORT, SPEAKER, check
 from tests.distributed.test_session import LIVELY, assert_equal, rows, weights
+from torch import nn
 
-pytestmark = pytest.mark.slow
+from adagp.distributed.session import ParallelSession
+from adagp.distributed.stage_shards import _owners, joined, without_shards
+from adagp.distributed.stages import ModelStage
+from adagp.errors import ModelError, OptionError
+from adagp.run import TrainConfig
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tracer_ready")]
+
+BACKPROP = {"method": "bp", "ratio": None, "warmup_batches": None}
 
 
 @pytest.mark.parametrize(
     ("parallel", "options"),
     [
-        ("fsdp=2,pipeline=2", {"method": "bp", "ratio": None, "warmup_batches": None}),
         ("fsdp=2,pipeline=2", {}),
-        ("fsdp=2,pipeline:interleaved=2", {"method": "feedback"}),
         ("fsdp=2,pipeline:gpipe=2", {"method": "zero"}),
-        ("fsdp=2,pipeline=2", {"runtime": "torch", "method": "feedback"}),
-        ("fsdp=2,pipeline:zb-v=2", {"runtime": "torch"}),
+        ("fsdp=2,pipeline:interleaved=2", {"method": "feedback"}),
+        ("fsdp=2,pipeline:zb-v=2", BACKPROP | {"runtime": "torch"}),
+        ("fsdp=2,pipeline=2", SPEAKER | {"method": "feedback", "features": 8, "runtime": "torch", "batches": 6}),
     ],
 )
 def test_spread_stages_train_as_one_process(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
     check(start, alone, parallel, **{"lr": 0.02, **options})
+    sent = rows("run")[-1]["sent_bytes"]
+    assert "gradients" not in sent.get("gp", {})
+    assert all("weights" in sent[phase] for phase in sent if phase != "epoch")
+
+
+def test_a_stopped_run_of_spread_stages_goes_on_exactly(start: Any) -> None:
+    """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
+    options = SHORT | LIVELY | {"method": "feedback", "batches": 8, "warmup_batches": 2}
+    size, parallel = 4, "fsdp=2,pipeline=2"
+    assert start(size, "whole", parallel, **options) == [0] * size
+    assert start(size, "run", parallel, **options, stop_after=5) == [0] * size
+    assert start(size, "run", parallel, **options, resume=True) == [0] * size
+    assert_equal(weights("run"), weights("whole"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"parallel": "fsdp=1,pipeline:zb-h1=1"},
+            "--parallel fsdp=1,pipeline:zb-h1=1: pipeline 'zb-h1' takes the gradients of weights apart from the backward pass, "
+            "at the end of which fsdp adds them up. Use another pipeline, or data in the place of fsdp.",
+        ),
+        (
+            {"parallel": "fsdp=1,pipeline=1", "method": "replay"},
+            "method 'replay' cannot run with --parallel fsdp=1,pipeline=1; choose from: bp, adagp, zero, feedback.",
+        ),
+        (
+            {"parallel": "fsdp=1,pipeline=1", "keep": 0.1},
+            "--keep ranks the weights of the whole model together; with --parallel fsdp=1,pipeline=1 no process has them all. "
+            "Use --parallel data.",
+        ),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(nets: Path, one_process: None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        ParallelSession(TrainConfig.from_dict({"epochs": 2, "warmup": 1, **options}, "test"))
+    assert str(raised.value) == message
+
+
+def test_a_module_in_several_stages_is_refused() -> None:
+    model, copy = nn.Linear(2, 2), nn.Module()
+    copy.weight = model.weight
+    with pytest.raises(ModelError) as raised:
+        _owners(ModelStage(copy, (), (), ()), model)
+    assert str(raised.value) == (
+        "the parameters of module 'Linear' are used in several stages: with fsdp they are spread together. Cut elsewhere "
+        "(--split), or use data in its place."
+    )
+
+
+def test_parts_are_put_together_in_the_order_of_their_rows() -> None:
+    first, second = torch.ones(2, 3), torch.zeros(1, 3)
+    states = [
+        {"one": [{"first row of a part": row, "rows": rows}], "step": torch.tensor(4)}
+        for row, rows in ((2, second), (0, first))
+    ]
+    found = joined(states)
+    assert torch.equal(found["one"][0], torch.cat([first, second]))
+    assert found["step"] == 4
+    assert without_shards(found) == found

@@ -13,6 +13,8 @@ from adagp.distributed.tied import shared_parameters
 from adagp.distributed.traced import cut_traced, split_names
 from adagp.engine.hooks import Listeners, ModelHooks
 from adagp.errors import ModelError
+from adagp.models.transformer import Transformer
+from adagp.models.yolo import yolov3_small
 from adagp.sites import Site, survey
 
 
@@ -182,3 +184,40 @@ def test_what_cannot_be_cut_is_refused(model: type[nn.Module], names: list[str],
     with pytest.raises(ModelError) as raised:
         staged(model(), sample, names)
     assert str(raised.value) == message
+
+
+def shapes_of(stages: Sequence[ModelStage]) -> list[tuple[list[torch.Size], list[torch.Size]]]:
+    return [([one.shape for one in stage.inputs], [one.shape for one in stage.outputs]) for stage in stages]
+
+
+@pytest.mark.parametrize(
+    ("build", "sample", "names"),
+    [
+        (Dense, (torch.randint(0, 7, (6,)),), ["layers.1", "norm", "head"]),
+        (
+            lambda: Transformer(20, 8, 16, layers=1),
+            (torch.randint(0, 20, (3, 5)), torch.randint(0, 20, (3, 7))),
+            ["decoder.0", "decoder.0.feed_forward"],
+        ),
+        (lambda: yolov3_small(2, 0.25), (torch.randn(2, 3, 32, 32),), ["coarse.0", "heads.0"]),
+    ],
+)
+def test_what_passes_the_cuts_is_known_on_the_meta_device(
+    build: Callable[[], nn.Module], sample: tuple[Tensor, ...], names: list[str]
+) -> None:
+    """So on a device that is not here: shapes and types do not depend on where the model is."""
+    model = build()
+    stages = cut_traced(model, survey(model), sample, names)
+    values, real = sample, []
+    for stage in stages:
+        inputs, values = values, stage.forward(values)
+        real.append(([one.shape for one in inputs], [one.shape for one in values]))
+        assert [one.dtype for one in values] == [one.dtype for one in stage.outputs]
+    with torch.device("meta"):
+        abroad = build()
+    far = cut_traced(abroad, survey(abroad), tuple(one.to("meta") for one in sample), names)
+    assert shapes_of(far) == shapes_of(stages) == real
+    assert [[one.dtype for one in stage.outputs] for stage in far] == [
+        [one.dtype for one in stage.outputs] for stage in stages
+    ]
+    assert all(one.is_meta for stage in far for one in stage.forward([value.to("meta") for value in stage.inputs]))

@@ -1,7 +1,7 @@
 """One process of a pipeline: it does the actions of its device one after the other, and exchanges data with the others.
 
 What one device sends another is received in the order in which it is sent, which both read from the program, and each direction
-has a group of its own: so it does not matter whether what exchanges tensors tells messages apart (gloo) or not (nccl).
+has a group of its own: so gloo and nccl, which cannot tell messages apart, are used alike.
 """
 
 import time
@@ -55,7 +55,6 @@ class Worker:
         self.updates = updates
         self.stages, self.placement = updates.stages, updates.placement
         self.micro_batches, self.world = updates.micro_batches, updates.world
-        self._widest = max(len(stage.outputs) for stage in self.stages)
 
     def train(self, plans: Sequence[Plan], samples: Sequence[tuple[Any, Any]]) -> list[BatchSums]:
         """Train the coming batches with `samples` (inputs and targets), each under its plan; the trainer does not advance."""
@@ -186,9 +185,9 @@ class Worker:
 
     def _receive(self, action: Action, sender: int) -> Iterator[tuple[dist.Work, Tensor]]:
         lane = self.placement.lane(sender, self.world.rank)
-        for place, like in enumerate(self._passing(action)):
+        for like in self._passing(action):
             buffer = torch.empty(like.shape, dtype=like.dtype, device=self.updates.trainer.device)
-            work = dist.irecv(buffer, sender, group=lane, tag=self._tag(action, place))
+            work = dist.irecv(buffer, sender, group=lane)
             assert work is not None
             yield work, buffer
 
@@ -218,19 +217,15 @@ class Worker:
             state.here[to] = result
             return
         state.leaving = [(one, tensor) for one, tensor in state.leaving if not one.is_completed()]
-        for place, one in enumerate(result):
+        for one in result:
             value = one.contiguous()
             what = "activations" if to.kind == FORWARD else "input gradients"
             self.world.count(what, value.numel() * value.element_size())
             receiver = self.placement.peers[holder]
             lane = self.placement.lane(self.world.rank, receiver)
-            work = dist.isend(value, receiver, group=lane, tag=self._tag(to, place))
+            work = dist.isend(value, receiver, group=lane)
             assert work is not None
             state.leaving.append((work, value))
-
-    def _tag(self, action: Action, place: int) -> int:
-        number = 2 * (action.number * len(self.stages) + action.stage) + (action.kind != FORWARD)
-        return number * self._widest + place
 
 
 def as_values(inputs: Any) -> Values:
