@@ -65,7 +65,7 @@ def speaker(vocabulary):
 def dense_net(classes, image):
     """A small DenseNet for images of 8x8."""
     from adagp.models.vision import load_torchvision
-    model = load_torchvision("torchvision.models").DenseNet(4, (2, 3), 8, num_classes=classes)
+    model = load_torchvision("torchvision.models").DenseNet(4, (2, 1), 8, num_classes=classes)
     model.features.conv0, model.features.pool0 = nn.Conv2d(image[0], 8, 3, padding=1, bias=False), nn.Identity()
     return model
 

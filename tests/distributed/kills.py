@@ -30,6 +30,7 @@ KINDS = {
     "pipeline:zb-v": 2,
     "pipeline:chimera": 4,
     "data=2,pipeline=2": 4,
+    "fsdp=2,pipeline=2": 4,
 }
 """Ways to be parallel, and the processes of each."""
 LONGEST = 30.0
