@@ -11,9 +11,10 @@ import pytest
 import torch
 from tests.distributed.conftest import plain_values
 
+from adagp.distributed.pipeline import PipelineLoop
 from adagp.distributed.placement import assign_stages
 from adagp.distributed.session import ParallelSession
-from adagp.errors import OptionError
+from adagp.errors import OptionError, TaskError
 from adagp.pipe import PIPELINES
 from adagp.run import TrainConfig
 
@@ -186,6 +187,19 @@ def test_what_cannot_run_is_refused(nets: Path, one_process: None, options: dict
     with pytest.raises(OptionError) as raised:
         ParallelSession(TrainConfig.from_dict({"epochs": 2, "warmup": 1, **options}, "test"))
     assert str(raised.value) == message
+
+
+def test_batches_of_another_shape_are_refused(nets: Path, one_process: None) -> None:
+    options = {"epochs": 2, "warmup": 1, "batch_size": 96, "parallel": "pipeline:gpipe"}
+    session = ParallelSession(TrainConfig.from_dict(options, "test"))
+    loop = session.start(nets / "run")
+    assert isinstance(loop, PipelineLoop)
+    with pytest.raises(TaskError) as raised:
+        loop._fitting((torch.zeros(96, 1, 8, 9), None))
+    assert str(raised.value) == (
+        "a batch has inputs of shape (96, 1, 8, 9), the first one had (96, 1, 8, 8): a pipeline needs batches of one shape "
+        "(Task.fix_shapes)."
+    )
 
 
 def test_an_error_of_the_first_process_reaches_all(start: Any, capfd: Any) -> None:

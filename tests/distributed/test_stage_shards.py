@@ -9,11 +9,13 @@ from tests.distributed.test_pipelines import SHORT, SPEAKER, check
 from tests.distributed.test_session import LIVELY, assert_equal, rows, weights
 from torch import nn
 
+from adagp.distributed.pipeline import check_pipeline
 from adagp.distributed.session import ParallelSession
 from adagp.distributed.stage_shards import _owners, joined, without_shards
 from adagp.distributed.stages import ModelStage
 from adagp.errors import ModelError, OptionError
 from adagp.run import TrainConfig
+from adagp.run.parallel import parse_parallel
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tracer_ready")]
 
@@ -70,6 +72,16 @@ def test_what_cannot_be_spread_is_refused(nets: Path, one_process: None, options
     with pytest.raises(OptionError) as raised:
         ParallelSession(TrainConfig.from_dict({"epochs": 2, "warmup": 1, **options}, "test"))
     assert str(raised.value) == message
+
+
+def test_copies_of_a_stage_in_one_pipeline_are_refused() -> None:
+    config = TrainConfig.from_dict({"epochs": 2, "warmup": 1}, "test")
+    with pytest.raises(OptionError) as raised:
+        check_pipeline(config, parse_parallel("fsdp=2,pipeline:chimera=2"), 2)
+    assert str(raised.value) == (
+        "--parallel fsdp=2,pipeline:chimera=2: in pipeline 'chimera' two processes of one pipeline hold the same stage, each "
+        "for its own micro-batches; fsdp adds up gradients between pipelines alone. Use data in the place of fsdp."
+    )
 
 
 def test_a_module_in_several_stages_is_refused() -> None:
