@@ -34,9 +34,13 @@ BACKPROP = {"method": "bp", "ratio": None, "warmup_batches": None}
 )
 def test_spread_stages_train_as_one_process(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
     check(start, alone, parallel, **{"lr": 0.02, **options})
-    sent = rows("run")[-1]["sent_bytes"]
+    row = rows("run")[-1]
+    sent, batches = row["sent_bytes"], row["batches"] | {"bp": row["batches"]["bp"] - row["batches"]["warmup"]}
+    numbers = sum(one.numel() for one in weights("run").values())
     assert "gradients" not in sent.get("gp", {})
-    assert all("weights" in sent[phase] for phase in sent if phase != "epoch")
+    for phase in set(sent) & set(batches):  # each stage is gathered once a batch, and its gradients are reduced once
+        assert sent[phase]["weights"] == 4 * numbers * batches[phase]
+        assert phase == "gp" or sent[phase]["gradients"] == 2 * 4 * numbers * batches[phase]
 
 
 def test_a_stopped_run_of_spread_stages_goes_on_exactly(start: Any) -> None:
@@ -101,7 +105,9 @@ def test_parts_are_put_together_in_the_order_of_their_rows() -> None:
         {"one": [{"first row of a part": row, "rows": rows}], "step": torch.tensor(4)}
         for row, rows in ((2, second), (0, first))
     ]
+    states[0]["collected"] = {3: first}  # of a stage that the other process does not hold
     found = joined(states)
+    assert torch.equal(found.pop("collected")[3], first)
     assert torch.equal(found["one"][0], torch.cat([first, second]))
     assert found["step"] == 4
     assert without_shards(found) == found

@@ -9,7 +9,7 @@ Normalisation layers see micro-batches; where a stage has several copies, their 
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -199,7 +199,7 @@ class PipelineLoop(ParallelLoop):
             "optimizer": {place: state[place] for place in places if place in state},
             "sites": sites,
             "norms": trainer.norms.state_dict(),
-            "quality": trainer.quality.state_dict(),
+            "quality": _of_sites(trainer.quality.state_dict(), sites),
             "feedback": [source.part_of_state(sites) for source in self._feedback],
         }
         found: dict[str, Any] = as_parts(held)
@@ -261,6 +261,14 @@ def chosen_runtime(wanted: str, pipeline: str) -> str:
             f"torch has no schedule for the pipeline '{pipeline}', only for {', '.join(SCHEDULES)}; leave out --runtime."
         )
     return "programs" if wanted == "auto" else wanted
+
+
+def _of_sites(state: dict[str, Any], sites: Collection[int]) -> dict[str, Any]:
+    """Return figures with those of some sites alone, where they are kept by site: the first process has others' as well."""
+    return {
+        name: {site: value for site, value in one.items() if site in sites} if isinstance(one, dict) else one
+        for name, one in state.items()
+    }
 
 
 def tensors_in(state: Any) -> Iterator[Tensor]:

@@ -104,7 +104,7 @@ def joined(states: Sequence[Any]) -> Any:
     if isinstance(first, dict):
         if _PART in first:
             return torch.cat([one[_ROWS] for one in sorted(states, key=lambda one: int(one[_PART]))])
-        return {key: joined([one[key] for one in states]) for key in first}
+        return {key: joined([one[key] for one in states if key in one]) for key in first}
     if isinstance(first, list | tuple):
         return type(first)(joined(values) for values in zip(*states, strict=True))
     return first

@@ -180,11 +180,11 @@ class StageUpdates:
         for number in stages if self.placement.spread else ():
             stage = self.stages[number]
             self._backwards[number] = 0
+            end_passes(stage, self.placement.copies, learned=learned)
             held, whole = exchanged_bytes(stage)
             self.world.count("weights", held)
             if learned:
                 self.world.count("gradients", whole)
-            end_passes(stage, self.placement.copies, learned=learned)
             if self.errors is not None:
                 self.errors.source.lay_out(stage.sites)
 
