@@ -210,6 +210,10 @@ def test_an_error_of_the_first_process_reaches_all(start: Any, capfd: Any) -> No
     assert capfd.readouterr().err.count(wanted) == 2
 
 
+SEVEN = {"batch_size": 192}
+"""Seven batches an epoch."""
+
+
 @pytest.mark.parametrize(
     ("parallel", "sizes"),
     [("data", (2, 4, 1)), ("fsdp", (4, 2)), ("pipeline:dapple", (2, 4)), ("pipeline:chimera", (4, 2))],
@@ -218,10 +222,10 @@ def test_a_run_goes_on_with_another_number_of_processes(
     parallel: str, sizes: tuple[int, ...], start: Any, alone: Any
 ) -> None:
     """In the middle of an epoch, each time: up to rounding it is the same run."""
-    expected = alone()
+    expected = alone(**SEVEN)
     for turn, size in enumerate(sizes):
-        stop = {} if turn == len(sizes) - 1 else {"stop_after": 9}
-        assert start(size, "run", parallel, resume=turn > 0, **stop) == [0] * size
+        stop = {} if turn == len(sizes) - 1 else {"stop_after": 5}
+        assert start(size, "run", parallel, resume=turn > 0, **SEVEN, **stop) == [0] * size
     assert_close(weights("run"), expected)
     for ours, theirs in zip(rows("run"), rows("alone"), strict=True):
         assert (ours["batches"], ours["answers"]) == (theirs["batches"], theirs["answers"])
@@ -229,7 +233,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
             assert ours[name] == pytest.approx(theirs[name], abs=1e-3)
 
 
-LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
+LIVELY = SEVEN | {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
 
 
 @pytest.mark.parametrize(
@@ -238,7 +242,7 @@ LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_sched
 def test_a_stopped_run_goes_on_exactly(size: int, parallel: str, start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
     assert start(size, "whole", parallel, **LIVELY) == [0] * size
-    assert start(size, "run", parallel, **LIVELY, stop_after=18) == [0] * size
+    assert start(size, "run", parallel, **LIVELY, stop_after=9) == [0] * size
     assert not Path("run/model.pt").exists()
     assert len(rows("run")) == 1
     assert start(size, "run", parallel, **LIVELY, resume=True) == [0] * size

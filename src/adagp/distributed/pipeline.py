@@ -56,8 +56,8 @@ class PipelineLoop(ParallelLoop):
         self._parts: list[dict[str, Any]] = []
 
     def _release_others(self) -> None:
-        """Free the weights of stages that this process does not hold; the first one needs them to evaluate and save."""
-        if self.world.rank > 0:
+        """Free the weights of stages that this process does not hold; the first one needs them, or has a whole model beside."""
+        if self.world.rank > 0 or self.cut.whole is not None:
             held = {id(one) for stage in self.placement.local for one in self.stages[stage].parameters}
             others = [one for one in self.trainer.model.parameters() if id(one) not in held]
             release(others)
