@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.distributed.conftest import plain_values
+import torch.distributed as dist
+from tests.distributed.conftest import free_port, introduce, plain_values, run_forks
 
 from adagp.distributed.pipeline import PipelineLoop
 from adagp.distributed.placement import assign_stages
+from adagp.distributed.processes import World
 from adagp.distributed.session import ParallelSession
 from adagp.errors import OptionError, TaskError
 from adagp.pipe import PIPELINES
@@ -255,6 +257,22 @@ def test_a_stopped_run_goes_on_exactly(size: int, parallel: str, start: Any) -> 
 def die(rank: int, seen: int) -> None:
     if rank == 1 and seen == 20:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def form_groups(rank: int, port: int) -> None:
+    """Meet two others and form a group with them; the second one dies meanwhile."""
+    introduce(rank, 3, port)
+    world = World.join("cpu")
+    with world.forming_groups():
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.new_group()
+
+
+def test_a_process_killed_while_groups_are_formed_ends_the_others(capfd: Any) -> None:
+    port = free_port()
+    assert run_forks(form_groups, [(rank, port) for rank in range(3)]) == [2, -signal.SIGKILL, 2]
+    assert "error: process 2 has lost another process of the run, which was about to begin.\n" in capfd.readouterr().err
 
 
 def stumble(rank: int, seen: int) -> None:

@@ -58,7 +58,8 @@ class Checkpoints:
         self.path = path
         self._world = world
         # Exchanges in the background must not get between those of training: they have a group of their own.
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout))
+        with world.forming_groups():
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout))
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: Future[None] | None = None
         self._last = world.first_does(lambda: _clean(path))

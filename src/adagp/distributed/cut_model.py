@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from adagp.distributed.placement import StagePlacement, assign_stages, pipeline_mesh, place
+from adagp.distributed.processes import World
 from adagp.distributed.stage_shards import shard_stage
 from adagp.distributed.stages import ModelStage, cut, most_stages
 from adagp.distributed.tied import TiedWeights, shared_parameters
@@ -35,19 +35,21 @@ class CutModel:
 
 
 def cut_and_place(
-    model: nn.Module, sample: Any, config: TrainConfig, layout: ParallelLayout, device: torch.device
+    model: nn.Module, sample: Any, config: TrainConfig, layout: ParallelLayout, device: torch.device, world: World
 ) -> CutModel:
     """Cut `model` for a run; `sample` has the inputs of a micro-batch. All processes must call this together."""
-    sizes = layout.sizes(dist.get_world_size())
+    sizes = layout.sizes(world.size)
     count, holders = assign_stages(layout.schedule, sizes[PIPELINE], config.micro_batches)
     names = [name.strip() for name in config.split.split(",") if name.strip()]
     stages = cut_model(model, survey(model), sample, count, names)
-    mesh = pipeline_mesh(device.type, layout.copies, sizes)
-    placement, tied, whole = place(holders, mesh), TiedWeights(stages, holders, mesh), None
     if FSDP in layout.kinds:
         refuse_tied(model, stages)
+    with world.forming_groups():
+        mesh = pipeline_mesh(device.type, layout.copies, sizes)
+        placement, tied, whole = place(holders, mesh), TiedWeights(stages, holders, mesh), None
+    if FSDP in layout.kinds:
         placement = replace(placement, spread=True)
-        whole = copy.deepcopy(model) if dist.get_rank() == 0 else None
+        whole = copy.deepcopy(model) if world.rank == 0 else None
         for number in placement.local:
             shard_stage(stages[number], model, mesh[FSDP])
     return CutModel(stages, placement, tied, whole)

@@ -148,7 +148,8 @@ class ParallelSession(Session):
         inputs = to_device(inputs, self.device)
         if not self.staged:
             return spread_model(model, inputs)
-        self.cut = cut_and_place(model, taken(Share(0, self._parts), inputs), self.config, self.layout, self.device)
+        sample = taken(Share(0, self._parts), inputs)
+        self.cut = cut_and_place(model, sample, self.config, self.layout, self.device, self.world)
         return model
 
     def _loop(self, folder: RunFolder) -> ParallelLoop:
