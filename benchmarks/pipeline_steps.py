@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from adagp.distributed.cut_model import CutModel
 from adagp.distributed.error_broadcast import last_stage_shares
 from adagp.distributed.placement import assign_stages, ordered, pipeline_mesh, place
 from adagp.distributed.processes import World
 from adagp.distributed.stages import ModelStage, SentStage, described
+from adagp.distributed.tied import TiedWeights
 from adagp.distributed.torch_schedules import SCHEDULES, TorchWorker
 from adagp.distributed.updates import StageUpdates
 from adagp.distributed.worker import Worker
@@ -104,7 +106,7 @@ def work(rank: int, port: int) -> None:
     """Be one of the processes; the first one prints."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(DEVICES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     world = World.join("cpu")
-    mesh = pipeline_mesh("cpu", 1, DEVICES)
+    mesh = pipeline_mesh("cpu", "data", {"pipeline": DEVICES})
     for name in PIPELINES:
         for text in ("BP", "GP,BP", "GP,GP,GP,GP,BP"):
             updates = prepare(name, world, mesh)
@@ -138,7 +140,8 @@ def prepare(name: str, world: World, mesh: Any) -> StageUpdates:
         for site in trainer.survey.sites
     ]
     shares = last_stage_shares(ordered(name, DEVICES, MICRO_BATCHES, (False,)).program)
-    return StageUpdates(trainer, stages, place(holders, mesh), MICRO_BATCHES, task, Rate(), world, shares)
+    cut = CutModel(stages, place(holders, mesh), TiedWeights(stages, holders, mesh))
+    return StageUpdates(trainer, cut, MICRO_BATCHES, task, Rate(), world, shares)
 
 
 def steps(worker: Worker | TorchWorker, text: str) -> str:

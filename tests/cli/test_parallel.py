@@ -17,6 +17,6 @@ def test_an_unknown_way_is_answered_with_the_known(program: Callable[..., Any]) 
     assert ended.code == 2
     assert ended.err == (
         "error: unknown parallel 'pipeline:gpip'. Did you mean 'pipeline:gpipe'? Choose from: data, "
-        "data=2,pipeline=4, fsdp, none, pipeline:chimera, pipeline:dapple, pipeline:gpipe, pipeline:interleaved, "
-        "pipeline:zb-h1, pipeline:zb-v.\n"
+        "data=2,pipeline=4, fsdp, fsdp=2,pipeline=2, none, pipeline:chimera, pipeline:dapple, pipeline:gpipe, "
+        "pipeline:interleaved, pipeline:zb-h1, pipeline:zb-v.\n"
     )

@@ -150,6 +150,14 @@ def test_teacher_forcing_shifts_by_one() -> None:
     assert target_out.tolist() == [[4, END, PAD], [5, 6, END]]
 
 
+def test_lengths_can_be_fixed() -> None:
+    batches = SentenceBatches([[7, 8], [9], [9]], [[4], [5, 6], [5]], 1)
+    assert [source.shape[1] for (source, _), _ in batches.epoch(0)] == [3, 2, 2]
+    batches.fix_lengths()
+    shapes = {(source.shape, target_in.shape, target_out.shape) for (source, target_in), target_out in batches.epoch(0)}
+    assert shapes == {((1, 3), (1, 3), (1, 3))}
+
+
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
 def test_an_epoch_visits_pairs_once_and_together(count: int, batch_size: int, epoch: int) -> None:
     batch_size = min(count, batch_size)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from tests.conftest import nothing_to_collect
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.pipelining import SplitPoint, pipeline
 
 from adagp.distributed.metadata import CarefulReader
 from adagp.distributed.session import ParallelSession
@@ -59,7 +60,14 @@ def small_vgg(classes, image):
 def speaker(vocabulary):
     """A small Transformer without dropout."""
     from adagp.models.decoder import Decoder
-    return Decoder(vocabulary, 16, 24, layers=4, dropout=0.0)
+    return Decoder(vocabulary, 16, 24, layers=2, dropout=0.0)
+
+def dense_net(classes, image):
+    """A small DenseNet for images of 8x8."""
+    from adagp.models.vision import load_torchvision
+    model = load_torchvision("torchvision.models").DenseNet(4, (2, 1), 8, num_classes=classes)
+    model.features.conv0, model.features.pool0 = nn.Conv2d(image[0], 8, 3, padding=1, bias=False), nn.Identity()
+    return model
 
 class Detector(nn.Module):
     """Answers in YOLO's three resolutions, without normalisation."""
@@ -198,6 +206,15 @@ def plain_values(folder: Path) -> Any:
         warnings.simplefilter("ignore", UserWarning)  # that there is one process: that is the idea
         load(text, storage_reader=reader, planner=DefaultLoadPlanner(flatten_state_dict=False), no_dist=True)
     return read_rest(text["common"])
+
+
+@pytest.fixture(scope="session")
+def tracer_ready() -> None:
+    """Let torch's tracer import and keep what it needs here, once, and not in each fork."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        pipeline(model, (torch.ones(2, 2),), split_spec={"1": SplitPoint.BEGINNING})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,17 @@ from tests.distributed.conftest import NETS, OPTIONS, Job, free_port, run_forks,
 
 from adagp.run import RunFolder
 
-KINDS = {"data": 2, "pipeline:gpipe": 2, "pipeline:dapple": 3, "pipeline:chimera": 4}
+KINDS = {
+    "data": 2,
+    "fsdp": 2,
+    "pipeline:gpipe": 2,
+    "pipeline:dapple": 3,
+    "pipeline:interleaved": 2,
+    "pipeline:zb-v": 2,
+    "pipeline:chimera": 4,
+    "data=2,pipeline=2": 4,
+    "fsdp=2,pipeline=2": 4,
+}
 """Ways to be parallel, and the processes of each."""
 LONGEST = 30.0
 """Seconds after a kill in which a run must have ended."""
@@ -75,10 +85,10 @@ def disturb(kind: str, folder: Path, after: float, victim: int) -> tuple[float, 
     return ended, len(RunFolder(folder).rows()) if RunFolder(folder).begun else -1
 
 
-def kill_some(count: int, kinds: Sequence[str] = tuple(KINDS), seed: int = 0) -> list[Kill]:
-    """Disturb `count` runs, of the `kinds` in turn, in the working folder, and return what became of each."""
+def kill_some(count: int, kinds: Sequence[str] = tuple(KINDS), seed: int = 0) -> Iterator[Kill]:
+    """Disturb `count` runs, of the `kinds` in turn, in the working folder, and tell what became of each."""
     Path("nets.py").write_text(NETS, "utf-8")
-    draw, kills = random.Random(seed), []
+    draw = random.Random(seed)
     whole: dict[str, tuple[float, Weights]] = {}
     for number in range(count):
         kind = kinds[number % len(kinds)]
@@ -91,8 +101,7 @@ def kill_some(count: int, kinds: Sequence[str] = tuple(KINDS), seed: int = 0) ->
         ended, epochs = disturb(kind, folder, after, draw.randrange(KINDS[kind]))
         found = finished(kind, folder)
         equal = all(torch.equal(found[name], one) for name, one in expected.items())
-        kills.append(Kill(kind, after, epochs, ended, equal))
-    return kills
+        yield Kill(kind, after, epochs, ended, equal)
 
 
 if __name__ == "__main__":
@@ -100,9 +109,12 @@ if __name__ == "__main__":
         os.chdir(place)
         sys.path.insert(0, place)
         torch.set_num_threads(1)
-        results = kill_some(int(sys.argv[1]), sys.argv[2:] or tuple(KINDS))
+        results = []
+        for result in kill_some(int(sys.argv[1]), sys.argv[2:] or tuple(KINDS)):
+            sys.stdout.write(f"{result}\n")
+            sys.stdout.flush()
+            results.append(result)
         os.chdir("/")
-    sys.stdout.writelines(f"{one}\n" for one in results)
     slowest, same = max(one.ended for one in results), sum(one.equal for one in results)
     sys.stdout.write(
         f"{len(results)} kills: {same} end with equal weights; the slowest run ended after {slowest:.1f} s\n"

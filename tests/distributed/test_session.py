@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.distributed.conftest import plain_values
+import torch.distributed as dist
+from tests.distributed.conftest import free_port, introduce, plain_values, run_forks
 
+from adagp.distributed.pipeline import PipelineLoop
 from adagp.distributed.placement import assign_stages
+from adagp.distributed.processes import World
 from adagp.distributed.session import ParallelSession
-from adagp.errors import OptionError
+from adagp.errors import OptionError, TaskError
 from adagp.pipe import PIPELINES
 from adagp.run import TrainConfig
 
@@ -188,12 +191,29 @@ def test_what_cannot_run_is_refused(nets: Path, one_process: None, options: dict
     assert str(raised.value) == message
 
 
+def test_batches_of_another_shape_are_refused(nets: Path, one_process: None) -> None:
+    options = {"epochs": 2, "warmup": 1, "batch_size": 96, "parallel": "pipeline:gpipe"}
+    session = ParallelSession(TrainConfig.from_dict(options, "test"))
+    loop = session.start(nets / "run")
+    assert isinstance(loop, PipelineLoop)
+    with pytest.raises(TaskError) as raised:
+        loop._fitting((torch.zeros(96, 1, 8, 9), None))
+    assert str(raised.value) == (
+        "a batch has inputs of shape (96, 1, 8, 9), the first one had (96, 1, 8, 8): a pipeline needs batches of one shape "
+        "(Task.fix_shapes)."
+    )
+
+
 def test_an_error_of_the_first_process_reaches_all(start: Any, capfd: Any) -> None:
     Path("run").mkdir()
     Path("run/notes.txt").touch()
     assert start(2, "run", "data") == [1, 1]
     wanted = "holds files that are not a run (notes.txt, ...); give another --out."
     assert capfd.readouterr().err.count(wanted) == 2
+
+
+SEVEN = {"batch_size": 192}
+"""Seven batches an epoch."""
 
 
 @pytest.mark.parametrize(
@@ -204,10 +224,10 @@ def test_a_run_goes_on_with_another_number_of_processes(
     parallel: str, sizes: tuple[int, ...], start: Any, alone: Any
 ) -> None:
     """In the middle of an epoch, each time: up to rounding it is the same run."""
-    expected = alone()
+    expected = alone(**SEVEN)
     for turn, size in enumerate(sizes):
-        stop = {} if turn == len(sizes) - 1 else {"stop_after": 9}
-        assert start(size, "run", parallel, resume=turn > 0, **stop) == [0] * size
+        stop = {} if turn == len(sizes) - 1 else {"stop_after": 5}
+        assert start(size, "run", parallel, resume=turn > 0, **SEVEN, **stop) == [0] * size
     assert_close(weights("run"), expected)
     for ours, theirs in zip(rows("run"), rows("alone"), strict=True):
         assert (ours["batches"], ours["answers"]) == (theirs["batches"], theirs["answers"])
@@ -215,7 +235,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
             assert ours[name] == pytest.approx(theirs[name], abs=1e-3)
 
 
-LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
+LIVELY = SEVEN | {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_scheduler": "plateau"}
 
 
 @pytest.mark.parametrize(
@@ -224,7 +244,7 @@ LIVELY = {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "lr_sched
 def test_a_stopped_run_goes_on_exactly(size: int, parallel: str, start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
     assert start(size, "whole", parallel, **LIVELY) == [0] * size
-    assert start(size, "run", parallel, **LIVELY, stop_after=18) == [0] * size
+    assert start(size, "run", parallel, **LIVELY, stop_after=9) == [0] * size
     assert not Path("run/model.pt").exists()
     assert len(rows("run")) == 1
     assert start(size, "run", parallel, **LIVELY, resume=True) == [0] * size
@@ -237,6 +257,22 @@ def test_a_stopped_run_goes_on_exactly(size: int, parallel: str, start: Any) -> 
 def die(rank: int, seen: int) -> None:
     if rank == 1 and seen == 20:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def form_groups(rank: int, port: int) -> None:
+    """Meet two others and form a group with them; the second one dies meanwhile."""
+    introduce(rank, 3, port)
+    world = World.join("cpu")
+    with world.forming_groups():
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.new_group()
+
+
+def test_a_process_killed_while_groups_are_formed_ends_the_others(capfd: Any) -> None:
+    port = free_port()
+    assert run_forks(form_groups, [(rank, port) for rank in range(3)]) == [2, -signal.SIGKILL, 2]
+    assert "error: process 2 has lost another process of the run, which was about to begin.\n" in capfd.readouterr().err
 
 
 def stumble(rank: int, seen: int) -> None:

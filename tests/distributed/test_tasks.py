@@ -7,9 +7,11 @@ import pytest
 import torch
 from tests.distributed.test_session import assert_close, rows, weights
 
+from adagp.data.sentences import SentenceBatches
 from adagp.data.text import PARTS
+from adagp.models.transformer import Transformer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tracer_ready")]
 
 WORDS = ("a dog", "the tall tree", "one", "a man with a ball", "the train")
 SENTENCES = [
@@ -37,7 +39,6 @@ COMMON: dict[str, Any] = {"ratio": "1:1", "predictor_lr": 1e-3, "optimizer": "sg
 TRANSLATION = COMMON | {
     "dataset": "multi30k",
     "model": "transformer",
-    "width": 1 / 64,
     "vocabulary": 280,
     "batch_size": 16,
     "lr": 1e-2,
@@ -57,21 +58,51 @@ LANGUAGE = COMMON | {
 }
 
 
+def smallest(vocabulary: int, width: float) -> Transformer:
+    """Return a Transformer that is soon traced, in the place of the usual one."""
+    return Transformer(vocabulary, 8, 32, layers=1)
+
+
+TORCH = {"runtime": "torch"}
+FEEDBACK = {"method": "feedback", "features": 8}
+
+
 @pytest.mark.parametrize(
-    ("name", "parallel"),
-    [("translation", "data"), ("translation", "fsdp"), ("detection", "data"), ("language", "data")],
+    ("name", "parallel", "more"),
+    [
+        ("translation", "data", {}),
+        ("translation", "fsdp", {}),
+        ("translation", "pipeline:dapple", TORCH | FEEDBACK),
+        ("translation", "pipeline:chimera", {}),
+        ("detection", "data", {}),
+        ("detection", "pipeline:gpipe", TORCH),
+        ("detection", "pipeline:dapple", FEEDBACK),
+        ("language", "data", {}),
+    ],
 )
 def test_a_task_trains_in_several_processes_as_in_one(
-    name: str, parallel: str, request: pytest.FixtureRequest, start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    parallel: str,
+    more: dict[str, Any],
+    request: pytest.FixtureRequest,
+    start: Any,
+    alone: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Shares with other numbers of words and objects; without dropout, whose masks would be others."""
     monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, value: value)
-    options = {"translation": TRANSLATION, "detection": DETECTION, "language": LANGUAGE}[name]
+    options = {"translation": TRANSLATION, "detection": DETECTION, "language": LANGUAGE}[name] | more
     fixture = {"translation": "texts", "detection": "pictures"}.get(name)
     place = {"data_dir": request.getfixturevalue(fixture)} if fixture else {}
-    expected = alone(**options, **place)
+    monkeypatch.setattr("adagp.models.transformer.transformer", smallest)
+    if "pipeline" in parallel:  # batches of one shape: what is filled up is seen by sources
+        longest = SentenceBatches._longest
+        monkeypatch.setattr(SentenceBatches, "_longest", lambda self, _: longest(self, range(len(self.source))))
+    expected = alone(**{name: value for name, value in options.items() if name != "runtime"}, **place)
     assert start(2, "run", parallel, **options, **place, check_every=1) == [0, 0]
-    assert_close(weights("run"), expected, 2e-5)
+    # A predictor's Adam divides a Transformer's small gradients by their size, and so enlarges what micro-batches round off.
+    enlarged = name == "translation" and "pipeline" in parallel and "method" not in more
+    assert_close(weights("run"), expected, 2e-4 if enlarged else 2e-5)
     metric = "perplexity" if name == "language" else "accuracy"
     for ours, theirs in zip(rows("run"), rows("alone"), strict=True):
         assert (ours["batches"], ours["answers"]) == (theirs["batches"], theirs["answers"])

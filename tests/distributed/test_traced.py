@@ -7,10 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from adagp.distributed.cut_model import refuse_tied
 from adagp.distributed.stages import ModelStage
+from adagp.distributed.tied import shared_parameters
 from adagp.distributed.traced import cut_traced, split_names
 from adagp.engine.hooks import Listeners, ModelHooks
 from adagp.errors import ModelError
+from adagp.models.transformer import Transformer
+from adagp.models.yolo import yolov3_small
 from adagp.sites import Site, survey
 
 
@@ -47,6 +51,18 @@ class Tied(nn.Module):
         return found
 
 
+class Recurring(nn.Module):
+    """Its first layer is called again at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, value: Tensor) -> Tensor:
+        found: Tensor = self.first(self.second(self.first(value)))
+        return found
+
+
 class Seer:
     """Notes what it sees."""
 
@@ -59,7 +75,7 @@ class Seer:
 
 def staged(model: nn.Module, sample: Tensor, names: Sequence[str]) -> list[ModelStage]:
     sites = survey(model)
-    return cut_traced(model, sites, ModelHooks(model, sites.sites), (sample,), names)
+    return cut_traced(model, sites, (sample,), names)
 
 
 def run(stages: Sequence[ModelStage], sample: Tensor) -> Tensor:
@@ -77,7 +93,8 @@ def test_stages_compute_what_the_model_does_with_its_own_weights_and_sites() -> 
     start = {name: value.clone() for name, value in model.state_dict().items()}
     sites = survey(model)
     hooks = ModelHooks(model, sites.sites)
-    stages = cut_traced(model, sites, hooks, (sample,), ["layers.1", "norm", "head"])
+    cut = cut_traced(model, sites, (sample,), ["layers.1", "norm", "head"])
+    stages = [stage.bound(sites, hooks) for stage in cut]
     assert "forward" not in vars(model.head)
     assert {id(one) for one in model.parameters()} == {id(one) for stage in stages for one in stage.parameters}
     names = [[site.name for site in stage.sites] for stage in stages]
@@ -102,6 +119,18 @@ def test_stages_compute_what_the_model_does_with_its_own_weights_and_sites() -> 
         assert name == same
         assert torch.equal(value, inputs)
         assert torch.equal(output, found)
+
+
+def test_a_weight_of_several_stages_is_the_same_in_all() -> None:
+    model = Tied()
+    stages = staged(model, torch.randn(2, 4), ["second", "third"])
+    assert shared_parameters(stages) == {(0, 2): [model.first.weight]}
+    with pytest.raises(ModelError) as raised:
+        refuse_tied(model, stages)
+    assert str(raised.value) == (
+        "weight 'first.weight' is used in the stages 0 and 2: with fsdp each of them would spread it by itself. Cut elsewhere "
+        "(--split), or use data in the place of fsdp."
+    )
 
 
 def test_blocks_are_cut_into_equal_work() -> None:
@@ -143,10 +172,10 @@ def test_more_stages_than_blocks_are_refused() -> None:
             "nothing before it.",
         ),
         (
-            Tied,
-            ["third"],
-            "weight 'third.weight' is used in the stages 0 and 1: two processes would each have a copy. Cut elsewhere "
-            "(--split), or use --parallel data.",
+            Recurring,
+            ["second"],
+            "layer 'first' is called in the stages 0 and 1: each would see a part of its calls, and predict another gradient. "
+            "Cut elsewhere (--split), or use --parallel data.",
         ),
     ],
 )
@@ -155,3 +184,40 @@ def test_what_cannot_be_cut_is_refused(model: type[nn.Module], names: list[str],
     with pytest.raises(ModelError) as raised:
         staged(model(), sample, names)
     assert str(raised.value) == message
+
+
+def shapes_of(stages: Sequence[ModelStage]) -> list[tuple[list[torch.Size], list[torch.Size]]]:
+    return [([one.shape for one in stage.inputs], [one.shape for one in stage.outputs]) for stage in stages]
+
+
+@pytest.mark.parametrize(
+    ("build", "sample", "names"),
+    [
+        (Dense, (torch.randint(0, 7, (6,)),), ["layers.1", "norm", "head"]),
+        (
+            lambda: Transformer(20, 8, 16, layers=1),
+            (torch.randint(0, 20, (3, 5)), torch.randint(0, 20, (3, 7))),
+            ["decoder.0", "decoder.0.feed_forward"],
+        ),
+        (lambda: yolov3_small(2, 0.25), (torch.randn(2, 3, 32, 32),), ["coarse.0", "heads.0"]),
+    ],
+)
+def test_what_passes_the_cuts_is_known_on_the_meta_device(
+    build: Callable[[], nn.Module], sample: tuple[Tensor, ...], names: list[str]
+) -> None:
+    """So on a device that is not here: shapes and types do not depend on where the model is."""
+    model = build()
+    stages = cut_traced(model, survey(model), sample, names)
+    values, real = sample, []
+    for stage in stages:
+        inputs, values = values, stage.forward(values)
+        real.append(([one.shape for one in inputs], [one.shape for one in values]))
+        assert [one.dtype for one in values] == [one.dtype for one in stage.outputs]
+    with torch.device("meta"):
+        abroad = build()
+    far = cut_traced(abroad, survey(abroad), tuple(one.to("meta") for one in sample), names)
+    assert shapes_of(far) == shapes_of(stages) == real
+    assert [[one.dtype for one in stage.outputs] for stage in far] == [
+        [one.dtype for one in stage.outputs] for stage in stages
+    ]
+    assert all(one.is_meta for stage in far for one in stage.forward([value.to("meta") for value in stage.inputs]))

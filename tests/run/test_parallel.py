@@ -12,6 +12,7 @@ from adagp.run.parallel import Dimension, ParallelLayout, parse_parallel
         ("fsdp=4", (Dimension("fsdp", 4),)),
         ("pipeline:chimera", (Dimension("pipeline", None, "chimera"),)),
         ("data=2,pipeline:zb-v=4", (Dimension("data", 2), Dimension("pipeline", 4, "zb-v"))),
+        ("fsdp=2,pipeline:gpipe=2", (Dimension("fsdp", 2), Dimension("pipeline", 2, "gpipe"))),
     ],
 )
 def test_a_layout_is_read_and_written(text: str, dimensions: tuple[Dimension, ...]) -> None:
@@ -51,8 +52,8 @@ def test_sizes_are_those_of_the_processes() -> None:
             "--parallel data,pipeline=2: give the processes of each dimension, for example data=2,pipeline=4.",
         ),
         (
-            "fsdp=2,pipeline=2",
-            "--parallel fsdp=2,pipeline=2: weights spread by fsdp go with no other dimension; use data.",
+            "data=2,fsdp=2,pipeline=2",
+            "--parallel data=2,fsdp=2,pipeline=2: fsdp splits each batch, too, as data does; give one of the two.",
         ),
         ("data=0", "--parallel data=0: a dimension has 1 process or more."),
     ],
@@ -65,5 +66,6 @@ def test_what_no_layout_can_be_is_refused(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "pipeline", "data:dapple", "rows=2", "data=two", "data=2,,pipeline=2"])
 def test_what_is_no_form_is_answered_with_the_forms(text: str) -> None:
-    with pytest.raises(OptionError, match=r"^unknown parallel '.*Choose from: data, data=2,pipeline=4, fsdp, none, "):
+    forms = "data, data=2,pipeline=4, fsdp, fsdp=2,pipeline=2, none, "
+    with pytest.raises(OptionError, match=rf"^unknown parallel '.*Choose from: {forms}"):
         parse_parallel(text)

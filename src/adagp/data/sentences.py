@@ -3,7 +3,7 @@
 Which pairs are in a batch is a pure function of seed, epoch and batch, as in `adagp.data.batches`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class SentenceBatches:
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
+        self._lengths: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         """Return the batches in an epoch."""
@@ -63,6 +64,16 @@ class SentenceBatches:
         groups = self._groups(epoch)
         for batch in range(start, len(self)):
             yield self._batch(groups[batch], share)
+
+    def fix_lengths(self) -> None:
+        """From now on fill up every batch to the longest sentences of all, not to its own longest."""
+        self._lengths = self._longest(range(len(self.source)))
+
+    def _longest(self, chosen: Iterable[int]) -> tuple[int, int]:
+        """Return the pieces of the longest source and target of `chosen` pairs, with the one more that all get."""
+        pairs = list(chosen)
+        source, target = (1 + max(len(side[pair]) for pair in pairs) for side in (self.source, self.target))
+        return source, target
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -81,7 +92,7 @@ class SentenceBatches:
         return groups
 
     def _batch(self, chosen: list[int], share: Share) -> SentenceBatch:
-        lengths = [1 + max(len(side[pair]) for pair in chosen) for side in (self.source, self.target)]
+        lengths = self._lengths or self._longest(chosen)
         mine = share.of(chosen)
         source = fill_up([[*self.source[pair], END] for pair in mine], lengths[0])
         target_in = fill_up([[BEGIN, *self.target[pair]] for pair in mine], lengths[1])

@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from adagp.distributed.metadata import CONTENTS, CarefulReader
 from adagp.distributed.processes import World
-from adagp.distributed.tensors import memory_orders, put_together, read_rest, take_apart
+from adagp.distributed.tensors import in_memory, memory_orders, put_together, read_rest, take_apart
 from adagp.errors import RunError
 from adagp.files import TEMPORARY, sync_folder, write_atomically
 from adagp.run.documents import TEXT, TableOf, read_document
@@ -58,7 +58,8 @@ class Checkpoints:
         self.path = path
         self._world = world
         # Exchanges in the background must not get between those of training: they have a group of their own.
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout))
+        with world.forming_groups():
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout))
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: Future[None] | None = None
         self._last = world.first_does(lambda: _clean(path))
@@ -169,7 +170,15 @@ class Checkpoints:
 
 
 class _Writer(FileSystemWriter):
-    """Writes nothing about where it is: a run folder may be moved."""
+    """Writes nothing about where it is: a run folder may be moved. It copies what is to be written by itself.
+
+    torch copies a DTensor by `deepcopy`, which fails once in many times ("invalid python storage", torch 2.13).
+    """
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy in memory, so that training can go on."""
+        self.per_thread_copy_ahead = 0  # as torch has it where all is in memory already
+        return {name: in_memory(one) for name, one in state_dict.items()}
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(save_id=self.save_id)

@@ -37,7 +37,7 @@ class _Sight:
 class ErrorBroadcast:
     """What this process has seen of the batches under way, by stage and micro-batch, and the features of their errors.
 
-    Micro-batches are numbered through the batches of a window. `output` tells what the model returns for one; `shares` says
+    Micro-batches are numbered through the batches of a window. `outputs` tell what the model returns for one; `shares` says
     which of a batch's micro-batches each device does on the last stage.
     """
 
@@ -46,7 +46,7 @@ class ErrorBroadcast:
         source: FeedbackSource,
         placement: StagePlacement,
         world: World,
-        output: Tensor,
+        outputs: Sequence[Tensor],
         shares: Sequence[Sequence[int]],
         device: torch.device,
     ) -> None:
@@ -54,7 +54,8 @@ class ErrorBroadcast:
         self._placement, self._world = placement, world
         self._micro_batches = sum(map(len, shares))
         self._shares = shares
-        self._like = source.features_of(torch.zeros(output.shape, dtype=output.dtype, device=device))
+        empty = [torch.zeros(one.shape, dtype=one.dtype, device=device) for one in outputs if one.is_floating_point()]
+        self._like = source.features_of(empty)
         self._sights: dict[tuple[int, int], list[_Sight]] = {}
         self._features: dict[int, Tensor] = {}
         self._whole: dict[int, Tensor] = {}
@@ -83,9 +84,9 @@ class ErrorBroadcast:
 
         return on_gradient(output, receive)
 
-    def note_error(self, number: int, error: Tensor) -> None:
-        """Take note of the loss's gradient at the model's output for a micro-batch."""
-        self._features[number] = self.source.features_of(error)
+    def note_error(self, number: int, errors: Sequence[Tensor]) -> None:
+        """Take note of the loss's gradients at the model's outputs for a micro-batch."""
+        self._features[number] = self.source.features_of(errors)
 
     # When a stage is updated.
 

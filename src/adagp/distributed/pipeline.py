@@ -9,27 +9,29 @@ Normalisation layers see micro-batches; where a stage has several copies, their 
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adagp.distributed.checkpoint import Loaded
+from adagp.distributed.cut_model import CutModel
 from adagp.distributed.error_broadcast import last_stage_shares
 from adagp.distributed.loop import ParallelLoop
-from adagp.distributed.placement import assign_stages, ordered, pipeline_mesh, place
+from adagp.distributed.placement import assign_stages, ordered
 from adagp.distributed.processes import digest
-from adagp.distributed.stages import ModelStage, cut, most_stages
+from adagp.distributed.stage_shards import as_parts, joined, laid_out, without_shards
 from adagp.distributed.torch_schedules import SCHEDULES, TorchWorker
-from adagp.distributed.traced import cut_traced, split_names
 from adagp.distributed.updates import StageUpdates, predicts
-from adagp.distributed.worker import Worker
-from adagp.errors import OptionError
+from adagp.distributed.worker import Worker, as_values
+from adagp.errors import OptionError, TaskError
+from adagp.pipe.actions import INPUT_GRADIENT
 from adagp.plan import Plan, Step
 from adagp.run.config import TrainConfig
-from adagp.run.parallel import DATA, PIPELINE, ParallelLayout
+from adagp.run.parallel import FSDP, ParallelLayout
+from adagp.shards import is_spread
 from adagp.sources.base import BatchContext
 from adagp.sources.feedback import FeedbackSource
 from adagp.train.loop import Observer, to_device
@@ -39,45 +41,23 @@ LONGEST_WINDOW = 16
 
 
 class PipelineLoop(ParallelLoop):
-    """The loop of a pipeline parallel run; the first process keeps the whole model for evaluation and checkpoints.
+    """The loop of a pipeline parallel run; the first process keeps the whole model for evaluation and checkpoints."""
 
-    `sample` has the inputs of a micro-batch.
-    """
-
-    def __init__(self, *arguments: Any, layout: ParallelLayout, sample: Tensor, **options: Any) -> None:
+    def __init__(self, *arguments: Any, layout: ParallelLayout, cut: CutModel, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        sizes, micro_batches, name = layout.sizes(self.world.size), self.config.micro_batches, layout.schedule
-        count, holders = assign_stages(name, sizes[PIPELINE], micro_batches)
-        self.stages = self._cut(sample, count)
-        self.placement = place(holders, pipeline_mesh(self.device.type, sizes.get(DATA, 1), sizes[PIPELINE]))
-        shares = last_stage_shares(ordered(name, sizes[PIPELINE], micro_batches, (False,)).program)
-        shared = (micro_batches, self.task, self.rate, self.world, shares)
-        self.updates = StageUpdates(self.trainer, self.stages, self.placement, *shared)
+        micro_batches, name = self.config.micro_batches, layout.schedule
+        self.cut, self.placement = cut, cut.placement
+        shares = last_stage_shares(ordered(name, len(cut.placement.peers), micro_batches, (False,)).program)
+        self.updates = StageUpdates(self.trainer, cut, micro_batches, self.task, self.rate, self.world, shares)
+        self.stages = self.updates.stages
         by_torch = chosen_runtime(self.config.runtime, name) == "torch"
         self.worker = TorchWorker(name, self.updates) if by_torch else Worker(name, self.updates)
         self._elapsed = 0.0
         self._parts: list[dict[str, Any]] = []
 
-    def _cut(self, sample: Tensor, count: int) -> list[ModelStage]:
-        """Return the model in `count` stages: as a chain of modules, or at the modules that are named, or that fit."""
-        trainer = self.trainer
-        names = [name.strip() for name in self.config.split.split(",") if name.strip()]
-        if names and len(names) != count - 1:
-            raise OptionError(
-                f"--split names {len(names)} modules; the pipeline has {count} stages, so {count - 1} cuts."
-            )
-        if not names and most_stages(trainer.model, trainer.survey, sample) >= count:
-            return cut(trainer.model, trainer.survey, sample, count)
-        names = names or split_names(trainer.model, trainer.survey, sample, count)
-        stages = cut_traced(trainer.model, trainer.survey, trainer.setup.hooks, (sample,), names)
-        for number, stage in enumerate(stages):
-            if not stage.sites:
-                raise OptionError(f"stage {number} has no layer with predicted gradients; cut elsewhere (--split).")
-        return stages
-
     def _release_others(self) -> None:
-        """Free the weights of stages that this process does not hold; the first one needs them to evaluate and save."""
-        if self.world.rank > 0:
+        """Free the weights of stages that this process does not hold; the first one needs them, or has a whole model beside."""
+        if self.world.rank > 0 or self.cut.whole is not None:
             held = {id(one) for stage in self.placement.local for one in self.stages[stage].parameters}
             others = [one for one in self.trainer.model.parameters() if id(one) not in held]
             release(others)
@@ -90,7 +70,7 @@ class PipelineLoop(ParallelLoop):
         while True:
             before = time.perf_counter()
             plans = self._window(epoch)
-            samples = [to_device(one, self.device) for one in islice(batches, len(plans))]
+            samples = [to_device(self._fitting(one), self.device) for one in islice(batches, len(plans))]
             if not samples:
                 return
             self.meter.add_seconds("data", time.perf_counter() - before)
@@ -110,6 +90,18 @@ class PipelineLoop(ParallelLoop):
             self.world.add_up([self.make_requests()], "requests")
             self.check_copies(self._copies)
             yield
+
+    def _fitting(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return a batch; refuse one that is not made of micro-batches as the stages were cut for."""
+        parts = self.config.micro_batches * self.placement.replicas
+        for given, known in zip(as_values(batch[0]), self.stages[0].inputs, strict=True):
+            expected = (len(known) * parts, *known.shape[1:])
+            if given.shape != expected:
+                raise TaskError(
+                    f"a batch has inputs of shape {tuple(given.shape)}, the first one had {expected}: a pipeline needs batches "
+                    "of one shape (Task.fix_shapes)."
+                )
+        return batch
 
     def _window(self, epoch: int) -> list[Plan]:
         """Return the plans of the coming batches: GP batches up to the next BP batch, or to the end of the epoch."""
@@ -151,12 +143,12 @@ class PipelineLoop(ParallelLoop):
         """Return the first process's state but for weights and their optimizer's state, which each writes of its stages."""
         optimizer = state.pop("optimizer")
         common = state | {"optimizer": optimizer | {"state": {}}, "model": {}} if self.world.rank == 0 else {}
-        return common, {"held": self._held()}
+        return without_shards(common), {"held": self._held()}
 
     def collected(self, found: Loaded) -> dict[str, Any]:
         """Return the state of all stages together."""
         state = dict(found.common)
-        held = [part["held"] for part in found.own if "held" in part]
+        held = self._by_stages(part["held"] for part in found.own if "held" in part)
         if held:
             model, optimizer = self.trainer.model.state_dict(), dict(state["optimizer"])
             optimizer["state"] = {}
@@ -169,18 +161,32 @@ class PipelineLoop(ParallelLoop):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the joint state, and each stage's figures."""
-        super().load_state_dict(state)
+        if self.cut.whole is not None:
+            self.cut.whole.load_state_dict(state["model"])
+        super().load_state_dict(laid_out(state, self.trainer.model))
         for part in self._parts:
             self._adopt(part)
 
+    @property
+    def whole_model(self) -> nn.Module:
+        """The model that is evaluated; of one whose weights are spread, one beside it."""
+        return self.trainer.model if self.cut.whole is None else self.cut.whole
+
     def collect(self) -> None:
-        """Bring weights, optimizer state, norms and quality figures of all stages together in the first process."""
+        """Bring weights, norms and quality figures of all stages together in the first process."""
+        gives = self.placement.spread or (self.world.rank > 0 and self.placement.replica == 0)
+        parts = self.world.gather(to_device(self._held(), torch.device("cpu")) if gives else None)
         if self.world.rank == 0:
-            for part in self.world.gather(None):
-                if part is not None:
-                    self._adopt(part)
-        else:
-            self.world.gather(self._held() if self.placement.replica == 0 else None)
+            for part in self._by_stages(one for one in parts if one is not None):
+                self.whole_model.load_state_dict(part["model"], strict=False)
+                self._adopt(part)
+
+    def _by_stages(self, parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return what processes hold, once for each of the stages: put together, where their weights are spread."""
+        found: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+        for part in parts:
+            found.setdefault(tuple(part["sites"]), []).append(part)
+        return [joined(alike) for alike in found.values()]
 
     def _held(self) -> dict[str, Any]:
         trainer = self.trainer
@@ -188,21 +194,20 @@ class PipelineLoop(ParallelLoop):
         sites = [site.index for stage in self.placement.local for site in self.stages[stage].sites]
         places = [place for place, (name, _) in enumerate(trainer.model.named_parameters()) if name in names]
         state = trainer.optimizer.state_dict()["state"]
-        return {
+        held = {
             "model": {name: value for name, value in trainer.model.state_dict().items() if name in names},
             "optimizer": {place: state[place] for place in places if place in state},
             "sites": sites,
             "norms": trainer.norms.state_dict(),
-            "quality": trainer.quality.state_dict(),
+            "quality": _of_sites(trainer.quality.state_dict(), sites),
             "feedback": [source.part_of_state(sites) for source in self._feedback],
         }
+        found: dict[str, Any] = as_parts(held)
+        return found
 
     def _adopt(self, part: dict[str, Any]) -> None:
+        """Take over the figures of some stages."""
         trainer = self.trainer
-        trainer.model.load_state_dict(part["model"], strict=False)
-        optimizer = trainer.optimizer.state_dict()
-        optimizer["state"] |= part["optimizer"]
-        trainer.optimizer.load_state_dict(optimizer)
         for keeper, name in ((trainer.norms, "norms"), (trainer.quality, "quality")):
             state = keeper.state_dict()
             for field, value in part[name].items():
@@ -219,7 +224,8 @@ class PipelineLoop(ParallelLoop):
         return [source for source in self.trainer.sources.values() if isinstance(source, FeedbackSource)]
 
     def _copies(self) -> dict[str, str]:
-        copies = {f"stage {stage}": digest(self.stages[stage].tensors) for stage in self.placement.local}
+        copies = {f"stage {stage}": digest(tensors_in(self.stages[stage].tensors)) for stage in self.placement.local}
+        copies |= {name: digest(tied) for name, tied in self.cut.tied.copies()}
         networks = (source.network.state_dict() for source in self.learners)
         for source in self._feedback:
             for stage in self.placement.local:
@@ -228,19 +234,24 @@ class PipelineLoop(ParallelLoop):
         return copies | {"the predictor": digest(tensor for state in networks for tensor in state.values())}
 
 
-def check_pipeline(
-    config: TrainConfig, layout: ParallelLayout, device: torch.device, devices: int, *, adapts: bool
-) -> None:
-    """Refuse a run that no pipeline of `devices` processes can do; `adapts` says that its schedule does."""
-    if adapts:
-        raise OptionError("a pipeline needs to know the coming batches; an adaptive schedule decides after each.")
-    runtime = chosen_runtime(config.runtime, layout.schedule)
-    if device.type != "cpu" and runtime != "torch":
+def check_pipeline(config: TrainConfig, layout: ParallelLayout, devices: int) -> None:
+    """Refuse a run that no pipeline of `devices` processes can do."""
+    name = layout.schedule
+    runtime = chosen_runtime(config.runtime, name)
+    _, holders = assign_stages(name, devices, config.micro_batches)
+    if FSDP not in layout.kinds:
+        return
+    if len(set(holders)) < len(holders):
         raise OptionError(
-            f"pipelines run by programs tell messages apart by their tags, which {device.type} has none of; give "
-            "--runtime torch."
+            f"--parallel {layout}: in pipeline '{name}' two processes of one pipeline hold the same stage, each for its own "
+            "micro-batches; fsdp adds up gradients between pipelines alone. Use data in the place of fsdp."
         )
-    assign_stages(layout.schedule, devices, config.micro_batches)
+    program = ordered(name, devices, config.micro_batches, (False,)).program
+    if runtime == "programs" and any(action.kind == INPUT_GRADIENT for row in program.devices for action in row):
+        raise OptionError(
+            f"--parallel {layout}: pipeline '{name}' takes the gradients of weights apart from the backward pass, at the end "
+            "of which fsdp adds them up. Use another pipeline, or data in the place of fsdp."
+        )
 
 
 def chosen_runtime(wanted: str, pipeline: str) -> str:
@@ -252,10 +263,21 @@ def chosen_runtime(wanted: str, pipeline: str) -> str:
     return "programs" if wanted == "auto" else wanted
 
 
+def _of_sites(state: dict[str, Any], sites: Collection[int]) -> dict[str, Any]:
+    """Return figures with those of some sites alone, where they are kept by site: the first process has others' as well."""
+    return {
+        name: {site: value for site, value in one.items() if site in sites} if isinstance(one, dict) else one
+        for name, one in state.items()
+    }
+
+
 def tensors_in(state: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested dictionaries, in the order of their keys."""
+    """Yield the tensors in lists and nested dictionaries, in the order of their keys, but for spread ones."""
     if isinstance(state, Tensor):
-        yield state
+        yield from () if is_spread(state) else (state,)
+    elif isinstance(state, list):
+        for one in state:
+            yield from tensors_in(one)
     elif isinstance(state, dict):
         for key in sorted(state, key=str):
             yield from tensors_in(state[key])

@@ -1,7 +1,7 @@
 """Which process holds which stages: read from the pipeline's program, once for each copy of the pipeline."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -14,7 +14,7 @@ from adagp.pipe.actions import UPDATE, with_broadcast
 from adagp.pipe.generate import generate
 from adagp.pipe.order import Order
 from adagp.plan import Phase
-from adagp.run.parallel import DATA, PIPELINE
+from adagp.run.parallel import PIPELINE
 
 Holders = list[tuple[int, ...]]
 """The stages that each device of a pipeline holds."""
@@ -26,7 +26,9 @@ class StagePlacement:
 
     `peers` are the processes of the pipeline's devices, `pipeline` their group. There are `replicas` pipelines, each with its
     share of the samples; `data` is the group of the processes with the same device in all of them. `partners` are all
-    that hold the same stages, if several do: `copies` is their number.
+    that hold the same stages, if several do: `copies` is their number; `spread` says that each has a part of the weights.
+    `lanes` are two groups of all processes, for what goes to a later process and to an earlier one: each pair of processes
+    has then one way for each direction, in which things arrive in the order in which they were sent.
     """
 
     local: tuple[int, ...]
@@ -38,6 +40,12 @@ class StagePlacement:
     replicas: int = 1
     copies: int = 1
     partners: dist.ProcessGroup | None = None
+    spread: bool = False
+    lanes: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None] = (None, None)
+
+    def lane(self, sender: int, receiver: int) -> dist.ProcessGroup | None:
+        """Return the group by which one process sends to another; None stands for the group of all."""
+        return self.lanes[sender > receiver]
 
 
 @lru_cache(maxsize=64)
@@ -71,9 +79,9 @@ def assign_stages(pipeline: str, devices: int, micro_batches: int) -> tuple[int,
     return program.stages, holders
 
 
-def pipeline_mesh(device: str, replicas: int, devices: int) -> DeviceMesh:
-    """Return the processes as `replicas` pipelines of `devices` each; all processes must call this together."""
-    return init_device_mesh(device, (replicas, devices), mesh_dim_names=(DATA, PIPELINE))
+def pipeline_mesh(device: str, copies: str, sizes: Mapping[str, int]) -> DeviceMesh:
+    """Return the processes as pipelines side by side; `copies` names that dimension. All processes must call this together."""
+    return init_device_mesh(device, (sizes.get(copies, 1), sizes[PIPELINE]), mesh_dim_names=(copies, PIPELINE))
 
 
 def place(holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> StagePlacement:
@@ -92,9 +100,10 @@ def place(holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> StagePlacemen
         device=device,
         peers=tuple(rows[replica]),
         pipeline=mesh.get_group(PIPELINE),
-        data=mesh.get_group(DATA),
+        data=mesh.get_group(0),
         replica=replica,
         replicas=len(rows),
         copies=copies,
         partners=partners,
+        lanes=(dist.new_group(), dist.new_group()),
     )

@@ -29,6 +29,8 @@ GRACE = 0.1
 
 
 _LIFE = "signs of life"
+_FORMED = 1
+"""Marks the word that a process has formed its groups."""
 _TIMED_OUT = ("Timed out", "timed out", "timeout")
 T = TypeVar("T")
 
@@ -88,6 +90,35 @@ class World:
                 last.daemon = True
                 last.start()
             raise
+
+    @contextmanager
+    def forming_groups(self) -> Iterator[None]:
+        """Let this process end if another one dies inside the context, in which all of them form groups.
+
+        gloo waits for a process that died meanwhile as long as for one that is late. So a thread waits for a word of the
+        process before this one, that it is through: it breaks off at once where that one dies, and so on from one to the next.
+        """
+        if self.size == 1:
+            yield
+            return
+        arrival = dist.irecv(torch.zeros(1), (self.rank - 1) % self.size, tag=_FORMED)
+        watch = threading.Thread(target=self._end_with, args=[arrival], daemon=True)
+        watch.start()
+        yield
+        sent = dist.isend(torch.ones(1), (self.rank + 1) % self.size, tag=_FORMED)
+        assert sent is not None
+        sent.wait()
+        watch.join()
+
+    def _end_with(self, arrival: dist.Work) -> None:
+        try:
+            arrival.wait()
+        except RuntimeError:
+            sys.stderr.write(
+                f"error: process {self.rank} has lost another process of the run, which was about to begin.\n"
+            )
+            sys.stderr.flush()
+            os._exit(2)  # the main thread waits in gloo, whatever is raised here
 
     def leave(self) -> None:
         """Leave the process group, when nothing uses it any more."""

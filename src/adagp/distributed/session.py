@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from adagp.data.batches import Share
+from adagp.distributed.cut_model import cut_and_place
 from adagp.distributed.data_parallel import DataLoop
 from adagp.distributed.fsdp import FsdpLoop, spread_model, whole_weights
 from adagp.distributed.loop import ParallelLoop, ReadOnlyFolder
@@ -17,9 +19,8 @@ from adagp.errors import AdagpError, OptionError, RunError
 from adagp.methods import METHODS
 from adagp.run.config import TrainConfig
 from adagp.run.folder import RunFolder
-from adagp.run.parallel import DATA, FSDP, PIPELINE, parse_parallel
-from adagp.tasks.classify import Classification
-from adagp.tasks.language import LanguageModelling
+from adagp.run.parallel import FSDP, PIPELINE, parse_parallel
+from adagp.tasks.base import taken
 from adagp.train.loop import Loop, Observer, to_device
 from adagp.train.session import Session, resume_words
 
@@ -30,8 +31,8 @@ class ParallelSession(Session):
     def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **place: Any) -> None:
         self.layout = parse_parallel(config.parallel)
         self.kind = self.layout.kinds[-1]
-        if self.kind not in config.declaration.parallel:
-            able = [name for name in METHODS if self.kind in METHODS[name].parallel]
+        if not set(self.layout.kinds) <= set(config.declaration.parallel):
+            able = [name for name in METHODS if set(self.layout.kinds) <= set(METHODS[name].parallel)]
             raise OptionError(
                 f"method '{config.method}' cannot run with --parallel {config.parallel}; choose from: {', '.join(able)}."
             )
@@ -49,22 +50,20 @@ class ParallelSession(Session):
             )
         self.world = World.join(config.device, timeout)
         self.quiet = self.world.rank > 0
-        self.shares_batches = self.kind != PIPELINE
-        super().__init__(config, **place)
-        if self.kind == PIPELINE and not isinstance(self.task, Classification | LanguageModelling):
-            raise OptionError(
-                f"pipelines are for classification of images and for language; '{config.dataset}' is another task, whose "
-                "batches are several tensors or of changing shapes."
-            )
+        self.staged = self.kind == PIPELINE
+        self.shares_batches = not self.staged
         sizes = self.layout.sizes(self.world.size)
-        parts = config.micro_batches * sizes.get(DATA, 1) if self.kind == PIPELINE else self.world.size
-        if config.batch_size % parts:
-            what = "processes" if self.shares_batches else "micro-batches"
+        self._parts = config.micro_batches * sizes.get(self.layout.copies, 1) if self.staged else self.world.size
+        if config.batch_size % self._parts:
+            what = "micro-batches" if self.staged else "processes"
             raise OptionError(
-                f"a batch of {config.batch_size} samples does not split into {parts} equal parts ({what})."
+                f"a batch of {config.batch_size} samples does not split into {self._parts} equal parts ({what})."
             )
-        if self.kind == PIPELINE:
-            check_pipeline(config, self.layout, self.device, sizes[PIPELINE], adapts=self.trainer.schedule.adapts)
+        if self.staged:
+            check_pipeline(config, self.layout, sizes[PIPELINE])
+        super().__init__(config, **place)
+        if self.staged and self.trainer.schedule.adapts:
+            raise OptionError("a pipeline needs to know the coming batches; an adaptive schedule decides after each.")
         torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
 
     def agreed_folder(self, path: Path) -> Path:
@@ -133,14 +132,25 @@ class ParallelSession(Session):
             if self.world.rank == 0:
                 self.model = self.task.build_model().to(self.device)
                 self.model.load_state_dict(weights)
+        elif self.world.rank == 0:
+            self.model = loop.whole_model
         return super().finish(loop) if self.world.rank == 0 else {}
 
     def spread_model(self, model: nn.Module) -> nn.Module:
-        """Return the model as this process trains it: of a fully sharded run it holds a part."""
-        if self.kind != FSDP:
-            return super().spread_model(model)
+        """Return the model as this process trains it: of a fully sharded run it holds a part, of a pipeline some stages."""
+        if FSDP not in self.layout.kinds:
+            model = super().spread_model(model)
+        if self.shares_batches and self.kind != FSDP:
+            return model
+        if self.staged:
+            self.task.fix_shapes()
         inputs, _ = next(iter(self.task.batches(0)))
-        return spread_model(model, to_device(inputs, self.device))
+        inputs = to_device(inputs, self.device)
+        if not self.staged:
+            return spread_model(model, inputs)
+        sample = taken(Share(0, self._parts), inputs)
+        self.cut = cut_and_place(model, sample, self.config, self.layout, self.device, self.world)
+        return model
 
     def _loop(self, folder: RunFolder) -> ParallelLoop:
         arguments = (self.trainer, self.task, self.rate, folder)
@@ -152,7 +162,4 @@ class ParallelSession(Session):
         }
         if self.shares_batches:
             return (FsdpLoop if self.kind == FSDP else DataLoop)(*arguments, **options)
-        replicas = self.layout.sizes(self.world.size).get(DATA, 1)
-        inputs, _ = next(self.task.batches(0))
-        sample = inputs[: self.config.batch_size // (self.config.micro_batches * replicas)]
-        return PipelineLoop(*arguments, **options, layout=self.layout, sample=sample)
+        return PipelineLoop(*arguments, **options, layout=self.layout, cut=self.cut)

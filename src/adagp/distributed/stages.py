@@ -1,13 +1,14 @@
 """Stages of a model, and a model that is a chain of modules cut into stages. `traced.py` cuts the others."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from adagp.engine.hooks import ModelHooks
 from adagp.engine.trial import try_out
 from adagp.errors import ModelError
 from adagp.modes import evaluation_mode
@@ -19,13 +20,21 @@ from adagp.sites import Site, Survey
 class ModelStage:
     """A part of the model, the sites in it, and the tensors of a micro-batch on the way in and out (on the meta device).
 
-    The module takes and returns as many tensors as pass the cut: of a model with shortcuts several, of the last stage one.
+    The module takes and returns as many tensors as pass the cut: of a model with shortcuts several, of the last stage as many
+    as the model returns. `stand_ins` are the modules of a traced stage that do the work of sites.
     """
 
     module: nn.Module
     sites: tuple[Site, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    stand_ins: tuple[tuple[nn.Module, Site], ...] = ()
+
+    def bound(self, survey: Survey, hooks: ModelHooks) -> "ModelStage":
+        """Return the stage with the sites of a later `survey` of the model, which `hooks` watches."""
+        for module, site in self.stand_ins:
+            hooks.also_watch(module, survey.sites[site.index])
+        return replace(self, sites=tuple(survey.sites[site.index] for site in self.sites))
 
     def forward(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run the module."""
@@ -87,16 +96,20 @@ def described(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tenso
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
-def chain(model: nn.Module, sample: Tensor) -> tuple[list[nn.Module], list[torch.Size]]:
+def chain(model: nn.Module, sample: Any) -> tuple[list[nn.Module], list[torch.Size]]:
     """Return modules that, one after the other, compute what `model` computes, and the shapes before, between and after them.
 
     Sequential containers are taken apart. Of another model its children are tried in their order, with a `Flatten` before
     the first linear layer, which is how many image models are written. No modules are returned if that gives something
-    else than the model. It is tried out on `sample`.
+    else than the model, or if it takes or gives several tensors. It is tried out on `sample`.
     """
+    if not isinstance(sample, Tensor):
+        return [], []
     modules, shapes = list(_links(model)), [sample.shape]
     with evaluation_mode(model), torch.no_grad():
         expected, found = model(sample), sample
+        if not isinstance(expected, Tensor):
+            return [], []
         try:
             for module in modules:
                 found = module(found)
@@ -106,7 +119,7 @@ def chain(model: nn.Module, sample: Tensor) -> tuple[list[nn.Module], list[torch
     return (modules, shapes) if torch.equal(expected, found) else ([], [])
 
 
-def most_stages(model: nn.Module, survey: Survey, sample: Tensor) -> int:
+def most_stages(model: nn.Module, survey: Survey, sample: Any) -> int:
     """Return into how many stages `cut` can cut the model; 0 if it is no chain."""
     return len(_starts(chain(model, sample)[0], survey))
 

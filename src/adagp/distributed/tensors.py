@@ -41,6 +41,14 @@ def put_together(rest: Any, named: dict[str, Tensor]) -> Any:
     return rest
 
 
+def in_memory(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor, or of the part held here of a DTensor, in main memory."""
+    own = tensor.detach()
+    if own.device.type != "cpu":
+        return own.cpu()
+    return own.clone() if isinstance(own, DTensor) else own.clone(memory_format=torch.contiguous_format)
+
+
 def memory_orders(rest: Any) -> dict[str, list[int]]:
     """Return the stride of each named tensor that was no DTensor: it is to lie in memory as before."""
     if isinstance(rest, dict):

@@ -6,11 +6,12 @@ schedule that changes between the two makes all processes wait for each other ea
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -19,9 +20,12 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
+from adagp.data.batches import Share
 from adagp.distributed.stages import ModelStage
 from adagp.distributed.updates import BatchSums, StageUpdates, predicts
+from adagp.distributed.worker import as_values
 from adagp.plan import Plan
+from adagp.tasks.base import taken
 
 SCHEDULES: dict[str, Callable[..., Any]] = {
     "gpipe": ScheduleGPipe,
@@ -44,39 +48,41 @@ class TorchWorker:
         self._sums = BatchSums()
         self._done: dict[int, int] = {}
         self._batch = self._losses = 0
+        self._targets: Any = None
+        for number in updates.placement.local:  # says when a forward of the stage begins
+            updates.stages[number].module.register_forward_pre_hook(partial(self._begin, number))
 
-    def train(self, plans: Sequence[Plan], samples: Sequence[tuple[Tensor, Tensor]]) -> list[BatchSums]:
+    def train(self, plans: Sequence[Plan], samples: Sequence[tuple[Any, Any]]) -> list[BatchSums]:
         """Train the coming batches with `samples` (inputs and targets), each under its plan; the trainer does not advance."""
         found = []
         hooks, local = self.updates.trainer.setup.hooks, self.updates.placement.local
-        for self._batch, (plan, (inputs, targets)) in enumerate(zip(plans, samples, strict=True)):
+        for self._batch, (plan, (inputs, self._targets)) in enumerate(zip(plans, samples, strict=True)):
             start = time.perf_counter()
             self.updates.world.phase = str(plan.phase)
             self._plan, self._sums, self._losses = plan, BatchSums(), 0
             self._done = dict.fromkeys(local, 0)
             with hooks.active(self.updates.listeners(local)):
-                self._run(plan, self._share(inputs), self._share(targets))
+                self._run(plan, inputs)
             for stage in local:
                 self.updates.update(stage, self._batch, plan)
             self._sums.seconds = time.perf_counter() - start
             found.append(self._sums)
+        self._plan = None
         self.updates.end()
         return found
 
-    def _run(self, plan: Plan, inputs: Tensor, targets: Tensor) -> None:
-        local, last = self.updates.placement.local, len(self.updates.stages) - 1
-        given: dict[str, Any] = {"target": targets if last in local else None, "return_outputs": False}
-        arguments = (inputs,) if 0 in local else ()
+    def _run(self, plan: Plan, inputs: Any) -> None:
+        """Run the schedule. It splits targets, which are one tensor to it: it is given the numbers of the micro-batches."""
+        placement, last = self.updates.placement, len(self.updates.stages) - 1
+        numbers = torch.arange(self.updates.micro_batches) if last in placement.local else None
+        given: dict[str, Any] = {"target": numbers, "return_outputs": False}
+        own = taken(Share(placement.replica, placement.replicas), inputs)
+        arguments = as_values(own) if 0 in placement.local else []
         if predicts(plan):
             with torch.no_grad():
                 self._forward.eval(*arguments, **given)
         else:
             self._backprop.step(*arguments, **given)
-
-    def _share(self, samples: Tensor) -> Tensor:
-        placement = self.updates.placement
-        size = len(samples) // placement.replicas
-        return samples[placement.replica * size : (placement.replica + 1) * size]
 
     def _schedule(self, pipeline: str) -> Any:
         updates = self.updates
@@ -88,7 +94,7 @@ class TorchWorker:
         updates = self.updates
         return _MeasuredStage(
             updates,
-            _Announced(stage.module, lambda: self._begin(number)),
+            stage.module,
             number,
             len(updates.stages),
             updates.trainer.device,
@@ -97,32 +103,21 @@ class TorchWorker:
             group=updates.placement.pipeline,
         )
 
-    def _begin(self, stage: int) -> None:
+    def _begin(self, stage: int, *_: Any) -> None:
         """Take note of the next forward of a stage: every schedule does a stage's micro-batches in their order."""
-        assert self._plan is not None
+        if self._plan is None:  # somebody else runs it
+            return
         self.updates.begin(stage, self._number(self._done[stage]), self._plan)
         self._done[stage] += 1
 
-    def _loss(self, output: Tensor, targets: Tensor) -> Tensor:
+    def _loss(self, outputs: Any, number: Tensor) -> Tensor:
         assert self._plan is not None
         self._losses += 1
-        return self.updates.loss(self._number(self._losses - 1), self._plan, output, targets, self._sums)
+        found = self._number(self._losses - 1)
+        return self.updates.loss(found, self._plan, as_values(outputs), self._targets, self._sums)
 
     def _number(self, place: int) -> int:
         return self._batch * self.updates.micro_batches + place
-
-
-class _Announced(nn.Module):
-    """A stage that says when a forward begins."""
-
-    def __init__(self, module: nn.Module, begin: Callable[[], None]) -> None:
-        super().__init__()
-        self.module = module
-        self._begin = begin
-
-    def forward(self, *values: Tensor) -> Any:
-        self._begin()
-        return self.module(*values)
 
 
 class _MeasuredStage(PipelineStage):

@@ -3,7 +3,7 @@
 The tracer gives a graph of stages; a value may go from one stage to a much later one (a shortcut, a dense block's outputs).
 Here such values are handed on from stage to stage, so that each stage has one neighbour before and one behind it: every
 pipeline can run them then, also those whose schedules know neighbours alone. Parameters, buffers and sites stay those of
-the model itself.
+the model itself. A parameter may be used by several stages (a tied embedding): `tied.py` adds up its gradients.
 """
 
 import operator
@@ -17,7 +17,6 @@ from torch import Tensor, fx, nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
 from adagp.distributed.stages import ModelStage, SentStage, described
-from adagp.engine.hooks import ModelHooks
 from adagp.engine.trial import try_out
 from adagp.errors import ModelError
 from adagp.pipe.partition import partition
@@ -27,13 +26,8 @@ _CALL = re.compile(r"@\d+")
 """What the tracer adds to the name of a module in its second and further calls."""
 
 
-def cut_traced(
-    model: nn.Module, survey: Survey, hooks: ModelHooks, sample: tuple[Tensor, ...], names: Sequence[str]
-) -> list[ModelStage]:
-    """Cut `model` where the modules called `names` begin; `sample` are its inputs for a micro-batch.
-
-    What `hooks` is asked to watch of a site, it watches in the stages as well.
-    """
+def cut_traced(model: nn.Module, survey: Survey, sample: tuple[Tensor, ...], names: Sequence[str]) -> list[ModelStage]:
+    """Cut `model` where the modules called `names` begin; `sample` are its inputs for a micro-batch."""
     _refuse_unknown(model, names)
     try:
         with _forwards_kept(model, names), warnings.catch_warnings():
@@ -51,17 +45,15 @@ def cut_traced(
             "modules is not called, is called several times, or has nothing before it."
         )
     _tie(model, modules)
+    _refuse_split_sites(survey, modules)
     sites = {site.name: site for site in survey.sites}
-    relays = _relays(graph, modules)
     stages = []
-    for module, (relay, inputs, outputs) in zip(modules, relays, strict=True):
-        own = {}
-        for path, part in module.named_modules():
-            site = sites.get(_CALL.sub("", path))
-            if site is not None:
-                hooks.also_watch(part, site)
-                own[site.index] = site
-        stages.append(ModelStage(SentStage(relay), tuple(own[index] for index in sorted(own)), inputs, outputs))
+    for module, (relay, inputs, outputs) in zip(modules, _relays(graph, modules), strict=True):
+        named = ((part, sites.get(_CALL.sub("", path))) for path, part in module.named_modules())
+        working = tuple((part, site) for part, site in named if site is not None)
+        own = {site.index: site for _, site in working}
+        chosen = tuple(own[index] for index in sorted(own))
+        stages.append(ModelStage(SentStage(relay), chosen, inputs, outputs, working))
     return stages
 
 
@@ -122,23 +114,29 @@ def _forwards_kept(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def _tie(model: nn.Module, modules: Sequence[nn.Module]) -> None:
-    """Give the stages the model's own parameters and buffers; refuse a parameter that several stages have."""
+    """Give the stages the model's own parameters and buffers."""
     parameters, buffers = dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers())
-    holders: dict[int, int] = {}
-    for stage, module in enumerate(modules):
+    for module in modules:
         for path, part in module.named_modules():
             for name in list(part._parameters):
                 full = _CALL.sub("", f"{path}.{name}" if path else name)
-                mine = parameters[full]
-                if holders.setdefault(id(mine), stage) != stage:
-                    raise ModelError(
-                        f"weight '{full}' is used in the stages {holders[id(mine)]} and {stage}: two processes would each have "
-                        "a copy. Cut elsewhere (--split), or use --parallel data."
-                    )
-                part._parameters[name] = mine
+                part._parameters[name] = parameters[full]
             for name in list(part._buffers):
                 full = _CALL.sub("", f"{path}.{name}" if path else name)
                 part._buffers[name] = buffers.get(full, part._buffers[name])
+
+
+def _refuse_split_sites(survey: Survey, modules: Sequence[nn.Module]) -> None:
+    """Refuse a layer with predicted gradients that several stages call: each would predict from a part of its calls."""
+    for site in survey.sites:
+        users = [
+            stage for stage, module in enumerate(modules) if any(one is site.weight for one in module.parameters())
+        ]
+        if len(users) > 1:
+            raise ModelError(
+                f"layer '{site.name}' is called in the stages {' and '.join(map(str, users))}: each would see a part of its "
+                "calls, and predict another gradient. Cut elsewhere (--split), or use --parallel data."
+            )
 
 
 class _Relay(nn.Module):
@@ -165,9 +163,11 @@ Described = tuple[Tensor, ...]
 def _relays(graph: fx.GraphModule, modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, Described, Described]]:
     """Yield each stage as one that knows its neighbours alone, and what it takes and gives."""
     nodes = [node for node in graph.graph.nodes if node.op == "call_module"]
-    values, answer = _Values(graph.graph, nodes), _answer(graph.graph)
-    known = values.described(modules, answer)
-    live = [values.live(stage) for stage in range(len(nodes))] + [[answer]]
+    values, answers = _Values(graph.graph, nodes), _answers(graph.graph)
+    for one in answers:
+        values.last_use[one] = len(nodes)
+    known = values.described(modules, answers)
+    live = [values.live(stage) for stage in range(len(nodes))] + [answers]
     for stage, (node, module) in enumerate(zip(nodes, modules, strict=True)):
         takes = [live[stage].index(one) for one in node.args]
         gives = [
@@ -178,13 +178,15 @@ def _relays(graph: fx.GraphModule, modules: Sequence[nn.Module]) -> Iterator[tup
         yield _Relay(module, takes, gives), inputs, outputs
 
 
-def _answer(graph: fx.Graph) -> fx.Node:
+def _answers(graph: fx.Graph) -> list[fx.Node]:
+    """Return what the model returns: a tensor, or several in a tuple or list."""
     found = next(node for node in graph.nodes if node.op == "output").args[0]
     while isinstance(found, tuple | list) and len(found) == 1:
         found = found[0]
-    if not isinstance(found, fx.Node):
-        raise ModelError("a pipeline needs a model that returns one tensor.")
-    return found
+    answers = list(found) if isinstance(found, tuple | list) else [found]
+    if not all(isinstance(one, fx.Node) for one in answers):
+        raise ModelError("a pipeline needs a model that returns a tensor, or several in a tuple or list.")
+    return answers
 
 
 class _Values:
@@ -213,7 +215,7 @@ class _Values:
             return [one for one, maker in self.maker.items() if maker < 0]
         return [one for one, maker in self.maker.items() if maker < stage <= self.last_use[one]]
 
-    def described(self, modules: Sequence[nn.Module], answer: fx.Node) -> Mapping[fx.Node, Tensor]:
+    def described(self, modules: Sequence[nn.Module], answers: Sequence[fx.Node]) -> Mapping[fx.Node, Tensor]:
         """Return shape and type of each value, as the stages that use it have them."""
         found: dict[fx.Node, Tensor] = {}
         for node, module in zip(self.nodes, modules, strict=True):
@@ -224,11 +226,12 @@ class _Values:
         for one, maker in self.maker.items():
             if maker < 0 and one not in found:
                 found[one] = described(one.meta["val"].shape, one.meta["val"].dtype)
-        inner_answer = next(one for one in _graph(modules[self.maker[answer]]).nodes if one.op == "output").args[0]
-        while isinstance(inner_answer, tuple | list):
-            inner_answer = inner_answer[self.number[answer]]
-        seen = inner_answer.meta["val"]
-        found[answer] = described(seen.shape, seen.dtype)
+        for answer in answers:
+            inner = next(one for one in _graph(modules[self.maker[answer]]).nodes if one.op == "output").args[0]
+            while isinstance(inner, tuple | list):
+                inner = inner[self.number[answer]]
+            seen = inner.meta["val"]
+            found[answer] = described(seen.shape, seen.dtype)
         return found
 
 

@@ -5,23 +5,26 @@ asks for an `update` of each stage when its passes of a batch are done.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from adagp.data.batches import Share
+from adagp.distributed.cut_model import CutModel
 from adagp.distributed.error_broadcast import ErrorBroadcast
-from adagp.distributed.placement import StagePlacement
 from adagp.distributed.processes import World
-from adagp.distributed.stages import ModelStage
+from adagp.distributed.stage_shards import before_backward, end_passes, exchanged_bytes
 from adagp.engine.batch import Batch
 from adagp.engine.hooks import Listeners, SiteWatcher
 from adagp.engine.trainer import Trainer
 from adagp.plan import BACKPROP, Plan, Step
 from adagp.sources.feedback import FeedbackSource
 from adagp.sources.support.learned import LearnedSource
-from adagp.tasks.base import Task
+from adagp.tasks.base import Task, taken
 from adagp.train.rates import Rate
 
 
@@ -50,26 +53,27 @@ class StageUpdates:
     def __init__(
         self,
         trainer: Trainer,
-        stages: Sequence[ModelStage],
-        placement: StagePlacement,
+        cut: CutModel,
         micro_batches: int,
         task: Task,
         rate: Rate,
         world: World,
         shares: Sequence[Sequence[int]],
     ) -> None:
-        self.trainer, self.stages, self.placement = trainer, stages, placement
+        self.trainer, self.placement, self.tied = trainer, cut.placement, cut.tied
+        self.stages = [stage.bound(trainer.setup.survey, trainer.setup.hooks) for stage in cut.stages]
         self.micro_batches, self.task, self.rate, self.world = micro_batches, task, rate, world
         self.busy, self.refused = 0.0, 0
         self._updated: set[int] = set()
+        self._backwards: Counter[int] = Counter()
         self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
         for source in self.learners:
             source.learner.on_gradients = self._add_up_predictor
         self.errors: ErrorBroadcast | None = None
         for one in trainer.sources.values():
             if isinstance(one, FeedbackSource):
-                output = stages[-1].outputs[0]
-                self.errors = ErrorBroadcast(one, placement, world, output, shares, trainer.device)
+                outputs = self.stages[-1].outputs
+                self.errors = ErrorBroadcast(one, self.placement, world, outputs, shares, trainer.device)
 
     # During the passes.
 
@@ -86,20 +90,50 @@ class StageUpdates:
         if self.errors is not None:
             self.errors.begin(stage, number, plan)
 
-    def loss(self, number: int, plan: Plan, output: Tensor, targets: Tensor, sums: BatchSums) -> Tensor:
-        """Return a micro-batch's share of the batch's mean loss, and take note of it, of its score and its error."""
-        share = 1 / (self.micro_batches * self.placement.replicas)
-        loss = self.task.loss(output, targets) * share
-        right, answers = self.task.score(output.detach(), targets)
+    def part(self, samples: Any, number: int) -> Any:
+        """Return a micro-batch of this process's pipeline out of the inputs or targets of a whole batch."""
+        place, count = self.placement.replica * self.micro_batches + number % self.micro_batches, self.micro_batches
+        return taken(Share(place, count * self.placement.replicas), samples)
+
+    def before_backward(self, stage: int) -> None:
+        """Take note that the backward of a micro-batch begins."""
+        if not self.placement.spread:
+            return
+        self._backwards[stage] += 1
+        before_backward(self.stages[stage], last=self._backwards[stage] == self.micro_batches)
+
+    def loss(self, number: int, plan: Plan, outputs: Sequence[Tensor], targets: Any, sums: BatchSums) -> Tensor:
+        """Return a micro-batch's share of the batch's mean loss, and take note of it, of its score and its error.
+
+        `targets` are those of the whole batch: where the loss is a mean of things of which micro-batches have more or fewer,
+        each counts by their number.
+        """
+        part = self.part(targets, number)
+        share = self._share(part, targets)
+        loss = self.task.loss(as_returned(outputs), part) * share
+        with torch.no_grad():
+            right, answers = self.task.score(as_returned([one.detach() for one in outputs]), part)
         sums.loss += loss.item()
         sums.right += float(right)
         sums.answers += answers
         if self.errors is not None and self.errors.wanted(plan):
-            leaf = output.detach().requires_grad_()
-            with torch.enable_grad():
-                error = torch.autograd.grad(self.task.loss(leaf, targets) * share, leaf)[0]
-            self.errors.note_error(number, error)
+            self.errors.note_error(number, self._errors(outputs, part, share))
         return loss
+
+    def _share(self, part: Any, targets: Any) -> float:
+        own, whole = self.task.weight(part), self.task.weight(targets)
+        if own is None or whole is None:
+            return 1 / (self.micro_batches * self.placement.replicas)
+        return max(1, own) / max(1, whole)
+
+    def _errors(self, outputs: Sequence[Tensor], part: Any, share: float) -> list[Tensor]:
+        """Return the gradients of the loss at the model's outputs, zeros where it does not depend on one."""
+        leaves = [one.detach().requires_grad_(one.is_floating_point()) for one in outputs]
+        wanted = [one for one in leaves if one.requires_grad]
+        with torch.enable_grad():
+            loss = self.task.loss(as_returned(leaves), part) * share
+            found: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, allow_unused=True)
+        return [torch.zeros_like(one) if error is None else error for one, error in zip(wanted, found, strict=True)]
 
     # Updates.
 
@@ -115,6 +149,7 @@ class StageUpdates:
         if self.errors is not None and self.errors.wanted(plan):
             self.errors.show(stages, batch)
         self._exchange(stages, with_gradients=not predicts(plan))
+        self._end_passes(stages, learned=not predicts(plan))
         start = time.perf_counter()
         sites = [site for one in stages for site in self.stages[one].sites]
         at = self.trainer.at
@@ -140,8 +175,26 @@ class StageUpdates:
         self.world.add_up([refusals], "requests")
         return refusals.item() == 0
 
+    def _end_passes(self, stages: Sequence[int], *, learned: bool) -> None:
+        """Put gathered weights back; let the gradients be spread as these are."""
+        for number in stages if self.placement.spread else ():
+            stage = self.stages[number]
+            self._backwards[number] = 0
+            end_passes(stage, self.placement.copies, learned=learned)
+            held, whole = exchanged_bytes(stage)
+            self.world.count("weights", held)
+            if learned:
+                self.world.count("gradients", whole)
+            if self.errors is not None:
+                self.errors.source.lay_out(stage.sites)
+
     def _exchange(self, stages: Sequence[int], *, with_gradients: bool) -> None:
-        """Add up the gradients of all copies of each stage, and average their summaries and running statistics."""
+        """Add up the gradients of all copies of each stage, and average their summaries and running statistics.
+
+        Gradients of spread weights have been added up by FSDP2.
+        """
+        if with_gradients:
+            self.tied.add_up(self.world)
         if self.placement.partners is None:
             return
         tensors: list[Tensor] = []
@@ -152,13 +205,23 @@ class StageUpdates:
         if self.errors is not None:
             sites = [site for stage in stages for site in self.stages[stage].sites]
             tensors += self.errors.source.partial_sums(sites)
-        for one in [one for stage in stages for one in self.stages[stage].parameters] if with_gradients else []:
+        whole = with_gradients and not self.placement.spread
+        for one in [one for stage in stages for one in self.stages[stage].parameters] if whole else []:
+            if one in self.tied:
+                continue
             if one.grad is None:  # all copies must send the same tensors
                 one.grad = torch.zeros_like(one)
             tensors.append(one.grad)
         scales += [1.0] * (len(tensors) - len(scales))
-        kind = "gradients" if with_gradients else "summaries"
+        kind = "gradients" if whole else "summaries"
         self.world.add_up(tensors, kind, scales, self.placement.partners)
 
     def _add_up_predictor(self, tensors: list[Tensor]) -> None:
-        self.world.add_up(tensors, "predictor", [1 / self.placement.copies] * len(tensors))
+        """Add up what the predictor learns; copies of a stage learn the same, unless each has its own rows of the weights."""
+        scale = 1.0 if self.placement.spread else 1 / self.placement.copies
+        self.world.add_up(tensors, "predictor", [scale] * len(tensors))
+
+
+def as_returned(outputs: Sequence[Tensor]) -> Any:
+    """Return the tensors of the last stage as the model returns them: one by itself, several in a tuple."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)

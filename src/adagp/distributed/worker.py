@@ -1,8 +1,13 @@
-"""One process of a pipeline: it does the actions of its device one after the other, and exchanges data with the others."""
+"""One process of a pipeline: it does the actions of its device one after the other, and exchanges data with the others.
+
+What one device sends another is received in the order in which it is sent, which both read from the program, and each direction
+has a group of its own: so gloo and nccl, which cannot tell messages apart, are used alike.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,15 +29,19 @@ Values = list[Tensor]
 
 @dataclass
 class _Window:
-    """Batches under way: their samples, results that are still needed, transfers that have not ended."""
+    """Batches under way: their samples, results that are still needed, transfers that have not ended.
+
+    `coming` are the actions here that wait for results of each other device, in the order in which that one sends them.
+    """
 
     plans: Sequence[Plan]
-    samples: Sequence[tuple[Tensor, Tensor]]
+    samples: Sequence[tuple[Any, Any]]
     sums: list[BatchSums]
     kept: dict[tuple[int, int], tuple[Values, Values]] = field(default_factory=dict)
     half_done: dict[tuple[int, int], tuple[Values, Values | None] | list[dict[str, object]]] = field(
         default_factory=dict
     )
+    coming: dict[int, Iterator[Action]] = field(default_factory=dict)
     arriving: dict[Action, list[tuple[dist.Work, Tensor]]] = field(default_factory=dict)
     leaving: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
     here: dict[Action, Values] = field(default_factory=dict)
@@ -46,14 +55,13 @@ class Worker:
         self.updates = updates
         self.stages, self.placement = updates.stages, updates.placement
         self.micro_batches, self.world = updates.micro_batches, updates.world
-        self._widest = max(len(stage.outputs) for stage in self.stages)
 
-    def train(self, plans: Sequence[Plan], samples: Sequence[tuple[Tensor, Tensor]]) -> list[BatchSums]:
+    def train(self, plans: Sequence[Plan], samples: Sequence[tuple[Any, Any]]) -> list[BatchSums]:
         """Train the coming batches with `samples` (inputs and targets), each under its plan; the trainer does not advance."""
         predicted = tuple(map(predicts, plans))
         broadcast = self.updates.errors is not None
         order = ordered(self.pipeline, len(self.placement.peers), self.micro_batches, predicted, broadcast)
-        state = _Window(plans, samples, [BatchSums() for _ in plans])
+        state = _Window(plans, samples, [BatchSums() for _ in plans], coming=self._coming(order))
         actions = order.program.devices[self.placement.device]
         before = time.perf_counter()
         for place, action in enumerate(actions):
@@ -92,8 +100,8 @@ class Worker:
     def _forward(self, state: _Window, action: Action, batch: int, values: Values | None) -> Values:
         stage, _, number = action
         plan = state.plans[batch]
-        inputs, targets = (self._part(one, number) for one in state.samples[batch])
-        values = [inputs] if values is None else values
+        inputs, targets = state.samples[batch]
+        values = as_values(self.updates.part(inputs, number)) if values is None else values
         learning = not predicts(plan)
         for one in values if learning and stage > 0 else []:
             one.requires_grad_(one.is_floating_point())
@@ -103,13 +111,14 @@ class Worker:
             outputs = list(self.stages[stage].forward(values))
         if stage + 1 == len(self.stages):
             with torch.set_grad_enabled(learning):
-                outputs = [self.updates.loss(number, plan, outputs[0], targets, state.sums[batch])]
+                outputs = [self.updates.loss(number, plan, outputs, targets, state.sums[batch])]
         if learning:
             state.kept[stage, number] = (values, outputs)
         return [one.detach() for one in outputs]
 
     def _backward(self, state: _Window, action: Action, gradients: Values | None) -> Values:
         values, outputs = state.kept.pop((action.stage, action.number))
+        self.updates.before_backward(action.stage)
         _differentiate(outputs, gradients)
         return _gradients(values)
 
@@ -133,11 +142,6 @@ class Worker:
         else:
             stage_backward_weight(iter(self.stages[action.stage].parameters), rest)
 
-    def _part(self, samples: Tensor, number: int) -> Tensor:
-        size = len(samples) // (self.micro_batches * self.placement.replicas)
-        start = (self.placement.replica * self.micro_batches + number % self.micro_batches) * size
-        return samples[start : start + size]
-
     # Transfers: forwards carry a stage's outputs up, backwards their gradients down. Both sides know the shapes.
 
     def _source(self, order: Order, action: Action) -> Action | None:
@@ -149,19 +153,43 @@ class Worker:
             return _backward_of(order, stage + 1, number)
         return None
 
+    def _target(self, order: Order, action: Action) -> Action | None:
+        """Return the action of another stage that works on the result of `action`."""
+        stage, kind, number = action
+        neighbour = stage + 1 if kind == FORWARD else stage - 1
+        if kind not in (FORWARD, BACKWARD, INPUT_GRADIENT) or not 0 <= neighbour < len(self.stages):
+            return None
+        return Action(neighbour, FORWARD, number) if kind == FORWARD else _backward_of(order, neighbour, number)
+
+    def _coming(self, order: Order) -> dict[int, Iterator[Action]]:
+        """Return the actions here that work on what each other device sends, in the order of its program."""
+        here = self.placement.device
+        found: dict[int, Iterator[Action]] = {}
+        for device, row in enumerate(order.program.devices):
+            targets = [self._target(order, action) for action in row] if device != here else []
+            found[device] = iter([one for one in targets if one is not None and order.places[one][0] == here])
+        return found
+
     def _await(self, order: Order, state: _Window, action: Action) -> None:
+        """Begin to receive what `action` works on, and before it all that the same device sends earlier."""
         source = self._source(order, action)
         if source is None or action in state.arriving or action in state.here:
             return
         holder = order.places[source][0]
         if holder == self.placement.device:
             return
-        state.arriving[action] = []
-        for place, like in enumerate(self._passing(action)):
-            buffer = torch.empty(like.shape, dtype=like.dtype)
-            work = dist.irecv(buffer, self.placement.peers[holder], tag=self._tag(action, place))
+        for coming in state.coming[holder]:
+            state.arriving[coming] = list(self._receive(coming, self.placement.peers[holder]))
+            if coming == action:
+                break
+
+    def _receive(self, action: Action, sender: int) -> Iterator[tuple[dist.Work, Tensor]]:
+        lane = self.placement.lane(sender, self.world.rank)
+        for like in self._passing(action):
+            buffer = torch.empty(like.shape, dtype=like.dtype, device=self.updates.trainer.device)
+            work = dist.irecv(buffer, sender, group=lane)
             assert work is not None
-            state.arriving[action].append((work, buffer))
+            yield work, buffer
 
     def _passing(self, action: Action) -> Values:
         """Return what the tensors look like that `action` waits for."""
@@ -181,27 +209,28 @@ class Worker:
 
     def _pass_on(self, order: Order, state: _Window, action: Action, result: Values) -> None:
         """Give the result of `action` to the device that works on it, if there is such a stage."""
-        stage, kind, number = action
-        neighbour = stage + 1 if kind == FORWARD else stage - 1
-        if not 0 <= neighbour < len(self.stages):
+        to = self._target(order, action)
+        if to is None:
             return
-        to = Action(neighbour, FORWARD, number) if kind == FORWARD else _backward_of(order, neighbour, number)
         holder = order.places[to][0]
         if holder == self.placement.device:
             state.here[to] = result
             return
         state.leaving = [(one, tensor) for one, tensor in state.leaving if not one.is_completed()]
-        for place, one in enumerate(result):
+        for one in result:
             value = one.contiguous()
             what = "activations" if to.kind == FORWARD else "input gradients"
             self.world.count(what, value.numel() * value.element_size())
-            work = dist.isend(value, self.placement.peers[holder], tag=self._tag(to, place))
+            receiver = self.placement.peers[holder]
+            lane = self.placement.lane(self.world.rank, receiver)
+            work = dist.isend(value, receiver, group=lane)
             assert work is not None
             state.leaving.append((work, value))
 
-    def _tag(self, action: Action, place: int) -> int:
-        number = 2 * (action.number * len(self.stages) + action.stage) + (action.kind != FORWARD)
-        return number * self._widest + place
+
+def as_values(inputs: Any) -> Values:
+    """Return what a model is called with as the tensors that the first stage takes."""
+    return list(inputs) if isinstance(inputs, tuple) else [inputs]
 
 
 def _backward_of(order: Order, stage: int, number: int) -> Action:

@@ -53,6 +53,7 @@ def attach(
     compile: bool | str = False,  # noqa: A002  # torch's own name for it
     seed: int = 0,
     synchronize: bool | None = None,
+    staged: bool = False,
     precision: Precision | str | None = None,
     upkeep: Upkeep | Sequence[Upkeep] = (),
     **options: Any,
@@ -76,7 +77,8 @@ def attach(
     it, and what does not fit the layers' output sizes is then refused here. Attach after the model has been moved to its
     device. `compile=True` compiles the model in place with torch's compiler, or with another backend of `torch.compile` that
     is named. `model` may be in `DistributedDataParallel`, or sharded by `fully_shard` (FSDP2): attach after that. `synchronize`
-    says whether the processes of `torch.distributed` train on shares of one batch; None: if there are several.
+    says whether the processes of `torch.distributed` train on shares of one batch; None: if there are several. `staged` says
+    that this process runs stages of the model alone, whose weights may be spread, and that the caller exchanges what is needed.
 
     `precision` says in which arithmetic the sites' products are made: block floating point, emulated in float, or single
     precision (None). It is a `Precision` or its text form (see `adagp.schedules.precision_text`): `"bfp4"`, `"fast"`. Give
@@ -93,13 +95,15 @@ def attach(
     refuse_foreign_options(chosen, options)
     resolved = read_schedule(chosen, schedule, length, warmup, warmup_batches)
     spread = is_spread_model(model)
-    several = spread or (several_processes() if synchronize is None else synchronize)
-    refuse_unknown_parallelism(model)
+    several = not staged and (spread or (several_processes() if synchronize is None else synchronize))
+    if not staged:
+        refuse_unknown_parallelism(model)
     processes = Processes(model, several=several)
     processes.reshard()
     validation = validate(model, optimizers, exclude)
     validation.raise_problems()
-    refuse_mixed_weights(validation.survey)
+    if not staged:
+        refuse_mixed_weights(validation.survey)
     refuse_upkeep(spread, as_upkeep(upkeep))
     arithmetic = read_precision(precision, compiled=bool(compile), several=several)
     given = dict(sources or {})

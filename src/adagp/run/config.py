@@ -223,7 +223,7 @@ class TrainConfig:
     compile: bool = setting(False, "Compile the model with torch.compile.")
     parallel: str = setting(
         "none",
-        "Under torchrun. One of: {parallel}; or two dimensions, data=2,pipeline=4 (pipeline:NAME=4).",
+        "Under torchrun. One of: {parallel}; or two dimensions, data=2,pipeline=4 or fsdp=2,pipeline=4 (pipeline:NAME=4).",
         PARALLEL,
         also=check_parallel,
         compared="fixed",

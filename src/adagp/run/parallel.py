@@ -5,6 +5,7 @@
     pipeline:dapple           every process has some stages of the model
     data=2,pipeline=4         two dimensions, eight processes: two copies of a pipeline of four
     data=2,pipeline:zb-v=4    the same with another pipeline than the default
+    fsdp=2,pipeline=2         two copies of a pipeline of two, with each stage's weights spread over its copies
 
 Processes are numbered with the last dimension running fastest: those of one pipeline are neighbours.
 """
@@ -58,6 +59,11 @@ class ParallelLayout:
         """The name of its pipeline; empty, if there is none."""
         return next((one.schedule for one in self.dimensions if one.kind == PIPELINE), "")
 
+    @property
+    def copies(self) -> str:
+        """What the dimension beside a pipeline is, whose processes have the same stages: data, or fsdp."""
+        return FSDP if FSDP in self.kinds else DATA
+
     def sizes(self, processes: int) -> dict[str, int]:
         """Return the processes of each dimension by its kind; refuse a number of processes that the layout does not have."""
         if len(self.dimensions) == 1 and self.dimensions[0].size is None:
@@ -79,8 +85,8 @@ def parse_parallel(text: str) -> ParallelLayout:
         raise OptionError(f"--parallel {text}: each dimension may stand there once, in the order {', '.join(KINDS)}.")
     if len(dimensions) > 1 and any(one.size is None for one in dimensions):
         raise OptionError(f"--parallel {text}: give the processes of each dimension, for example data=2,pipeline=4.")
-    if len(dimensions) > 1 and FSDP in kinds:
-        raise OptionError(f"--parallel {text}: weights spread by fsdp go with no other dimension; use data.")
+    if FSDP in kinds and DATA in kinds:
+        raise OptionError(f"--parallel {text}: fsdp splits each batch, too, as data does; give one of the two.")
     return ParallelLayout(dimensions)
 
 
@@ -108,4 +114,4 @@ def _dimension(text: str, part: str) -> Dimension:
 
 
 def _forms() -> Iterable[str]:
-    return [*parallel_choices(), "data=2,pipeline=4"]
+    return [*parallel_choices(), "data=2,pipeline=4", "fsdp=2,pipeline=2"]

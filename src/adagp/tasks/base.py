@@ -56,6 +56,9 @@ class Task(ABC):
         for inputs, targets in self.batches(epoch, start):
             yield taken(share, inputs), taken(share, targets)
 
+    def fix_shapes(self) -> None:  # noqa: B027  # most tasks have nothing to do
+        """Let the inputs of all batches have the same shapes from now on, as pipelines need them."""
+
     def weight(self, targets: Any) -> int | None:
         """Return how many things the loss of a batch is the mean of, if equal shares of a batch may differ in it.
 

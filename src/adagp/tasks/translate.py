@@ -76,6 +76,10 @@ class Translation(Task):
         """Read a share of each batch."""
         return self.train.epoch(epoch, start, share)
 
+    def fix_shapes(self) -> None:
+        """Fill all sentences up to the longest of the training set."""
+        self.train.fix_lengths()
+
     def weight(self, targets: Tensor) -> int:
         """Count the word pieces that the loss is the mean of."""
         return int((targets != PAD).sum())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from adagp.engine.batch import BatchResult
 from adagp.engine.trainer import Trainer
@@ -242,9 +243,14 @@ class Loop:
         self.trainer.refusals.read()
         return {"refused": refused / produced} if refused else {}
 
+    @property
+    def whole_model(self) -> nn.Module:
+        """The model that is evaluated."""
+        return self.trainer.model
+
     def _evaluate(self) -> dict[str, float]:
         with self.trainer.evaluation():
-            return evaluated(self.task, self.trainer.model)
+            return evaluated(self.task, self.whole_model)
 
     def _model_figures(self) -> dict[str, float]:
         """Return the figures that layers of the model measure of themselves: those with `read_figures`."""

@@ -47,6 +47,8 @@ class Session:
     """Whether this process says nothing: another one speaks for it."""
     shares_batches = False
     """Whether several processes train on shares of each batch."""
+    staged = False
+    """Whether this process runs some stages of the model alone."""
 
     def __init__(
         self,
@@ -69,7 +71,8 @@ class Session:
         self.model = self.spread_model(self.task.build_model().to(self.device))
         self.optimizer = build_optimizer(config, self.model)
         self.rate = build_rate(config, self.optimizer, self.task.batches_per_epoch)
-        self.trainer = build_trainer(config, self.task, self.model, self.optimizer, several=self.shares_batches)
+        kinds = {"several": self.shares_batches, "staged": self.staged}
+        self.trainer = build_trainer(config, self.task, self.model, self.optimizer, **kinds)
 
     def spread_model(self, model: nn.Module) -> nn.Module:
         """Return the model as this process trains it."""
@@ -187,11 +190,18 @@ def build_rate(config: TrainConfig, optimizer: torch.optim.Optimizer, batches_pe
 
 
 def build_trainer(
-    config: TrainConfig, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, *, several: bool = False
+    config: TrainConfig,
+    task: Task,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    several: bool = False,
+    staged: bool = False,
 ) -> Trainer:
     """Return the trainer for the run's schedule and sources, after a trial forward pass if one of them needs it.
 
-    `several` says that several processes train on shares of each batch.
+    `several` says that several processes train on shares of each batch, `staged` that each runs some stages of the model,
+    which exchange what they need themselves.
     """
     schedule = config.schedule(task.batches_per_epoch)
     facts = RunFacts(config.seed, config.epochs)
@@ -217,7 +227,8 @@ def build_trainer(
         compile=config.compile,
         precision=precision,
         seed=config.seed,
-        synchronize=several,  # stages of a pipeline exchange what they need themselves
+        synchronize=several,
+        staged=staged,
         upkeep=build_upkeep(config, task),
     )
 

@@ -1,5 +1,7 @@
 """The error at a model's output as rows of features for a site: one row per sample, or one per word."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -37,6 +39,10 @@ class ErrorFeatures:
         for place in self.outputs:
             error = call.errors[place]
             errors.append(known.new_zeros(call.shapes[place]) if error is None else error)
+        return self.of_several(errors)
+
+    def of_several(self, errors: Sequence[Tensor]) -> Tensor:
+        """Return the features of the errors at several outputs, as `of` does."""
         if len(errors) == 1:
             return self.of(errors[0])
         alike = all(error.dim() == 3 and error.shape[:2] == errors[0].shape[:2] for error in errors)
@@ -45,7 +51,7 @@ class ErrorFeatures:
                 "the outputs that the loss depends on differ in their number of samples: "
                 f"{', '.join(str(tuple(error.shape)) for error in errors)}. Say which one counts: adagp.attach(output=...)."
             )
-        return self.of(torch.cat(errors if alike else [error.flatten(1) for error in errors], dim=-1))
+        return self.of(torch.cat(list(errors) if alike else [error.flatten(1) for error in errors], dim=-1))
 
     def of(self, error: Tensor) -> Tensor:
         """Return `(N, features)`, or `(N, T, features)` of sequences."""

@@ -8,7 +8,7 @@ import torch
 from torch import Size, Tensor
 
 from adagp.errors import OptionError
-from adagp.shards import laid_like
+from adagp.shards import blank, laid_like
 from adagp.sites import Site
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, missing_error
 from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
@@ -168,9 +168,13 @@ class FeedbackSource(LocalSource):
         fits = [self._fits[site.index].regression for site in sites if site.index in self._fits]
         return [*self._sums_of(sites), *(one for fit in fits for one in fit.waiting())]
 
-    def features_of(self, error: Tensor) -> Tensor:
-        """Return the features of an error at the model's one output, samples first."""
-        return self._errors.of(error)
+    def lay_out(self, sites: Sequence[Site]) -> None:
+        """Spread the gradients of `sites`, which are those of the whole batch now, as their weights are."""
+        self._sums |= {site: laid_like(self._sums[site], site.weight) for site in sites if site in self._sums}
+
+    def features_of(self, errors: Sequence[Tensor]) -> Tensor:
+        """Return the features of the errors at the model's outputs, samples first."""
+        return self._errors.of_several(errors)
 
     def _learn(self, call: ModelCall, site: Site, gradient: Tensor) -> None:
         rows = self._rows_of(call, site, gradient.shape)
@@ -200,7 +204,7 @@ class FeedbackSource(LocalSource):
                     rows = self._rows_of(call, site, shape)
                     self.add(site, self._fits[site.index].weight_gradient(kept.get(), rows, shape))
                 else:
-                    self.add(site, torch.zeros_like(site.weight))  # no true gradient was seen yet
+                    self.add(site, torch.zeros_like(blank(site.weight)))  # no true gradient was seen yet
 
     def join(self, sites: Sequence[Site]) -> Rounds:
         """Take the weight gradients, and what the fits learn, from the samples of all processes."""
