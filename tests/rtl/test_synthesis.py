@@ -10,7 +10,8 @@ from adagp.errors import OptionError
 from adagp.hw.array import Array
 from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
-from adagp.rtl.synthesis import OSU018, parse_target, synthesize
+from adagp.rtl.synthesis import synthesize
+from adagp.rtl.targets import OSU018, parse_target
 
 pytestmark = pytest.mark.slow
 
