@@ -20,7 +20,7 @@ WORDS: dict[str, Any] = {
     "sum_words": 1024,
     "predictor_words": 1024,
     "program_words": 64,
-    "pool_words": 32,
+    "pool_words": 1024,
 }
 
 
@@ -42,9 +42,8 @@ def test_fpga_resources() -> None:
     }
     # Values and sums of five lanes; the predictor's own values and the totals of three.
     assert {kind: count for kind, count in banks.items() if not kind.startswith("bank_64x")} == {
-        "bank_1024x48": 5,
+        "bank_1024x48": 5 + 3,
         "bank_1024x16": 5 + 3,
-        "bank_32x48": 3,
     }
     assert report.modules["element"]["dsp"] == 1
     # Six PEs; in the element unit one multiplier, and one of 48 by 16 bits that makes means of totals.
