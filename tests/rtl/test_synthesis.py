@@ -1,12 +1,10 @@
 """Synthesis of small chips: counts of what is known by construction."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adagp.errors import OptionError
 from adagp.hw.array import Array
 from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
@@ -63,10 +61,3 @@ def test_cells_and_area() -> None:
     assert areas[0].modules["element"] == areas[1].modules["element"]
     assert areas[0].totals["area"] < areas[1].totals["area"]
     assert areas[0].modules["element"]["cells"] > 100
-
-
-def test_targets(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"^unknown target 'xc8'. Choose from: xc7, liberty, liberty:FILE.$"):
-        parse_target("xc8")
-    with pytest.raises(OptionError, match=r"^there is no Liberty file '.*none.lib'.$"):
-        parse_target(f"liberty:{tmp_path / 'none.lib'}")

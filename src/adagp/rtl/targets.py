@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.errors import OptionError
+from adagp.rtl.liberty import read_cells
 
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
 """Where Debian's package qflow-tech-osu018 has its cells, of 180 nm."""
@@ -45,5 +46,10 @@ def parse_target(text: str) -> Target:
         path = Path(text.removeprefix("liberty:"))
         if not path.is_file():
             raise OptionError(f"there is no Liberty file '{path}'.")
-        return Target(path)
+        target = Target(path)
+        try:
+            read_cells(target.library)
+        except OptionError as error:
+            raise OptionError(f"'{path}': {error}") from None
+        return target
     raise OptionError(f"unknown target '{text}'. Choose from: xc7, liberty, liberty:FILE.")
