@@ -16,7 +16,8 @@ from adagp.hw.array import Array
 from adagp.rtl.check import check_product
 from adagp.rtl.designs import DESIGNS, make_blueprint
 from adagp.rtl.formats import FORMATS
-from adagp.rtl.synthesis import ChipReport, parse_target, synthesize
+from adagp.rtl.synthesis import ChipReport, synthesize
+from adagp.rtl.targets import parse_target
 
 
 def draw_floor(path: Path) -> None:

@@ -14,18 +14,19 @@ SMALL = ("--array", "2x2", "--format", "int8", "--value-words", "64", "--sum-wor
 
 @pytest.mark.slow
 def test_simulate(program: Program) -> None:
-    ended = program("rtl", "simulate", *SMALL, "--size", "5x4x3", "--dataflow", "os", "--operation", "dw", "--json")
+    chip = ("--array", "4x4", "--format", "int8", "--value-words", "1024", "--sum-words", "16384")  # as in tests/rtl
+    ended = program("rtl", "simulate", *chip, "--size", "9x4x7", "--dataflow", "os", "--operation", "dw", "--json")
     assert ended.code == 0
     report = json.loads(ended.out)
     assert report["equal"]
-    assert report["cycles"] == report["model_cycles"] == 3 * 2 * (2 + 4 + 2 + 2 - 2)
+    assert report["cycles"] == report["model_cycles"] == 3 * 2 * (4 + 4 + 4 + 4 - 2)
     assert report["wrong_values"] == 0
 
 
 @pytest.mark.slow
 def test_simulate_groups(program: Program) -> None:
-    shape = ("--array", "2x2", "--format", "bfp", "--value-words", "64", "--sum-words", "64", "--size", "3x20x3")
-    ended = program("rtl", "simulate", *shape, "--mantissa-bits", "4,2,4", "--json")
+    chip = ("--array", "3x4", "--format", "bfp", "--value-words", "1024", "--sum-words", "2048")  # as in tests/rtl
+    ended = program("rtl", "simulate", *chip, "--size", "4x20x5", "--mantissa-bits", "4,2,4", "--json")
     assert ended.code == 0
     report = json.loads(ended.out)
     assert report["equal"]

@@ -16,7 +16,7 @@ STAGED = "bf16 staged"
 
 
 def small_blueprint(name: str) -> Blueprint:
-    words: dict[str, Any] = {"value_words": 1024, "sum_words": 16384, "program_words": 4}
+    words: dict[str, Any] = {"value_words": 1024, "sum_words": 16384, "program_words": 8}
     number = name.removesuffix(" staged")
     return make_blueprint("baseline", ARRAYS[number], FORMATS[number], stages=int(name != number), **words)
 

@@ -38,7 +38,7 @@ WIDTHS = st.builds(BlockWidths, *[st.sampled_from([2, 4])] * 3)
 
 
 def blueprint(number: GroupFormat = NUMBER, array: Array | None = None) -> Blueprint:
-    words: dict[str, Any] = {"value_words": 1024, "sum_words": 2048, "program_words": 4}
+    words: dict[str, Any] = {"value_words": 1024, "sum_words": 2048, "program_words": 8}
     return make_blueprint("baseline", array or Array(3, 4), number, **words)
 
 

@@ -16,7 +16,7 @@ from adagp.rtl.gate_netlist import GateNetlist, structural_verilog
 from adagp.rtl.liberty import read_cells, truth_table
 from adagp.rtl.network import SmallNetwork, random_state
 from adagp.rtl.power import check_power, measure_power
-from adagp.rtl.synthesis import OSU018, parse_target
+from adagp.rtl.targets import OSU018, parse_target
 from adagp.rtl.tools import verilator
 
 LIBRARY = """

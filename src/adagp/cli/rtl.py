@@ -156,8 +156,8 @@ def synthesize(
     """LUTs, registers, DSPs and block RAMs, or cells and area, by kind of module. Results are kept; the first takes minutes."""
     blueprints = chip.blueprints(design)
     from adagp.hw.designs import equal_pes
-    from adagp.rtl.synthesis import parse_target
     from adagp.rtl.synthesis import synthesize as synthesis
+    from adagp.rtl.targets import parse_target
 
     chosen = parse_target(f"liberty:{liberty}" if liberty is not None else target)
     report: dict[str, Any] = {}
@@ -202,7 +202,7 @@ def power(
     from adagp.hw.designs import equal_pes
     from adagp.rtl.network import digits, parse_network, random_state
     from adagp.rtl.power import check_power, measure_power
-    from adagp.rtl.synthesis import parse_target
+    from adagp.rtl.targets import parse_target
 
     target = parse_target("liberty" if liberty is None else f"liberty:{liberty}")
     small = parse_network(network, batch=batch)

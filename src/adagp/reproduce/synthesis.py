@@ -23,7 +23,8 @@ def synthesize_design(part: Part, place: Place) -> dict[str, Any]:
         need_amaranth()
         from adagp.rtl.designs import make_blueprint
         from adagp.rtl.formats import find_format
-        from adagp.rtl.synthesis import parse_target, synthesize
+        from adagp.rtl.synthesis import synthesize
+        from adagp.rtl.targets import parse_target
 
         beside = parse_array(PREDICTOR_ARRAY)
         array, number = parse_array(ARRAY), find_format(options["format"])
@@ -50,7 +51,7 @@ def design_power(part: Part, place: Place) -> dict[str, Any]:
         from adagp.rtl.formats import find_format
         from adagp.rtl.network import digits, parse_network, random_state
         from adagp.rtl.power import measure_power
-        from adagp.rtl.synthesis import parse_target
+        from adagp.rtl.targets import parse_target
 
         beside = parse_array(PREDICTOR_ARRAY)
         blueprint = make_blueprint(
@@ -80,7 +81,8 @@ def synthesize_element(part: Part, place: Place) -> dict[str, Any]:
         from adagp.rtl.designs import make_blueprint
         from adagp.rtl.formats import find_format
         from adagp.rtl.netlist import chip_modules
-        from adagp.rtl.synthesis import Target, synthesize_kind
+        from adagp.rtl.synthesis import synthesize_kind
+        from adagp.rtl.targets import Target
 
         blueprint = make_blueprint("baseline", parse_array(ARRAY), find_format(options["format"]))
         found = synthesize_kind(chip_modules(blueprint), "element", Target(dsp=options["dsp"]))

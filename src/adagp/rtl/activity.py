@@ -18,9 +18,10 @@ from adagp.errors import ToolError
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.gate_netlist import GateNetlist, Pin
 from adagp.rtl.liberty import read_cells
+from adagp.rtl.mapped import mapped_module
 from adagp.rtl.netlist import chip_modules
 from adagp.rtl.simulation import VerilatedChip
-from adagp.rtl.synthesis import Target, mapped_module
+from adagp.rtl.targets import Target
 from adagp.rtl.vcd import PortWords, read_ports
 
 SAMPLES = 8

@@ -1,7 +1,10 @@
 """Liberty files, as far as gates need them: the logic of each cell, and its pins."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 from adagp.errors import OptionError
 
@@ -21,7 +24,8 @@ class LibertyGroup:
 @dataclass(frozen=True)
 class LibraryCell:
     """A cell's logic: `functions` of its outputs over its inputs; of a flip-flop also over its state, `state`, whose next value
-    is `next_state` (with the rising edge of `clock`)."""
+    is `next_state` (with the rising edge of `clock`). `loads` are its inputs' but for the clock's; its output may drive
+    `drives`."""
 
     name: str
     inputs: tuple[str, ...]
@@ -29,6 +33,15 @@ class LibraryCell:
     state: str = ""
     next_state: str = ""
     clock: str = ""
+    area: float = 0.0
+    loads: Mapping[str, float] = field(default_factory=dict)
+    drives: float = 0.0
+
+    @property
+    def is_buffer(self) -> bool:
+        """Tell whether its one output is its one input."""
+        functions = [truth_table(one, self.inputs) for one in self.functions.values()] if len(self.inputs) == 1 else []
+        return not self.state and functions == [0b10]
 
 
 def parse_liberty(text: str) -> LibertyGroup:
@@ -63,6 +76,7 @@ def parse_liberty(text: str) -> LibertyGroup:
     return top.groups[0]
 
 
+@cache
 def read_cells(text: str) -> dict[str, LibraryCell]:
     """Return the cells of a library whose logic is stated: gates, and flip-flops of a rising edge without set and reset."""
     cells = {}
@@ -72,15 +86,22 @@ def read_cells(text: str) -> dict[str, LibraryCell]:
         pins = {one.name: one.attributes for one in group.groups if one.kind == "pin"}
         inputs = tuple(name for name, pin in pins.items() if pin.get("direction") == "input")
         functions = {name: pin["function"] for name, pin in pins.items() if "function" in pin}
+        figures: dict[str, Any] = {
+            "area": float(group.attributes.get("area", 0)),
+            "drives": max((float(pin.get("max_capacitance", 0)) for pin in pins.values()), default=0.0),
+            "loads": {name: float(pins[name].get("capacitance", 0)) for name in inputs},
+        }
         storage = [one for one in group.groups if one.kind in ("ff", "latch", "statetable")]
         if not storage:
-            cells[group.name] = LibraryCell(group.name, inputs, functions)
+            cells[group.name] = LibraryCell(group.name, inputs, functions, **figures)
         elif storage[0].kind == "ff" and not {"clear", "preset"} & set(storage[0].attributes):
             state, inverse = storage[0].name.split()
             about = storage[0].attributes
             functions = {name: re.sub(rf"\b{inverse}\b", f"!{state}", function) for name, function in functions.items()}
             clock = about["clocked_on"].strip("() ")
-            cells[group.name] = LibraryCell(group.name, inputs, functions, state, about["next_state"], clock)
+            figures["loads"].pop(clock, None)
+            next_state = about["next_state"]
+            cells[group.name] = LibraryCell(group.name, inputs, functions, state, next_state, clock, **figures)
     return cells
 
 

@@ -1,8 +1,8 @@
 """Power and timing by OpenSTA: the gates of a Liberty file, with the activity that a simulation of real work gave them.
 
-Banks are not in Liberty files: their power is left out, and they answer without delay. Wires and the clock's tree are left out
-as well, since nothing is placed. Each kind of block is analysed once and counted as often as it is there; timing is that of the
-whole chip.
+Banks are not in Liberty files: their power is left out, and they read and write without delay. Wires and the clock's tree are
+left out as well, since nothing is placed. Each kind of block is analysed once and counted as often as it is there; timing is
+that of the whole chip.
 """
 
 import re
@@ -16,11 +16,12 @@ from adagp.errors import OptionError, ToolError
 from adagp.rtl.activity import KindActivity, WrittenModule, instances, read_module, record_activity
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.gate_netlist import structural_verilog
+from adagp.rtl.mapped import mapped_module
 from adagp.rtl.netlist import chip_modules
 from adagp.rtl.network import SmallNetwork, State, random_state
 from adagp.rtl.program import Compiler
 from adagp.rtl.simulation import VerilatedChip
-from adagp.rtl.synthesis import Target, mapped_module
+from adagp.rtl.targets import Target
 from adagp.rtl.tools import digest, kept, open_sta, run, verilator
 from adagp.rtl.training import run_batch
 
@@ -212,7 +213,8 @@ def _analysed(files: Mapping[str, str], top: str, library: str, megahertz: float
 
 
 def bank_library(banks: Mapping[str, WrittenModule]) -> str:
-    """Return a Liberty file of banks: their data come with the clock, without delay; no power."""
+    """Return a Liberty file of banks: their data come with the clock, and what is written must be there with it, without
+    delays; no power."""
     widths = sorted({bits for module in banks.values() for _, bits in module.ports.values()})
     lines = [
         "library (banks) {",
@@ -230,12 +232,16 @@ def bank_library(banks: Mapping[str, WrittenModule]) -> str:
         lines += [f"  cell ({kind}) {{", "    pin (clk) { direction : input; clock : true; capacitance : 0; }"]
         for name, (direction, bits) in module.ports.items():
             group = f"bus ({name}) {{ bus_type : bits{bits};" if bits > 1 else f"pin ({name}) {{"
-            delays = " ".join(
-                f'{one} (scalar) {{ values ("0"); }}'
-                for one in ("cell_rise", "cell_fall", "rise_transition", "fall_transition")
-            )
-            timing = f' timing () {{ related_pin : "clk"; timing_type : rising_edge; {delays} }}'
-            end = timing if direction == "output" else " capacitance : 0;"
-            lines.append(f"    {group} direction : {direction};{end} }}")
+            capacitance = " capacitance : 0;" if direction == "input" else ""
+            lines.append(f"    {group} direction : {direction};{capacitance} {_without_delay(direction)} }}")
         lines.append("  }")
     return "\n".join([*lines, "}", ""])
+
+
+def _without_delay(direction: str) -> str:
+    """Return the timing of a bank's port: nothing takes any time, but paths begin and end there."""
+    kind, delays = "setup_rising", ["rise_constraint", "fall_constraint"]
+    if direction == "output":
+        kind, delays = "rising_edge", ["cell_rise", "cell_fall", "rise_transition", "fall_transition"]
+    values = " ".join(f'{one} (scalar) {{ values ("0"); }}' for one in delays)
+    return f'timing () {{ related_pin : "clk"; timing_type : {kind}; {values} }}'

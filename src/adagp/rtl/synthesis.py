@@ -1,24 +1,19 @@
-"""Synthesis by Yosys: each kind of block once, counted as often as it is there; kept by a digest of its netlist.
-
-Targets are Xilinx's 7 series (`xc7`: LUTs, registers, DSPs, block RAMs) and any Liberty file (cells and their area; memories
-are counted in bits there, since such libraries have no SRAM).
-"""
+"""What a chip takes: each kind of block is synthesised once, and counted as often as it is there."""
 
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from adagp.errors import OptionError
+from adagp.errors import ToolError
 from adagp.rtl.chip import Blueprint
+from adagp.rtl.liberty import LibraryCell, read_cells
+from adagp.rtl.mapped import inner_kinds, mapped_module, synthesised
 from adagp.rtl.netlist import chip_modules
-from adagp.rtl.tools import digest, kept, yosys
+from adagp.rtl.targets import Target
 
-OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
-"""Where Debian's package qflow-tech-osu018 has its cells, of 180 nm."""
 _LUT_CELLS = {
     "RAM32X1D": 2,
     "RAM64X1D": 2,
@@ -31,43 +26,6 @@ _LUT_CELLS = {
 }
 """Look-up tables of what is made of them besides LUT1 to LUT6."""
 FPGA_RESOURCES, CELL_RESOURCES = ("lut", "ff", "dsp", "ramb36", "ramb18"), ("cells", "area")
-
-
-@dataclass(frozen=True)
-class Target:
-    """What is synthesised for: Xilinx's 7 series, with or without DSPs, or a Liberty file."""
-
-    liberty: Path | None = None
-    dsp: bool = True
-
-    @property
-    def library(self) -> str:
-        """The text of the Liberty file, if there is one."""
-        return "" if self.liberty is None else self.liberty.read_text(encoding="latin-1")
-
-    @property
-    def name(self) -> str:
-        """The target as it is written on the command line."""
-        return "xc7" if self.liberty is None else f"liberty:{self.liberty}"
-
-
-def parse_target(text: str) -> Target:
-    """Return the target that `text` names: xc7, liberty (Debian's osu018) or liberty:FILE."""
-    if text == "xc7":
-        return Target()
-    if text == "liberty":
-        if not OSU018.is_file():
-            raise OptionError(
-                "no Liberty file was given and Debian's is not installed; give --target liberty:FILE, "
-                "or install the package qflow-tech-osu018."
-            )
-        return Target(OSU018)
-    if text.startswith("liberty:"):
-        path = Path(text.removeprefix("liberty:"))
-        if not path.is_file():
-            raise OptionError(f"there is no Liberty file '{path}'.")
-        return Target(path)
-    raise OptionError(f"unknown target '{text}'. Choose from: xc7, liberty, liberty:FILE.")
 
 
 @dataclass(frozen=True)
@@ -110,78 +68,29 @@ def synthesize(blueprint: Blueprint, target: Target, progress: Callable[[str], N
     return ChipReport({kind: one.resources for kind, one in reports.items()}, dict(counts))
 
 
-def inner_kinds(texts: Mapping[str, str], kind: str) -> list[str]:
-    """Return the kinds of the blocks inside a block."""
-    return [name for name in texts if name != kind and re.search(rf"\bcell \\{re.escape(name)} ", texts[kind])]
-
-
 def synthesize_kind(texts: Mapping[str, str], kind: str, target: Target) -> KindReport:
     """Return what one kind of block takes."""
-    folder = _synthesised(texts, kind, target)
-    found = json.loads(re.sub(r"^[^{]*", "", (folder / "stat.json").read_text(encoding="utf-8")))
-    return _report(found["modules"][f"\\{kind}"], inner_kinds(texts, kind), target)
-
-
-def mapped_module(texts: Mapping[str, str], kind: str, target: Target) -> dict[str, Any]:
-    """Return the netlist of one kind of block as Yosys's JSON has it: ports, cells of a Liberty file, inner blocks, nets."""
-    text = (_synthesised(texts, kind, target) / "netlist.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)["modules"][kind]
-    return found
-
-
-def _synthesised(texts: Mapping[str, str], kind: str, target: Target) -> Path:
-    """Return the folder of one kind's synthesis, from the cache if its netlist was synthesised before."""
     others = inner_kinds(texts, kind)
-    text = "\n".join([*(texts[name] for name in others), texts[kind]])
-    # What an instance is called inside the others does not matter to this one.
-    hidden = [rf"blackbox \{name}" for name in others]
-    script = [f"read_rtlil {kind}.il", *hidden, *_script(kind, target)]
-
-    def make(work: Path) -> None:
-        (work / f"{kind}.il").write_text(text, encoding="utf-8")
-        if target.liberty is not None:
-            (work / "cells.lib").write_text(target.library, encoding="latin-1")
-        yosys(script, work)
-        for path in work.iterdir():
-            if path.name not in ("stat.json", "netlist.json"):
-                path.unlink()
-
-    return kept(f"synthesis-{digest(text, target.library, *script)}", make)
+    if target.liberty is not None:
+        return _cell_report(mapped_module(texts, kind, target), others, read_cells(target.library))
+    text = (synthesised(texts, kind, target) / "stat.json").read_text(encoding="utf-8")
+    return _fpga_report(json.loads(re.sub(r"^[^{]*", "", text))["modules"][f"\\{kind}"], others)
 
 
-def _script(kind: str, target: Target) -> list[str]:
-    if target.liberty is None:
-        without = "" if target.dsp else " -nodsp"
-        return [
-            f"synth_xilinx -family xc7 -top {kind} -flatten -noiopad -noclkbuf{without}",
-            "tee -o stat.json stat -json",
-        ]
-    return [
-        f"hierarchy -top {kind}",
-        "proc",
-        "flatten",
-        "memory -nomap",
-        "opt -full",
-        "wreduce",
-        "alumacc",
-        "techmap",
-        "opt",
-        "dfflegalize -cell $_DFF_P_ 01",
-        "dfflibmap -liberty cells.lib",
-        "abc -liberty cells.lib",
-        "opt_clean -purge",
-        "tee -o stat.json stat -liberty cells.lib -json",
-        "write_json netlist.json",
-    ]
+def _cell_report(module: Mapping[str, Any], others: list[str], cells: Mapping[str, LibraryCell]) -> KindReport:
+    numbers = Counter(one["type"].removeprefix("\\") for one in module["cells"].values())
+    inside = {name: numbers.pop(name) for name in others}
+    logic = {name: number for name, number in numbers.items() if not name.startswith("$")}
+    missing = next((name for name in logic if name not in cells), None)
+    if missing is not None:
+        raise ToolError(f"the library has no cell for '{missing}'.")
+    area = sum(cells[name].area * number for name, number in logic.items())
+    return KindReport({"cells": sum(logic.values()), "area": area}, inside)
 
 
-def _report(found: Mapping[str, Any], others: list[str], target: Target) -> KindReport:
+def _fpga_report(found: Mapping[str, Any], others: list[str]) -> KindReport:
     cells = {name.removeprefix("\\"): _number(value) for name, value in found["num_cells_by_type"].items()}
     inside = {name: int(cells.pop(name)) for name in others if name in cells}
-    if target.liberty is not None:
-        logic = {name: value for name, value in cells.items() if not name.startswith("$")}
-        area = float(found.get("area", 0.0))
-        return KindReport({"cells": sum(logic.values()), "area": area}, inside)
     luts = sum(value * _LUT_CELLS.get(name, name.startswith("LUT")) for name, value in cells.items())
     return KindReport(
         {

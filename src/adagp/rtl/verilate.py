@@ -26,18 +26,20 @@ def compile_verilog(top: str, verilog: str, harness: str, trace: tuple[str, str]
         )
     program, root = found
     flags = ["-O1", "-fPIC", f"-I{root}/include", f"-I{root}/include/vltstd"]
-    sources = ["verilated", "verilated_threads"]
+    sources = {"verilated": flags, "verilated_threads": flags}
     options = ["--cc", "-O3", "-Wno-fatal", "-Wno-lint", "--top-module", top, "--prefix", f"V{top}", "--Mdir", "."]
     if trace is not None:
         kind, macro = trace
-        flags += [f"-D{macro}", "-DVM_TRACE=1", f"-DVM_TRACE_{kind.upper()}=1"]
+        flags = [*flags, f"-D{macro}", "-DVM_TRACE=1", f"-DVM_TRACE_{kind.upper()}=1"]
         options += [f"--trace-{kind}", "--trace-underscore"]
-        sources.append(f"verilated_{kind}_c")
+        sources[f"verilated_{kind}_c"] = flags
     version = run([program, "--version"], Path.cwd(), {"VERILATOR_ROOT": str(root)})
 
-    def make_runtime(work: Path) -> None:
-        for name in sources:
-            run(["g++", *flags, "-c", root / "include" / f"{name}.cpp", "-o", f"{name}.o"], work)
+    def runtime(name: str) -> Path:
+        def make_runtime(work: Path) -> None:
+            run(["g++", *sources[name], "-c", root / "include" / f"{name}.cpp", "-o", f"{name}.o"], work)
+
+        return kept(f"runtime-{digest(version, name, *sources[name])}", make_runtime) / f"{name}.o"
 
     def make(work: Path) -> None:
         (work / f"{top}.v").write_text(verilog, encoding="utf-8")
@@ -46,8 +48,8 @@ def compile_verilog(top: str, verilog: str, harness: str, trace: tuple[str, str]
         # One file for the compiler: the headers, which take it longer than the module, are then read once.
         parts = sorted(path.name for path in work.glob("*.cpp"))
         (work / "all.cpp").write_text("".join(f'#include "{name}"\n' for name in parts), encoding="utf-8")
-        runtime = sorted(kept(f"runtime-{digest(version, *flags)}", make_runtime).glob("*.o"))
-        run(["g++", *flags, "-shared", "-I.", "all.cpp", *runtime, "-o", f"{top}.so"], work)
+        objects = [runtime(name) for name in sources]
+        run(["g++", *flags, "-shared", "-I.", "all.cpp", *objects, "-o", f"{top}.so"], work)
         for path in work.iterdir():
             if path.name != f"{top}.so":
                 path.unlink()
