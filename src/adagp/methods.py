@@ -216,6 +216,15 @@ _FEEDBACK = (
     _FEATURES,
     _option("learn_every", int, 1, "BP batches of which one teaches feedback.", low=1),
     _option("correct_every", int, 1, "BP batches of which one shows what feedback's predictions lack.", low=1),
+    _option(
+        "correction",
+        float,
+        0.3,
+        "By how much feedback's running mean of what its predictions lack moves in a BP batch; 0: there is none.",
+        low=0,
+        high=1,
+        allowed="0 (none) to 1",
+    ),
 )
 _SHARED = AcceleratorWork(predictor=True)
 _FREE = AcceleratorWork()

@@ -20,6 +20,11 @@ def test_turns_are_those_of_the_source(learn: int, correct: int) -> None:
         assert turns.at(number) == FeedbackWork(features=8, fits=fits, corrects=corrects)
 
 
+def test_without_a_correction_nothing_is_charged_for_it() -> None:
+    turns = feedback_turns(TrainConfig.from_dict({"method": "feedback", "correction": 0.0}, "test"))
+    assert turns.at(0) == FeedbackWork(fits=True, corrects=False)
+
+
 def test_other_sources_have_no_turns() -> None:
     assert feedback_turns(TrainConfig.from_dict({"method": "adagp"}, "test")) == FeedbackTurns()
 

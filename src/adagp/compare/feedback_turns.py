@@ -13,12 +13,14 @@ from adagp.run.config import TrainConfig
 class FeedbackTurns:
     """The turns of a run: the first batch with true gradients teaches and corrects, then one of so many.
 
-    `work` is what feedback does where it is its turn in both. Other sources have theirs in every batch.
+    `work` is what feedback does where it is its turn in both; it may do without a correction. Other sources have theirs in
+    every batch.
     """
 
     work: FeedbackWork = FULL_FEEDBACK
     learn_every: int = 1
     correct_every: int = 1
+    corrects: bool = True
 
     @property
     def cycle(self) -> int:
@@ -27,7 +29,7 @@ class FeedbackTurns:
 
     def at(self, number: int) -> FeedbackWork:
         """Return what is done in the batch of this number, counted from 0 over those with true gradients."""
-        return _turn(self.work, number % self.learn_every == 0, number % self.correct_every == 0)
+        return _turn(self.work, number % self.learn_every == 0, self.corrects and number % self.correct_every == 0)
 
 
 @lru_cache(maxsize=256)
@@ -40,7 +42,8 @@ def feedback_turns(config: TrainConfig) -> FeedbackTurns:
     given = config.method_options
     if "learn_every" not in given:
         return FeedbackTurns()
-    return FeedbackTurns(FeedbackWork(given["features"]), given["learn_every"], given["correct_every"])
+    work, corrects = FeedbackWork(given["features"]), given["correction"] > 0
+    return FeedbackTurns(work, given["learn_every"], given["correct_every"], corrects)
 
 
 def has_true_gradients(plan: Plan) -> bool:

@@ -59,7 +59,7 @@ class FeedbackSource(LocalSource):
         features: int = 64,
         decay: float = 0.95,
         ridge: float = 1e-3,
-        correction: float = 0.1,
+        correction: float = 0.3,
         learn_every: int = 1,
         correct_every: int = 1,
         seed: int = 0,
