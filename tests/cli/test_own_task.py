@@ -99,7 +99,8 @@ def test_methods_are_compared_by_the_lower_error(program: Program) -> None:
             == errors["bp"]
         )
     text = Path("compared/comparison.md").read_text()
-    assert "| method | mean squared error | gap closed |" in text
+    assert "| method | mean squared error | ahead of bp | gap closed |" in text
+    assert methods["skip"]["ahead_mean"] == pytest.approx(errors["bp"] - errors["skip"])
     assert "share of the mean squared error between skip and bp" in text
     assert "| reach 0.5 | after s |" in text
     assert "accuracy" not in text
