@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from adagp.compare.tables import worth_sheets
-from adagp.compare.worth import Curve, Price, Worth, find_worth, read_curve, verdict, worth_record
+from adagp.compare.worth import Price, Worth, find_worth, read_curve, verdict, worth_record
 from adagp.compare.worth_picture import draw_worth
 from adagp.run.metrics import ACCURACY, Metric
 
-CURVE = Curve((100, 200, 400), (0.4, 0.5, 0.6), (0.0, 0.0, 0.0))
+CURVE = read_curve(
+    {100: dict.fromkeys(range(4), 0.4), 200: dict.fromkeys(range(4), 0.5), 400: dict.fromkeys(range(4), 0.6)}, ACCURACY
+)
 
 
 def test_the_curve_is_straight_over_the_logarithm() -> None:
@@ -22,32 +24,49 @@ def test_the_curve_is_straight_over_the_logarithm() -> None:
 
 
 def test_a_longer_run_that_is_worse_makes_the_curve_level() -> None:
-    found = read_curve({100: [0.4, 0.5], 400: [0.6], 200: [0.7]}, ACCURACY)
+    found = read_curve({100: {0: 0.4, 1: 0.5}, 400: {0: 0.6}, 200: {0: 0.7}}, ACCURACY)
     assert found.batches == (100, 200, 400)
     assert found.values == pytest.approx((0.45, 0.7, 0.7))
-    assert found.errors == pytest.approx((0.05, 0.0, 0.0))
     assert found.batches_for(0.7) == pytest.approx(200)
-    perplexity = read_curve({100: [9.0], 200: [7.0]}, Metric("perplexity", higher_is_better=False))
+    perplexity = read_curve({100: {0: 9.0}, 200: {0: 7.0}}, Metric("perplexity", higher_is_better=False))
     assert perplexity.values == (-9.0, -7.0)
 
 
 def test_worth_and_interval_by_hand() -> None:
     """Accuracy 0.55 is that of 282.8 batches: 150 of them were by backprop, the rest is the worth of 200 GP batches."""
-    worth = find_worth(CURVE, [0.54, 0.56], 150, 200, ACCURACY)
+    worth = find_worth(CURVE, {0: 0.54, 1: 0.56}, 150, 200, ACCURACY)
     assert worth.worth == pytest.approx((200 * 2**0.5 - 150) / 200)
     # Two seeds: standard error 0.01, t of one degree 12.706, so 0.423 to 0.677, which is beyond the curve.
     assert worth.low == pytest.approx((100 * 2 ** ((0.55 - 0.4 - 0.127062) / 0.1) - 150) / 200, rel=1e-4)
     assert worth.high is None
-    single = find_worth(CURVE, [0.7], 150, 200, ACCURACY)
+    single = find_worth(CURVE, {0: 0.7}, 150, 200, ACCURACY)
     assert (single.worth, single.low, single.high, single.beyond) == (None, None, None, "above")
 
 
-def test_the_curves_own_error_widens_the_interval() -> None:
-    values = [0.549, 0.55, 0.551, 0.55]
-    narrow = find_worth(CURVE, values, 150, 200, ACCURACY)
-    wide = find_worth(Curve(CURVE.batches, CURVE.values, (0.0, 0.0, 0.01)), values, 150, 200, ACCURACY)
-    assert None not in (narrow.low, narrow.high, wide.low, wide.high)
-    assert wide.low < narrow.low < narrow.high < wide.high  # type: ignore[operator]
+def test_what_seeds_share_is_no_uncertainty() -> None:
+    """Seeds that are lucky or unlucky with both methods alike say nothing against the difference between them."""
+    luck = {0: -0.02, 1: 0.0, 2: 0.02}
+    plain = {batches: {seed: value + one for seed, one in luck.items()} for batches, value in ((100, 0.4), (400, 0.6))}
+    curve = read_curve(plain, ACCURACY)
+    paired = find_worth(curve, {0: 0.479, 1: 0.5, 2: 0.521}, 150, 200, ACCURACY)
+    crossed = find_worth(curve, {2: 0.479, 1: 0.5, 0: 0.521}, 150, 200, ACCURACY)
+    assert paired.worth == crossed.worth == pytest.approx((200 - 150) / 200)
+    # Ahead of its own curve by -0.001, 0 and 0.001: 4.303 * 0.001 / sqrt(3).
+    assert paired.low == pytest.approx((100 * 4 ** ((0.1 - 0.0024843) / 0.2) - 150) / 200, rel=1e-4)
+    assert paired.high == pytest.approx((100 * 4 ** ((0.1 + 0.0024843) / 0.2) - 150) / 200, rel=1e-4)
+    # By 0.041, 0 and -0.041: so wide that it leaves the curve at both ends.
+    assert crossed.low is crossed.high is None
+
+
+def test_seeds_without_a_run_by_backprop_do_not_count() -> None:
+    curve = read_curve({100: {0: 0.4, 1: 0.41}, 400: {0: 0.6, 1: 0.61, 7: 0.6}}, ACCURACY)
+    assert curve.seeds_at(0.505) == {0: pytest.approx(0.5, abs=0.01), 1: pytest.approx(0.51, abs=0.01)}
+    assert curve.seeds_at(0.9) == {0: 0.6, 1: 0.61}
+    assert curve.seeds_at(0.1) == {0: 0.4, 1: 0.41}
+    alone = find_worth(curve, {0: 0.5, 7: 0.5}, 150, 200, ACCURACY)
+    assert alone.worth is not None
+    assert alone.low is alone.high is None
+    assert read_curve({100: {0: 0.4}}, ACCURACY).seeds_at(0.7) == {0: 0.4}
 
 
 @pytest.mark.parametrize(
@@ -73,14 +92,14 @@ def run(name: str, regime: str, batches: int, accuracy: float, seed: int, predic
 
 def document() -> dict[str, Any]:
     runs = [run("bp", "batches", 400, 0.6 + 0.001 * seed, seed) for seed in range(3)]
-    runs += [run("feedback", "batches", 400, 0.55 + 0.001 * seed, seed, 200) for seed in range(3)]
+    runs += [run("feedback", "batches", 400, 0.549 + 0.002 * seed, seed, 200) for seed in range(3)]
     runs += [run("feedback", "accelerator", 500, 0.58 + 0.01 * seed, seed, 250) for seed in range(3)]
     curve = [run("bp", "curve", batches, 0.4 + 0.001 * seed, seed) for batches in (100,) for seed in range(3)]
     return {"runs": runs, "curve": curve, "regimes": {"batches": {}, "accelerator": {}}}
 
 
 def test_the_record_takes_the_regime_that_tells_the_most(tmp_path: Path) -> None:
-    prices = {"feedback": {"cpu": Price(0.5, 0.1), "accelerator": Price(0.42, 0.02, 0.5, "max,ws,12x15")}}
+    prices = {"feedback": {"cpu": Price(0.5, 0.1), "accelerator": Price(0.40, 0.02, 0.5, "max,ws,12x15")}}
     found = worth_record(document(), ACCURACY, prices)
     assert [(one["batches"], one["accuracy"]) for one in found["curve"]] == [(100, pytest.approx(0.401)), (400, 0.601)]
     feedback = found["methods"]["feedback"]
@@ -95,8 +114,8 @@ def test_the_record_takes_the_regime_that_tells_the_most(tmp_path: Path) -> None
     assert log(wanted / 100) == pytest.approx(1.5 * log(2))
 
     summary, platforms = worth_sheets(found)
-    # 0.551 ± 4.303 * 0.001 * sqrt(2 / 3), read off the curve
-    assert summary.rows[0][:4] == ("feedback", "0.41", "0.38 to 0.45", "batches")
+    # 0.551 ± 4.303 * 0.001 / sqrt(3), read off the curve
+    assert summary.rows[0][:4] == ("feedback", "0.41", "0.39 to 0.44", "batches")
     assert platforms.rows[0] == ("cpu", "0.500", "0.100", "0.600", "-", "does not pay")
     assert "only cpu is measured" in platforms.note
     assert draw_worth(found, tmp_path / "worth.svg").stat().st_size > 10_000

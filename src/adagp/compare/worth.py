@@ -6,12 +6,13 @@ w = (N - n) / m batches by backprop. On a platform it has a **price** r, and lea
 o, both in batches by plain backprop. The method pays where w is above r + o n / m, its break-even.
 
 Between two lengths the curve is a straight line over the logarithm of the batches, through the means over seeds; where a longer
-run was worse than a shorter one, it is level. The interval of w is that of the accuracy, of which the curve's own uncertainty
-is a part (Student's t over seeds, both as if independent), read off the curve. An accuracy beyond the curve has no N.
+run was worse than a shorter one, it is level. The interval of w is that of the accuracy, read off the curve. Runs of one seed
+begin alike and see the same batches, so what counts is by how much the method differs from backprop's own curve, seed by seed
+(Student's t over the seeds that both have). An accuracy beyond the curve has no N.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, log, sqrt
@@ -25,38 +26,54 @@ Record = dict[str, Any]
 PAYS, PAYS_NOT, UNCLEAR = "pays", "does not pay", "too close to say"
 
 
+BySeed = Mapping[int, float]
+"""Results of runs that differ in their seed alone."""
+
+
 @dataclass(frozen=True)
 class Curve:
-    """Backprop's metric (the larger, the better) against its number of batches, rising in both; and the error of each mean."""
+    """Backprop's metric (the larger, the better) against its number of batches, rising in both; and its results by seed."""
 
     batches: tuple[int, ...]
     values: tuple[float, ...]
-    errors: tuple[float, ...]
+    seeds: tuple[BySeed, ...]
 
     def batches_for(self, value: float) -> float | None:
         """Return after how many batches backprop comes to `value`; None beyond the curve."""
         if not self.values[0] <= value <= self.values[-1]:
             return None
-        place = max(1, bisect_left(self.values, value))
-        (low, high), (first, last) = self.values[place - 1 : place + 1], self.batches[place - 1 : place + 1]
-        share = (value - low) / (high - low) if high > low else 0.0
+        place, share = self._between(value)
+        first, last = self.batches[place - 1 : place + 1]
         return exp(log(first) + share * (log(last) - log(first)))
 
-    def error_at(self, value: float) -> float:
-        """Return the standard error of the curve where it comes to `value`: that of the nearest lengths, the larger one."""
-        place = min(len(self.values) - 1, max(1, bisect_left(self.values, value)))
-        return max(self.errors[place - 1 : place + 1])
+    def seeds_at(self, value: float) -> BySeed:
+        """Return what each seed came to where the curve comes to `value`; beyond the curve, at its end."""
+        if len(self.values) == 1:
+            return self.seeds[0]
+        place, share = self._between(min(max(value, self.values[0]), self.values[-1]))
+        low, high = self.seeds[place - 1 : place + 1]
+        return {seed: low[seed] + share * (high[seed] - low[seed]) for seed in low.keys() & high.keys()}
+
+    def _between(self, value: float) -> tuple[int, float]:
+        """Return the place of the length that follows a value of the curve, and how far the value is on the way there."""
+        place = max(1, bisect_left(self.values, value))
+        low, high = self.values[place - 1 : place + 1]
+        return place, (value - low) / (high - low) if high > low else 0.0
 
 
-def read_curve(points: Mapping[int, Sequence[float]], metric: Metric) -> Curve:
+def read_curve(points: Mapping[int, BySeed], metric: Metric) -> Curve:
     """Return the curve through backprop's results by number of batches; each has one result or more."""
     batches = sorted(points)
-    means = [metric.sign * mean(points[number]) for number in batches]
-    errors = [_error(points[number]) for number in batches]
-    return Curve(tuple(batches), tuple(accumulate(means, max)), tuple(errors))
+    seeds = tuple(_signed(points[number], metric) for number in batches)
+    return Curve(tuple(batches), tuple(accumulate((mean(one.values()) for one in seeds), max)), seeds)
 
 
-def _error(values: Sequence[float]) -> float:
+def _signed(values: BySeed, metric: Metric) -> BySeed:
+    return {seed: metric.sign * value for seed, value in values.items()}
+
+
+def _error(values: Collection[float]) -> float:
+    """Return the standard error of the mean."""
     return sqrt(variance(values) / len(values)) if len(values) > 1 else 0.0
 
 
@@ -72,20 +89,22 @@ class Worth:
     beyond: str = ""
 
 
-def find_worth(curve: Curve, values: Sequence[float], backprop: float, predicted: float, metric: Metric) -> Worth:
+def find_worth(curve: Curve, values: BySeed, backprop: float, predicted: float, metric: Metric) -> Worth:
     """Return the worth of each of `predicted` GP batches in runs that had `backprop` others and came to `values`."""
-    found = metric.sign * mean(values)
-    reach = 0.0
-    if len(values) > 1:
-        error = sqrt(_error(values) ** 2 + curve.error_at(found) ** 2)
-        reach = student_t(len(values) - 1) * error
+    own = _signed(values, metric)
+    found = mean(own.values())
 
     def worth(value: float) -> float | None:
         batches = curve.batches_for(value)
         return None if batches is None else (batches - backprop) / predicted
 
+    plain = curve.seeds_at(found)
+    ahead = [own[seed] - plain[seed] for seed in own.keys() & plain.keys()]
+    ends: tuple[float | None, float | None] = None, None
+    if len(ahead) > 1:
+        reach = student_t(len(ahead) - 1) * _error(ahead)
+        ends = worth(found - reach), worth(found + reach)
     beyond = "below" if found < curve.values[0] else "above" if found > curve.values[-1] else ""
-    ends = (worth(found - reach), worth(found + reach)) if len(values) > 1 else (None, None)
     return Worth(worth(found), *ends, backprop, predicted, beyond)
 
 
@@ -149,28 +168,29 @@ def worth_record(document: Record, metric: Metric, prices: Mapping[str, Mapping[
                 for platform, price in own.items()
             },
         }
-    points = zip(curve.batches, curve.values, curve.errors, strict=True)
-    rows = [{"batches": n, metric.name: metric.sign * value, "error": error} for n, value, error in points]
+    points = zip(curve.batches, curve.values, curve.seeds, strict=True)
+    rows = [{"batches": n, metric.name: metric.sign * value, "error": _error(own.values())} for n, value, own in points]
     return {"metric": metric.name, "curve": rows, "methods": methods}
 
 
-def curve_points(document: Record, metric: Metric) -> dict[int, list[float]]:
-    """Return backprop's results by number of batches: those of the curve and of all regimes."""
+def curve_points(document: Record, metric: Metric) -> dict[int, dict[int, float]]:
+    """Return backprop's results by number of batches and seed: those of the curve and of all regimes."""
     points: dict[int, dict[int, float]] = {}
     for run in [*document["curve"], *document["runs"]]:
         if run["method"] == "bp" and run[metric.name] is not None:
             points.setdefault(int(run["batches"]), {})[run["seed"]] = run[metric.name]
-    return {batches: list(found.values()) for batches, found in points.items()}
+    return points
 
 
-def _runs(document: Record, regime: str, name: str, metric: Metric) -> tuple[list[float], float, float]:
+def _runs(document: Record, regime: str, name: str, metric: Metric) -> tuple[BySeed, float, float]:
     """Return the results of a method's runs in a regime, and their mean numbers of BP and GP batches."""
     runs = [one for one in document["runs"] if (one["regime"], one["name"]) == (regime, name)]
     runs = [one for one in runs if one[metric.name] is not None]
     if not runs:
-        return [], 0.0, 0.0
+        return {}, 0.0, 0.0
     predicted = mean(one["gp_batches"] + one["guarded_batches"] for one in runs)
-    return [one[metric.name] for one in runs], mean(one["bp_batches"] for one in runs), predicted
+    values = {one["seed"]: one[metric.name] for one in runs}
+    return values, mean(one["bp_batches"] for one in runs), predicted
 
 
 def _width(worth: Worth) -> tuple[int, float]:
