@@ -5,7 +5,7 @@ known when the last stage has done the last one. Until then a stage keeps the in
 gradients at their outputs as well, where they are to be learned from); then they are shown to the source as one call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +32,16 @@ class _Sight:
     shape: Size
     inputs: Kept | None = None
     gradient: Tensor | None = None
+    predicts: bool = False
+    corrects: bool = False
 
 
 class ErrorBroadcast:
     """What this process has seen of the batches under way, by stage and micro-batch, and the features of their errors.
 
     Micro-batches are numbered through the batches of a window. `outputs` tell what the model returns for one; `shares` says
-    which of a batch's micro-batches each device does on the last stage.
+    which of a batch's micro-batches each device does on the last stage; `measured`, whether predictions for the sites that
+    are trained by backprop are wanted, too.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class ErrorBroadcast:
         outputs: Sequence[Tensor],
         shares: Sequence[Sequence[int]],
         device: torch.device,
+        measured: Callable[[], bool],
     ) -> None:
         self.source = source
+        self._measured = measured
         self._placement, self._world = placement, world
         self._micro_batches = sum(map(len, shares))
         self._shares = shares
@@ -72,8 +77,9 @@ class ErrorBroadcast:
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input, and wait for the gradient at the output, as far as the source wants them."""
         served = self._plan.source_of(site.name) != BACKPROP
-        sight = _Sight(site, output.shape)
-        if served or self.source.wants_inputs:
+        sight = _Sight(site, output.shape, predicts=served or self._measured())
+        sight.corrects = self.source.wants_inputs and not served
+        if sight.predicts or sight.corrects:
             sight.inputs = Kept(site, inputs)
         self._sights[self._at].append(sight)
         if served or not self.source.wants_gradients:
@@ -93,7 +99,7 @@ class ErrorBroadcast:
     def wanted(self, plan: Plan) -> bool:
         """Tell whether the source looks at a batch of this plan at all."""
         sources = {plan.default, *plan.by_site.values()}
-        return sources != {BACKPROP} or self.source.wants_inputs or self.source.wants_gradients
+        return sources != {BACKPROP} or self.source.wants_inputs or self.source.wants_gradients or self._measured()
 
     def show(self, stages: Sequence[int], batch: int) -> None:
         """Show the source what was kept of some stages in a batch; all processes must ask for the batch, in one order."""
@@ -165,6 +171,8 @@ def _joined(calls: Sequence[_Sight], samples: int) -> Seen:
         shape,
         Kept(first.site, (torch.cat(inputs, axis),)) if inputs else None,
         torch.cat(gradients, axis) if len(gradients) == len(calls) else None,
+        first.predicts,
+        first.corrects,
     )
 
 

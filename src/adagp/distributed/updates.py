@@ -73,7 +73,9 @@ class StageUpdates:
         for one in trainer.sources.values():
             if isinstance(one, FeedbackSource):
                 outputs = self.stages[-1].outputs
-                self.errors = ErrorBroadcast(one, self.placement, world, outputs, shares, trainer.device)
+                self.errors = ErrorBroadcast(
+                    one, self.placement, world, outputs, shares, trainer.device, self._measured
+                )
 
     # During the passes.
 
@@ -84,6 +86,9 @@ class StageUpdates:
             watchers.append(self.errors)
         sites = [site for stage in stages for site in self.stages[stage].sites]
         return Listeners(dict.fromkeys(sites, watchers), everywhere=True)
+
+    def _measured(self) -> bool:
+        return self.trainer.setup.adapts or self.trainer.setup.quality.due()
 
     def begin(self, stage: int, number: int, plan: Plan) -> None:
         """Take note that the forward of a micro-batch begins; they are numbered through the batches of a window."""

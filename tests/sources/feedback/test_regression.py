@@ -139,7 +139,7 @@ def test_parts_of_a_batch_add_up_to_the_whole() -> None:
     for features, outputs in batches:
         for fit, part in zip(shares, (slice(2), slice(2, 6)), strict=True):
             fit.add(FeatureRows(features[part], whole=features), outputs[part])
-        for one, other in zip(*(fit.waiting() for fit in shares), strict=True):
+        for one, other in zip(*(fit.sums.waiting() for fit in shares), strict=True):
             one += other
             other.copy_(one)
         for fit in shares:

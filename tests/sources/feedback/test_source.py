@@ -178,25 +178,49 @@ def test_a_last_layer_with_its_outputs_on_axis_1_gets_its_true_gradient(
     torch.testing.assert_close(found, site.weight.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_what_predictions_lacked_in_bp_batches_is_added_in_gp_batches() -> None:
+@pytest.mark.parametrize("samples", [12, 3], ids=["more samples than features", "fewer"])
+def test_what_predictions_lack_in_bp_batches_is_added_in_gp_batches(samples: int) -> None:
+    """A correction that moves by 1 knows the last BP batch alone: its true gradient less what today's fit predicts for it."""
     model = small_model()
-    plain, corrected = FeedbackSource(correction=0), FeedbackSource(correction=0.3)
-    trainers = [attached(model, source, metrics_every=1) for source in (plain, corrected)]
-    *seen, now = batches(5)
-    lack = [torch.zeros_like(site.weight) for site in trainers[0].survey.sites]
-    for inputs, targets in seen:
-        with trainers[0].batch() as batch:
-            batch.backward(F.cross_entropy(model(inputs), targets))
-            for one, site in zip(lack, trainers[0].survey.sites, strict=True):
-                assert site.weight.grad is not None
-                one.lerp_(site.weight.grad - plain._sums[site], 0.3)
+    *seen, last, now = batches(5, samples)
+    trainers = [attached(model, FeedbackSource(correction=one)) for one in (0, 1)]
+    for trainer in trainers:
+        for inputs, targets in (*seen, last):
+            trainer.step(inputs, targets, F.cross_entropy)
+            trainer.optimizer.zero_grad()
+    F.cross_entropy(model(last[0]), last[1]).backward()
+    truth = [site.weight.grad.clone() for site in trainers[0].survey.sites if site.weight.grad is not None]
+    model.zero_grad()
+    plain, guessed, corrected = (predicted(trainers[which], *batch) for which, batch in ((0, now), (0, last), (1, now)))
+    assert (truth[0] - guessed[0]).norm() > 0.05 * plain[0].norm()
+    for one, guess, true, found in zip(plain, guessed, truth, corrected, strict=True):
+        torch.testing.assert_close(found, one + true - guess, rtol=1e-3, atol=1e-5)
+
+
+def test_the_reference_is_subtracted_once_a_batch_not_once_a_call() -> None:
+    model = small_model()
+    source = FeedbackSource(correction=1)
+    trainer = attached(model, source)
+    *seen, (inputs, targets) = batches(5)
+    for batch in seen:
+        trainer.step(*batch, F.cross_entropy)
+
+    def in_two_calls() -> list[Tensor]:
+        with trainer.batch() as batch:
+            for part, more in ((slice(0, 4), True), (slice(4, 12), False)):
+                batch.backward(F.cross_entropy(model(inputs[part]), targets[part], reduction="sum") / 12, more=more)
+            found = [site.weight.grad.clone() for site in trainer.survey.sites if site.weight.grad is not None]
             batch.step()
-        trainers[0].optimizer.zero_grad()
-        trainers[1].step(inputs, targets, F.cross_entropy)
-        trainers[1].optimizer.zero_grad()
-    for guess, missing, found in zip(predicted(trainers[0], *now), lack, predicted(trainers[1], *now), strict=True):
-        assert missing.norm() > 0.05 * guess.norm()
-        torch.testing.assert_close(found, guess + missing)
+        trainer.optimizer.zero_grad()
+        return found
+
+    corrected = in_two_calls()
+    source._references.clear()
+    plain, guessed = in_two_calls(), predicted(trainer, *seen[-1])
+    F.cross_entropy(model(seen[-1][0]), seen[-1][1]).backward()
+    for found, one, guess, site in zip(corrected, plain, guessed, trainer.survey.sites, strict=True):
+        assert site.weight.grad is not None
+        torch.testing.assert_close(found - one, site.weight.grad - guess, rtol=1e-3, atol=1e-5)
 
 
 def test_a_batch_that_teaches_or_corrects_stands_for_those_since_the_last() -> None:
@@ -328,19 +352,37 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 
 def test_a_correction_moves_as_if_all_batches_since_the_last_had_lacked_the_same() -> None:
     model = small_model()
-    source = FeedbackSource(
-        decay=0.0, correction=0.3, correct_every=2, learn_every=10
-    )  # it learns from the first batch alone
+    source = FeedbackSource(correction=0.3, correct_every=2)
     trainer = attached(model, source, warmup=3, metrics_every=0)
-    inputs, targets = batches(1)[0]
-    trainer.step(inputs, targets, F.cross_entropy)
-    first = {index: lack.clone() for index, lack in source._lacks.items()}
-    trainer.step(inputs, targets, F.cross_entropy)
-    assert all(torch.equal(source._lacks[index], lack) for index, lack in first.items()), "not due"
+    (first, second, third) = batches(3)
+    trainer.step(*first, F.cross_entropy)
+    before = {index: one.state_dict() for index, one in source._references.items()}
+    assert len(before) == 3
+    trainer.step(*second, F.cross_entropy)
+    for index, one in source._references.items():
+        for name, tensor in one.state_dict().items():
+            assert torch.equal(before[index][name], tensor), "not due"
     with trainer.batch() as batch:
-        batch.backward(F.cross_entropy(model(inputs), targets))
+        batch.backward(F.cross_entropy(model(third[0]), third[1]))
         for site in trainer.survey.sites:
+            truth = before[site.index]["truth"]
             assert site.weight.grad is not None
-            short = site.weight.grad - source._sums[site]
-            torch.testing.assert_close(source._lacks[site.index], first[site.index].lerp(short, 1 - 0.7**2))
+            torch.testing.assert_close(source._references[site.index].truth, truth.lerp(site.weight.grad, 1 - 0.7**2))
         batch.step()
+
+
+def test_the_corrections_of_older_run_folders_go_on() -> None:
+    """They have what predictions lacked, and add it to predictions that nothing is subtracted from."""
+    model = small_model()
+    source = FeedbackSource(correction=0.3)
+    trainer = attached(model, source)
+    *seen, now = batches(5)
+    for batch in seen:
+        trainer.step(*batch, F.cross_entropy)
+    state = source.state_dict()
+    lacks = {index: torch.full_like(one.pop("truth"), 1e-3) for index, one in state.pop("references").items()}
+    source.load_state_dict({**state, "references": {}})
+    plain = predicted(trainer, *now)
+    source.load_state_dict({**state, "lacks": lacks})
+    for one, other in zip(plain, predicted(trainer, *now), strict=True):
+        torch.testing.assert_close(other, one + 1e-3)

@@ -8,7 +8,7 @@ Weight gradients are linear in the mixed inputs. So either these are added up an
 each process takes the gradient of its own and those are added up: whichever has fewer numbers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,8 @@ from adagp.errors import UsageError
 from adagp.shards import laid_like, spread_out
 from adagp.sites import Site
 from adagp.sources.base import Rounds
-from adagp.sources.feedback.regression import FeatureRows, JointRows
+from adagp.sources.feedback.reference import Reference
+from adagp.sources.feedback.regression import CallSums, FeatureRows, JointRows
 from adagp.sources.feedback.site_regression import SiteRegression
 from adagp.sources.support.local import gives_rows
 
@@ -34,39 +35,48 @@ class Asked:
 
 
 def join_calls(
-    sites: Sequence[Site], fits: Mapping[int, SiteRegression], asked: Sequence[Asked], gradients: dict[Site, Tensor]
+    sites: Sequence[Site],
+    fits: Mapping[int, SiteRegression],
+    references: Mapping[int, Reference],
+    asked: Sequence[Asked],
+    gradients: dict[Site, Tensor],
 ) -> Rounds:
-    """Let the fits of `sites` take the other processes' samples in, and put the mean weight gradients into `gradients`.
+    """Let the fits and references of `sites` take the other processes' samples in, and put the mean weight gradients into
+    `gradients`.
 
-    The fits hold what was added in this batch; of the `asked` calls, those of sites without a fit are left out.
+    The fits and references hold what was added in this batch; of the `asked` calls, those of sites without a fit are left out.
     """
     device = sites[0].weight.device
-    learned = [(site, place) for site in sites if site.index in fits for place in range(len(fits[site.index].added))]
+    taught = [(site, fits[site.index].regression.sums) for site in sites if site.index in fits]
+    noted = [(site, references[site.index].sums) for site in sites if site.index in references]
+    learned = [(site, sums, place) for site, sums in (*taught, *noted) for place in range(len(sums.added))]
     asked = [one for one in asked if one.site.index in fits]
-    counts = _counts(sites, learned, asked).to(device)
+    counts = _counts(sites, [site for site, *_ in learned], asked).to(device)
     yield [counts]
     size = _refuse_differences(sites, counts)
     if not learned and not asked:
         return
-    rows = [fits[site.index].added[place] for site, place in learned] + [one.rows for one in asked]
+    rows = [sums.added[place] for _, sums, place in learned] + [one.rows for one in asked]
     totals = torch.stack(
         [torch.cat([one.exact_mean[0] * len(one), one.exact_mean.new_tensor([len(one)])]) for one in rows]
     )
     yield [totals]
     means = totals[:, :-1] / totals[:, -1:]
-    taken = _Learned([(fits[site.index], place) for site, place in learned], totals[: len(learned)], means)
-    mixed = _Asked(fits, asked, means[len(learned) :])
+    taken = _Learned([(sums, place) for _, sums, place in learned], totals[: len(learned)], means)
+    mixed = _Asked(fits, references, asked, means[len(learned) :], begun=gradients)
     yield [*taken.tensors(), *mixed.tensors()]
     taken.finish()
+    for one in (one for _, sums in noted for one in sums.waiting()):
+        one /= size  # gradients are means over the processes, and so are the inputs that they are taken of
     for site, gradient in mixed.gradients(size):
         gradients[site] = gradients[site] + gradient if site in gradients else gradient
 
 
-def _counts(sites: Sequence[Site], learned: Sequence[tuple[Site, int]], asked: Sequence[Asked]) -> Tensor:
+def _counts(sites: Sequence[Site], learned: Sequence[Site], asked: Sequence[Asked]) -> Tensor:
     """Return for each site how often it taught and how often it was asked here, the squares of that, and a 1 at the end."""
     found = torch.zeros(2, len(sites), dtype=torch.float64)
     places = {site: place for place, site in enumerate(sites)}
-    for site, _ in learned:
+    for site in learned:
         found[0, places[site]] += 1
     for one in asked:
         found[1, places[one.site]] += 1
@@ -87,39 +97,47 @@ def _refuse_differences(sites: Sequence[Site], counts: Tensor) -> int:
 
 
 class _Learned:
-    """What fits have added in this batch. `totals` are the sums of the features of each addition, and its rows."""
+    """What was added in this batch. `totals` are the sums of the features of each addition, and its rows."""
 
-    def __init__(self, added: Sequence[tuple[SiteRegression, int]], totals: Tensor, means: Tensor) -> None:
-        self._fits = list(dict.fromkeys(fit for fit, _ in added))
+    def __init__(self, added: Sequence[tuple[CallSums, int]], totals: Tensor, means: Tensor) -> None:
+        self._sums = list(dict.fromkeys(sums for sums, _ in added))
         self._keys = [bytes(one.cpu().numpy().tobytes()) for one in totals]
-        self._places: dict[SiteRegression, list[int]] = {}
+        self._places: dict[CallSums, list[int]] = {}
         self._own: dict[bytes, Tensor] = {}
         self._means: dict[bytes, tuple[Tensor, float]] = {}
-        for place, (fit, addition) in enumerate(added):
-            self._places.setdefault(fit, []).append(place)
-            rows, key, mean = fit.added[addition], self._keys[place], means[place : place + 1]
+        for place, (sums, addition) in enumerate(added):
+            self._places.setdefault(sums, []).append(place)
+            rows, key, mean = sums.added[addition], self._keys[place], means[place : place + 1]
             self._means.setdefault(key, (mean, float(totals[place, -1])))
             self._own.setdefault(key, rows.second_around(mean))  # sites alike share theirs
-            fit.regression.move(addition, rows.exact_mean - mean)
+            sums.move(addition, rows.exact_mean - mean)
 
     def tensors(self) -> list[Tensor]:
         """Return what is added up over the processes."""
-        return [*self._own.values(), *(one for fit in self._fits for one in fit.regression.waiting())]
+        return [*self._own.values(), *(one for sums in self._sums for one in sums.waiting())]
 
     def finish(self) -> None:
-        """Give the fits the additions of the whole batch."""
+        """Let the additions be those of the whole batch."""
         joint = {key: JointRows(mean, count, self._own[key]) for key, (mean, count) in self._means.items()}
-        for fit in self._fits:
-            fit.regression.replace_rows([joint[self._keys[place]] for place in self._places[fit]])
+        for sums in self._sums:
+            sums.rows = [joint[self._keys[place]] for place in self._places[sums]]
 
 
 class _Asked:
     """The weight gradients that are asked for, before and after they are added up."""
 
-    def __init__(self, fits: Mapping[int, SiteRegression], asked: Sequence[Asked], means: Tensor) -> None:
+    def __init__(
+        self,
+        fits: Mapping[int, SiteRegression],
+        references: Mapping[int, Reference],
+        asked: Sequence[Asked],
+        means: Tensor,
+        begun: Collection[Site],
+    ) -> None:
         around: dict[tuple[FeatureRows, bytes], FeatureRows] = {}
-        self._mixed: list[tuple[Asked, SiteRegression, FeatureRows, Tensor]] = []
+        self._mixed: list[tuple[Asked, SiteRegression, FeatureRows, Reference | None, Tensor]] = []
         self._sums: dict[Site, Tensor] = {}
+        subtracted = set(begun)
         calls: dict[Site, int] = {}
         for one in asked:
             calls[one.site] = calls.get(one.site, 0) + 1
@@ -128,10 +146,12 @@ class _Asked:
             if key not in around:
                 around[key] = one.rows.around(mean[None])
             fit, rows = fits[one.site.index], around[key]
+            reference = None if one.site in subtracted else references.get(one.site.index)
+            subtracted.add(one.site)  # once a batch, not once a call
             if calls[one.site] * fit.mixed_size(one.inputs) < one.site.weight.numel():
-                self._mixed.append((one, fit, rows, fit.mix(one.inputs, rows)))
+                self._mixed.append((one, fit, rows, reference, fit.mix(one.inputs, rows)))
                 continue
-            gradient = fit.weight_gradient(one.inputs, rows, one.shape)
+            gradient = fit.weight_gradient(one.inputs, rows, one.shape, reference)
             self._sums[one.site] = self._sums[one.site] + gradient if one.site in self._sums else gradient
 
     def tensors(self) -> list[Tensor]:
@@ -143,7 +163,7 @@ class _Asked:
         """Yield the mean over the processes of each site's gradient, spread where its weight is."""
         for site, total in self._sums.items():
             yield site, laid_like((total / size).to(site.weight.dtype), site.weight)
-        for one, fit, rows, mixed in self._mixed:
+        for one, fit, rows, reference, mixed in self._mixed:
             held = gives_rows(one.site)
-            found = fit.gradient_of_mixed(mixed / size, one.inputs, rows, one.shape, held=held)
+            found = fit.gradient_of_mixed(mixed / size, one.inputs, rows, one.shape, reference=reference, held=held)
             yield one.site, spread_out(found, one.site.weight) if held else laid_like(found, one.site.weight)

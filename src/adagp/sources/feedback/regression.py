@@ -34,6 +34,11 @@ class FeatureRows:
     def __len__(self) -> int:
         return len(self.differences)
 
+    @property
+    def share(self) -> float:
+        """Which part of the batch's rows these are."""
+        return len(self) / len(self._every)
+
     def around(self, mean: Tensor) -> "FeatureRows":
         """Return the same rows with their differences from another mean."""
         return FeatureRows(self.differences.double() + self.exact_mean, mean)
@@ -99,17 +104,56 @@ class Moments:
         self._next = decay, tuple(batch), weakref.ref(found)  # a fit that lags behind must not keep all that follows
         return found
 
-    @torch.no_grad()
-    def solve(self, *features: Tensor) -> tuple[Tensor, ...]:
-        """Return `features` (of differences, of the mean) times the inverse; 0 before the first batch."""
+    @cached_property
+    def inverses(self) -> Tensor:
+        """The inverses `(2, K, K)` of both matrices, in double precision; 0 before the first batch."""
         second = self.second.double()  # features may depend on each other, so the inverse is ill-conditioned
         mean = second.diagonal(dim1=1, dim2=2).mean()
         inverse = torch.where(mean > 0, 1 / mean, 0)
         steadied = second * inverse + self.ridge * torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
+        found: Tensor = torch.linalg.inv(steadied) * inverse
+        return found
+
+    @torch.no_grad()
+    def solve(self, *features: Tensor) -> tuple[Tensor, ...]:
+        """Return `features` (of differences, of the mean) times the inverse; 0 before the first batch."""
         return tuple(
-            (torch.linalg.solve(matrix, rows.double().T).T * inverse).to(self.second.dtype)
-            for matrix, rows in zip(steadied, features, strict=True)
+            (rows.double() @ inverse).to(self.second.dtype)
+            for rows, inverse in zip(features, self.inverses, strict=True)
         )
+
+
+class CallSums:
+    """Rows of numbers added up over the forward calls of one batch: weighted with the features' differences, and plainly."""
+
+    def __init__(self) -> None:
+        self.rows: Sequence[FeatureRows | JointRows] = []
+        self.plain: list[Tensor] = []
+        self.weighted: Tensor | None = None
+
+    @property
+    def added(self) -> list[FeatureRows]:
+        """The features of each call, before they were replaced by those of all processes."""
+        return [rows for rows in self.rows if isinstance(rows, FeatureRows)]
+
+    @torch.no_grad()
+    def add(self, rows: FeatureRows, numbers: Tensor, scale: float = 1.0) -> None:
+        """Take note of a call: its features, and as many rows of `numbers`, which count `scale` times."""
+        weights = rows.weights if scale == 1 else rows.weights * scale
+        products = weighted_sums(weights, numbers.to(weights.dtype))  # one pass over the numbers
+        self.rows = [*self.rows, rows]
+        self.plain.append(products[-1:])
+        self.weighted = products[:-1] if self.weighted is None else self.weighted.add_(products[:-1])
+
+    @torch.no_grad()
+    def move(self, place: int, mean: Tensor) -> None:
+        """Let the differences of the call at `place` be larger by `mean` `(1, K)`: they were from another mean."""
+        assert self.weighted is not None, "something was added"
+        self.weighted.addmm_(mean.to(self.weighted.dtype).T, self.plain[place])
+
+    def waiting(self) -> list[Tensor]:
+        """Return the sums, to be added up over processes in place."""
+        return [*([] if self.weighted is None else [self.weighted]), *self.plain]
 
 
 class RunningRegression:
@@ -124,58 +168,33 @@ class RunningRegression:
         features = moments.second.shape[1]
         self.patterns = moments.second.new_zeros(features, outputs)
         self.mean_patterns = torch.zeros_like(self.patterns)
-        self._rows: Sequence[FeatureRows | JointRows] = []
-        self._sums: list[Tensor] = []
-        self._new: Tensor | None = None
-
-    @property
-    def added(self) -> list[FeatureRows]:
-        """The rows that were added since the last commit, before they were replaced by those of all processes."""
-        return [rows for rows in self._rows if isinstance(rows, FeatureRows)]
+        self.sums = CallSums()
 
     @property
     def outputs(self) -> int:
         """Numbers that are predicted for a row."""
         return self.patterns.shape[1]
 
-    @torch.no_grad()
     def add(self, rows: FeatureRows, outputs: Tensor, scale: float = 1.0) -> None:
         """Take note of rows of features and of `outputs`, the latter times `scale`."""
-        weights = rows.weights if scale == 1 else rows.weights * scale
-        products = weighted_sums(weights, outputs.to(weights.dtype))  # one pass over the outputs
-        self._rows = [*self._rows, rows]
-        self._sums.append(products[-1:])
-        self._new = products[:-1] if self._new is None else self._new.add_(products[:-1])
-
-    @torch.no_grad()
-    def move(self, place: int, mean: Tensor) -> None:
-        """Let the differences of what was added at `place` be larger by `mean` `(1, K)`: they were from another mean."""
-        assert self._new is not None, "something was added"
-        self._new.addmm_(mean.to(self._new.dtype).T, self._sums[place])
-
-    def waiting(self) -> list[Tensor]:
-        """Return what was added since the last commit, to be added up over processes in place."""
-        return [*([] if self._new is None else [self._new]), *self._sums]
-
-    def replace_rows(self, rows: Sequence[JointRows]) -> None:
-        """Let what was added be of these rows: those of all processes."""
-        self._rows = rows
+        self.sums.add(rows, outputs, scale)
 
     @torch.no_grad()
     def commit(self, decay: float) -> None:
         """Learn from what was added since the last commit; all that was before counts `decay`."""
-        if self._new is None:
+        sums = self.sums
+        if sums.weighted is None:
             return
-        self.moments = self.moments.after(decay, self._rows)
+        self.moments = self.moments.after(decay, sums.rows)
         # As the moments are added up, in the same operations: what is rounded off in both alike cancels in the solution.
-        means = torch.cat([rows.mean for rows in self._rows]).T @ torch.cat(self._sums)
-        for new, patterns in ((self._new, self.patterns), (means, self.mean_patterns)):
+        means = torch.cat([rows.mean for rows in sums.rows]).T @ torch.cat(sums.plain)
+        for new, patterns in ((sums.weighted, self.patterns), (means, self.mean_patterns)):
             torch.add(new, patterns, alpha=decay, out=patterns)
         self.drop()
 
     def drop(self) -> None:
         """Forget what was added since the last commit."""
-        self._rows, self._sums, self._new = [], [], None
+        self.sums = CallSums()
 
     def mixture(self, rows: FeatureRows) -> tuple[Tensor, Tensor]:
         """Return the weights `(K + 1, rows)` and the patterns `(K + 1, outputs)` of which each row's prediction is mixed."""

@@ -7,6 +7,7 @@ from torch import Size, Tensor
 from adagp.errors import ModelError
 from adagp.sites import Site
 from adagp.sources.feedback.products import weighted_sums
+from adagp.sources.feedback.reference import Reference
 from adagp.sources.feedback.regression import FeatureRows, Moments, RunningRegression
 from adagp.sources.feedback.small_maps import gradient_of_patches, is_small
 from adagp.sources.support.local import weight_gradient
@@ -37,18 +38,15 @@ class SiteRegression:
         self._refuse_another_size(outputs.shape[1])
         self.regression.add(rows, outputs, 1 / scale)
 
-    def weight_gradient(self, inputs: Tensor, rows: FeatureRows, shape: Size) -> Tensor:
-        """Return the weight gradient of a call with `inputs`, whose output had `shape`."""
+    def weight_gradient(
+        self, inputs: Tensor, rows: FeatureRows, shape: Size, reference: Reference | None = None
+    ) -> Tensor:
+        """Return the weight gradient of a call with `inputs`, whose output had `shape`; less that of a reference's batches."""
         weights, patterns = self.regression.mixture(rows)
-        if len(rows) < len(weights):
+        if reference is None and len(rows) < len(weights):
             self._refuse_another_output(shape)
             return weight_gradient(self.site, inputs, self._maps(weights.T @ patterns, shape))
-        return self.gradient_of_mixed(self.mix(inputs, rows), inputs, rows, shape)
-
-    @property
-    def added(self) -> list[FeatureRows]:
-        """The rows of features of each call that was learned from in this batch."""
-        return self.regression.added
+        return self.gradient_of_mixed(self.mix(inputs, rows), inputs, rows, shape, reference=reference)
 
     def mixed_size(self, inputs: Tensor) -> int:
         """Return how many numbers the mixed inputs of a call have."""
@@ -61,11 +59,21 @@ class SiteRegression:
         return weighted_sums(weights, as_rows(self.site, inputs.detach(), lies_channels_last(inputs)).to(weights.dtype))
 
     def gradient_of_mixed(
-        self, mixed: Tensor, inputs: Tensor, rows: FeatureRows, shape: Size, *, held: bool = False
+        self,
+        mixed: Tensor,
+        inputs: Tensor,
+        rows: FeatureRows,
+        shape: Size,
+        *,
+        reference: Reference | None = None,
+        held: bool = False,
     ) -> Tensor:
         """Return the weight gradient of inputs that were mixed, in calls like that with `inputs`; see `weight_gradient`."""
         self._refuse_another_output(shape)
         _, patterns = self.regression.mixture(rows)
+        if reference is not None:
+            fit = self.regression
+            mixed, patterns = reference.subtracted(mixed, patterns, fit.moments, fit.mean_patterns, rows.share)
         last = lies_channels_last(inputs)
         laid, gradients = from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape)
         if last and not held and is_small(self.site, inputs, shape):

@@ -13,9 +13,10 @@ from adagp.sites import Site
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, missing_error
 from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
 from adagp.sources.feedback.joint import Asked, join_calls
+from adagp.sources.feedback.reference import Reference, references_in
 from adagp.sources.feedback.regression import FeatureRows, Moments, modern
 from adagp.sources.feedback.sample_axes import SampleAxes
-from adagp.sources.feedback.site_regression import SiteRegression
+from adagp.sources.feedback.site_regression import SiteRegression, as_rows, lies_channels_last
 from adagp.sources.feedback.turns import Turns
 from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
 from adagp.sources.support.norms import RunningNorms
@@ -24,12 +25,17 @@ from adagp.sources.support.taps import on_gradient
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of one forward call of a site: its input and its output's gradient, if they were wanted."""
+    """What was seen of one forward call of a site: its input and its output's gradient, if they were wanted.
+
+    `predicts` says that its weight gradient is to be predicted, `corrects` that the call shows what predictions lack.
+    """
 
     site: Site
     shape: Size
     inputs: Kept | None = None
     gradient: Tensor | None = None
+    predicts: bool = False
+    corrects: bool = False
 
 
 class FeedbackSource(LocalSource):
@@ -42,8 +48,8 @@ class FeedbackSource(LocalSource):
     At most `features` numbers of the error are used, a random projection of it where it has more. The work beyond the
     forward pass is in proportion to them: (features + 1) / samples of what the true weight gradient takes.
 
-    A linear fit errs in the same direction batch after batch, which adds up as noise does not. So predictions are made in BP
-    batches too, and a running mean of what they lacked there, moving by `correction` a batch, is added in GP batches.
+    A linear fit errs in the same direction batch after batch, which adds up as noise does not. So what predictions lack in BP
+    batches, as a running mean that moves by `correction` a batch, is added in GP batches (`Reference`).
 
     It learns in one of `learn_every` BP batches, and corrects itself in one of `correct_every`: less of either is cheaper. What
     is forgotten, and by how much the correction moves, still goes by the number of BP batches.
@@ -85,9 +91,9 @@ class FeedbackSource(LocalSource):
         self._errors = ErrorFeatures(features, seed)
         self._axes = SampleAxes()
         self._fits: dict[int, SiteRegression] = {}
-        self._lacks: dict[int, Tensor] = {}
+        self._references: dict[int, Reference] = {}
         self._call = ModelCall()
-        self._pending: dict[ModelCall, list[tuple[Site, Kept, Size]]] = {}
+        self._pending: dict[ModelCall, list[Seen]] = {}
         self._features: dict[ModelCall, Tensor] = {}
         self._whole: dict[ModelCall, Tensor] = {}
         self._rows: dict[tuple[Any, ...], FeatureRows] = {}
@@ -119,8 +125,10 @@ class FeedbackSource(LocalSource):
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
         served, call = site in self._context.replaced, self._call
-        if served or self.wants_inputs:
-            self._pending.setdefault(call, []).append((site, Kept(site, inputs), output.shape))
+        predicts, corrects = served or self._context.measured, self.wants_inputs and not served
+        if predicts or corrects:
+            seen = Seen(site, output.shape, Kept(site, inputs), predicts=predicts, corrects=corrects)
+            self._pending.setdefault(call, []).append(seen)
         if served or not self.wants_gradients:
             return None
         self._axes.keep(site, output)
@@ -138,8 +146,8 @@ class FeedbackSource(LocalSource):
 
     @property
     def wants_inputs(self) -> bool:
-        """Whether it predicts the gradients of this batch's sites that are trained by backprop, too."""
-        return bool(self.correction and self._correcting.due) or self._context.measured
+        """Whether it takes note of the inputs of this batch's sites that are trained by backprop."""
+        return bool(self.correction and self._correcting.due)
 
     @property
     def wants_gradients(self) -> bool:
@@ -157,7 +165,7 @@ class FeedbackSource(LocalSource):
         call.receive(0, features)
         if whole is not None:
             self._whole[call] = whole
-        self._pending[call] = [(one.site, one.inputs, one.shape) for one in seen if one.inputs is not None]
+        self._pending[call] = [one for one in seen if one.inputs is not None]
         self._settled(call)
         for one in seen:
             if one.gradient is not None:
@@ -165,8 +173,9 @@ class FeedbackSource(LocalSource):
 
     def partial_sums(self, sites: Sequence[Site]) -> list[Tensor]:
         """Return the gradients of `sites` and what is to be learned of them, to be added up in place over parts of a batch."""
-        fits = [self._fits[site.index].regression for site in sites if site.index in self._fits]
-        return [*self._sums_of(sites), *(one for fit in fits for one in fit.waiting())]
+        fits = [self._fits[site.index].regression.sums for site in sites if site.index in self._fits]
+        references = [self._references[site.index].sums for site in sites if site.index in self._references]
+        return [*self._sums_of(sites), *(one for sums in (*fits, *references) for one in sums.waiting())]
 
     def lay_out(self, sites: Sequence[Site]) -> None:
         """Spread the gradients of `sites`, which are those of the whole batch now, as their weights are."""
@@ -199,23 +208,42 @@ class FeedbackSource(LocalSource):
             self._features[call] = self._errors.of_call(call)
             if self._context.several:
                 return  # `join` does it, for the samples of all processes
-            for site, kept, shape in self._pending.pop(call, []):
-                if site.index in self._fits:
-                    rows = self._rows_of(call, site, shape)
-                    self.add(site, self._fits[site.index].weight_gradient(kept.get(), rows, shape))
-                else:
-                    self.add(site, torch.zeros_like(blank(site.weight)))  # no true gradient was seen yet
+            for one in self._pending.pop(call, []):
+                if one.predicts:
+                    self._predict(call, one)
+                if one.corrects:
+                    self._note(call, one)
+
+    def _predict(self, call: ModelCall, seen: Seen) -> None:
+        """Add the weight gradient of one forward call of a site."""
+        site, fit = seen.site, self._fits.get(seen.site.index)
+        if fit is None:
+            self.add(site, torch.zeros_like(blank(site.weight)))  # no true gradient was seen yet
+            return
+        reference = None if site in self._sums else self._references.get(site.index)  # once a batch, not once a call
+        rows = self._rows_of(call, site, seen.shape)
+        self.add(site, fit.weight_gradient(_inputs_of(seen), rows, seen.shape, reference))
+
+    def _note(self, call: ModelCall, seen: Seen) -> None:
+        """Let the site's reference take note of one forward call by backprop."""
+        reference = self._references.setdefault(seen.site.index, Reference())
+        inputs = _inputs_of(seen).detach()
+        rows = as_rows(seen.site, inputs, lies_channels_last(inputs))
+        reference.sums.add(self._rows_of(call, seen.site, seen.shape), rows)
 
     def join(self, sites: Sequence[Site]) -> Rounds:
         """Take the weight gradients, and what the fits learn, from the samples of all processes."""
-        asked = [
-            Asked(site, kept.get(), shape, self._rows_of(call, site, shape))
-            for call in self._features
-            for site, kept, shape in self._pending.pop(call, [])
-        ]
+        asked: list[Asked] = []
+        for call in self._features:
+            for one in self._pending.pop(call, []):
+                if one.predicts:
+                    rows = self._rows_of(call, one.site, one.shape)
+                    asked.append(Asked(one.site, _inputs_of(one), one.shape, rows))
+                if one.corrects:
+                    self._note(call, one)
         unknown = [one.site for one in asked if one.site.index not in self._fits]  # no true gradient was seen yet
         self._sums |= {site: torch.zeros_like(site.weight) for site in unknown}
-        return join_calls(sites, self._fits, asked, self._sums)
+        return join_calls(sites, self._fits, self._references, asked, self._sums)
 
     def _rows_of(self, call: ModelCall, site: Site, shape: Size) -> FeatureRows:
         """Return the features of a call's errors as a site needs them; sites alike share theirs."""
@@ -241,26 +269,25 @@ class FeedbackSource(LocalSource):
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return the weight gradients of the sites that were called, with what they usually lack."""
-        found = super().produce(sites)
+        usual = [None if site.index not in self._references else self._references[site.index].truth for site in sites]
         return [
-            one if one is None or site.index not in self._lacks else one + self._lacks[site.index]
-            for site, one in zip(sites, found, strict=True)
+            found if found is None or truth is None else found + truth
+            for found, truth in zip(super().produce(sites), usual, strict=True)
         ]
 
     @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
-        """Learn from the output gradients that came by in the backward pass, and from what the predictions lacked."""
+        """Learn from the output gradients that came by in the backward pass, and from what predictions lack."""
         learned, corrected = self._learning.take(), self._correcting.take()
         if not learned and not corrected:
             return
-        for site, truth, guess in zip(sites, gradients, super().produce(sites), strict=True):
+        for site, truth in zip(sites, gradients, strict=True):
             refuse_recomputed(site, blind=site.index in self._blind, seen=site.index in self._taught)
             fit = self._fits.get(site.index)
             if fit is None:
                 continue
-            if corrected and self.correction and guess is not None:
-                lack = self._lacks.setdefault(site.index, torch.zeros_like(guess))
-                lack.lerp_(truth.to(guess.dtype) - guess, 1 - (1 - self.correction) ** corrected)
+            if corrected and site.index in self._references:
+                self._references[site.index].commit(truth, 1 - (1 - self.correction) ** corrected)
             fit.regression.commit(self.decay**learned)
 
     def forget(self) -> None:
@@ -275,12 +302,14 @@ class FeedbackSource(LocalSource):
         self._taught.clear()
         for fit in self._fits.values():
             fit.regression.drop()
+        for reference in self._references.values():
+            reference.drop()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running moments of each site, and what its predictions lacked."""
         return {
             "fits": {index: fit.state_dict() for index, fit in self._fits.items()},
-            "lacks": {index: lack.clone() for index, lack in self._lacks.items()},
+            "references": {index: one.state_dict() for index, one in self._references.items()},
             "outputs": list(self._errors.outputs),
             "sample_axes": self._axes.state_dict(),
             "waiting": [self._learning.waiting, self._correcting.waiting],
@@ -296,22 +325,28 @@ class FeedbackSource(LocalSource):
         self._learning.waiting, self._correcting.waiting = state.get("waiting", (0, 0))
         self._errors.outputs = list(state.get("outputs", ()))  # older checkpoints have none: there was one output
         self._axes.load_state_dict(state.get("sample_axes", {}))
-        self._lacks = {
-            index: laid_like(lack, self._sites[index].weight).to(self._device, copy=True)
-            for index, lack in state["lacks"].items()
+        self._references = {
+            index: self._restored(self._sites[index], one) for index, one in references_in(state).items()
         }
+
+    def _restored(self, site: Site, state: dict[str, Any]) -> Reference:
+        """Return the reference of a site whose `state_dict` this was, here."""
+        here = {name: one if one is None else one.to(self._device, copy=True) for name, one in state.items()}
+        if here["truth"] is not None:
+            here["truth"] = laid_like(here["truth"], site.weight)
+        return Reference.restored(here)
 
     def part_of_state(self, sites: Collection[int]) -> dict[str, Any]:
         """Return what was learned of some sites, by their index, as `state_dict` does."""
         state = self.state_dict()
-        for name in ("fits", "lacks", "sample_axes"):
+        for name in ("fits", "references", "sample_axes"):
             state[name] = {index: one for index, one in state[name].items() if index in sites}
         return state
 
     def adopt_state(self, part: dict[str, Any]) -> None:
         """Take over what another process has learned of some sites: its `part_of_state`."""
         state = self.state_dict()
-        for name in ("fits", "lacks", "sample_axes"):
+        for name in ("fits", "references", "sample_axes"):
             state[name] |= part[name]
         self.load_state_dict(state)
 
@@ -323,3 +358,8 @@ class FeedbackSource(LocalSource):
                 return moments
         known.append(Moments(second, self.ridge))
         return known[-1]
+
+
+def _inputs_of(seen: Seen) -> Tensor:
+    assert seen.inputs is not None, "what predicts or corrects has its input"
+    return seen.inputs.get()
