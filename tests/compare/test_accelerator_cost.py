@@ -14,9 +14,13 @@ FORWARD = 6 * 1 * (128 + 12 + 12 + 15 - 2)
 """64 inputs in folds of 12 rows, 10 outputs in one of 15 columns: load the weights, stream 128 samples, fill and drain."""
 WEIGHT_GRADIENT = 6 * 1 * (128 + 12 + 15 - 2)
 """In place: the sums grow where the weights were, so there is nothing to load."""
-MIXED = 1 * 1 * (1 + 37) + 11 * 5 * (11 + 37) + 6 * 1 * (11 + 25)
-"""The mean's part of ten patterns; the 128 inputs of 64 numbers mixed to 10 features and a mean; the weight gradient of these
-eleven."""
+MIXING = 11 * 5 * (11 + 37)
+"""The 128 inputs of 64 numbers mixed to 10 features and a mean: all that a correction takes in a batch by backprop."""
+COMMON = 1 * 1 * (1 + 37)
+"""The mean's part of ten patterns."""
+MIXED = COMMON + MIXING + 6 * 1 * (12 + 25) + COMMON + 1 * 5 * (10 + 37)
+"""The inputs mixed; the mixed inputs of recent batches, which are subtracted, times the inverse, 10 by 10; the mean's part of
+both; the weight gradient of twelve samples: ten features, and a mean of each."""
 MOMENTS = 11 * 1 * (11 + 37) + 11 * 1 * (10 + 37)
 """Ten differences and ones with the 10 output gradients of 128 samples, and the differences with themselves."""
 
@@ -32,7 +36,7 @@ def test_a_batch_costs_what_the_formulas_say() -> None:
     assert model.batch_cost(BACKPROP_ALL, run("bp", 10), None) == plain
     feedback = run("feedback", 10, ratio="1:1", warmup_batches=4)
     found = {one.phase: (one.batches, one.cost) for one in model.batch_costs(feedback)}
-    learning = plain + MOMENTS + MIXED
+    learning = plain + MOMENTS + MIXING
     assert found == {Phase.WARMUP: (4, learning), Phase.GP: (3, FORWARD + MIXED), Phase.BP: (3, learning)}
     assert model.run_cost(feedback) == 7 * learning + 3 * (FORWARD + MIXED)
     assert model.run_cost(feedback, share=0.5) == 5 * learning + 5 * (FORWARD + MIXED)
@@ -44,22 +48,26 @@ def test_batches_in_which_feedback_does_not_learn_or_correct_itself_are_cheaper(
     options = {"learn_every": 3, "correct_every": 2}
     feedback = run("feedback", 12, ratio="1:1", warmup_batches=6, **options)
     plain = FORWARD + WEIGHT_GRADIENT
-    assert model.run_cost(feedback) == 9 * plain + 3 * MOMENTS + 5 * MIXED + 3 * (FORWARD + MIXED)
+    assert model.run_cost(feedback) == 9 * plain + 3 * MOMENTS + 5 * MIXING + 3 * (FORWARD + MIXED)
     kinds = {(one.phase, one.cost): one.batches for one in model.batch_costs(feedback)}
     assert kinds == {
-        (Phase.WARMUP, plain + MOMENTS + MIXED): 1,
+        (Phase.WARMUP, plain + MOMENTS + MIXING): 1,
         (Phase.WARMUP, plain): 2,
-        (Phase.WARMUP, plain + MIXED): 2,
+        (Phase.WARMUP, plain + MIXING): 2,
         (Phase.WARMUP, plain + MOMENTS): 1,
-        (Phase.BP, plain + MOMENTS + MIXED): 1,
+        (Phase.BP, plain + MOMENTS + MIXING): 1,
         (Phase.BP, plain): 1,
-        (Phase.BP, plain + MIXED): 1,
+        (Phase.BP, plain + MIXING): 1,
         (Phase.GP, FORWARD + MIXED): 3,
     }
     few = {
         one.phase: one.cost for one in model.batch_costs(run("feedback", 9, ratio="1:1", warmup_batches=1, features=4))
     }
-    assert few[Phase.GP] == FORWARD + 1 * 1 * (1 + 37) + 11 * 5 * (5 + 37) + 6 * 1 * (5 + 25)
+    assert few[Phase.GP] == FORWARD + 2 * COMMON + 11 * 5 * (5 + 37) + 1 * 5 * (4 + 37) + 6 * 1 * (6 + 25)
+    without = run("feedback", 9, ratio="1:1", warmup_batches=1, correction=0.0)
+    costs = {one.phase: one.cost for one in model.batch_costs(without)}
+    assert costs[Phase.GP] == FORWARD + COMMON + MIXING + 6 * 1 * (11 + 25)
+    assert costs[Phase.BP] == plain + MOMENTS
 
 
 def test_skipped_batches_cost_nothing_and_what_fits_is_as_long_as_can_be() -> None:

@@ -22,7 +22,7 @@ def test_turns_are_those_of_the_source(learn: int, correct: int) -> None:
 
 def test_without_a_correction_nothing_is_charged_for_it() -> None:
     turns = feedback_turns(TrainConfig.from_dict({"method": "feedback", "correction": 0.0}, "test"))
-    assert turns.at(0) == FeedbackWork(fits=True, corrects=False)
+    assert turns.at(0) == FeedbackWork(fits=True, corrects=False, subtracts=False)
 
 
 def test_other_sources_have_no_turns() -> None:

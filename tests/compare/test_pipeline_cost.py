@@ -43,6 +43,15 @@ def test_windows_add_up_to_the_dry_run_of_the_whole_run() -> None:
         assert (kinds[Phase.BP].batches, kinds[Phase.GP].batches) == (5, 6)
 
 
+MIXING = 11 * 5 * (65 + 37)
+"""128 samples of 64 inputs mixed to 64 features and a mean."""
+PREDICTED = 2 * 6 * 5 * (1 + 37) + MIXING + 6 * 5 * (64 + 37) + 6 * 5 * (66 + 25)
+"""The mean's part of 64 patterns, for the batch and for recent ones; mixing; the recent ones' mixed inputs times the inverse;
+the weight gradient of 66 samples."""
+MOMENTS = 11 * 5 * (65 + 37) + 11 * 5 * (64 + 37)
+"""64 differences and ones with the 128 samples' output gradients, and the differences with themselves."""
+
+
 def test_a_feedback_batch_by_hand() -> None:
     """Forwards through all stages, the error back to each of them, mixed inputs of the whole batch, the next forward."""
     accelerator = AcceleratorPlatform("efficient").accelerator(run("bp"))
@@ -50,15 +59,12 @@ def test_a_feedback_batch_by_hand() -> None:
     one = costs.stages[0]
     forward = 6 * 5 * (32 + 12 + 12 + 15 - 2)
     assert one.forward == forward
-    # The mean's part of 64 patterns; 128 samples of 64 inputs mixed to 64 features and a mean; the weight gradient of these 65
-    mixed = 6 * 5 * (1 + 37) + 11 * 5 * (65 + 37) + 6 * 5 * (65 + 25)
-    assert one.update_gp == mixed
+    assert one.update_gp == PREDICTED
     assert one.error_bytes == 128 * 64 * 2
-    # 64 differences and ones with the 128 samples' output gradients, and the differences with themselves
-    assert one.update_bp == 11 * 5 * (65 + 37) + 11 * 5 * (64 + 37) + mixed
+    assert one.update_bp == MOMENTS + MIXING
     config = run("feedback", 4, ratio="1:1")  # BP BP GP BP
     kinds = {kind.phase: kind.cost for kind in pipeline("dapple,devices=4,micro-batches=4").batch_costs(config)}
-    assert kinds[Phase.GP] == 7 * forward + mixed
+    assert kinds[Phase.GP] == 7 * forward + PREDICTED
 
 
 def test_feedback_pays_for_its_turns_alone() -> None:
@@ -66,8 +72,6 @@ def test_feedback_pays_for_its_turns_alone() -> None:
     config = run("feedback", 6, ratio="1:1", learn_every=4, correct_every=2)
     accelerator = AcceleratorPlatform("efficient").accelerator(config)
     plain = modelled_costs(NET, accelerator, 4, 32, design="baseline", micro_batches=4).stages[0].update_bp
-    moments = 11 * 5 * (65 + 37) + 11 * 5 * (64 + 37)
-    mixed = 6 * 5 * (1 + 37) + 11 * 5 * (65 + 37) + 6 * 5 * (65 + 25)
     model = pipeline("dapple,devices=4,micro-batches=4")
     kinds = model.batch_costs(config)
     assert [(one.phase, one.batches) for one in kinds] == [
@@ -79,11 +83,11 @@ def test_feedback_pays_for_its_turns_alone() -> None:
     both, neither, corrected = (one.cost for one in kinds[:3])
     without = model.batch_costs(run("feedback", 3, ratio="1:1", learn_every=9, correct_every=9))
     assert plain == 0
-    assert both - neither == moments + mixed
-    assert corrected - neither == mixed
+    assert both - neither == MOMENTS + MIXING
+    assert corrected - neither == MIXING
     assert neither == without[1].cost
     forward = 6 * 5 * (32 + 12 + 12 + 15 - 2)
-    assert kinds[3].cost == 7 * forward + mixed
+    assert kinds[3].cost == 7 * forward + PREDICTED
 
 
 def test_backprop_gets_the_best_pipeline_and_long_windows_are_extended() -> None:

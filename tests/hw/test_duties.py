@@ -3,6 +3,7 @@ from math import inf
 import pytest
 
 from adagp.hw import Accelerator, Attention, Convolution, Linear, Stage, Workload, stages
+from adagp.hw.predictions import FeedbackWork
 from adagp.hw.product import Cost
 from adagp.hw.stages import duties
 from adagp.plan import BACKPROP_ALL, Phase, Plan
@@ -88,7 +89,7 @@ def test_top_one_costs_a_patch_for_each_sample_and_channel(found: tuple[Stage, .
 
 def test_feedback_needs_no_chain_but_a_projection_and_the_weight_gradient(found: tuple[Stage, ...]) -> None:
     plan = Plan(Phase.GP, default="feedback", hold_rest=True)
-    batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
+    batch = duties(found, plan, ACCELERATOR, predictor_learns=False, feedback=FeedbackWork(subtracts=False))
     # Four samples are fewer than ten features; what all samples have in common is one more, made of ten patterns.
     projection = (4 * (10 + 1) + 10) * LAYERS[1].output_words
     assert batch[1].backward.macs == projection + found[1].weight_gradient.macs
@@ -97,15 +98,28 @@ def test_feedback_needs_no_chain_but_a_projection_and_the_weight_gradient(found:
 
 def test_feedback_mixes_large_batches_to_as_many_samples_as_features() -> None:
     many = stages(Workload("w", LAYERS), ACCELERATOR, 40)
-    batch = duties(many, Plan(Phase.GP, default="feedback", hold_rest=True), ACCELERATOR, False)
-    mixing = (10 + 1) * 40 * LAYERS[1].input_words + 10 * LAYERS[1].output_words
-    assert batch[1].backward.macs == mixing + many[1].weight_gradient.macs * (10 + 1) // 40
+    plan = Plan(Phase.GP, default="feedback", hold_rest=True)
+    plain = duties(many, plan, ACCELERATOR, False, feedback=FeedbackWork(subtracts=False))
+    mixing = (10 + 1) * 40 * LAYERS[1].input_words
+    common = 10 * LAYERS[1].output_words
+    one = many[1].weight_gradient.macs // 40
+    assert plain[1].backward.macs == mixing + common + (10 + 1) * one
+    # What is subtracted: mixed inputs of recent batches, brought from memory, times the inverse; and one sample more.
+    batch = duties(many, plan, ACCELERATOR, False)
+    assert batch[1].backward.macs == plain[1].backward.macs + common + 10 * 10 * LAYERS[1].input_words + one
+    noted = (10 + 1) * LAYERS[1].input_words * ACCELERATOR.width("sums")
+    truth = LAYERS[1].weights * ACCELERATOR.width("gradients")
+    assert batch[1].backward.dram_reads - plain[1].backward.dram_reads >= noted + truth
+
     learning = duties(many, BACKPROP_ALL, ACCELERATOR, True, "feedback")
     assert [duty.learns for duty in learning] == [True, True, False, True]
     assert not any(duty.predicts for duty in learning)
     assert learning[1].predictions is not None
     moments = 40 * ((10 + 1) * LAYERS[1].output_words + 10 * 10)
-    assert learning[1].predictions.training.macs == moments + batch[1].backward.macs
+    assert learning[1].predictions.training.macs == moments + mixing
+    fitting = duties(many, BACKPROP_ALL, ACCELERATOR, True, "feedback", FeedbackWork(corrects=False))
+    assert fitting[1].predictions is not None
+    assert fitting[1].predictions.training.macs == moments
 
 
 def test_synthetic_gradients_run_a_network_and_the_exact_product(found: tuple[Stage, ...]) -> None:

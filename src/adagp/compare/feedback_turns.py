@@ -42,7 +42,8 @@ def feedback_turns(config: TrainConfig) -> FeedbackTurns:
     given = config.method_options
     if "learn_every" not in given:
         return FeedbackTurns()
-    work, corrects = FeedbackWork(given["features"]), given["correction"] > 0
+    corrects = given["correction"] > 0
+    work = FeedbackWork(given["features"], subtracts=corrects)
     return FeedbackTurns(work, given["learn_every"], given["correct_every"], corrects)
 
 

@@ -126,12 +126,14 @@ def _synthetic_layers(layer: ArrayLayer) -> tuple[Convolution | Linear, Convolut
 class FeedbackWork:
     """What feedback does in a batch. It uses at most `features` numbers of the output's error, and as many again of their mean.
 
-    In a batch by backprop it may learn (`fits`), and see what its predictions lack (`corrects`).
+    In a batch by backprop it may learn (`fits`), and take note of its inputs, for what predictions lack (`corrects`). Where a
+    run does so at all, the prediction for recent batches by backprop is subtracted from that for a GP batch (`subtracts`).
     """
 
     features: int = 64
     fits: bool = True
     corrects: bool = True
+    subtracts: bool = True
 
 
 FULL_FEEDBACK = FeedbackWork()
@@ -162,40 +164,59 @@ def feedback_gradient(
     """Cost the weight gradient from the output's error, without stalls.
 
     The inputs of a batch are mixed to as many samples as there are features, and one of their mean; the weight gradient is
-    taken of those. A batch of fewer rows than features gets its output gradients predicted, and the exact product.
+    taken of those. A batch of fewer rows than features gets its output gradients predicted, and the exact product. To subtract
+    the prediction for recent batches, their mixed inputs are brought from memory, and one sample is added.
     """
     found = feedback_rows(layer, batch, error_words, work.features)
     common = accelerator.trained_with(Product(1, found.features, found.outputs), Operation.FORWARD)  # the mean's part
-    if found.rows <= found.features:
+    if found.rows <= found.features and not work.subtracts:
         project = Product(found.rows, found.features + 1, found.outputs)
         return accelerator.tiled_cost(
             common,
             accelerator.trained_with(project, Operation.FORWARD),
             accelerator.trained_with(layer.product(batch), Operation.WEIGHT_GRADIENT),
         )
-    mixed = found.features + 1
-    mix = Product(mixed, found.rows, found.inputs)
-    few = layer.product(mixed) if isinstance(layer, Convolution) else Product(mixed, found.inputs, found.outputs)
-    return accelerator.tiled_cost(
+    samples = found.features + 1 + work.subtracts
+    few = layer.product(samples) if isinstance(layer, Convolution) else Product(samples, found.inputs, found.outputs)
+    cost = accelerator.tiled_cost(
         common,
-        accelerator.trained_with(mix, Operation.FORWARD),
+        _mixing(accelerator, found),
         accelerator.trained_with(few, Operation.WEIGHT_GRADIENT),
     )
+    if not work.subtracts:
+        return cost
+    usual = accelerator.trained_with(Product(found.features, found.features, found.inputs), Operation.FORWARD)
+    truth = layer.weights * accelerator.width("gradients")
+    return cost + accelerator.tiled_cost(common, usual).moving(_noted_bits(accelerator, found) + truth, 0)
+
+
+def _mixing(accelerator: Accelerator, found: FeedbackRows) -> Product:
+    """Return the product that mixes the inputs of a batch to one sample a feature, and one of their mean."""
+    mix = Product(found.features + 1, found.rows, found.inputs)
+    return accelerator.trained_with(mix, Operation.FORWARD)
+
+
+def _noted_bits(accelerator: Accelerator, found: FeedbackRows) -> int:
+    """Return how many bits the running mean of mixed inputs has."""
+    return (found.features + 1) * found.inputs * accelerator.width("sums")
 
 
 @lru_cache(maxsize=4096)
 def feedback_regression(
     layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int, work: FeedbackWork = FULL_FEEDBACK
 ) -> Predictions:
-    """Cost what a batch by backprop adds to feedback's fit: both moments, and a prediction to see what it lacks."""
+    """Cost what a batch by backprop adds to feedback's fit: both moments, and running means of mixed inputs and gradient."""
+    found = feedback_rows(layer, batch, error_words, work.features)
+    truth = layer.weights * accelerator.width("gradients")
     costs = []
     for place in (accelerator, on_predictor_array(accelerator)):
         cost = NOTHING
         if work.fits:
-            cost += _feedback_moments(place, feedback_rows(layer, batch, error_words, work.features))
+            cost += _feedback_moments(place, found)
         if work.corrects:
-            lacking = layer.weights * accelerator.width("gradients")  # the running mean of it is read and written
-            cost += feedback_gradient(layer, place, batch, error_words, work).moving(lacking, lacking)
+            # The means are read before they move; mixed inputs are written as the product's result.
+            noted = _noted_bits(accelerator, found)
+            cost += place.tiled_cost(_mixing(place, found)).moving(noted + truth, truth)
         costs.append(accelerator.with_stalls(cost))
     return Predictions(NOTHING, costs[0], NOTHING, costs[1], own_memory=False)
 
