@@ -18,7 +18,7 @@ from adagp.errors import UsageError
 from adagp.shards import laid_like, spread_out
 from adagp.sites import Site
 from adagp.sources.base import Rounds
-from adagp.sources.feedback.reference import Reference
+from adagp.sources.feedback.reference import Reference, known
 from adagp.sources.feedback.regression import CallSums, FeatureRows, JointRows
 from adagp.sources.feedback.site_regression import SiteRegression
 from adagp.sources.support.local import gives_rows
@@ -146,10 +146,10 @@ class _Asked:
             if key not in around:
                 around[key] = one.rows.around(mean[None])
             fit, rows = fits[one.site.index], around[key]
-            reference = None if one.site in subtracted else references.get(one.site.index)
+            reference = None if one.site in subtracted else known(references, one.site)
             subtracted.add(one.site)  # once a batch, not once a call
             if calls[one.site] * fit.mixed_size(one.inputs) < one.site.weight.numel():
-                self._mixed.append((one, fit, rows, reference, fit.mix(one.inputs, rows)))
+                self._mixed.append((one, fit, rows, reference, fit.mix(one.inputs, rows, spare=reference is not None)))
                 continue
             gradient = fit.weight_gradient(one.inputs, rows, one.shape, reference)
             self._sums[one.site] = self._sums[one.site] + gradient if one.site in self._sums else gradient

@@ -6,12 +6,14 @@ is linear in the inputs, weighted with the error's features, so a running mean o
 subtracted from the batch's own before the one weight gradient is taken.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from adagp.sources.feedback.regression import CallSums, Moments
+from adagp.sites import Site
+from adagp.sources.feedback.regression import CallSums
 
 
 class Reference:
@@ -30,11 +32,9 @@ class Reference:
     @torch.no_grad()
     def commit(self, truth: Tensor, weight: float) -> None:
         """Let the means move by `weight` towards the batch that was added to `sums`, whose true gradient this is."""
-        sums = self.sums
-        if sums.weighted is None:
+        if not self.sums.rows:
             return
-        inputs = torch.cat([sums.weighted, torch.stack(sums.plain).sum(0)])
-        error = torch.stack([rows.mean for rows in sums.rows]).mean(0)
+        inputs, error = self.sums.total(), torch.stack([rows.mean for rows in self.sums.rows]).mean(0)
         if self.truth is None:
             self.truth, self.inputs, self.error = truth.detach().clone(), inputs, error
         else:
@@ -49,20 +49,16 @@ class Reference:
         """Forget what was added since the last commit."""
         self.sums = CallSums()
 
-    def subtracted(
-        self, mixed: Tensor, patterns: Tensor, moments: Moments, mean_patterns: Tensor, share: float
-    ) -> tuple[Tensor, Tensor]:
-        """Return mixed inputs and patterns whose product is less by `share` of the prediction for the recent batches.
+    @torch.no_grad()
+    def subtract(self, mixed: Tensor, inverse: Tensor, share: float) -> None:
+        """Take `share` of what was mixed of recent batches off the inputs `mixed` of a batch `(K + 2, inputs)`, in place.
 
-        They have one row more: that of the part that all rows of a batch have in common. It is a product of two means in the
-        place of the mean of a product, which is the same but for how the sum of a batch's inputs goes with its mean error.
+        Their part that all rows of a batch have in common goes into the last row. It is a product of two means in the place of
+        the mean of a product: the same but for how the sum of a batch's inputs goes with its mean error.
         """
-        if self.inputs is None or self.error is None:
-            return mixed, patterns
-        inverse, mean_inverse = moments.inverses.to(mixed.dtype)
-        usual = share * self.inputs
-        rows = torch.cat([mixed[:-1].addmm(inverse, usual[:-1], alpha=-1), mixed[-1:], -usual[-1:]])
-        return rows, torch.cat([patterns, self.error @ mean_inverse @ mean_patterns])
+        assert self.inputs is not None, "something is known"
+        mixed[:-2].addmm_(inverse, self.inputs[:-1], alpha=-share)
+        torch.mul(self.inputs[-1], -share, out=mixed[-1])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the means."""
@@ -77,6 +73,12 @@ class Reference:
         found = cls()
         found.truth, found.inputs, found.error = state["truth"], state["inputs"], state["error"]
         return found
+
+
+def known(references: Mapping[int, Reference], site: Site) -> Reference | None:
+    """Return the reference of a site, if there is one that has seen a batch."""
+    found = references.get(site.index)
+    return found if found is not None and found.inputs is not None else None
 
 
 def references_in(state: dict[str, Any]) -> dict[int, dict[str, Any]]:

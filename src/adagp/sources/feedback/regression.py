@@ -65,8 +65,9 @@ class FeatureRows:
         The last of the K + 1 is 1 for every row: it is that of the common part.
         """
         if moments not in self._mixtures:
-            weights, common = moments.solve(self.differences, self.mean)
-            self._mixtures[moments] = torch.cat([weights.T, weights.new_ones(1, len(self))]), common
+            weights = moments.solve(self.differences)
+            rows = torch.cat([weights.T, weights.new_ones(1, len(self))])
+            self._mixtures[moments] = rows, moments.solve_mean(self.mean)
         return self._mixtures[moments]
 
 
@@ -114,13 +115,18 @@ class Moments:
         found: Tensor = torch.linalg.inv(steadied) * inverse
         return found
 
-    @torch.no_grad()
-    def solve(self, *features: Tensor) -> tuple[Tensor, ...]:
-        """Return `features` (of differences, of the mean) times the inverse; 0 before the first batch."""
-        return tuple(
-            (rows.double() @ inverse).to(self.second.dtype)
-            for rows, inverse in zip(features, self.inverses, strict=True)
-        )
+    @cached_property
+    def inverse(self) -> Tensor:
+        """The inverse `(K, K)` for differences, in the precision of the moments."""
+        return self.inverses[0].to(self.second.dtype)
+
+    def solve(self, differences: Tensor) -> Tensor:
+        """Return rows of differences times their inverse; 0 before the first batch."""
+        return (differences.double() @ self.inverses[0]).to(self.second.dtype)
+
+    def solve_mean(self, mean: Tensor) -> Tensor:
+        """Return a mean of features `(1, K)` times its inverse; 0 before the first batch."""
+        return (mean.double() @ self.inverses[1]).to(self.second.dtype)
 
 
 class CallSums:
@@ -129,7 +135,12 @@ class CallSums:
     def __init__(self) -> None:
         self.rows: Sequence[FeatureRows | JointRows] = []
         self.plain: list[Tensor] = []
-        self.weighted: Tensor | None = None
+        self._first: Tensor | None = None
+
+    @property
+    def weighted(self) -> Tensor | None:
+        """The sums of all calls `(K, numbers)`, weighted with the differences; None if there was no call."""
+        return None if self._first is None else self._first[:-1]
 
     @property
     def added(self) -> list[FeatureRows]:
@@ -143,7 +154,10 @@ class CallSums:
         products = weighted_sums(weights, numbers.to(weights.dtype))  # one pass over the numbers
         self.rows = [*self.rows, rows]
         self.plain.append(products[-1:])
-        self.weighted = products[:-1] if self.weighted is None else self.weighted.add_(products[:-1])
+        if self._first is None:
+            self._first = products
+        else:
+            self._first[:-1] += products[:-1]
 
     @torch.no_grad()
     def move(self, place: int, mean: Tensor) -> None:
@@ -151,9 +165,17 @@ class CallSums:
         assert self.weighted is not None, "something was added"
         self.weighted.addmm_(mean.to(self.weighted.dtype).T, self.plain[place])
 
+    def total(self) -> Tensor:
+        """Return the sums of all calls `(K + 1, numbers)`, the plain one last. After that nothing more may be added."""
+        assert self._first is not None, "something was added"
+        for one in self.plain[1:]:
+            self._first[-1:] += one
+        return self._first
+
     def waiting(self) -> list[Tensor]:
         """Return the sums, to be added up over processes in place."""
-        return [*([] if self.weighted is None else [self.weighted]), *self.plain]
+        weighted = self.weighted
+        return [*([] if weighted is None else [weighted]), *self.plain]
 
 
 class RunningRegression:
@@ -166,9 +188,16 @@ class RunningRegression:
     def __init__(self, moments: Moments, outputs: int) -> None:
         self.moments = moments
         features = moments.second.shape[1]
-        self.patterns = moments.second.new_zeros(features, outputs)
+        # What all rows have in common goes below the patterns, for the product with all of them: now, and for recent batches.
+        self._table = moments.second.new_zeros(features + 2, outputs)
+        self.patterns = self._table[:features]
         self.mean_patterns = torch.zeros_like(self.patterns)
         self.sums = CallSums()
+
+    @property
+    def features(self) -> int:
+        """Numbers of the error that predictions are made from."""
+        return self.patterns.shape[0]
 
     @property
     def outputs(self) -> int:
@@ -196,10 +225,20 @@ class RunningRegression:
         """Forget what was added since the last commit."""
         self.sums = CallSums()
 
-    def mixture(self, rows: FeatureRows) -> tuple[Tensor, Tensor]:
-        """Return the weights `(K + 1, rows)` and the patterns `(K + 1, outputs)` of which each row's prediction is mixed."""
+    def mixture(self, rows: FeatureRows, recent: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the weights `(K + 1, rows)` and the patterns `(K + 1, outputs)` of which each row's prediction is mixed.
+
+        `recent` `(1, K)` is another mean of features; there is a pattern more then, of what rows around it have in common. The
+        patterns are those that the next call changes.
+        """
         weights, common = rows.mixture(self.moments)
-        return weights, torch.cat([self.patterns, common @ self.mean_patterns])
+        count = len(weights)
+        torch.mm(common, self.mean_patterns, out=self._table[count - 1 : count])
+        if recent is None:
+            return weights, self._table[:count]
+        usual = self.moments.solve_mean(recent)
+        torch.mm(usual, self.mean_patterns, out=self._table[count : count + 1])
+        return weights, self._table
 
     def predict(self, rows: FeatureRows) -> Tensor:
         """Return the expected outputs of rows of features; 0 before the first commit."""

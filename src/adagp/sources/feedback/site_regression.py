@@ -42,21 +42,28 @@ class SiteRegression:
         self, inputs: Tensor, rows: FeatureRows, shape: Size, reference: Reference | None = None
     ) -> Tensor:
         """Return the weight gradient of a call with `inputs`, whose output had `shape`; less that of a reference's batches."""
-        weights, patterns = self.regression.mixture(rows)
-        if reference is None and len(rows) < len(weights):
+        if reference is None and len(rows) <= self.regression.features:
             self._refuse_another_output(shape)
-            return weight_gradient(self.site, inputs, self._maps(weights.T @ patterns, shape))
-        return self.gradient_of_mixed(self.mix(inputs, rows), inputs, rows, shape, reference=reference)
+            return weight_gradient(self.site, inputs, self._maps(self.regression.predict(rows), shape))
+        mixed = self.mix(inputs, rows, spare=reference is not None)
+        return self.gradient_of_mixed(mixed, inputs, rows, shape, reference=reference)
 
     def mixed_size(self, inputs: Tensor) -> int:
-        """Return how many numbers the mixed inputs of a call have."""
+        """Return how many numbers the mixed inputs of a call have, at most."""
         each = inputs.shape[-1] if self.site.rule.kind == "linear" else inputs.shape[1:].numel()
-        return (self.regression.moments.second.shape[1] + 1) * each
+        return (self.regression.features + 2) * each
 
-    def mix(self, inputs: Tensor, rows: FeatureRows) -> Tensor:
-        """Return the inputs of a call, mixed with the weights with which its output gradients are mixed of the patterns."""
+    def mix(self, inputs: Tensor, rows: FeatureRows, *, spare: bool) -> Tensor:
+        """Return the inputs of a call, mixed with the weights with which its output gradients are mixed of the patterns.
+
+        There may be a `spare` row, for a reference.
+        """
         weights, _ = rows.mixture(self.regression.moments)
-        return weighted_sums(weights, as_rows(self.site, inputs.detach(), lies_channels_last(inputs)).to(weights.dtype))
+        numbers = as_rows(self.site, inputs.detach(), lies_channels_last(inputs)).to(weights.dtype)
+        mixed = numbers.new_empty(len(weights) + spare, numbers.shape[1])
+        weighted_sums(weights, numbers, out=mixed[: len(weights)])
+        mixed[len(weights) :].zero_()
+        return mixed
 
     def gradient_of_mixed(
         self,
@@ -70,10 +77,10 @@ class SiteRegression:
     ) -> Tensor:
         """Return the weight gradient of inputs that were mixed, in calls like that with `inputs`; see `weight_gradient`."""
         self._refuse_another_output(shape)
-        _, patterns = self.regression.mixture(rows)
+        fit = self.regression
+        _, patterns = fit.mixture(rows, None if reference is None else reference.error)
         if reference is not None:
-            fit = self.regression
-            mixed, patterns = reference.subtracted(mixed, patterns, fit.moments, fit.mean_patterns, rows.share)
+            reference.subtract(mixed, fit.moments.inverse, rows.share)
         last = lies_channels_last(inputs)
         laid, gradients = from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape)
         if last and not held and is_small(self.site, inputs, shape):

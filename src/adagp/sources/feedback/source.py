@@ -1,7 +1,7 @@
 """Gradients from the output's error: each site's output gradient is regressed on it, without a chain through the layers."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -13,7 +13,7 @@ from adagp.sites import Site
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, missing_error
 from adagp.sources.feedback.error_features import ErrorFeatures, rows_for
 from adagp.sources.feedback.joint import Asked, join_calls
-from adagp.sources.feedback.reference import Reference, references_in
+from adagp.sources.feedback.reference import Reference, known, references_in
 from adagp.sources.feedback.regression import FeatureRows, Moments, modern
 from adagp.sources.feedback.sample_axes import SampleAxes
 from adagp.sources.feedback.site_regression import SiteRegression, as_rows, lies_channels_last
@@ -126,20 +126,22 @@ class FeedbackSource(LocalSource):
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
         served, call = site in self._context.replaced, self._call
         predicts, corrects = served or self._context.measured, self.wants_inputs and not served
-        if predicts or corrects:
-            seen = Seen(site, output.shape, Kept(site, inputs), predicts=predicts, corrects=corrects)
-            self._pending.setdefault(call, []).append(seen)
-        if served or not self.wants_gradients:
-            return None
-        self._axes.keep(site, output)
-        if not output.requires_grad:
-            self._blind |= set() if torch.is_grad_enabled() else {site.index}
+        waits = self.wants_gradients and not served and output.requires_grad
+        seen = Seen(site, output.shape, Kept(site, inputs) if predicts or corrects else None, predicts=predicts)
+        if predicts or (corrects and not waits):
+            self._pending.setdefault(call, []).append(replace(seen, corrects=corrects and not waits))
+        if self.wants_gradients and not served:
+            self._axes.keep(site, output)
+        if not waits:
+            self._blind |= set() if served or not self.wants_gradients or torch.is_grad_enabled() else {site.index}
             return None
 
         def receive(gradient: Tensor) -> None:
             if not call.known:
                 raise missing_error(self._name)
             self._settled(call)
+            if corrects:
+                self._note(call, seen)  # now, as the backward pass is about to read the same input
             self._learn(call, site, gradient)
 
         return on_gradient(output, receive)
@@ -220,7 +222,7 @@ class FeedbackSource(LocalSource):
         if fit is None:
             self.add(site, torch.zeros_like(blank(site.weight)))  # no true gradient was seen yet
             return
-        reference = None if site in self._sums else self._references.get(site.index)  # once a batch, not once a call
+        reference = None if site in self._sums else known(self._references, site)  # once a batch, not once a call
         rows = self._rows_of(call, site, seen.shape)
         self.add(site, fit.weight_gradient(_inputs_of(seen), rows, seen.shape, reference))
 
