@@ -90,11 +90,35 @@ def test_a_folder_keeps_its_comparison(tmp_path: Path) -> None:
     folder.begin(comparison())  # the same again
     before = (folder.path / "comparison.json").read_bytes()
     assert json.loads(before) == wanted.as_dict()
-    assert refusal(folder, replace(wanted, seeds=3, batches=21)) == (
-        f"'{folder.path}' holds a comparison with other options (seeds, batches differ). "
+    assert refusal(folder, replace(wanted, rounds=3, batches=21)) == (
+        f"'{folder.path}' holds a comparison with other options (batches, rounds differ). "
         "Repeat it with the same ones to continue, or give another --out."
     )
     assert (folder.path / "comparison.json").read_bytes() == before
+
+
+def test_a_comparison_grows_but_what_is_there_stays(tmp_path: Path) -> None:
+    folder = ComparisonFolder(tmp_path / "one")
+    folder.begin(Comparison(read_entries("bp,fast:dni@1:1"), 2, {}, {"fast": {"predictor_lr": 0.1}}, 20))
+    more = read_entries("bp,fast:dni@1:1,skip,slow:dni@1:1")
+    settings = {"fast": {"predictor_lr": 0.1}, "slow": {"predictor_lr": 0.01}}
+    grown = Comparison(more, 5, {}, settings, 20, aligned_seeds=2)
+    folder.begin(grown)
+    assert json.loads((folder.path / "comparison.json").read_bytes()) == grown.as_dict()
+    ending = "Repeat it with the same ones to continue, or give another --out."
+    changed = replace(grown, entries=read_entries("bp,fast:dni@2:1"))
+    assert refusal(folder, changed) == (
+        f"'{folder.path}' holds a comparison with other options (methods differ). {ending}"
+    )
+    settings = {"fast": {"predictor_lr": 0.2}}
+    assert refusal(folder, replace(grown, settings=settings)) == (
+        f"'{folder.path}' holds a comparison with other options (settings differ). {ending}"
+    )
+    folder.timing.touch()
+    folder.begin(replace(grown, seeds=6))
+    assert refusal(folder, replace(grown, entries=more[:3])) == (
+        f"'{folder.path}' holds a comparison with other options (methods, which were timed in turns, differ). {ending}"
+    )
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

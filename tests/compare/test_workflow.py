@@ -187,3 +187,29 @@ def test_tuned_rates_equal_cycles_and_worth(tmp_path: Path, monkeypatch: pytest.
     assert list(feedback["platforms"]) == ["accelerator", "pipeline", "pipeline-4"]
     assert [one["batches"] for one in grown["worth"]["curve"]] == [6, 12]
     assert (tmp_path / "one" / "worth.svg").is_file()
+
+
+def test_methods_and_seeds_are_added_to_what_is_there(tmp_path: Path) -> None:
+    tuning = Tuning("lr", (0.05, 1e-6), batches=8)
+
+    def wanted(methods: str, seeds: int) -> Comparison:
+        return comparison(methods, seeds=seeds, batches=12, regimes=("batches",), large_batch=0, tuning=tuning)
+
+    carried_out(wanted("bp,skip", 1), tmp_path / "one", Notes(), jobs=1)
+    notes = Notes()
+    found = carried_out(wanted("bp,zero,skip", 2), tmp_path / "one", notes, jobs=1)
+    assert notes.parts == [("tuning", 2), ("equal batches", 6)]
+    assert notes.started == [
+        "zero seed 10000, 8 batches",
+        "zero seed 10000, 8 batches",
+        "zero seed 0, 12 batches",
+        "bp seed 1, 12 batches",
+        "zero seed 1, 12 batches",
+        "skip seed 1, 12 batches",
+    ]
+    assert list(found["tuning"]["methods"]) == ["bp", "zero", "skip"]
+    assert [one["runs"] for one in found["regimes"]["batches"]["methods"].values()] == [2, 2, 2]
+    again = Notes()
+    fewer = carried_out(wanted("bp,zero", 2), tmp_path / "one", again, jobs=1)
+    assert again.started == []
+    assert list(fewer["tuning"]["methods"]) == ["bp", "zero"]

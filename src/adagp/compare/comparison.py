@@ -12,7 +12,7 @@ from adagp.compare.pipeline_cost import parse_pipeline
 from adagp.compare.tuning_choice import Tuning
 from adagp.errors import OptionError, RunError, unknown_name
 from adagp.run.config import TrainConfig
-from adagp.run.documents import ANYTHING, TableOf, read_document
+from adagp.run.documents import ANYTHING, TEXT, Fields, ListOf, TableOf, read_document, record_of
 from adagp.run.folder import MEGABYTE, RunFolder
 
 BATCHES, SECONDS, ACCELERATOR, PIPELINE = "batches", "seconds", "accelerator", "pipeline"
@@ -22,12 +22,18 @@ MODELLED = (ACCELERATOR, PIPELINE)
 FORMER = {"epochs": BATCHES}
 """Names that regimes once had."""
 USUAL = (BATCHES, SECONDS)
-GROWING = ("regimes", "accelerator", "pipeline", "curve")
-"""What a comparison in a folder may be continued with other values of: no run depends on them, only which ones there are."""
+GROWING = ("regimes", "accelerator", "pipeline", "curve", "seeds", "aligned_seeds", "entries", "settings")
+"""What a comparison in a folder may be continued with other values of: no run depends on them, only which ones there are.
+
+Of the settings, those of methods that are there already stay as they are. Methods that were timed in turns stay among
+themselves."""
 LONGEST_CURVE = 100
 """Times as long as its other runs that backprop's may be for its curve."""
 FULL_DECAY = ("cosine", "linear")
 FILE = "comparison.json"
+_ENTRY = record_of({"name": TEXT, "method": TEXT})
+KEPT = Fields({"entries": ListOf(_ENTRY), "settings": TableOf(TableOf(ANYTHING))}, ANYTHING, ("entries", "settings"))
+"""The shape of what a folder says that it compares, as far as it is looked into."""
 
 
 @dataclass(frozen=True)
@@ -193,9 +199,10 @@ class ComparisonFolder:
                 )
             folder.write_json(FILE, comparison.as_dict())
             return
-        before, now = read_document(self.path / FILE, TableOf(ANYTHING), MEGABYTE), comparison.as_dict()
+        before, now = read_document(self.path / FILE, KEPT, MEGABYTE), comparison.as_dict()
         unchanged = {"tuning": None}  # what a folder of before does not name
         changed = [name for name in now if name not in GROWING and before.get(name, unchanged.get(name)) != now[name]]
+        changed += self._changed_methods(before, now)
         if changed:
             raise RunError(
                 f"'{self.path}' holds a comparison with other options ({', '.join(changed)} differ). "
@@ -203,6 +210,17 @@ class ComparisonFolder:
             )
         if before != now:
             folder.write_json(FILE, now)
+
+    def _changed_methods(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+        """Return what of the methods must not be changed, and is."""
+        known, wanted = ({one["name"]: one for one in values["entries"]} for values in (before, now))
+        if any(known[name] != wanted[name] for name in known.keys() & wanted.keys()):
+            return ["methods"]
+        if known != wanted and self.timing.is_file():
+            return ["methods, which were timed in turns,"]
+        names = {name for entry in known.values() for name in (entry["name"], entry["method"])}
+        old, new = ({name: values["settings"].get(name) for name in names} for values in (before, now))
+        return [] if old == new else ["settings"]
 
     def runs(self, comparison: Comparison, batches: Mapping[str, int]) -> Iterator[ComparedRun]:
         """Yield the runs with the number of batches that each entry has, seed by seed."""
@@ -225,6 +243,11 @@ class ComparisonFolder:
     def alignment(self, entry: Entry, seed: int) -> Path:
         """Return where the alignment of an entry's gradients is kept."""
         return self.path / "alignment" / f"{entry.folder}-seed{seed}.json"
+
+    @property
+    def timing(self) -> Path:
+        """Where the seconds of single batches are kept."""
+        return self.path / "timing.json"
 
     @property
     def calibration(self) -> Path:

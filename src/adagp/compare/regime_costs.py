@@ -63,7 +63,7 @@ def run_costs(work: ComparisonWork, regime: str, adapted: Callable[[Entry], floa
 
 def timed(work: ComparisonWork) -> Record:
     """Return the seconds of a batch of each kind by entry, measured once and then kept."""
-    path = work.folder.path / "timing.json"
+    path = work.folder.timing
     if not path.is_file():
         comparison = work.comparison
         configs = {entry.name: comparison.config(entry, 0) for entry in comparison.entries}

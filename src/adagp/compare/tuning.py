@@ -23,25 +23,28 @@ FIRST_SEED = 10_000
 
 
 def tune(work: ComparisonWork) -> None:
-    """Try all values for all methods, keep what was found, and give the comparison what each method picked."""
+    """Try all values for the methods that have not been tuned, keep the outcome, and tell the comparison what each picked."""
     tuning, path = work.comparison.tuning, work.folder.tuning
     assert tuning is not None
-    if not path.is_file():
-        regime = next((one for one in work.comparison.regimes if one != BATCHES), BATCHES)
+    regime = next((one for one in work.comparison.regimes if one != BATCHES), BATCHES)
+    known: Record = {}
+    if path.is_file():
+        before = _read(work)
+        regime, known = before["regime"], before["methods"]
+    entries = [entry for entry in work.comparison.entries if entry.name not in known and _has_option(work, entry)]
+    if entries:
         batches = _lengths(work, tuning, regime)
-        trials = {
-            entry.name: list(_trials(work, tuning, entry, batches[entry.name])) for entry in work.comparison.entries
-        }
-        in_turns = [run for value in zip(*filter(None, trials.values()), strict=True) for run in value]
+        trials = {entry.name: list(_trials(work, tuning, entry, batches[entry.name])) for entry in entries}
+        in_turns = [run for value in zip(*trials.values(), strict=True) for run in value]
         work.execute([work.run_job(run) for _, run in in_turns], "tuning")
-        methods = {name: _outcome(work, tuning, name, batches[name], own) for name, own in trials.items() if own}
+        found = {name: _outcome(work, tuning, name, batches[name], own) for name, own in trials.items()}
         content = {
             "option": tuning.option,
             "values": list(tuning.values),
             "regime": regime,
             "validation": tuning.share,
             "seeds": tuning.seeds,
-            "methods": methods,
+            "methods": known | found,
         }
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
     picked = {name: one["picked"] for name, one in read_tuned(work)["methods"].items()}
@@ -49,12 +52,25 @@ def tune(work: ComparisonWork) -> None:
 
 
 def read_tuned(work: ComparisonWork) -> Record:
-    """Return what was found."""
+    """Return what was found for the methods that are compared now."""
+    names = [entry.name for entry in work.comparison.entries]
+    found = _read(work)
+    return found | {"methods": {name: found["methods"][name] for name in names if name in found["methods"]}}
+
+
+def _read(work: ComparisonWork) -> Record:
     tuning = work.comparison.tuning
     assert tuning is not None
     names = (entry.name for entry in work.comparison.entries)
     found: Record = read_result(work.folder.tuning, tuning_shape(tuning, names, work.task.metric.name))
     return found
+
+
+def _has_option(work: ComparisonWork, entry: Entry) -> bool:
+    """Tell whether a method has the option that is tuned."""
+    tuning = work.comparison.tuning
+    assert tuning is not None
+    return tuning.option in CONFIG_OPTIONS or tuning.option in work.comparison.config(entry, 0).method_options
 
 
 def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int]:
@@ -68,10 +84,8 @@ def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int
 
 
 def _trials(work: ComparisonWork, tuning: Tuning, entry: Entry, batches: int) -> Iterator[tuple[float, ComparedRun]]:
-    """Yield the tuning runs of an entry with their values; none for a method that does not have the option."""
+    """Yield the tuning runs of an entry with their values."""
     config = work.comparison.config(entry, 0, batches)
-    if tuning.option not in CONFIG_OPTIONS and tuning.option not in config.method_options:
-        return
     for value in tuning.values:
         for seed in range(FIRST_SEED, FIRST_SEED + tuning.seeds):
             own = replace(_with(config, tuning.option, value), seed=seed, validation=tuning.share)
