@@ -46,7 +46,7 @@ class FeedbackSource(LocalSource):
     input and the predicted output gradient. All sites are independent of each other.
 
     At most `features` numbers of the error are used, a random projection of it where it has more. The work beyond the
-    forward pass is in proportion to them: (features + 1) / samples of what the true weight gradient takes.
+    forward pass is in proportion to them: (features + 2) / samples of what the true weight gradient takes.
 
     A linear fit errs in the same direction batch after batch, which adds up as noise does not. So what predictions lack in BP
     batches, as a running mean that moves by `correction` a batch, is added in GP batches (`Reference`).
@@ -126,23 +126,26 @@ class FeedbackSource(LocalSource):
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
         served, call = site in self._context.replaced, self._call
         predicts, corrects = served or self._context.measured, self.wants_inputs and not served
-        waits = self.wants_gradients and not served and output.requires_grad
+        teaches = self.wants_gradients and not served
+        waits = teaches and output.requires_grad
         seen = Seen(site, output.shape, Kept(site, inputs) if predicts or corrects else None, predicts=predicts)
         if predicts or (corrects and not waits):
             self._pending.setdefault(call, []).append(replace(seen, corrects=corrects and not waits))
-        if self.wants_gradients and not served:
+        if teaches:
             self._axes.keep(site, output)
+        if teaches and not waits and not torch.is_grad_enabled():
+            self._blind.add(site.index)
         if not waits:
-            self._blind |= set() if served or not self.wants_gradients or torch.is_grad_enabled() else {site.index}
             return None
 
         def receive(gradient: Tensor) -> None:
             if not call.known:
                 raise missing_error(self._name)
             self._settled(call)
-            if corrects:
-                self._note(call, seen)  # now, as the backward pass is about to read the same input
-            self._learn(call, site, gradient)
+            with torch.autocast(self._device.type, enabled=False):
+                if corrects:
+                    self._note(call, seen)  # now, as the backward pass is about to read the same input
+                self._learn(call, site, gradient)
 
         return on_gradient(output, receive)
 
