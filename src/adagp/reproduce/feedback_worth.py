@@ -39,8 +39,8 @@ _SIZES: dict[tuple[str, str], dict[str, Any]] = {
     (PLATFORMS, "standard"): {**_CIFAR, "batches": 400, "seeds": 5, "warmup_batches": 40},
     (PLATFORMS, "full"): {**_CIFAR, "batches": 11_700, "seeds": 5, "warmup_batches": 390, "tune_batches": 1170},
     (LONG, "quick"): {**_DIGITS, "batches": 220, "seeds": 2},
-    (LONG, "standard"): {**_CIFAR, "batches": 11_700, "seeds": 3, "tune_batches": 1170},
-    (LONG, "full"): {**_CIFAR, "batches": 35_100, "seeds": 5, "tune_batches": 3510},
+    (LONG, "standard"): {**_CIFAR, "batches": 3_900, "seeds": 3, "tune_batches": 390},
+    (LONG, "full"): {**_CIFAR, "batches": 11_700, "seeds": 3, "tune_batches": 1170},
 }
 _OWN = ("methods", "regimes", "curve", "pipeline", "batches", "seeds", "tune_batches", READS_DATA)
 """Options of a comparison; the others are those of its runs."""
@@ -234,7 +234,7 @@ EXPERIMENTS = (
     Experiment(
         LONG,
         "six methods at length, at equal batches and at equal modelled cycles, tuned rates",
-        {"quick": 5.8, "standard": 840.0, "full": None},
+        {"quick": 5.8, "standard": 280.0, "full": 840.0},
         lambda budget: [comparison_part(LONG, budget)],
         conclude_long,
     ),
