@@ -1,12 +1,20 @@
 """The product that feedback's time goes into: a few weighted sums of all rows, each row a sample's whole map."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-TOGETHER = 16
-"""Rows that are added up at a time."""
-LONG = 2048
-"""Numbers from which on a row is long."""
+
+class Steps(NamedTuple):
+    """How many rows are added up at a time, and from how many numbers on a row is so long that this is quicker."""
+
+    together: int
+    long: int
+
+
+ONE_THREAD, SEVERAL_THREADS = Steps(16, 2048), Steps(32, 8192)
+"""Measured. Several threads share each step, so steps are longer there, or sharing would take longer than the work."""
 
 
 def weighted_sums(weights: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -15,10 +23,11 @@ def weighted_sums(weights: Tensor, rows: Tensor, out: Tensor | None = None) -> T
     Maps have sizes that are powers of two, so a hundred of them begin at the same place of a CPU's cache, which holds about
     eight such lines: adding up long rows a few at a time takes half the time.
     """
-    if len(rows) <= TOGETHER or rows.shape[1] < LONG or rows.device.type != "cpu":
+    together, long = ONE_THREAD if torch.get_num_threads() == 1 else SEVERAL_THREADS
+    if len(rows) <= together or rows.shape[1] < long or rows.device.type != "cpu":
         return torch.mm(weights, rows, out=out)
-    found = torch.mm(weights[:, :TOGETHER], rows[:TOGETHER], out=out)
-    for first in range(TOGETHER, len(rows), TOGETHER):
-        some = slice(first, first + TOGETHER)
+    found = torch.mm(weights[:, :together], rows[:together], out=out)
+    for first in range(together, len(rows), together):
+        some = slice(first, first + together)
         found.addmm_(weights[:, some], rows[some])
     return found
