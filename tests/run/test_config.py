@@ -251,6 +251,13 @@ def test_the_command_names_only_what_is_not_default() -> None:
     assert config.command() == "adagp train --dataset 'my set.npz' --lr 0.1 --normalize"
 
 
+def test_a_warm_up_takes_at_most_half_of_a_short_run() -> None:
+    """One epoch of two is half; of one and a bit it would be nearly all, and nothing would be known of the method."""
+    assert TrainConfig(batches=87).fit(44).warmup_batches == 10
+    assert TrainConfig(batches=88).fit(44).warmup_batches is None
+    assert TrainConfig(batches=50, warmup=1).fit(44).warmup_batches is None
+
+
 def test_batches_of_less_than_an_epoch_are_warmed_up_by_a_share_of_them() -> None:
     assert TrainConfig(batches=20).fit(44).warmup_batches == 2
     assert TrainConfig(batches=2).fit(44).warmup_batches == 1

@@ -21,7 +21,7 @@ from adagp.schedules import (
     parse_schedule,
     schedule_forms,
 )
-from adagp.schedules.text import has_room
+from adagp.schedules.text import usual_warmup
 
 RATIOS = st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(any)
 BOUNDED = st.builds(lambda ratio, epochs: Rung(ratio[0], ratio[1], epochs), RATIOS, st.integers(1, 30))
@@ -129,13 +129,13 @@ def test_a_run_of_one_epoch_is_told_of_a_warm_up_in_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "epochs", "room"),
-    [("ladder", 1, False), ("ladder", 2, True), ("3:1", 1, False), ("paper", 1, True), ("bp", 1, True),
-     ("approx:1", 1, True), ("adaptive", 1, False)],
+    ("text", "epochs", "usual"),
+    [("ladder", 1, 1), ("ladder", 90, 10), ("3:1", 2, 1), ("paper", 1, None), ("bp", 1, None), ("approx:1", 1, None),
+     ("adaptive", 18, 2)],
 )  # fmt: skip
-def test_room_for_a_warm_up_that_is_a_share_of_the_run(text: str, epochs: int, room: bool) -> None:
+def test_warm_ups_that_are_a_share_of_the_run(text: str, epochs: int, usual: int | None) -> None:
     """Of others the schedule itself says how long they are."""
-    assert has_room(text, epochs) is room
+    assert usual_warmup(text, epochs) == usual
 
 
 OWN = """

@@ -19,7 +19,7 @@ from adagp.run.defaults import DATASET_DEFAULTS
 from adagp.run.parallel import check_parallel, parallel_choices
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
 from adagp.schedules.precision_text import FORMS, parse_precision
-from adagp.schedules.text import has_room, schedule_forms
+from adagp.schedules.text import schedule_forms, usual_warmup
 from adagp.schedules.warmup import scaled_warmup
 
 TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
@@ -276,12 +276,12 @@ class TrainConfig:
     def fit(self, batches_per_epoch: int) -> "TrainConfig":
         """Return the configuration with the epochs that its batches are, the last one not always whole.
 
-        Where these are too few for a warm-up in epochs, and nobody said how long it is to be, it is as large a share of the
-        batches.
+        Where a warm-up in epochs would take more than half of them, and nobody said how long it is to be, it is as large a
+        share of the batches.
         """
         epochs = self.epochs if self.batches is None else -(-self.batches // batches_per_epoch)
         total = self.batches or epochs * batches_per_epoch
-        if self.batches is not None and self._lacks_room(epochs):
+        if self.batches is not None and 2 * self._usual_warmup(epochs) * batches_per_epoch > total:
             return replace(self, epochs=epochs, warmup_batches=scaled_warmup(total) if total > 1 else 0)
         if self.warmup_batches is not None and self.warmup_batches >= total:
             raise OptionError(
@@ -290,10 +290,10 @@ class TrainConfig:
             )
         return replace(self, epochs=epochs)
 
-    def _lacks_room(self, epochs: int) -> bool:
-        """Tell whether the schedule's own warm-up, which is in epochs, would take up so short a run."""
+    def _usual_warmup(self, epochs: int) -> int:
+        """Return the epochs of the schedule's own warm-up, if it is a share of the run that nobody has changed; else 0."""
         own = (self.warmup, self.warmup_batches) == (None, None) and self.declaration.builds is not None
-        return own and not has_room(self.ratio or self.declaration.schedule, epochs)
+        return (own and usual_warmup(self.ratio or self.declaration.schedule, epochs)) or 0
 
     def schedule(self, batches_per_epoch: int = 1) -> Schedule:
         """Return the schedule of the run. How many batches an epoch has matters to a warm-up in batches only."""

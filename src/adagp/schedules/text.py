@@ -90,11 +90,11 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
     return WarmUp(schedule, epochs=length) if length else schedule
 
 
-def has_room(text: str, epochs: int) -> bool:
-    """Tell whether a run of `epochs` has room for the usual warm-up of a schedule, where that is a share of the run."""
+def usual_warmup(text: str, epochs: int) -> int | None:
+    """Return the epochs of a schedule's usual warm-up in a run of `epochs`, None where that is no share of the run."""
     form = _form_of(text)
     is_share = form.warmup is scaled_warmup and bool(form.read(text, epochs, "predicted").sources)
-    return not is_share or scaled_warmup(epochs) < epochs
+    return scaled_warmup(epochs) if is_share else None
 
 
 def _form_of(text: str) -> TextForm:
