@@ -117,3 +117,11 @@ def test_states(older: bool) -> None:
     assert alone.inputs is not None
     expected = 0.25 * alone.inputs if older else reference.inputs
     torch.testing.assert_close(again.inputs, expected)
+
+
+def test_a_state_without_its_true_gradient_waits_for_its_parts() -> None:
+    fit, reference = taught(), Reference()
+    noted(fit, reference, 5, 0.3)
+    state = reference.state_dict()
+    del state["truth"]
+    assert references_in({"references": {7: state}}) == {}

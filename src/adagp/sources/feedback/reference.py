@@ -82,11 +82,11 @@ def known(references: Mapping[int, Reference], site: Site) -> Reference | None:
 
 
 def references_in(state: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the states of the references in that of a source, by site.
+    """Return the states of the references in that of a source, by site; those without a true gradient are left out.
 
-    Older run folders have running means of what predictions lacked, with nothing left to subtract.
+    It is left out of a checkpoint's common part where the weight is spread over processes: each has a part of it. Older run
+    folders have running means of what predictions lacked, with nothing left to subtract.
     """
     if "references" in state:
-        found: dict[int, dict[str, Any]] = state["references"]
-        return found
+        return {index: one for index, one in state["references"].items() if "truth" in one}
     return {index: {"truth": lack, "inputs": None, "error": None} for index, lack in state["lacks"].items()}
