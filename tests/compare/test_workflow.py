@@ -213,3 +213,15 @@ def test_methods_and_seeds_are_added_to_what_is_there(tmp_path: Path) -> None:
     fewer = carried_out(wanted("bp,zero", 2), tmp_path / "one", again, jobs=1)
     assert again.started == []
     assert list(fewer["tuning"]["methods"]) == ["bp", "zero"]
+
+
+def test_an_option_that_no_method_has_is_tuned_for_none(tmp_path: Path) -> None:
+    tuning = Tuning("features", (4, 8))
+    options = {"lr": 0.05}
+    wanted = comparison(
+        "bp,skip", seeds=1, batches=6, regimes=("batches",), large_batch=0, tuning=tuning, options=options
+    )
+    for notes in (Notes(), Notes()):
+        found = carried_out(wanted, tmp_path / "one", notes, jobs=1)
+        assert found["tuning"]["methods"] == {}
+    assert notes.parts == [("equal batches", 2)], "not begun again"

@@ -32,7 +32,7 @@ def tune(work: ComparisonWork) -> None:
         before = _read(work)
         regime, known = before["regime"], before["methods"]
     entries = [entry for entry in work.comparison.entries if entry.name not in known and _has_option(work, entry)]
-    if entries:
+    if entries or not path.is_file():
         batches = _lengths(work, tuning, regime)
         trials = {entry.name: list(_trials(work, tuning, entry, batches[entry.name])) for entry in entries}
         in_turns = [run for value in zip(*trials.values(), strict=True) for run in value]
