@@ -106,17 +106,18 @@ def test_a_comparison_grows_but_what_is_there_stays(tmp_path: Path) -> None:
     folder.begin(grown)
     assert json.loads((folder.path / "comparison.json").read_bytes()) == grown.as_dict()
     ending = "Repeat it with the same ones to continue, or give another --out."
-    changed = replace(grown, entries=read_entries("bp,fast:dni@2:1"))
-    assert refusal(folder, changed) == (
-        f"'{folder.path}' holds a comparison with other options (methods differ). {ending}"
-    )
+    for entries in ("bp,fast:dni@2:1,skip,slow:dni@1:1", "bp,skip,slow:dni@1:1"):  # changed, dropped
+        changed = replace(grown, entries=read_entries(entries))
+        assert refusal(folder, changed) == (
+            f"'{folder.path}' holds a comparison with other options (methods differ). {ending}"
+        )
     settings = {"fast": {"predictor_lr": 0.2}}
     assert refusal(folder, replace(grown, settings=settings)) == (
         f"'{folder.path}' holds a comparison with other options (settings differ). {ending}"
     )
     folder.timing.touch()
     folder.begin(replace(grown, seeds=6))
-    assert refusal(folder, replace(grown, entries=more[:3])) == (
+    assert refusal(folder, replace(grown, entries=(*more, *read_entries("bp,zero")[1:]))) == (
         f"'{folder.path}' holds a comparison with other options (methods, which were timed in turns, differ). {ending}"
     )
 

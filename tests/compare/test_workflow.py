@@ -210,9 +210,8 @@ def test_methods_and_seeds_are_added_to_what_is_there(tmp_path: Path) -> None:
     assert list(found["tuning"]["methods"]) == ["bp", "zero", "skip"]
     assert [one["runs"] for one in found["regimes"]["batches"]["methods"].values()] == [2, 2, 2]
     again = Notes()
-    fewer = carried_out(wanted("bp,zero", 2), tmp_path / "one", again, jobs=1)
+    carried_out(wanted("bp,zero,skip", 1), tmp_path / "one", again, jobs=1)  # fewer seeds
     assert again.started == []
-    assert list(fewer["tuning"]["methods"]) == ["bp", "zero"]
 
 
 def test_an_option_that_no_method_has_is_tuned_for_none(tmp_path: Path) -> None:

@@ -25,8 +25,7 @@ USUAL = (BATCHES, SECONDS)
 GROWING = ("regimes", "accelerator", "pipeline", "curve", "seeds", "aligned_seeds", "entries", "settings")
 """What a comparison in a folder may be continued with other values of: no run depends on them, only which ones there are.
 
-Of the settings, those of methods that are there already stay as they are. Methods that were timed in turns stay among
-themselves."""
+Methods that are there stay, as they are and with their settings. Those that were timed in turns stay among themselves."""
 LONGEST_CURVE = 100
 """Times as long as its other runs that backprop's may be for its curve."""
 FULL_DECAY = ("cosine", "linear")
@@ -214,8 +213,8 @@ class ComparisonFolder:
     def _changed_methods(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         """Return what of the methods must not be changed, and is."""
         known, wanted = ({one["name"]: one for one in values["entries"]} for values in (before, now))
-        if any(known[name] != wanted[name] for name in known.keys() & wanted.keys()):
-            return ["methods"]
+        if any(entry != wanted.get(name) for name, entry in known.items()):
+            return ["methods"]  # none is dropped: another one of its name would be taken for it later
         if known != wanted and self.timing.is_file():
             return ["methods, which were timed in turns,"]
         names = {name for entry in known.values() for name in (entry["name"], entry["method"])}

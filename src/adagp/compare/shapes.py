@@ -53,7 +53,7 @@ def calibration_shape(names: Iterable[str], batches: int) -> Shape:
 
 
 def tuning_shape(tuning: Tuning, names: Iterable[str], metric: str) -> Shape:
-    """Return the shape of what tuning found, for the entries `names` and others; one without the option is left out."""
+    """Return the shape of what tuning found for the entries `names`; one without the option is left out."""
     values = list(tuning.values)
     found = record_of(
         {
@@ -70,7 +70,7 @@ def tuning_shape(tuning: Tuning, names: Iterable[str], metric: str) -> Shape:
             "regime": one_of(*REGIMES),
             "validation": POSITIVE,
             "seeds": WHOLE,
-            "methods": Fields(dict.fromkeys(names, found), others=found),
+            "methods": Fields(dict.fromkeys(names, found), others=ABSENT),
         }
     )
 

@@ -52,7 +52,7 @@ def tune(work: ComparisonWork) -> None:
 
 
 def read_tuned(work: ComparisonWork) -> Record:
-    """Return what was found for the methods that are compared now."""
+    """Return what was found, in the order in which methods are compared."""
     names = [entry.name for entry in work.comparison.entries]
     found = _read(work)
     return found | {"methods": {name: found["methods"][name] for name in names if name in found["methods"]}}
