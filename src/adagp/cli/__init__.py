@@ -31,7 +31,7 @@ from adagp.hw.settings import setting_options
 from adagp.methods import find_method
 from adagp.options import Option
 from adagp.plugins import load_installed_plugins, take_plugins
-from adagp.run.config import help_text, known_options
+from adagp.run.known_options import help_text, known_options
 
 EPILOG = (
     "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."

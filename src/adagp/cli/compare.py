@@ -11,8 +11,9 @@ from adagp.cli.options import DataFolder, Download, Json, option
 from adagp.compare.contenders import COMPARED_EPOCHS
 from adagp.errors import OptionError
 from adagp.files import check_output_folder
-from adagp.run.config import TrainConfig, read_toml
+from adagp.run.config import TrainConfig
 from adagp.run.folder import to_json
+from adagp.run.known_options import read_toml
 from adagp.shown import shown
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from adagp.cli.options import DataFolder, Download, Json, option, switch
 from adagp.errors import OptionError, RunError
 from adagp.loggers import require_loggers
 from adagp.run import RunFolder, TrainConfig
-from adagp.run.config import PARALLEL, read_toml, refuse_idle_options
 from adagp.run.folder import to_json, unused_path
+from adagp.run.known_options import read_toml, refuse_idle_options
 from adagp.run.origin import CODE
+from adagp.run.settings import PARALLEL
 
 if TYPE_CHECKING:
     from adagp.train.loop import Loop

@@ -14,7 +14,8 @@ from typing import Any
 
 from adagp.errors import OptionError, unknown_name
 from adagp.methods import METHODS, find_method
-from adagp.run.config import TrainConfig, check_names_and_types, known_options
+from adagp.run.config import TrainConfig
+from adagp.run.known_options import check_names_and_types, known_options
 
 BACKPROP = "bp"
 SCHEDULE = ("ratio", "warmup", "warmup_batches")

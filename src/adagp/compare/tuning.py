@@ -14,9 +14,10 @@ from adagp.compare.tuning_choice import Tuning
 from adagp.compare.work import ComparisonWork
 from adagp.errors import RunError
 from adagp.files import write_atomically
-from adagp.run.config import CONFIG_OPTIONS, TrainConfig
+from adagp.run.config import TrainConfig
 from adagp.run.documents import FIGURE, read_result, record_of
 from adagp.run.folder import RunFolder, to_json
+from adagp.run.settings import CONFIG_OPTIONS
 
 FIRST_SEED = 10_000
 """Of the tuning runs: above all seeds that a comparison may have."""

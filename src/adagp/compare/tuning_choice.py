@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adagp.errors import OptionError, unknown_name
-from adagp.run.config import check_names_and_types, known_options
+from adagp.run.known_options import check_names_and_types, known_options
 
 _FORM = "the form is option=value,value,..., for example lr=0.003,0.01,0.03,0.1"
 _NUMBERS = (int, float)

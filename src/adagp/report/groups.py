@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adagp.run.config import CONFIG_OPTIONS
 from adagp.run.metrics import Metric
 from adagp.run.record import Epoch, RunRecord
+from adagp.run.settings import CONFIG_OPTIONS
 from adagp.statistics import UNBOUNDED, Bounds, Interval, interval
 
 NOT_A_CHOICE = ("seed", "data_dir", "command", "metrics")

@@ -7,7 +7,7 @@ from typing import Any
 from adagp.errors import RunError
 from adagp.methods import METHODS, find_method
 from adagp.plugins import load_plugin, loaded_plugins
-from adagp.run.config import default_options
+from adagp.run.known_options import default_options
 
 TRUST = "--trust"
 CODE = ("model", "method")
