@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.engine.hooks import Listeners
+from adagp.engine.output_errors import OutputErrors
 from adagp.engine.quality import agreement
 from adagp.engine.setup import TrainingSetup
 from adagp.engine.switches import IdleParameters
@@ -18,7 +19,7 @@ from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
 from adagp.shards import laid_like, norms, whole
 from adagp.sites import Site
-from adagp.sources.base import BatchContext, ModelCall, Rounds, missing_error
+from adagp.sources.base import BatchContext, Rounds, Source
 from adagp.sources.support.taps import all_receive
 
 
@@ -61,8 +62,6 @@ class Batch:
         self.loss: Tensor | None = None
         self.abandoned = False
         self.on_end: Callable[[], None] = lambda: None
-        self._calls: list[ModelCall] = []
-        self._taps: list[tuple[ModelCall, int, Tensor]] = []
         self._called: dict[Site, bool] = dict.fromkeys(sites or (), True)
         self._scaled: list[torch.optim.Optimizer] = []
         self._has_gradients = False
@@ -79,6 +78,7 @@ class Batch:
         self._learners = setup.learners if self._by_backprop else []
         self.skipped = any(source.skips for source in self._serving)
         self.context = self._context(step, targets)
+        self._errors = self._output_errors()
         self.idle = IdleParameters(self._idle())
 
     @property
@@ -102,14 +102,14 @@ class Batch:
     def listeners(self) -> Listeners:
         """The sources that see each site (the one that serves it, or those that learn from it), and the errors."""
         served = {site: [self._setup.sources[name]] for name, sites in self._served.items() for site in sites}
-        wanted = any(source.needs_error for source in (*self._serving, *self._learners))
+        wanted = self._errors.wanted
         densities = self._setup.densities
         return Listeners(
             served | dict.fromkeys(self._by_backprop, self._learners),
             called=self._called,
-            on_call=self._enter if wanted and self.needs_loss else None,
-            on_return=self._return if wanted and self.needs_backward else None,
-            taps=None if self.needs_backward else self._taps,
+            on_call=self._errors.enter if wanted and self.needs_loss else None,
+            on_return=self._errors.leave if wanted and self.needs_backward else None,
+            taps=None if self.needs_backward else self._errors.taps,
             on_inputs=None if densities is None or not densities.due() else densities.watch,
         )
 
@@ -162,8 +162,9 @@ class Batch:
                 if loss.requires_grad or self._by_backprop:  # else nothing was called that a source could serve
                     scaled.backward()
             else:
-                self._differentiate_to_outputs(scaled)
-        self._pass_errors()
+                self._errors.differentiate(scaled)
+        if self._errors.wanted and (self._served or self._by_backprop):
+            self._errors.hand_over()
 
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
         """After the last `differentiate`: let sources learn from the true gradients, and put the others in place.
@@ -251,7 +252,7 @@ class Batch:
         setup = self._setup
         if targets is None and not self.skipped:
             for name, source in setup.sources.items():
-                if source.needs_targets and (name in self._served or source in self._learners):
+                if source.needs_targets and self._takes_part(source):
                     raise UsageError(f"source '{name}' looks at the targets: call trainer.batch(targets=...).")
         return BatchContext(
             step,
@@ -261,6 +262,14 @@ class Batch:
             measured=bool(self._learners) and (setup.adapts or setup.quality.due()),
             several=setup.processes.several,
         )
+
+    def _output_errors(self) -> OutputErrors:
+        wanting = {name: one for name, one in self._setup.sources.items() if one.needs_error and self._takes_part(one)}
+        learning = [source for source in self._learners if source.needs_error]
+        return OutputErrors(wanting, learning, self.context.scale)
+
+    def _takes_part(self, source: Source) -> bool:
+        return source in self._serving or source in self._learners
 
     def _idle(self) -> list[nn.Parameter]:
         """Return the parameters for which autograd computes nothing: all of them, where there is no backward pass."""
@@ -272,45 +281,6 @@ class Batch:
         if self._served and self.plan.hold_rest:
             replaced += self._setup.foreign()
         return replaced + [one.parameter for one in self._setup.survey.rest if self.plan.holds(one.name)]
-
-    def _enter(self, call: ModelCall) -> None:
-        call.scale = self.context.scale
-        self._calls.append(call)
-        for source in (*self._serving, *self._learners):
-            if source.needs_error:
-                source.enter(call)
-
-    def _return(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
-        for source in self._learners:
-            if source.needs_error:
-                source.leave(call, outputs)
-
-    def _differentiate_to_outputs(self, loss: Tensor) -> None:
-        """Take the gradients at the outputs of the model, and no others: parameters that the loss has get none."""
-        if not self._taps or not loss.requires_grad:
-            return
-        errors = torch.autograd.grad(loss, [tap for _, _, tap in self._taps], allow_unused=True)
-        waiting: list[tuple[ModelCall, int, Tensor]] = []
-        for (call, place, tap), error in zip(self._taps, errors, strict=True):
-            if error is None:
-                waiting.append((call, place, tap))  # another loss of the same batch may depend on it
-            else:
-                call.receive(place, error)
-        self._taps[:] = waiting
-
-    def _pass_errors(self) -> None:
-        """Show the errors at the model's outputs to the sources that need them; refuse a loss that gave none."""
-        wanting = [source for source in (*self._serving, *self._learners) if source.needs_error]
-        if not wanting or not (self._served or self._by_backprop):
-            return
-        known = [call for call in self._calls if call.known]
-        if not known:
-            name = next(name for name, source in self._setup.sources.items() if source in wanting)
-            raise missing_error(name)
-        for call in known:
-            for source in wanting:
-                source.observe_error(call)
-        self._calls = [call for call in self._calls if not call.known]
 
     def _end_passes(self) -> None:
         """After the passes of one of several processes: average what DDP has not, and put back what FSDP2 has gathered."""

@@ -27,6 +27,7 @@ from adagp.engine.densities import DensityMeter
 from adagp.engine.guard import Guard, Refusals
 from adagp.engine.hooks import ModelHooks
 from adagp.engine.inputs import call
+from adagp.engine.left_gradients import LeftGradients
 from adagp.engine.outputs import OutputSelector
 from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter
@@ -117,7 +118,7 @@ class Trainer:
         self._forced: Plan | None = None
         self._open: Batch | None = None
         self._attached = True
-        self._left: list[tuple[int, int] | None] = []
+        self._left = LeftGradients(self.optimizers)
         self.last: Batch | None = None
         self.ended = 0
 
@@ -204,13 +205,13 @@ class Trainer:
             raise UsageError("the last batch is not over: call its finish(), or abandon() to give it up.")
         self.setup.processes.reshard()
         batch = Batch(self.setup, self.plan, self.at, targets)
-        self._drop_left_gradients()
+        self._left.refuse_others()
+        self.setup.drop_gradients()
         self._open, self._exits = batch, ExitStack()
         try:
             self._exits.callback(self._forget)
-            self._exits.enter_context(
-                nobody_receives()
-            )  # gradients that the user takes in between are none of training
+            # Gradients that the user takes in between are none of training.
+            self._exits.enter_context(nobody_receives())
             if not batch.skipped:
                 for source in self.sources.values():
                     source.begin(batch.context)
@@ -272,7 +273,7 @@ class Trainer:
 
     def keep_gradients(self) -> None:
         """Take the gradients that there are as those of the last batch, which the next one drops."""
-        self._left = self._gradients()
+        self._left.keep()
 
     def _end(self, batch: Batch) -> None:
         if self._open is not batch:
@@ -297,27 +298,6 @@ class Trainer:
     def _forget(self) -> None:
         for source in self.sources.values():
             source.forget()
-
-    def _gradients(self) -> list[tuple[int, int] | None]:
-        """Return where each gradient lies and how often it was changed: enough to know it again."""
-        gradients = (
-            parameter.grad
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
-        return [None if one is None else (_place(one), one._version) for one in gradients]
-
-    def _drop_left_gradients(self) -> None:
-        """Drop the gradients of the last batch, which were left for the user to look at; refuse others."""
-        found = self._gradients()
-        if found != self._left and any(one is not None and one not in self._left for one in found):
-            raise UsageError(
-                "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
-                "batches, as a GP batch has none to add to: accumulate inside one batch with "
-                "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
-            )
-        self.setup.drop_gradients()
 
     def advance(self, *, guarded: bool = False) -> None:
         """Move on to the next batch; `guarded` says that the guard refused this one."""
@@ -409,9 +389,3 @@ class Trainer:
             for upkeep, saved in zip(self.upkeep, state["upkeep"], strict=True):
                 upkeep.load_state_dict(saved)
             self.densities.load_state_dict(state["densities"])
-
-
-def _place(gradient: Tensor) -> int:
-    return (
-        gradient.data_ptr() if gradient.layout is torch.strided else id(gradient)
-    )  # a sparse one has no memory of its own
