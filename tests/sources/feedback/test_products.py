@@ -5,12 +5,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from adagp.sources.feedback.products import ONE_THREAD, SEVERAL_THREADS, weighted_sums
-
-TOGETHER, LONG = max(ONE_THREAD.together, SEVERAL_THREADS.together), max(ONE_THREAD.long, SEVERAL_THREADS.long)
+from adagp.sources.feedback.products import LONG_SHARED, TOGETHER, weighted_sums
 
 
-@pytest.fixture(params=[1, 2], autouse=True)
+@pytest.fixture(params=[1, 2, 3], autouse=True)
 def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -19,7 +17,7 @@ def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("rows", [1, TOGETHER, TOGETHER + 1, 5 * TOGETHER - 3])
-@pytest.mark.parametrize("length", [5, LONG])
+@pytest.mark.parametrize("length", [5, LONG_SHARED, LONG_SHARED + 1])
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("given", [False, True])
 def test_equals_one_product(rows: int, length: int, step: int, given: bool) -> None:

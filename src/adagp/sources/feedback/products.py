@@ -1,20 +1,12 @@
 """The product that feedback's time goes into: a few weighted sums of all rows, each row a sample's whole map."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-
-class Steps(NamedTuple):
-    """How many rows are added up at a time, and from how many numbers on a row is so long that this is quicker."""
-
-    together: int
-    long: int
-
-
-ONE_THREAD, SEVERAL_THREADS = Steps(16, 2048), Steps(32, 8192)
-"""Measured. Several threads share each step, so steps are longer there, or sharing would take longer than the work."""
+TOGETHER = 16
+"""How many long rows are added up at a time."""
+LONG_ALONE, LONG_SHARED = 2048, 8192
+"""From how many numbers on a row is long, for one thread and for several: measured. Sharing the work takes time, too."""
 
 
 def weighted_sums(weights: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -23,11 +15,29 @@ def weighted_sums(weights: Tensor, rows: Tensor, out: Tensor | None = None) -> T
     Maps have sizes that are powers of two, so a hundred of them begin at the same place of a CPU's cache, which holds about
     eight such lines: adding up long rows a few at a time takes half the time.
     """
-    together, long = ONE_THREAD if torch.get_num_threads() == 1 else SEVERAL_THREADS
-    if len(rows) <= together or rows.shape[1] < long or rows.device.type != "cpu":
+    threads = torch.get_num_threads()
+    long = rows.shape[1] >= (LONG_ALONE if threads == 1 else LONG_SHARED)
+    if len(rows) <= TOGETHER or not long or rows.device.type != "cpu":
         return torch.mm(weights, rows, out=out)
-    found = torch.mm(weights[:, :together], rows[:together], out=out)
-    for first in range(together, len(rows), together):
-        some = slice(first, first + together)
+    if threads > 1 and rows.shape[1] % threads == 0:
+        found = _shared(weights, rows, threads)
+        return found if out is None else out.copy_(found)
+    found = torch.mm(weights[:, :TOGETHER], rows[:TOGETHER], out=out)
+    for some in _later(rows):
         found.addmm_(weights[:, some], rows[some])
     return found
+
+
+def _shared(weights: Tensor, rows: Tensor, threads: int) -> Tensor:
+    """Return the product, each thread at its own part of all rows. Sharing every step, two are hardly quicker than one."""
+    parts = rows.unflatten(1, (threads, -1)).transpose(0, 1)
+    weights = weights.expand(threads, -1, -1)
+    found = torch.bmm(weights[..., :TOGETHER], parts[:, :TOGETHER])
+    for some in _later(rows):
+        found.baddbmm_(weights[..., some], parts[:, some])
+    return found.transpose(0, 1).flatten(1)
+
+
+def _later(rows: Tensor) -> list[slice]:
+    """Return which rows are added up together after the first ones."""
+    return [slice(first, first + TOGETHER) for first in range(TOGETHER, len(rows), TOGETHER)]
