@@ -163,7 +163,7 @@ class Batch:
                     scaled.backward()
             else:
                 self._errors.differentiate(scaled)
-        if self._errors.wanted and (self._served or self._by_backprop):
+        if self._errors.wanted:
             self._errors.hand_over()
 
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
