@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from adagp.plan import Phase, Step
-from adagp.reproduce.published import published
+from adagp.core.plan import Phase, Step
+from adagp.papers.adagp.source import PredictedSource
+from adagp.program.reproduce.published import published
 from adagp.schedules import BackpropOnly, Ladder, Rung, WarmUp, parse_schedule
-from adagp.sources import PredictedSource
 from benchmarks.measure import Clock, Ratio, twice
 from benchmarks.subjects import Subject, after
 

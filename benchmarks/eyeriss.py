@@ -5,7 +5,7 @@ from math import inf
 
 from adagp.hw import Accelerator, Array, Convolution, Energy, Workload, stages
 from adagp.hw.product import total
-from adagp.reproduce.published import published
+from adagp.program.reproduce.published import published
 
 LAYERS = (
     Convolution("CONV1", 3, 96, (11, 11), (227, 227), (55, 55), (4, 4)),

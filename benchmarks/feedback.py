@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import torch
 
-from adagp.methods import find_method
+from adagp.core.methods import find_method
+from adagp.papers.feedback.source import FeedbackSource
 from adagp.schedules import Ladder, Rung, WarmUp
-from adagp.sources import FeedbackSource
 from benchmarks.measure import Clock, Ratio, Run, twice
 from benchmarks.subjects import Subject, after
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from adagp.figures.style import COLOURS, save, style, subplots
+from adagp.program.figures.style import COLOURS, save, style, subplots
 from adagp.schedules import Ladder, Rung, WarmUp
 from benchmarks.engine import WARMUP
 from benchmarks.measure import Clock

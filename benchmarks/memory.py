@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from adagp.papers.adagp.source import PredictedSource
+from adagp.program.train.memory import peak_memory
 from adagp.schedules import Ladder, Rung, WarmUp
-from adagp.sources import PredictedSource
-from adagp.train.memory import peak_memory
 from benchmarks.measure import Ratio
 from benchmarks.subjects import Subject, after
 

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from adagp.core.plan import BACKPROP_ALL, Phase
 from adagp.distributed.cut_model import CutModel
-from adagp.distributed.error_broadcast import last_stage_shares
 from adagp.distributed.placement import assign_stages, ordered, pipeline_mesh, place
 from adagp.distributed.processes import World
 from adagp.distributed.stages import ModelStage, SentStage, described
@@ -23,12 +23,12 @@ from adagp.distributed.torch_schedules import SCHEDULES, TorchWorker
 from adagp.distributed.updates import StageUpdates
 from adagp.distributed.worker import Worker
 from adagp.engine.attach import attach
+from adagp.papers.feedback.error_broadcast import last_stage_shares
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
-from adagp.plan import BACKPROP_ALL, Phase
+from adagp.program.tasks.base import Task
+from adagp.program.train.rates import Rate
 from adagp.schedules.base import predicted_plan
 from adagp.sources.base import BatchContext
-from adagp.tasks.base import Task
-from adagp.train.rates import Rate
 from benchmarks.processes import run_in_processes
 
 DEVICES = 4

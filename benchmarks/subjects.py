@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import adagp
 from adagp.models import build_model
+from adagp.program.train.session import laid_out
 from adagp.schedules import Schedule
-from adagp.train.session import laid_out
 from benchmarks.measure import Run
 
 

@@ -15,8 +15,8 @@ from adagp.hw.explore import Space, accelerators, explore
 from adagp.pipe import constant_costs, generate, parse_phases
 from adagp.pipe import simulate as run_pipeline
 from adagp.schedules import parse_schedule
-from adagp.trace import trace_model
-from adagp.workloads import model_workload
+from adagp.tracing.trace import trace_model
+from adagp.tracing.workloads import model_workload
 from benchmarks.measure import Clock, Ratio, Run
 
 SCALE_SIM = 250.0

@@ -11,11 +11,11 @@ from statistics import mean
 
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Array, PredictorShape, Simulation, Technology, Workload, scheduled_run, simulate
-from adagp.reproduce.accelerator import FIGURES, paper_run
-from adagp.reproduce.published import published
+from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
+from adagp.program.reproduce.published import published
 from adagp.schedules import parse_schedule
-from adagp.workloads import PAPER_MODELS as MODELS
-from adagp.workloads import model_workload
+from adagp.tracing.workloads import PAPER_MODELS as MODELS
+from adagp.tracing.workloads import model_workload
 from benchmarks import eyeriss
 
 DATAFLOWS = ("ws", "os", "is", "rs")

@@ -20,8 +20,8 @@ import torch
 from hypothesis import settings
 
 import adagp
-from adagp.run import RunFolder, TrainConfig
-from adagp.run.metrics import ACCURACY, Metric
+from adagp.program.run import RunFolder, TrainConfig
+from adagp.program.run.metrics import ACCURACY, Metric
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -74,7 +74,7 @@ def nothing_to_collect() -> Iterator[None]:
 @pytest.fixture
 def forked_jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let jobs run in forks of this process, which have torch and the program already; spawning them is tested with `jobs`."""
-    monkeypatch.setattr("adagp.jobs.get_context", lambda kind: multiprocessing.get_context("fork"))
+    monkeypatch.setattr("adagp.program.jobs.get_context", lambda kind: multiprocessing.get_context("fork"))
     with nothing_to_collect():
         yield
 
@@ -82,7 +82,7 @@ def forked_jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let answers about models be found out anew in each test, and leave the user's cache alone."""
-    monkeypatch.setattr("adagp.cache.models_folder", lambda: None)
+    monkeypatch.setattr("adagp.core.cache.models_folder", lambda: None)
 
 
 Thing = tuple[str, tuple[float, float, float, float], bool]

@@ -27,22 +27,22 @@ import torch
 import typer.main
 
 import adagp.cli
-import adagp.compare.regime_costs
-import adagp.compare.work
-import adagp.compare.workflow
-import adagp.reproduce.experiment
-import adagp.reproduce.study
-import adagp.train.session  # now, not in each fork
-from adagp.figures.style import subplots
-from adagp.files import TEMPORARY
-from adagp.jobs import Job, JobFailure, JobObserver, Stop, never
-from adagp.reproduce.catalogue import EXPERIMENTS
-from adagp.reproduce.experiment import Conclusion, Experiment
-from adagp.reproduce.parts import Part, Place
-from adagp.reproduce.training import all_parts, group
-from adagp.reproduce.verdict import HOLDS, Verdict
-from adagp.run.lock import LOCK
-from adagp.train.checkpoint import digest_of
+import adagp.program.compare.regime_costs
+import adagp.program.compare.work
+import adagp.program.compare.workflow
+import adagp.program.reproduce.experiment
+import adagp.program.reproduce.study
+import adagp.program.train.session  # now, not in each fork
+from adagp.core.files import TEMPORARY
+from adagp.program.figures.style import subplots
+from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, never
+from adagp.program.reproduce.catalogue import EXPERIMENTS
+from adagp.program.reproduce.experiment import Conclusion, Experiment
+from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.training import all_parts, group
+from adagp.program.reproduce.verdict import HOLDS, Verdict
+from adagp.program.run.lock import LOCK
+from adagp.program.train.checkpoint import digest_of
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree")
 TINY = ("--width", "0.25", "--batch-size", "700")
@@ -95,13 +95,13 @@ def prepare() -> None:
     command = typer.main.get_command(adagp.cli.make_app())
     changes: dict[Any, dict[str, Any]] = {
         adagp.cli: {"make_app": lambda words: command},
-        adagp.compare.work: {"run_jobs": run_here},
-        adagp.compare.workflow: {"draw_pareto": lambda document, *more: []},
-        adagp.compare.regime_costs: {
+        adagp.program.compare.work: {"run_jobs": run_here},
+        adagp.program.compare.workflow: {"draw_pareto": lambda document, *more: []},
+        adagp.program.compare.regime_costs: {
             "calibrate": lambda configs, *more: {name: {"bp": 0.1, "gp": 0.05, "data": 0.001} for name in configs},
         },
-        adagp.reproduce.study: {"run_jobs": run_here},
-        adagp.reproduce.experiment: {"save": lambda figure, path: path.write_bytes(b"")},
+        adagp.program.reproduce.study: {"run_jobs": run_here},
+        adagp.program.reproduce.experiment: {"save": lambda figure, path: path.write_bytes(b"")},
         os: {"fsync": lambda file: None},
     }
     for module, names in changes.items():

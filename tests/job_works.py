@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.errors import RunError
-from adagp.jobs import Stop, tell_share
+from adagp.program.jobs import Stop, tell_share
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.damage import altered, damaged
 from tests.time_limit import time_limit
 
+from adagp.core.plan import Phase
 from adagp.data.letterbox import letterboxed, read_one
 from adagp.data.text import load_multi30k
 from adagp.data.voc import read_voc
@@ -26,12 +27,11 @@ from adagp.errors import AdagpError
 from adagp.hw import Accelerator, Attention, Convolution, Elementwise, Linear, Workload, load_workload, simulate
 from adagp.hw.energy import Technology, energy_table
 from adagp.hw.runs import scheduled_run
-from adagp.importers.exported_program import load_exported_program
-from adagp.importers.onnx_model import load_onnx
 from adagp.pipe import constant_costs, generate, parse_program
 from adagp.pipe import simulate as dry_run
-from adagp.plan import Phase
 from adagp.schedules import parse_schedule
+from adagp.tracing.importers.exported_program import load_exported_program
+from adagp.tracing.importers.onnx_model import load_onnx
 
 pytestmark = pytest.mark.slow
 

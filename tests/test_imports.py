@@ -178,8 +178,8 @@ def test_the_source_was_found() -> None:
         MODULES
     )
     assert "adagp.schedules.text" in imports("adagp.schedules", everywhere=False)
-    assert "adagp.train.session" in imports("adagp.cli.train", everywhere=True)
-    assert "adagp.train.session" not in imports("adagp.cli.train", everywhere=False)
+    assert "adagp.program.train.session" in imports("adagp.cli.train", everywhere=True)
+    assert "adagp.program.train.session" not in imports("adagp.cli.train", everywhere=False)
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name != "adagp"])
@@ -234,7 +234,7 @@ def test_accelerator_model_and_training_never_meet() -> None:
                 left += own(imports(name, everywhere=True)) - {"adagp"}
         return {room(name) for name in seen}
 
-    assert {"engine", "sources", "plan"} <= reach("adagp.train.session")
+    assert {"engine", "sources", "plan"} <= reach("adagp.program.train.session")
     meeting = [name for name in MODULES if {"hw", "engine"} <= reach(name) and room(name) not in FREE]
     assert meeting == []
 
@@ -250,7 +250,7 @@ def test_no_cycles_at_import_time_nor_for_type_checkers() -> None:
         order = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(f"import cycle: {' <- '.join(error.args[1])}")
-    assert order.index("adagp.errors") < order.index("adagp.registry")
+    assert order.index("adagp.errors") < order.index("adagp.core.registry")
 
 
 def test_no_class_name_stands_for_two_things() -> None:
@@ -280,13 +280,13 @@ def loaded_after(python: Callable[..., Any]) -> Callable[[str], set[str]]:
     [
         "adagp",
         "adagp.schedules",
-        "adagp.run",
+        "adagp.program.run",
         "adagp.data",
         "adagp.models",
         "adagp.cli",
         "adagp.hw",
         "adagp.pipe",
-        "adagp.report.page",
+        "adagp.program.report.page",
     ],
 )
 def test_importing_it_loads_nothing_heavy(package: str, loaded_after: Callable[[str], set[str]]) -> None:
@@ -297,7 +297,7 @@ def test_importing_it_loads_nothing_heavy(package: str, loaded_after: Callable[[
 
 @pytest.mark.slow
 def test_training_loads_torch_alone(loaded_after: Callable[[str], set[str]]) -> None:
-    assert loaded_after("import adagp.train.session") == {"torch"}
+    assert loaded_after("import adagp.program.train.session") == {"torch"}
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from adagp.figures.style import save, style, subplots
 from adagp.hw.array import Array
+from adagp.program.figures.style import save, style, subplots
 from adagp.rtl.check import check_product
 from adagp.rtl.designs import DESIGNS, make_blueprint
 from adagp.rtl.formats import FORMATS

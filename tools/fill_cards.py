@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from adagp.methods import METHODS
+from adagp.core.methods import METHODS
 
 CARDS = Path("docs/methods")
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"

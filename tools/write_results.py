@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from adagp.files import write_atomically
-from adagp.reproduce.document import put_verdicts
+from adagp.core.files import write_atomically
+from adagp.program.reproduce.document import put_verdicts
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "results.md"
 

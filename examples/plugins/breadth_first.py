@@ -5,9 +5,9 @@ adagp pipeline --plugin examples.plugins.breadth_first --schedule breadth-first 
 
 from collections.abc import Iterator, Sequence
 
+from adagp.core.plan import Phase
 from adagp.pipe import PIPELINES, Action, Program
 from adagp.pipe.actions import UPDATE, backwards, forwards
-from adagp.plan import Phase
 
 CHUNKS = 2
 """Stages that a device holds: stage d and stage d + devices."""

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from adagp.data import DATASETS, DatasetInfo
 from adagp.data.batches import epoch_order
+from adagp.engine.eval_mode import evaluation_mode
 from adagp.models.references import import_function
-from adagp.modes import evaluation_mode
-from adagp.run.config import TrainConfig
-from adagp.run.defaults import DATASET_DEFAULTS
-from adagp.run.metrics import SHARE, Metric
-from adagp.tasks.base import Task
-from adagp.tasks.build import TASKS
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.defaults import DATASET_DEFAULTS
+from adagp.program.run.metrics import SHARE, Metric
+from adagp.program.tasks.base import Task
+from adagp.program.tasks.build import TASKS
 
 TRAIN, TEST = 256, 64
 """Samples."""

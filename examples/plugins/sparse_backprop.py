@@ -6,8 +6,8 @@ adagp train --plugin examples.plugins.sparse_backprop --ratio every:4
 from dataclasses import dataclass
 
 import adagp
+from adagp.core.plan import BACKPROP, Step
 from adagp.errors import OptionError
-from adagp.plan import BACKPROP, Step
 from adagp.schedules.base import predicted_plan
 from adagp.schedules.text import SCHEDULE_FORMS, TextForm
 

@@ -24,15 +24,23 @@ from typing import TYPE_CHECKING
 from adagp._version import __version__
 
 if TYPE_CHECKING:
+    from adagp.core.methods import METHODS, AcceleratorWork, register_method
+    from adagp.core.options import Option
+    from adagp.core.plan import Phase, Plan, Step
     from adagp.engine.attach import attach
     from adagp.engine.guard import Guard
+    from adagp.engine.layer_rules import register_rule
     from adagp.engine.trainer import Trainer
+    from adagp.engine.upkeep import Upkeep
     from adagp.engine.validate import validate
     from adagp.errors import AdagpError
-    from adagp.methods import METHODS, AcceleratorWork, register_method
-    from adagp.options import Option
-    from adagp.plan import Phase, Plan, Step
-    from adagp.predictor.reorganize import register_rule
+    from adagp.papers.adagp.source import PredictedSource
+    from adagp.papers.approximation.topk import TopKSource
+    from adagp.papers.dni.source import SyntheticSource
+    from adagp.papers.feedback.mixed import MixedSource
+    from adagp.papers.feedback.source import FeedbackSource
+    from adagp.papers.procrustes.dropback import DropBack
+    from adagp.papers.remap.source import RemappedSource
     from adagp.schedules import (
         Adaptive,
         BackpropOnly,
@@ -44,52 +52,41 @@ if TYPE_CHECKING:
         WarmUp,
         parse_schedule,
     )
-    from adagp.sources import (
-        BatchContext,
-        FeedbackSource,
-        LearningOptions,
-        MixedSource,
-        PredictedSource,
-        RemappedSource,
-        Source,
-        SyntheticSource,
-        TopKSource,
-    )
-    from adagp.upkeep import DropBack, Upkeep
+    from adagp.sources import BatchContext, LearningOptions, Source
 
 _HOMES = {
-    "AcceleratorWork": "adagp.methods",
+    "AcceleratorWork": "adagp.core.methods",
     "AdagpError": "adagp.errors",
     "Adaptive": "adagp.schedules",
     "BackpropOnly": "adagp.schedules",
-    "DropBack": "adagp.upkeep",
+    "DropBack": "adagp.papers.procrustes.dropback",
     "EpochAlternation": "adagp.schedules",
-    "FeedbackSource": "adagp.sources",
+    "FeedbackSource": "adagp.papers.feedback.source",
     "Guard": "adagp.engine.guard",
     "Ladder": "adagp.schedules",
     "LearningOptions": "adagp.sources",
-    "METHODS": "adagp.methods",
-    "MixedSource": "adagp.sources",
+    "METHODS": "adagp.core.methods",
+    "MixedSource": "adagp.papers.feedback.mixed",
     "BatchContext": "adagp.sources",
-    "Option": "adagp.options",
+    "Option": "adagp.core.options",
     "Pattern": "adagp.schedules",
-    "Phase": "adagp.plan",
-    "Plan": "adagp.plan",
-    "PredictedSource": "adagp.sources",
-    "RemappedSource": "adagp.sources",
+    "Phase": "adagp.core.plan",
+    "Plan": "adagp.core.plan",
+    "PredictedSource": "adagp.papers.adagp.source",
+    "RemappedSource": "adagp.papers.remap.source",
     "Rung": "adagp.schedules",
     "Schedule": "adagp.schedules",
     "Source": "adagp.sources",
-    "Step": "adagp.plan",
-    "SyntheticSource": "adagp.sources",
-    "TopKSource": "adagp.sources",
+    "Step": "adagp.core.plan",
+    "SyntheticSource": "adagp.papers.dni.source",
+    "TopKSource": "adagp.papers.approximation.topk",
     "Trainer": "adagp.engine.trainer",
-    "Upkeep": "adagp.upkeep",
+    "Upkeep": "adagp.engine.upkeep",
     "WarmUp": "adagp.schedules",
     "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
-    "register_method": "adagp.methods",
-    "register_rule": "adagp.predictor.reorganize",
+    "register_method": "adagp.core.methods",
+    "register_rule": "adagp.engine.layer_rules",
     "validate": "adagp.engine.validate",
 }
 

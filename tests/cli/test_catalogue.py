@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from adagp.cli import app
+from adagp.core.methods import METHODS
 from adagp.data import DATASETS
-from adagp.methods import METHODS
 from adagp.models import MODELS
 
 RUNNER = CliRunner()

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from adagp.run import RunFolder, TrainConfig
-from adagp.train.job import Silent
-from adagp.train.session import Session
+from adagp.program.run import RunFolder, TrainConfig
+from adagp.program.train.job import Silent
+from adagp.program.train.session import Session
 
 Program = Callable[..., Any]
 OPTIONS: tuple[str, ...] = (

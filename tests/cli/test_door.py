@@ -161,7 +161,7 @@ def test_arrays_that_claim_more_than_there_is(program: Program, count: int) -> N
 
 
 def test_a_model_that_does_not_fit_into_memory(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagp.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr("adagp.core.memory.free_memory", lambda: 10**9)
     assert refusal(program, "train", "--width", "1000") == (
         "model 'digits_cnn' with 10 classes and width 1000 needs 55.3 GB of memory; 1.0 GB are free."
     )

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adagp.core.methods import METHODS
 from adagp.data import DATASETS
-from adagp.methods import METHODS
 from adagp.models import MODELS
-from adagp.schedules.precision_text import FORMS
+from adagp.papers.fast.precision_text import FORMS
 
 Program = Callable[..., Any]
 DIGITS_TRAIN = DATASETS["digits"].train

@@ -21,9 +21,9 @@ from tests.damage import altered, damaged
 from tests.time_limit import time_limit
 
 from adagp.cli import main
-from adagp.reproduce.catalogue import EXPERIMENTS
-from adagp.reproduce.parts import Place
-from adagp.reproduce.verdict import Verdict
+from adagp.program.reproduce.catalogue import EXPERIMENTS
+from adagp.program.reproduce.parts import Place
+from adagp.program.reproduce.verdict import Verdict
 
 pytestmark = pytest.mark.slow
 
@@ -188,7 +188,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("adagp.compare.work.run_jobs", run_here)
+        patch.setattr("adagp.program.compare.work.run_jobs", run_here)
         with pytest.raises(SystemExit) as ended:
             main(COMPARE)
     assert ended.value.code == 0
@@ -200,8 +200,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_files_of_a_comparison(
     compared: Path, answer: Any, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
-    monkeypatch.setattr("adagp.compare.work.run_jobs", nothing_new)
-    monkeypatch.setattr("adagp.compare.workflow.draw_pareto", lambda *_: [])
+    monkeypatch.setattr("adagp.program.compare.work.run_jobs", nothing_new)
+    monkeypatch.setattr("adagp.program.compare.workflow.draw_pareto", lambda *_: [])
     shutil.rmtree("compared", ignore_errors=True)
     shutil.copytree(compared, "compared")
     kept = (
@@ -229,8 +229,8 @@ def test_files_of_a_reproduction(answer: Any, monkeypatch: pytest.MonkeyPatch, d
     speedups = {one: {"low": 1.5, "efficient": 1.6, "max": 1.65} for one in ("gpipe", "dapple", "chimera")}
     for part in EXPERIMENTS[name].parts("quick"):
         place.marker(part).write_text(json.dumps({"result": speedups}))
-    monkeypatch.setattr("adagp.reproduce.study.run_jobs", nothing_new)
-    monkeypatch.setattr("adagp.reproduce.experiment.save", lambda *_: None)
+    monkeypatch.setattr("adagp.program.reproduce.study.run_jobs", nothing_new)
+    monkeypatch.setattr("adagp.program.reproduce.experiment.save", lambda *_: None)
     spoil(place.out, ("reproduce.json", "parts/*vgg13*.json", "adagp-table2/verdict.json"), data)
     answer("reproduce", name, "--jobs", "1", "--out", place.out)
 

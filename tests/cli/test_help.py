@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import adagp
 from adagp.cli import COMMANDS, app
-from adagp.run import TrainConfig
+from adagp.program.run import TrainConfig
 
 PROGRAM: Any = typer.main.get_command(app)
 ALL_COMMANDS = PROGRAM.commands | {f"rtl {name}": one for name, one in PROGRAM.commands["rtl"].commands.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from adagp.cli.job_progress import JobProgress
 from adagp.cli.terminal import SIGN_SECONDS, Terminal
-from adagp.jobs import Job, JobFailure
+from adagp.program.jobs import Job, JobFailure
 
 
 class Clock:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adagp.cli.terminal import Terminal
-from adagp.shown import shown
+from adagp.core.escape import shown
 
 Program = Callable[..., Any]
 NAMES = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adagp.methods import METHODS
+from adagp.core.methods import METHODS
 
 Program = Callable[..., Any]
 SOURCE = """
@@ -96,7 +96,7 @@ def test_one_that_does_not_say_its_cost_is_trained_but_not_simulated(program: Pr
         assert (ended.code, ended.err) == (
             2,
             f"error: method '{SILENT}' does not say what its batches cost on an accelerator, so it cannot be simulated. "
-            "Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.methods).\n",
+            "Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.core.methods).\n",
         )
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from adagp import plugins
+from adagp.core import plugins
+from adagp.core.plugins import load_plugin
 from adagp.data import DATASETS
-from adagp.plugins import load_plugin
-from adagp.run import RunFolder
-from adagp.tasks.build import TASKS
-from adagp.train.job import Silent
-from adagp.train.session import Session, read_config
+from adagp.program.run import RunFolder
+from adagp.program.tasks.build import TASKS
+from adagp.program.train.job import Silent
+from adagp.program.train.session import Session, read_config
 
 pytestmark = pytest.mark.slow
 

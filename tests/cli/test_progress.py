@@ -8,10 +8,10 @@ import pytest
 
 from adagp.cli.progress import LiveProgress
 from adagp.cli.terminal import SIGN_SECONDS, Terminal, busy, clock_time, time_left
-from adagp.plan import Phase
-from adagp.run.config import TrainConfig
-from adagp.train.loop import Loop, News
-from adagp.train.session import Session
+from adagp.core.plan import Phase
+from adagp.program.run.config import TrainConfig
+from adagp.program.train.loop import Loop, News
+from adagp.program.train.session import Session
 
 
 class Clock:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from adagp.train.checkpoint import load_checkpoint, save_checkpoint
+from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -261,7 +261,7 @@ def test_code_that_a_folder_names_is_not_run(program: Program, finished: Path, o
 
 
 def test_two_processes_do_not_share_a_run(program: Program, finished: Path, python: Callable[..., Any]) -> None:
-    from adagp.run.lock import locked
+    from adagp.program.run.lock import locked
 
     with locked(finished):
         ended = python("-m", "adagp", "train", "--resume", finished)

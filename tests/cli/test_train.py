@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from adagp.models import build_model
-from adagp.run.folder import FILES
-from adagp.run.lock import LOCK
+from adagp.program.run.folder import FILES
+from adagp.program.run.lock import LOCK
 
 Program = Callable[..., Any]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compare.test_worth import document
+from tests.program.compare.test_worth import document
 
-from adagp.compare.worth import Price, worth_record
-from adagp.run.metrics import ACCURACY
+from adagp.program.compare.worth import Price, worth_record
+from adagp.program.run.metrics import ACCURACY
 
 
 @pytest.fixture

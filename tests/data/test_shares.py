@@ -16,7 +16,7 @@ from adagp.data.bytes import ByteBatches
 from adagp.data.sentences import SentenceBatches
 from adagp.data.stream import FolderBatches, open_folders
 from adagp.data.voc import read_voc
-from adagp.tasks.base import taken
+from adagp.program.tasks.base import taken
 
 Epoch = Callable[..., Iterator[Any]]
 BATCH, SHARES = 6, 3

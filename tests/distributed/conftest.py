@@ -21,9 +21,9 @@ from torch.distributed.pipelining import SplitPoint, pipeline
 from adagp.distributed.metadata import CarefulReader
 from adagp.distributed.session import ParallelSession
 from adagp.distributed.tensors import read_rest
-from adagp.run import TrainConfig
-from adagp.train.loop import News
-from adagp.train.session import Session
+from adagp.program.run import TrainConfig
+from adagp.program.train.loop import News
+from adagp.program.train.session import Session
 
 NETS = '''
 import os

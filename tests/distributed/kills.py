@@ -19,7 +19,7 @@ import torch
 from tests.conftest import nothing_to_collect
 from tests.distributed.conftest import NETS, OPTIONS, Job, free_port, run_forks, work
 
-from adagp.run import RunFolder
+from adagp.program.run import RunFolder
 
 KINDS = {
     "data": 2,

@@ -18,7 +18,7 @@ import adagp.distributed.checkpoint as checkpoint
 from adagp.distributed.checkpoint import DIGESTS, Checkpoints
 from adagp.distributed.processes import World
 from adagp.errors import RunError
-from adagp.train.checkpoint import digest_of
+from adagp.program.train.checkpoint import digest_of
 
 pytestmark = pytest.mark.slow
 

@@ -31,7 +31,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import adagp
-from adagp.sites import Site
+from adagp.engine.sites import Site
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from adagp.distributed.processes import World
 from adagp.distributed.session import ParallelSession
 from adagp.errors import OptionError, TaskError
 from adagp.pipe import PIPELINES
-from adagp.run import TrainConfig
+from adagp.program.run import TrainConfig
 
 pytestmark = pytest.mark.slow
 

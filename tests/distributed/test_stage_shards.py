@@ -14,8 +14,8 @@ from adagp.distributed.session import ParallelSession
 from adagp.distributed.stage_shards import _owners, joined, without_shards
 from adagp.distributed.stages import ModelStage
 from adagp.errors import ModelError, OptionError
-from adagp.run import TrainConfig
-from adagp.run.parallel import parse_parallel
+from adagp.program.run import TrainConfig
+from adagp.program.run.parallel import parse_parallel
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tracer_ready")]
 

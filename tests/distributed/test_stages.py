@@ -4,9 +4,9 @@ from torch import nn
 
 from adagp.distributed.pipeline import release
 from adagp.distributed.stages import chain, cut, most_stages
+from adagp.engine.sites import survey
 from adagp.errors import ModelError
 from adagp.models.build import build_model
-from adagp.sites import survey
 
 
 class Crossing(nn.Module):

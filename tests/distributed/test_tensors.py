@@ -3,7 +3,7 @@
 import torch
 
 from adagp.distributed.tensors import SMALL, memory_orders, put_together, read_rest, take_apart
-from adagp.train.checkpoint import digest_of
+from adagp.program.train.checkpoint import digest_of
 
 
 def test_a_state_is_taken_apart_and_put_together() -> None:

@@ -13,7 +13,7 @@ import torch
 from tests.distributed.conftest import OPTIONS, Start, plain_values
 
 import adagp
-from adagp.run import RunFolder, TrainConfig
+from adagp.program.run import RunFolder, TrainConfig
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from adagp.distributed.stages import ModelStage
 from adagp.distributed.tied import shared_parameters
 from adagp.distributed.traced import cut_traced, split_names
 from adagp.engine.hooks import Listeners, ModelHooks
+from adagp.engine.sites import Site, survey
 from adagp.errors import ModelError
 from adagp.models.transformer import Transformer
 from adagp.models.yolo import yolov3_small
-from adagp.sites import Site, survey
 
 
 class Dense(nn.Module):

@@ -12,8 +12,8 @@ from torch import nn
 
 import adagp
 from adagp.cli import main
+from adagp.core.methods import METHODS
 from adagp.hw import DATAFLOWS
-from adagp.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 OWN_MODEL = """

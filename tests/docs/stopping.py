@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 
 WORK = (
-    ("adagp.train.session:Session", "run"),
-    ("adagp.jobs", "get_context"),
+    ("adagp.program.train.session:Session", "run"),
+    ("adagp.program.jobs", "get_context"),
     ("adagp.cli.explore", "explore_space"),
     ("adagp.rtl.netlist", "Chip"),
 )

@@ -19,16 +19,16 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from packaging.requirements import Requirement
-from tests.compare.test_worth import document as worth_document
 from tests.conftest import epoch_row
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, commands, of_language
 from tests.docs.stopping import PARSED, PYTHON, STOPPED, WORK, reason
+from tests.program.compare.test_worth import document as worth_document
 
 from adagp.cli import main
-from adagp.compare.worth import Price, worth_record
-from adagp.run.metrics import ACCURACY
-from adagp.train.loop import Loop
-from adagp.train.session import Session
+from adagp.program.compare.worth import Price, worth_record
+from adagp.program.run.metrics import ACCURACY
+from adagp.program.train.loop import Loop
+from adagp.program.train.session import Session
 
 pytestmark = pytest.mark.slow
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import adagp
+from adagp.core.plan import Phase
 from adagp.engine.quality import cosine
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError, UsageError
-from adagp.plan import Phase
+from adagp.papers.approximation.topk import topk_gradient
 from adagp.schedules import Adaptive, Ladder, Rung, WarmUp
-from adagp.sources.topk import topk_gradient
 
 INPUTS = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2])

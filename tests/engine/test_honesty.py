@@ -13,10 +13,10 @@ from tests.engine.small_nets import LABELS, METHODS, WHOLE, Net, attached, draw,
 from torch import Tensor, nn
 
 import adagp
+from adagp.engine.sites import Site
 from adagp.errors import AdagpWarning, ModelError, UsageError
 from adagp.models.vision import load_timm
 from adagp.schedules import Ladder, Rung
-from adagp.sites import Site
 
 
 @pytest.mark.parametrize("method", WHOLE)

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import adagp
+from adagp.core.plan import Phase, Step
 from adagp.errors import OptionError, UsageError
-from adagp.plan import Phase, Step
+from adagp.papers.feedback.source import FeedbackSource
 from adagp.schedules import Ladder, Rung, WarmUp
-from adagp.sources import FeedbackSource
 
 LABELS = torch.arange(6) % 3
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adagp.core.plan import Phase, Step
 from adagp.engine.length import read_schedule, run_length
 from adagp.errors import OptionError
-from adagp.plan import Phase, Step
 
 
 @given(st.integers(1, 100_000))

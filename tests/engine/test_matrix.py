@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import adagp
+from adagp.engine.sites import survey
 from adagp.errors import AdagpError, AdagpWarning
 from adagp.models.vision import load_timm, load_torchvision
 from adagp.schedules import Ladder, Rung, WarmUp
-from adagp.sites import survey
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the libraries have much to say
 

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from adagp import attach
 from adagp.engine.trainer import Trainer
+from adagp.papers.adagp.source import PredictedSource
 from adagp.schedules import Schedule, parse_schedule
-from adagp.sources import LearnedSource, PredictedSource
+from adagp.sources import LearnedSource
 
 
 def build(last: bool, schedule: str | Schedule) -> Trainer:

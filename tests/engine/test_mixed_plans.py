@@ -11,9 +11,9 @@ from tests.engine.small_convnet import assert_equal_states, small_batches, small
 from torch import Tensor, nn
 
 import adagp
-from adagp.plan import Phase, Plan, Step
+from adagp.core.plan import Phase, Plan, Step
+from adagp.engine.sites import Site
 from adagp.schedules import Ladder, Rung, Schedule, WarmUp
-from adagp.sites import Site
 from adagp.sources import Source
 
 

@@ -18,10 +18,10 @@ from tests.engine.small_nets import LABELS, Net, attached, one_batch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from adagp.plan import Phase, Step
+from adagp.core.plan import Phase, Step
+from adagp.engine.sites import Site
+from adagp.papers.adagp.source import PredictedSource
 from adagp.schedules import BackpropOnly, Ladder, Rung, WarmUp
-from adagp.sites import Site
-from adagp.sources import PredictedSource
 
 
 def test_users_own_loop_with_clipping_scheduler_and_micro_batches() -> None:

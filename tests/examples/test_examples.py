@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from adagp.sites import survey
+from adagp.engine.sites import survey
 
 pytestmark = pytest.mark.slow
 

@@ -2,11 +2,11 @@ from math import inf
 
 import pytest
 
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan
 from adagp.hw import Accelerator, Attention, Convolution, Linear, Stage, Workload, stages
 from adagp.hw.predictions import FeedbackWork
 from adagp.hw.product import Cost
 from adagp.hw.stages import duties
-from adagp.plan import BACKPROP_ALL, Phase, Plan
 
 ACCELERATOR = Accelerator(bandwidth=inf)
 LAYERS = (

@@ -6,9 +6,9 @@ import pytest
 
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Simulation, simulate
-from adagp.reproduce.accelerator import FIGURES, paper_run
-from adagp.reproduce.published import published
-from adagp.workloads import PAPER_MODELS, model_workload
+from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
+from adagp.program.reproduce.published import published
+from adagp.tracing.workloads import PAPER_MODELS, model_workload
 
 pytestmark = pytest.mark.slow
 

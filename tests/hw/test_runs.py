@@ -3,11 +3,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.errors import OptionError
 from adagp.hw import Convolution, Linear, Run, Workload, replayed_run, scheduled_run
 from adagp.hw.layout import workload_layout
 from adagp.hw.runs import plan_key
-from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules import Schedule, WarmUp, parse_schedule
 
 WORKLOAD = Workload(

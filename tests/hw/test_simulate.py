@@ -4,6 +4,7 @@ from math import inf
 
 import pytest
 
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan
 from adagp.errors import ModelError
 from adagp.hw import (
     DATAFLOWS,
@@ -18,7 +19,6 @@ from adagp.hw import (
     simulate,
 )
 from adagp.hw.report import simulation_report
-from adagp.plan import BACKPROP_ALL, Phase, Plan
 from adagp.schedules import parse_schedule
 
 WORKLOAD = Workload(

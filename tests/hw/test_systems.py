@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from adagp.errors import ModelError
-from adagp.hw.procrustes import SIDE, LayerShape, training_cost
-from adagp.hw.systems import EpochRecord, LayerRecord, PassCost, SystemOptions, load_systems, run_on_system
+from adagp.hw.systems import EpochRecord, LayerRecord, PassCost, SystemOptions, run_on_system
 from adagp.hw.workload import Attention, Convolution, Linear, Workload
+from adagp.papers.procrustes.accelerator import SIDE, LayerShape, training_cost
 
-load_systems()
 CONV = Convolution("conv", 32, 64, (3, 3), (16, 16), (16, 16))
 NET = Workload("net", (replace(CONV, name="first", input_gradient=False), CONV, Linear("fc", 1, 64, 10)))
 

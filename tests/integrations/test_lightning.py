@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import adagp
+from adagp.core.plan import Phase
 from adagp.errors import UsageError
 from adagp.integrations.lightning import PredictedGradientsCallback, pl
-from adagp.plan import Phase
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from adagp.engine.sites import survey
 from adagp.errors import OptionError
 from adagp.models.decoder import Decoder, decoder
-from adagp.sites import survey
 
 
 def test_no_position_sees_a_later_one() -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from adagp.model_table import describe_models
 from adagp.models import MODELS, build_model
 from adagp.models.measure import measure
-from adagp.models.reversible import ReversibleChain
+from adagp.papers.camel.reversible import ReversibleChain
+from adagp.program.model_table import describe_models
 
 pytestmark = pytest.mark.slow
 

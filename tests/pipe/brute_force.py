@@ -1,8 +1,8 @@
 """The slow check of the timeline: a clock that ticks and devices that look around. Whole-number times, small programs."""
 
+from adagp.core.plan import Phase
 from adagp.pipe.actions import Action, Program
 from adagp.pipe.costs import Costs
-from adagp.plan import Phase
 
 Finished = dict[tuple[int, Action], int]
 """The end of each finished action, by device and action."""

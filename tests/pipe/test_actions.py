@@ -1,8 +1,8 @@
 import pytest
 
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe import Action, generate, parse_action, parse_phases, parse_program
-from adagp.plan import Phase
 
 
 def test_actions_read_as_they_are_written() -> None:

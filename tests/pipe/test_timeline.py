@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.pipe.brute_force import last_tick
 
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe import (
     PIPELINES,
@@ -19,8 +20,7 @@ from adagp.pipe import (
     simulate,
     with_broadcast,
 )
-from adagp.plan import Phase
-from adagp.reproduce.published import published
+from adagp.program.reproduce.published import published
 
 PUBLISHED = ("gpipe", "dapple", "chimera")
 

@@ -11,7 +11,8 @@ import adagp
 from adagp.errors import OptionError
 from adagp.hw.array import Array
 from adagp.hw.predictor import PredictorShape
-from adagp.predictor.network import PredictorNetwork
+from adagp.papers.adagp.network import PredictorNetwork
+from adagp.papers.adagp.source import PredictedSource
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.designs import make_blueprint
 from adagp.rtl.formats import FORMATS
@@ -20,7 +21,6 @@ from adagp.rtl.network import SmallNetwork, State, parse_network, random_state
 from adagp.rtl.program import Compiler
 from adagp.rtl.simulation import SimulatedChip, simulate_chip
 from adagp.rtl.training import run_batch
-from adagp.sources.predicted import PredictedSource
 from adagp.sources.support.options import LearningOptions
 
 pytestmark = pytest.mark.slow

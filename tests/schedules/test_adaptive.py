@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from adagp.core.plan import Phase, Plan, Step
 from adagp.errors import OptionError, UsageError
-from adagp.plan import Phase, Plan, Step
 from adagp.schedules import Adaptive, Layout, Report, Schedule, WarmUp
 
 

@@ -1,4 +1,4 @@
-from adagp.plan import BACKPROP, Phase, Plan
+from adagp.core.plan import BACKPROP, Phase, Plan
 from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Row, Rung, WarmUp
 from adagp.schedules.base import predicted_plan
 

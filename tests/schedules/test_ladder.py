@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.errors import OptionError
-from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules import EpochAlternation, Ladder, Rung, Schedule
 
 RATIOS = st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(any)

@@ -1,7 +1,7 @@
 import pytest
 
+from adagp.core.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.errors import OptionError, UsageError
-from adagp.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.schedules import Layer, Layout, Pattern, WarmUp, parse_schedule
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adagp.core.plan import Step
 from adagp.errors import OptionError
-from adagp.plan import Step
 from adagp.schedules import (
     SCHEDULE_FORMS,
     Adaptive,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adagp.core.plan import WARM_UP, Phase, Step
 from adagp.errors import OptionError
-from adagp.plan import WARM_UP, Phase, Step
 from adagp.schedules import Adaptive, Ladder, Layer, Layout, Report, Rung, Schedule, WarmUp, parse_schedule
 from adagp.schedules.warmup import scaled_warmup
 

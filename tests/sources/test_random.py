@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from adagp.plan import Step
-from adagp.sites import Site, survey
+from adagp.core.plan import Step
+from adagp.engine.sites import Site, survey
 from adagp.sources import BatchContext, NoiseSource, RandomSource, RunningNorms
 
 

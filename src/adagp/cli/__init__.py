@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from adagp._version import __version__
-from adagp.allocator import keep_freed_memory
 from adagp.cli.catalogue import datasets, methods, models
 from adagp.cli.commands import HELP_FLAGS, Command, CommandGroup
 from adagp.cli.compare import compare
@@ -25,13 +24,14 @@ from adagp.cli.simulate import simulate
 from adagp.cli.sweep import ACCELERATOR_OPTIONS, sweep
 from adagp.cli.train import train
 from adagp.cli.worth import worth
-from adagp.compare.contenders import COMPARED_EPOCHS, DEFAULTS
+from adagp.core.allocator import keep_freed_memory
+from adagp.core.methods import find_method
+from adagp.core.options import Option
+from adagp.core.plugins import load_installed_plugins, take_plugins
 from adagp.errors import AdagpError
 from adagp.hw.settings import setting_options
-from adagp.methods import find_method
-from adagp.options import Option
-from adagp.plugins import load_installed_plugins, take_plugins
-from adagp.run.known_options import help_text, known_options
+from adagp.program.compare.contenders import COMPARED_EPOCHS, DEFAULTS
+from adagp.program.run.known_options import help_text, known_options
 
 EPILOG = (
     "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."

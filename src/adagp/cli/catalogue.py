@@ -9,9 +9,9 @@ import typer
 from adagp.cli.completion import NAMES, offer
 from adagp.cli.options import DataFolder, Json, option
 from adagp.cli.simulated_runs import Width
+from adagp.core.methods import METHODS, Method
 from adagp.errors import OptionError
-from adagp.methods import METHODS, Method
-from adagp.workloads import parse_shape
+from adagp.tracing.workloads import parse_shape
 
 
 def methods(as_json: Json = False) -> None:
@@ -70,7 +70,7 @@ def models(
         raise OptionError("--input says what --image-size says; give one or the other.")
     from adagp.cli.tables import print_table
     from adagp.cli.terminal import busy
-    from adagp.model_table import describe_models
+    from adagp.program.model_table import describe_models
 
     with busy("looking at the models…") as say:
         rows = describe_models(

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adagp.cli.options import DataFolder, Download, Json, option
-from adagp.compare.contenders import COMPARED_EPOCHS
+from adagp.core.escape import shown
+from adagp.core.files import check_output_folder
 from adagp.errors import OptionError
-from adagp.files import check_output_folder
-from adagp.run.config import TrainConfig
-from adagp.run.folder import to_json
-from adagp.run.known_options import read_toml
-from adagp.shown import shown
+from adagp.program.compare.contenders import COMPARED_EPOCHS
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.folder import to_json
+from adagp.program.run.known_options import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adagp.cli.terminal import Terminal
-    from adagp.compare.comparison import Comparison
-    from adagp.compare.tables import Sheet
-    from adagp.tasks.base import Task
+    from adagp.program.compare.comparison import Comparison
+    from adagp.program.compare.tables import Sheet
+    from adagp.program.tasks.base import Task
 
 _WHAT, _MEASURED, _PLACE = "What is compared", "What is measured", "Work"
 _UNKNOWN_LENGTH = 10**9
@@ -118,8 +118,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Train several methods over several seeds, at equal batches and at equal cost, and tell what each is worth."""
-    from adagp.compare.comparison import FORMER
-    from adagp.compare.tuning_choice import read_tuning
+    from adagp.program.compare.comparison import FORMER
+    from adagp.program.compare.tuning_choice import read_tuning
 
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
     chosen = tuple(FORMER.get(regime, regime) for regime in _words(regimes))
@@ -172,8 +172,8 @@ def _read(
     data_dir: Path | None,
 ) -> "tuple[Comparison, dict[str, int]]":
     """Return the comparison, its length yet unknown, and what was said of it: epochs or batches."""
-    from adagp.compare.comparison import Comparison
-    from adagp.compare.contenders import read_entries, read_settings, refuse_fixed
+    from adagp.program.compare.comparison import Comparison
+    from adagp.program.compare.contenders import read_entries, read_settings, refuse_fixed
 
     entries = read_entries(methods)
     common, own = read_settings(texts, entries)
@@ -193,8 +193,8 @@ def _with_data(
     """Return the task, and the comparison with the length that its data give it."""
     from dataclasses import replace
 
-    from adagp.figures.style import require_matplotlib
-    from adagp.tasks.build import build_task
+    from adagp.program.figures.style import require_matplotlib
+    from adagp.program.tasks.build import build_task
 
     require_matplotlib()
     task = build_task(comparison.config(comparison.entries[0], 0), data_dir, download)
@@ -208,8 +208,8 @@ def _carry_out(
     from adagp.cli.job_progress import JobProgress
     from adagp.cli.progress import STOPPED
     from adagp.cli.terminal import Terminal
-    from adagp.compare.workflow import carry_out
-    from adagp.jobs import StopFlag, Stopped
+    from adagp.program.compare.workflow import carry_out
+    from adagp.program.jobs import StopFlag, Stopped
 
     console = Terminal(stderr=True)
     command = shlex.join(["adagp", *sys.argv[1:]])
@@ -222,7 +222,7 @@ def _carry_out(
 
 
 def _show(document: dict[str, Any], out: Path) -> None:
-    from adagp.compare.tables import sheets
+    from adagp.program.compare.tables import sheets
 
     console = print_sheets(sheets(document))
     files = "comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg"

@@ -5,12 +5,12 @@
 
 from collections.abc import Callable, Iterable
 
+from adagp.core.methods import METHODS
+from adagp.core.options import Option
 from adagp.hw.designs import DESIGNS
 from adagp.hw.presets import PRESETS
-from adagp.loggers import LOGGERS
-from adagp.methods import METHODS
 from adagp.models.registry import MODELS
-from adagp.options import Option
+from adagp.program.loggers import LOGGERS
 
 Complete = Callable[[str], list[str]]
 
@@ -38,9 +38,9 @@ def datasets() -> Iterable[str]:
 
 def experiments() -> Iterable[str]:
     """Return what can be reproduced."""
-    from adagp.reproduce.catalogue import EXPERIMENTS
+    from adagp.program.reproduce.catalogue import all_experiments
 
-    return ["list", "all", *EXPERIMENTS]
+    return ["list", "all", *(experiment.name for experiment in all_experiments())]
 
 
 NAMES: dict[str, Iterable[str] | Callable[[], Iterable[str]]] = {

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adagp.cli.options import option, switch
+from adagp.core.escape import shown
+from adagp.core.files import check_output_folder
 from adagp.errors import OptionError, RunError
-from adagp.files import check_output_folder
-from adagp.shown import shown
 
 if TYPE_CHECKING:
-    from adagp.jobs import Job
+    from adagp.program.jobs import Job
 
 
 def demo(
@@ -24,11 +24,11 @@ def demo(
     """Train on the embedded digits by backprop and by ADA-GP, and compare."""
     if seeds < 1 or epochs < 2:
         raise OptionError(f"the demonstration needs 1 seed and 2 epochs at least; got {seeds} and {epochs}.")
-    from adagp import demo as demonstration
     from adagp.cli.terminal import Terminal
-    from adagp.figures.curves import draw
-    from adagp.figures.style import require_matplotlib
-    from adagp.report.page import require_library, write_report
+    from adagp.program import demo as demonstration
+    from adagp.program.figures.curves import draw
+    from adagp.program.figures.style import require_matplotlib
+    from adagp.program.report.page import require_library, write_report
 
     page = out / "report.html"
     require_matplotlib()
@@ -59,7 +59,7 @@ def _train(jobs: "list[Job]") -> None:
     from adagp.cli.job_progress import JobProgress
     from adagp.cli.progress import STOPPED
     from adagp.cli.terminal import Terminal
-    from adagp.jobs import StopFlag, Stopped, run_jobs, usable_cores
+    from adagp.program.jobs import StopFlag, Stopped, run_jobs, usable_cores
 
     try:
         with StopFlag() as stop, JobProgress(Terminal(stderr=True)) as progress:
@@ -76,7 +76,7 @@ def plot(
     out: Annotated[Path, option("Folder for the pictures.", also=check_output_folder)] = Path("pictures"),
 ) -> None:
     """Draw loss and accuracy curves of runs with their phases, and the predictions' quality by site."""
-    from adagp.figures.curves import draw
+    from adagp.program.figures.curves import draw
 
     for path in draw(runs, out):
         typer.echo(shown(path))

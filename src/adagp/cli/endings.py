@@ -9,9 +9,9 @@ from io import TextIOWrapper
 
 import typer
 
+from adagp.core.escape import shown
+from adagp.core.files import reason
 from adagp.errors import AdagpError, OptionError
-from adagp.files import reason
-from adagp.shown import shown
 
 FAILED, READER_LEFT = 2, 1
 """Exit codes: an error that was told; and standard output closed by its reader, as `| head` does, which is told to nobody."""

@@ -12,15 +12,15 @@ import typer
 from adagp.cli.completion import NAMES, offer
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import PresetName, RunOptions, SampleOptions
+from adagp.core.files import check_output_file, publish
+from adagp.core.options import Option
 from adagp.errors import OptionError
-from adagp.files import check_output_file, publish
 from adagp.hw import Accelerator
 from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, parse_objectives
 from adagp.hw.explore import explore as explore_space
 from adagp.hw.presets import PRESETS, with_preset
-from adagp.jobs import usable_cores
-from adagp.options import Option
+from adagp.program.jobs import usable_cores
 
 _SPACE = "Design space"
 SHOWN = 40
@@ -84,7 +84,7 @@ def explore(
     if out is not None:
         write_points(points, front, out)
     if plot is not None:
-        from adagp.figures.exploration import plot_front
+        from adagp.program.figures.exploration import plot_front
 
         plot_front(points, front, objectives, f"{space.workload.name}: {len(points):,} designs", plot)
     best = sorted((point for point, on in zip(points, front, strict=True) if on), key=lambda point: point.cycles)

@@ -7,8 +7,8 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TimeElapsedColumn
 
 from adagp.cli.terminal import Pulse, Terminal, clock_time, text_column, time_left
-from adagp.jobs import Job, JobFailure
-from adagp.shown import shown
+from adagp.core.escape import shown
+from adagp.program.jobs import Job, JobFailure
 
 
 class JobProgress:

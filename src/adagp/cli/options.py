@@ -16,8 +16,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from adagp.cli.completion import completion_of
-from adagp.figures.style import check_picture_path
-from adagp.options import Option
+from adagp.core.options import Option
+from adagp.program.figures.style import check_picture_path
 
 OUTPUT = "Output"
 

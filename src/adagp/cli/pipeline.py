@@ -12,18 +12,18 @@ import typer
 
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import BATCH_SIZE
+from adagp.core.escape import shown
+from adagp.core.files import read_text
+from adagp.core.options import Option
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
-from adagp.figures.gantt import check_drawable, plot_gantt, text_gantt
-from adagp.files import read_text
 from adagp.hw import DESIGNS, Accelerator
 from adagp.hw.settings import SETTINGS
-from adagp.options import Option
 from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import Link, modelled_costs
-from adagp.plan import Phase
-from adagp.shown import shown
-from adagp.workloads import dataset_info, model_workload, sample_shape
+from adagp.program.figures.gantt import check_drawable, plot_gantt, text_gantt
+from adagp.tracing.workloads import dataset_info, model_workload, sample_shape
 
 _PIPELINE, _MODEL = "Pipeline", "Model on accelerators"
 

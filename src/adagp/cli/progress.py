@@ -10,13 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeR
 from rich.table import Column, Table
 
 from adagp.cli.terminal import Pulse, Terminal, clock_time, text_column, time_left
-from adagp.jobs import StopFlag
-from adagp.loggers import build_loggers
-from adagp.run.metrics import ACCURACY, SHARE, Metric
-from adagp.shown import shown
-from adagp.train.logged import LoggedRun
-from adagp.train.loop import Loop, News, Observer
-from adagp.train.session import Session, resume_words
+from adagp.core.escape import shown
+from adagp.program.jobs import StopFlag
+from adagp.program.loggers import build_loggers
+from adagp.program.run.metrics import ACCURACY, SHARE, Metric
+from adagp.program.train.logged import LoggedRun
+from adagp.program.train.loop import Loop, News, Observer
+from adagp.program.train.session import Session, resume_words
 
 STOPPED = 130
 """Exit code of a run that Ctrl-C stopped, as shells have it."""

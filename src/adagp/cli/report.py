@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from adagp.cli.options import option, switch
+from adagp.core.escape import shown
 from adagp.errors import OptionError
-from adagp.shown import shown
 
 
 def report(
@@ -32,7 +32,7 @@ def report(
         return
     if port is not None:
         raise OptionError("--port goes with --watch.")
-    from adagp.report.page import write_report
+    from adagp.program.report.page import write_report
 
     page = out or Path("report.html")
     count = write_report(runs, page, phases)
@@ -47,7 +47,7 @@ def _refuse_with_watch(options: dict[str, object]) -> None:
 
 def _serve(runs: Sequence[Path], port: int | None) -> None:
     """Serve the page until Ctrl-C, or a termination request."""
-    from adagp.report.live import PORT, LiveReport, LiveServer
+    from adagp.program.report.live import PORT, LiveReport, LiveServer
 
     ends = (signal.SIGINT, signal.SIGTERM)  # a shell that starts it in the background lets it ignore Ctrl-C
     before = {number: signal.signal(number, signal.default_int_handler) for number in ends}

@@ -8,12 +8,12 @@ import typer
 
 from adagp.cli.completion import experiments, offer
 from adagp.cli.options import DataFolder, option
-from adagp.files import check_output_folder
-from adagp.shown import shown
+from adagp.core.escape import shown
+from adagp.core.files import check_output_folder
 
 if TYPE_CHECKING:
     from adagp.cli.terminal import Terminal
-    from adagp.reproduce.study import Study
+    from adagp.program.reproduce.study import Study
 
 MOST_JOBS = 8
 """Parts at a time if nobody says how many: each holds its data set in memory."""
@@ -35,9 +35,9 @@ def reproduce(
     device: Annotated[str, option("Device of training: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Repeat the papers' experiments. Finished parts are kept: the same command continues after a stop."""
-    from adagp.reproduce.catalogue import choose
-    from adagp.reproduce.experiment import check_budget
-    from adagp.reproduce.parts import Place
+    from adagp.program.reproduce.catalogue import choose
+    from adagp.program.reproduce.experiment import check_budget
+    from adagp.program.reproduce.parts import Place
 
     check_budget(budget)
     if names == ["list"]:
@@ -46,11 +46,11 @@ def reproduce(
     experiments = choose(names)
     from adagp.cli.progress import STOPPED
     from adagp.cli.terminal import Terminal
-    from adagp.jobs import StopFlag, Stopped
-    from adagp.reproduce.study import Study
+    from adagp.program.jobs import StopFlag, Stopped
+    from adagp.program.reproduce.study import Study
 
     if device != "cpu":
-        from adagp.train.session import check_device
+        from adagp.program.train.session import check_device
 
         check_device(device)
     folder, console = out or Path("runs") / f"reproduce-{budget}", Terminal(stderr=True)
@@ -66,7 +66,7 @@ def reproduce(
 
 def _usual_jobs(device: str) -> int:
     """Return one part for each CPU core that we may use, up to MOST_JOBS; one only where they would share a device."""
-    from adagp.jobs import usable_cores
+    from adagp.program.jobs import usable_cores
 
     return min(usable_cores(), MOST_JOBS) if device == "cpu" else 1
 
@@ -91,8 +91,8 @@ def _report(study: "Study", folder: Path) -> None:
     from rich.table import Table
 
     from adagp.cli.terminal import Terminal
-    from adagp.reproduce.experiment import read_verdicts
-    from adagp.reproduce.verdict import tally
+    from adagp.program.reproduce.experiment import read_verdicts
+    from adagp.program.reproduce.verdict import tally
 
     console, table = Terminal(), Table(title=f"Verdicts at budget {study.budget}")
     table.add_column("experiment", no_wrap=True)
@@ -106,15 +106,14 @@ def _report(study: "Study", folder: Path) -> None:
 
 def _list() -> None:
     from adagp.cli.tables import print_table
-    from adagp.reproduce.catalogue import EXPERIMENTS
-    from adagp.reproduce.experiment import BUDGETS
+    from adagp.program.reproduce.catalogue import all_experiments
+    from adagp.program.reproduce.experiment import BUDGETS
 
     rows = []
-    for name in EXPERIMENTS:
-        experiment = EXPERIMENTS[name]
+    for experiment in all_experiments():
         times = (_time(experiment.minutes[budget]) for budget in BUDGETS)
         needs = ", ".join(experiment.datasets("standard")) or "-"
-        rows.append((name, experiment.published.paper, *times, needs, experiment.shows))
+        rows.append((experiment.name, experiment.published.paper, *times, needs, experiment.shows))
     columns = ("experiment", "paper", *BUDGETS, "data at standard", "what it shows")
     print_table(columns, rows, right=tuple(BUDGETS))
     typer.echo("Times on one CPU, each experiment by itself; those of quick were measured, the others are estimates.")

@@ -92,8 +92,8 @@ def simulate(
         program_words=8,
         stages=pipeline_stages,
     )
+    from adagp.papers.fast.groups import check_groups, parse_mantissas
     from adagp.rtl.check import check_product
-    from adagp.rtl.groups import check_groups, parse_mantissas
 
     rows, depth, columns = map(int, size.split("x"))
     if blueprint.core.groups is not None:

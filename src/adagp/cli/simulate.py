@@ -12,8 +12,7 @@ from adagp.cli.completion import NAMES, offer
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
 from adagp.cli.simulated_runs import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
 from adagp.cli.systems import SystemSettings, chosen_systems, simulate_systems
-from adagp.figures.accelerator import plot_simulation
-from adagp.files import check_output_file, publish
+from adagp.core.files import check_output_file, publish
 from adagp.hw import Accelerator
 from adagp.hw import simulate as run_simulation
 from adagp.hw.designs import DESIGNS, parse_designs
@@ -28,8 +27,9 @@ from adagp.hw.report import (
     simulation_report,
 )
 from adagp.hw.settings import PANEL, with_settings
-from adagp.run.folder import flat_csv
-from adagp.workloads import FILES
+from adagp.program.figures.accelerator import plot_simulation
+from adagp.program.run.folder import flat_csv
+from adagp.tracing.workloads import FILES
 
 
 def simulate(

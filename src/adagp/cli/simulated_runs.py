@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 from adagp.cli.options import option
+from adagp.core.methods import find_source
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
 from adagp.hw.presets import PRESETS
 from adagp.hw.runs import refuse_adaptive
 from adagp.hw.settings import PANEL
-from adagp.methods import find_source
 from adagp.schedules import Schedule, parse_schedule
-from adagp.workloads import Origin, find_origin, sample_shape
+from adagp.tracing.workloads import Origin, find_origin, sample_shape
 
 MODEL, RUN = "Model", "Run"
 BATCH, EPOCHS = 128, 90

@@ -12,18 +12,18 @@ from typing import Annotated, Any, TextIO
 
 from adagp.cli.options import OUTPUT, option
 from adagp.cli.simulated_runs import EPOCHS, BatchSize, RunOptions
+from adagp.core.escape import shown
+from adagp.core.files import check_output_file, publish
 from adagp.errors import OptionError
-from adagp.figures.accelerator import plot_speedups
-from adagp.figures.style import check_picture_path
-from adagp.files import check_output_file, publish
 from adagp.hw import Accelerator, Simulation, parse_array
 from adagp.hw import simulate as run_simulation
 from adagp.hw.array import check_size
 from adagp.hw.designs import parse_designs
 from adagp.hw.settings import setting_options, with_settings
 from adagp.models import MODELS
-from adagp.shown import shown
-from adagp.workloads import PAPER_MODELS, Origin, dataset_info, model_workload
+from adagp.program.figures.accelerator import plot_speedups
+from adagp.program.figures.style import check_picture_path
+from adagp.tracing.workloads import PAPER_MODELS, Origin, dataset_info, model_workload
 
 _GRID = "What is swept over"
 

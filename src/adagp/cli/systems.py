@@ -17,11 +17,10 @@ from adagp.hw.systems import (
     LayerRecord,
     SystemOptions,
     SystemOutcome,
-    load_systems,
     run_on_system,
 )
-from adagp.run.folder import to_json
-from adagp.run.record import Epoch, RunRecord, read_whole_run
+from adagp.program.run.folder import to_json
+from adagp.program.run.record import Epoch, RunRecord, read_whole_run
 
 PANEL = "Other training systems"
 SHARE = "above 0 and at most 1"
@@ -57,7 +56,6 @@ class SystemSettings:
 
 def chosen_systems(design: str) -> tuple[str, ...]:
     """Return the systems that `--design` names, none if it names ADA-GP's designs; both together are refused."""
-    load_systems()
     names = tuple(name.strip() for name in design.split(","))
     systems = [name for name in names if name in SYSTEMS]
     others = [name for name in names if name not in SYSTEMS]

@@ -11,7 +11,7 @@ from rich.progress import TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from adagp.shown import shown
+from adagp.core.escape import shown
 
 SIGN_SECONDS = 30.0
 """Where nobody looks at a terminal, a sign of life comes this long after the last one."""

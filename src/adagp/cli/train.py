@@ -9,16 +9,16 @@ import typer
 
 from adagp.cli.options import DataFolder, Download, Json, option, switch
 from adagp.errors import OptionError, RunError
-from adagp.loggers import require_loggers
-from adagp.run import RunFolder, TrainConfig
-from adagp.run.folder import to_json, unused_path
-from adagp.run.known_options import read_toml, refuse_idle_options
-from adagp.run.origin import CODE
-from adagp.run.settings import PARALLEL
+from adagp.program.loggers import require_loggers
+from adagp.program.run import RunFolder, TrainConfig
+from adagp.program.run.folder import to_json, unused_path
+from adagp.program.run.known_options import read_toml, refuse_idle_options
+from adagp.program.run.origin import CODE
+from adagp.program.run.settings import PARALLEL
 
 if TYPE_CHECKING:
-    from adagp.train.loop import Loop
-    from adagp.train.session import Session
+    from adagp.program.train.loop import Loop
+    from adagp.program.train.session import Session
 
 _RUN = "Run"
 MOST_THREADS = max(64, os.cpu_count() or 1)
@@ -105,7 +105,7 @@ def restarted(folder: Path) -> bool:
 def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
     """Return the run, in this process or in several."""
     if options.parallel == "none":
-        from adagp.train.session import Session
+        from adagp.program.train.session import Session
 
         return Session(options, **{name: value for name, value in place.items() if name != "timeout"})
     from adagp.distributed.session import ParallelSession
@@ -114,7 +114,7 @@ def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
 
 
 def _resume(folder: RunFolder, given: dict[str, Any], place: dict[str, Any], trust: bool) -> "tuple[Session, Loop]":
-    from adagp.train.session import read_config
+    from adagp.program.train.session import read_config
 
     saved, saved_place = read_config(folder, [str(given.get(option)) for option in CODE], trust=trust)
     refuse_changes(saved, given, folder.path)

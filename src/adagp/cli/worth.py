@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import Json, Picture
+from adagp.core.escape import shown
 from adagp.errors import RunError
-from adagp.run.folder import to_json
-from adagp.shown import shown
+from adagp.program.run.folder import to_json
 
 
 def worth(
@@ -19,21 +19,21 @@ def worth(
     """Tell from a comparison what a GP batch is worth in BP batches, what it costs on each platform, and where it pays."""
     found = read_worth(comparison)
     if plot is not None:
-        from adagp.compare.worth_picture import draw_worth
+        from adagp.program.compare.worth_picture import draw_worth
 
         draw_worth(found, plot)
     if as_json:
         typer.echo(to_json(found, indent=2))
         return
     from adagp.cli.compare import print_sheets
-    from adagp.compare.tables import worth_sheets
+    from adagp.program.compare.tables import worth_sheets
 
     print_sheets(worth_sheets(found))
 
 
 def read_worth(folder: Path) -> dict[str, Any]:
     """Return the break-even that a comparison found; refuse a folder that has none."""
-    from adagp.compare.finished import read_report
+    from adagp.program.compare.finished import read_report
 
     found: dict[str, Any] | None = read_report(folder).get("worth")
     if not found or not found["methods"]:

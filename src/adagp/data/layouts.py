@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from adagp.core.files import read_text
 from adagp.data.images import ImageSet, Pixels, image_set
 from adagp.data.pictures import class_folders, read_picture
 from adagp.errors import DataError
-from adagp.files import read_text
 
 Reader = Callable[[str, Path, int], ImageSet]
 

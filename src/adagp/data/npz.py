@@ -10,9 +10,9 @@ import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 from numpy.typing import NDArray
 
+from adagp.core.memory import check_memory
 from adagp.data.images import ImageSet, image_set
 from adagp.errors import DataError
-from adagp.memory import check_memory
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 NAMES_KEY = "class_names"

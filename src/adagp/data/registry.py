@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from adagp.core.registry import Registry
 from adagp.data import fetch, layouts
 from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, TRANSLATION
-from adagp.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from adagp.core.files import TEMPORARY, sync_folder, write_atomically
 from adagp.distributed.metadata import CONTENTS, CarefulReader
 from adagp.distributed.processes import World
 from adagp.distributed.tensors import in_memory, memory_orders, put_together, read_rest, take_apart
 from adagp.errors import RunError
-from adagp.files import TEMPORARY, sync_folder, write_atomically
-from adagp.run.documents import TEXT, TableOf, read_document
+from adagp.program.run.documents import TEXT, TableOf, read_document
 
 DIGESTS = "digests.json"
 MOST_DIGESTS = 64 * 2**20

@@ -14,10 +14,10 @@ from adagp.distributed.stage_shards import shard_stage
 from adagp.distributed.stages import ModelStage, cut, most_stages
 from adagp.distributed.tied import TiedWeights, shared_parameters
 from adagp.distributed.traced import cut_traced, split_names
+from adagp.engine.sites import Survey, survey
 from adagp.errors import ModelError, OptionError
-from adagp.run.config import TrainConfig
-from adagp.run.parallel import FSDP, PIPELINE, ParallelLayout
-from adagp.sites import Survey, survey
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.parallel import FSDP, PIPELINE, ParallelLayout
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from adagp.core.plan import BACKPROP
 from adagp.data.batches import Share
 from adagp.distributed.loop import ParallelLoop
 from adagp.distributed.processes import digest
 from adagp.engine.batch import Batch, BatchResult
 from adagp.engine.inputs import call
-from adagp.plan import BACKPROP
-from adagp.train.loop import Observer
+from adagp.program.train.loop import Observer
 
 
 class DataLoop(ParallelLoop):

@@ -19,9 +19,9 @@ from torch.distributed.tensor import DTensor
 from adagp.distributed.data_parallel import DataLoop
 from adagp.distributed.processes import digest
 from adagp.engine.batch import Batch
+from adagp.engine.eval_mode import evaluation_mode
 from adagp.engine.inputs import call
-from adagp.modes import evaluation_mode
-from adagp.train.loop import Loop
+from adagp.program.train.loop import Loop
 
 MOMENTS = ("momentum_buffer", "exp_avg", "exp_avg_sq")
 """What optimizers keep of each parameter in its own shape."""

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adagp.core.plan import Step
 from adagp.distributed.checkpoint import Checkpoints, Loaded
 from adagp.distributed.processes import World
 from adagp.engine.trainer import Trainer
-from adagp.plan import Step
-from adagp.run.config import TrainConfig
-from adagp.run.folder import RunFolder
-from adagp.run.origin import refuse_other_origin
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.folder import RunFolder
+from adagp.program.run.origin import refuse_other_origin
+from adagp.program.tasks.base import Task
+from adagp.program.train.checkpoint import load_checkpoint
+from adagp.program.train.loop import Loop
+from adagp.program.train.rates import Rate
 from adagp.sources.support.learned import LearnedSource
 from adagp.sources.support.randomness import step_generator
-from adagp.tasks.base import Task
-from adagp.train.checkpoint import load_checkpoint
-from adagp.train.loop import Loop
-from adagp.train.rates import Rate
 
 
 class ParallelLoop(Loop):

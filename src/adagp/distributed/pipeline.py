@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.core.plan import Plan, Step
 from adagp.distributed.checkpoint import Loaded
 from adagp.distributed.cut_model import CutModel
-from adagp.distributed.error_broadcast import last_stage_shares
 from adagp.distributed.loop import ParallelLoop
 from adagp.distributed.placement import assign_stages, ordered
 from adagp.distributed.processes import digest
@@ -26,15 +26,15 @@ from adagp.distributed.stage_shards import as_parts, joined, laid_out, without_s
 from adagp.distributed.torch_schedules import SCHEDULES, TorchWorker
 from adagp.distributed.updates import StageUpdates, predicts
 from adagp.distributed.worker import Worker, as_values
+from adagp.engine.shards import is_spread
 from adagp.errors import OptionError, TaskError
+from adagp.papers.feedback.error_broadcast import last_stage_shares
+from adagp.papers.feedback.source import FeedbackSource
 from adagp.pipe.actions import INPUT_GRADIENT
-from adagp.plan import Plan, Step
-from adagp.run.config import TrainConfig
-from adagp.run.parallel import FSDP, ParallelLayout
-from adagp.shards import is_spread
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.parallel import FSDP, ParallelLayout
+from adagp.program.train.loop import Observer, to_device
 from adagp.sources.base import BatchContext
-from adagp.sources.feedback import FeedbackSource
-from adagp.train.loop import Observer, to_device
 
 LONGEST_WINDOW = 16
 """Batches that flow at most before the processes agree on anything."""

@@ -9,12 +9,12 @@ from itertools import combinations
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe.actions import UPDATE, with_broadcast
 from adagp.pipe.generate import generate
 from adagp.pipe.order import Order
-from adagp.plan import Phase
-from adagp.run.parallel import PIPELINE
+from adagp.program.run.parallel import PIPELINE
 
 Holders = list[tuple[int, ...]]
 """The stages that each device of a pipeline holds."""

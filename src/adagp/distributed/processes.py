@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from adagp.errors import OptionError, RunError
-from adagp.jobs import die_with_parent
+from adagp.program.jobs import die_with_parent
 
 TIMEOUT = 300.0
 """Seconds that a process waits for another one that is there but sends nothing. A dead one is noticed at once."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from adagp.core.methods import METHODS
 from adagp.data.batches import Share
 from adagp.distributed.cut_model import cut_and_place
 from adagp.distributed.data_parallel import DataLoop
@@ -16,13 +17,12 @@ from adagp.distributed.loop import ParallelLoop, ReadOnlyFolder
 from adagp.distributed.pipeline import PipelineLoop, check_pipeline
 from adagp.distributed.processes import TIMEOUT, World
 from adagp.errors import AdagpError, OptionError, RunError
-from adagp.methods import METHODS
-from adagp.run.config import TrainConfig
-from adagp.run.folder import RunFolder
-from adagp.run.parallel import FSDP, PIPELINE, parse_parallel
-from adagp.tasks.base import taken
-from adagp.train.loop import Loop, Observer, to_device
-from adagp.train.session import Session, resume_words
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.folder import RunFolder
+from adagp.program.run.parallel import FSDP, PIPELINE, parse_parallel
+from adagp.program.tasks.base import taken
+from adagp.program.train.loop import Loop, Observer, to_device
+from adagp.program.train.session import Session, resume_words
 
 
 class ParallelSession(Session):

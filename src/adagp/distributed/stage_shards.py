@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from adagp.distributed.stages import ModelStage
+from adagp.engine.shards import is_spread, laid_like, local, part_of
 from adagp.errors import ModelError
-from adagp.shards import is_spread, laid_like, local, part_of
 
 _PART, _ROWS = "first row of a part", "rows"
 

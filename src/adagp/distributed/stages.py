@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.engine.eval_mode import evaluation_mode
 from adagp.engine.hooks import ModelHooks
+from adagp.engine.sites import Site, Survey
 from adagp.engine.trial import try_out
 from adagp.errors import ModelError
-from adagp.modes import evaluation_mode
 from adagp.pipe.partition import partition
-from adagp.sites import Site, Survey
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
+from adagp.core.plan import Plan
 from adagp.data.batches import Share
 from adagp.distributed.stages import ModelStage
 from adagp.distributed.updates import BatchSums, StageUpdates, predicts
 from adagp.distributed.worker import as_values
-from adagp.plan import Plan
-from adagp.tasks.base import taken
+from adagp.program.tasks.base import taken
 
 SCHEDULES: dict[str, Callable[..., Any]] = {
     "gpipe": ScheduleGPipe,

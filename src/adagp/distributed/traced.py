@@ -17,10 +17,10 @@ from torch import Tensor, fx, nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
 from adagp.distributed.stages import ModelStage, SentStage, described
+from adagp.engine.sites import Survey
 from adagp.engine.trial import try_out
 from adagp.errors import ModelError
 from adagp.pipe.partition import partition
-from adagp.sites import Survey
 
 _CALL = re.compile(r"@\d+")
 """What the tracer adds to the name of a module in its second and further calls."""

@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adagp.core.plan import BACKPROP, Plan, Step
 from adagp.data.batches import Share
 from adagp.distributed.cut_model import CutModel
-from adagp.distributed.error_broadcast import ErrorBroadcast
 from adagp.distributed.processes import World
 from adagp.distributed.stage_shards import before_backward, end_passes, exchanged_bytes
 from adagp.engine.batch import Batch
 from adagp.engine.hooks import Listeners, SiteWatcher
 from adagp.engine.trainer import Trainer
-from adagp.plan import BACKPROP, Plan, Step
-from adagp.sources.feedback import FeedbackSource
+from adagp.papers.feedback.error_broadcast import ErrorBroadcast
+from adagp.papers.feedback.source import FeedbackSource
+from adagp.program.tasks.base import Task, taken
+from adagp.program.train.rates import Rate
 from adagp.sources.support.learned import LearnedSource
-from adagp.tasks.base import Task, taken
-from adagp.train.rates import Rate
 
 
 @dataclass

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
+from adagp.core.plan import Plan
 from adagp.distributed.placement import ordered
 from adagp.distributed.updates import BatchSums, StageUpdates, predicts
 from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action
 from adagp.pipe.order import Order
-from adagp.plan import Plan
 
 AHEAD = 3
 """Actions for which the input is awaited in advance, so that a neighbour's sending overlaps with our work."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from adagp.core.methods import find_method
 from adagp.engine.compiled import compile_model
 from adagp.engine.guard import Guard
 from adagp.engine.length import read_schedule, refuse_foreign_options, run_length
@@ -19,16 +20,15 @@ from adagp.engine.processes import (
 )
 from adagp.engine.trainer import Trainer
 from adagp.engine.trial import registered, try_out
+from adagp.engine.upkeep import Upkeep, as_upkeep
 from adagp.engine.validate import validate
 from adagp.errors import OptionError
-from adagp.methods import find_method
-from adagp.numerics.interpose import ArithmeticFacts
+from adagp.papers.fast.interpose import ArithmeticFacts
+from adagp.papers.fast.precision import Fixed, Precision
+from adagp.papers.fast.precision_text import parse_precision
 from adagp.schedules import Schedule
-from adagp.schedules.precision import Fixed, Precision
-from adagp.schedules.precision_text import parse_precision
 from adagp.sources.base import RunFacts, Source
 from adagp.sources.build import build_source, default_source
-from adagp.upkeep.base import Upkeep, as_upkeep
 
 
 def attach(
@@ -81,7 +81,7 @@ def attach(
     that this process runs stages of the model alone, whose weights may be spread, and that the caller exchanges what is needed.
 
     `precision` says in which arithmetic the sites' products are made: block floating point, emulated in float, or single
-    precision (None). It is a `Precision` or its text form (see `adagp.schedules.precision_text`): `"bfp4"`, `"fast"`. Give
+    precision (None). It is a `Precision` or its text form (see `adagp.papers.fast.precision_text`): `"bfp4"`, `"fast"`. Give
     `sample` too where layers run in another order than the model has registered them.
 
     `upkeep` is done to the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.core.plan import BACKPROP, Phase, Plan, Step
 from adagp.engine.hooks import Listeners
 from adagp.engine.output_errors import OutputErrors
 from adagp.engine.quality import agreement
 from adagp.engine.setup import TrainingSetup
+from adagp.engine.shards import laid_like, norms, whole
+from adagp.engine.sites import Site
 from adagp.engine.switches import IdleParameters
+from adagp.engine.weight_layout import gradient_norms
 from adagp.errors import UsageError
-from adagp.plan import BACKPROP, Phase, Plan, Step
-from adagp.predictor.layout import gradient_norms
 from adagp.schedules.base import Report
-from adagp.shards import laid_like, norms, whole
-from adagp.sites import Site
 from adagp.sources.base import BatchContext, Rounds, Source
 from adagp.sources.support.taps import all_receive
 

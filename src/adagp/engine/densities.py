@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.sites import Site
-from adagp.upkeep.base import density
+from adagp.engine.sites import Site
+from adagp.engine.upkeep import density
 
 
 class DensityMeter:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from adagp.core.methods import Method
 from adagp.errors import OptionError, unknown_name
-from adagp.methods import Method
 from adagp.schedules import Schedule, WarmUp, parse_schedule
 from adagp.schedules.ladder import PAPER_EPOCHS
 from adagp.schedules.warmup import scaled_warmup

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.core.plan import BACKPROP_ALL, Plan, Step
 from adagp.engine.batch import Batch
 from adagp.engine.rehearsal import Rehearsal
 from adagp.engine.trainer import Trainer
 from adagp.engine.user_state import UserState, recorded_loaders, saved_module
 from adagp.errors import UsageError
-from adagp.plan import BACKPROP_ALL, Plan, Step
 
 SEARCHED = 1000
 """Epochs, and batches of each, in which a plan with a source is looked for."""

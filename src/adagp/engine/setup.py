@@ -13,11 +13,11 @@ from adagp.engine.hooks import ModelHooks
 from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
-from adagp.numerics.interpose import Arithmetic
-from adagp.sites import Survey
+from adagp.engine.sites import Survey
+from adagp.engine.upkeep import Upkeep
+from adagp.papers.fast.interpose import Arithmetic
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
-from adagp.upkeep.base import Upkeep
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.engine.batch import Batch, BatchResult
 from adagp.engine.compiled import restore_forward
 from adagp.engine.densities import DensityMeter
@@ -34,16 +35,15 @@ from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
 from adagp.engine.rehearsal import Rehearsal
 from adagp.engine.setup import TrainingSetup
+from adagp.engine.sites import Survey
+from adagp.engine.upkeep import Upkeep
 from adagp.errors import UsageError
-from adagp.numerics.interpose import Arithmetic, ArithmeticFacts
-from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
+from adagp.papers.fast.interpose import Arithmetic, ArithmeticFacts
+from adagp.papers.fast.precision import Precision
 from adagp.schedules.base import Schedule
-from adagp.schedules.precision import Precision
-from adagp.sites import Survey
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.taps import nobody_receives
-from adagp.upkeep.base import Upkeep
 
 LossFunction = Callable[[Any, Any], Tensor]
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Size, Tensor, nn
 
+from adagp.engine.eval_mode import evaluation_mode
 from adagp.engine.inputs import call
-from adagp.modes import evaluation_mode
+from adagp.engine.sites import Site, Survey
 from adagp.schedules.layout import Layer, Layout
-from adagp.sites import Site, Survey
 
 
 @dataclass(frozen=True)

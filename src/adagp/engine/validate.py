@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from adagp.core.html_tables import html_table
+from adagp.engine.sites import Survey, survey
 from adagp.errors import ModelError
-from adagp.html_tables import html_table
-from adagp.sites import Survey, survey
 
 
 @dataclass(frozen=True)

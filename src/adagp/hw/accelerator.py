@@ -7,12 +7,12 @@ from math import ceil, inf
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
-from adagp.hw.chunks import BlockWidths, chunk_serial_cost
 from adagp.hw.dataflows import DATAFLOWS, array_cost
 from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.memory import Memory
 from adagp.hw.predictor import PredictorShape
 from adagp.hw.product import Bits, Cost, Operation, Product, total
+from adagp.papers.fast.chunks import BlockWidths, chunk_serial_cost
 
 MAIN_ARRAY = Array(12, 15)
 """The paper's 180 PEs; their arrangement is ours."""

@@ -27,9 +27,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from adagp.core.registry import Registry
 from adagp.hw.array import Array
 from adagp.hw.product import AXES, RESULTS, Cost, Operation, Product
-from adagp.registry import Registry
 
 Dataflow = Callable[[Product, Array], Cost]
 DATAFLOWS: Registry[Dataflow] = Registry("dataflow")

@@ -20,11 +20,11 @@ shape that suits the model best: 10 % and 11 %, as the paper has it, unless the 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from adagp.core.registry import Registry
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import NOTHING, Cost
 from adagp.hw.stages import Duty
-from adagp.registry import Registry
 
 StepCosts = list[Cost]
 """A batch's cost, stage by stage; their sum is the batch's."""

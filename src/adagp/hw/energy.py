@@ -15,8 +15,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from adagp.core.files import read_text
 from adagp.errors import DataError, OptionError
-from adagp.files import read_text
 from adagp.hw.product import Cost
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
+from adagp.core.plugins import load_installed_plugins, load_plugin, loaded_plugins
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.area import design_area
@@ -14,7 +15,6 @@ from adagp.hw.axes import AXES, Axis
 from adagp.hw.runs import Run
 from adagp.hw.simulate import simulate
 from adagp.hw.workload import Workload
-from adagp.plugins import load_installed_plugins, load_plugin, loaded_plugins
 
 OBJECTIVES = {
     "cycles": "cycles",

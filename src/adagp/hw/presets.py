@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from adagp.core.registry import Registry
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array
-from adagp.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from adagp.html_tables import html_table
+from adagp.core.html_tables import html_table
+from adagp.core.plan import BACKPROP_ALL
 from adagp.hw.designs import DESIGNS
 from adagp.hw.product import Cost
 from adagp.hw.simulate import DesignOutcome, Simulation, predictor_weights
 from adagp.hw.stages import Stage, duties
-from adagp.plan import BACKPROP_ALL
 
 
 def simulation_report(simulation: Simulation, per_layer: bool = False) -> dict[str, Any]:

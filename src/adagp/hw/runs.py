@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from adagp.core.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.errors import OptionError
 from adagp.hw.layout import workload_layout
 from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.stages import source_work
-from adagp.hw.widths import FIXED, WidthShares
 from adagp.hw.workload import Workload
-from adagp.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
+from adagp.papers.fast.widths import FIXED, WidthShares
 from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
 

@@ -9,10 +9,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from adagp.core.options import Option
 from adagp.hw.accelerator import BACKWARD, MOST_ENLARGED, Accelerator
 from adagp.hw.array import check_size, parse_array
 from adagp.hw.predictor import parse_predictor
-from adagp.options import Option
 
 PANEL = "Accelerator"
 OPTIMIZER_WORDS = {"sgd": 0, "momentum": 1, "adam": 2}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
+from adagp.core.plan import BACKPROP_ALL, Phase
 from adagp.errors import ModelError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array, shaped_like
@@ -14,9 +15,8 @@ from adagp.hw.energy import Energy
 from adagp.hw.product import NOTHING, Cost, Operation, total
 from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import Duty, Stage, duties, stages
-from adagp.hw.widths import mixed, refuse_float
 from adagp.hw.workload import Workload
-from adagp.plan import BACKPROP_ALL, Phase
+from adagp.papers.fast.widths import mixed, refuse_float
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ if the batch is skipped.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from adagp.core.methods import AcceleratorWork, accelerator_work
+from adagp.core.plan import BACKPROP, Plan
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.fusion import Moved, moved_words
 from adagp.hw.predictions import (
@@ -24,8 +26,6 @@ from adagp.hw.predictions import (
 )
 from adagp.hw.product import NOTHING, Cost, Operation
 from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Workload
-from adagp.methods import AcceleratorWork, accelerator_work
-from adagp.plan import BACKPROP, Plan
 
 _BACKPROP = AcceleratorWork("exact", input_gradients=True)
 _SHARED = AcceleratorWork(predictor=True)

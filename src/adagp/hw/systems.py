@@ -1,17 +1,16 @@
 """Training systems other than ADA-GP's accelerator: each costs a batch of its own kind of training on its own array.
 
 A system is given the workload, the samples of a batch, and by layer what a run has measured of itself (`LayerRecord`); it
-returns what each of the three passes costs. Systems are entered into `SYSTEMS` by the modules that model them; their times and
+returns what each of the three passes costs. Papers and plug-ins add systems to `SYSTEMS`; their times and
 energies are modelled, and never stand in a table with measured seconds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 
+from adagp.core.registry import Registry
 from adagp.errors import OptionError
 from adagp.hw.workload import Workload
-from adagp.registry import Registry
 
 PASSES = ("forward", "input_gradient", "weight_gradient")
 
@@ -69,15 +68,7 @@ class System:
     cost: Callable[[Workload, int, Mapping[str, LayerRecord], SystemOptions], SystemCost]
 
 
-SYSTEMS: Registry[System] = Registry("system")
-MODULES = ("camel", "procrustes")
-"""The modules of this room that enter systems."""
-
-
-def load_systems() -> None:
-    """Import the modules that enter systems, so that all are in the table."""
-    for name in MODULES:
-        import_module(f"adagp.hw.{name}")
+SYSTEMS: Registry[System] = Registry("system", extensible=True)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a model asks of an accelerator: its layers' shapes for one sample, without torch and without weights.
 
-A workload is what crosses from `adagp.trace` to the accelerator model. All sizes are those of **one sample**; a batch
+A workload is what crosses from `adagp.tracing.trace` to the accelerator model. All sizes are those of **one sample**; a batch
 multiplies the rows of a product, never its weights. It is saved as JSON, and reads back equal.
 """
 
@@ -12,8 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
+from adagp.core.files import publish, read_text
 from adagp.errors import DataError
-from adagp.files import publish, read_text
 from adagp.hw.product import Product, Window
 
 FORMAT = "adagp-workload"

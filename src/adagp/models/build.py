@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from adagp.core.memory import check_memory
+from adagp.core.references import faults_as
 from adagp.errors import ModelError, OptionError
-from adagp.memory import check_memory
 from adagp.models.references import accepted, import_function, parameters_of
 from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo
 from adagp.models.zoo import ZooModel, find_in_zoo
-from adagp.references import faults_as
 
 if TYPE_CHECKING:
     from torch import nn

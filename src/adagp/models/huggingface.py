@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.core.files import read_text
 from adagp.errors import ModelError
-from adagp.files import read_text
 from adagp.models.library_names import unknown_in
 from adagp.models.registry import IMAGES, LANGUAGE
 from adagp.models.vision import load_torchvision

@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from adagp.core.references import import_reference
 from adagp.errors import ModelError
-from adagp.references import import_reference
 
 
 def import_function(reference: str) -> Callable[..., Any]:

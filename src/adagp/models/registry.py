@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from adagp.registry import Registry
+from adagp.core.registry import Registry
 
 IMAGES = "images"
 """The task of telling an image's class."""

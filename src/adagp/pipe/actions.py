@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, cast
 
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
-from adagp.plan import Phase
 
 Kind = Literal["F", "B", "I", "W", "U"]
 """What an action does. Plain strings: a program may have a million actions, and an enum hashes slowly."""

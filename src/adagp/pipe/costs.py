@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import inf, isfinite
 
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
-from adagp.plan import Phase
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ A pipeline of your own is a function of this form, registered under a name.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from adagp.core.plan import Phase
+from adagp.core.registry import Registry
 from adagp.errors import OptionError
 from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program, backwards, check_sizes, forwards
-from adagp.plan import Phase
-from adagp.registry import Registry
 
 Generator = Callable[[int, int, Sequence[Phase]], Program]
 """From devices, micro-batches per batch and the batches' phases to a program."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, Action, Program
 from adagp.pipe.generate import PIPELINES
-from adagp.plan import Phase
 
 CHUNKS = 2
 """Stages that a device holds: stage d and stage d + devices."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
 from adagp.hw.designs import run_baseline
@@ -20,7 +21,6 @@ from adagp.hw.product import NOTHING, total
 from adagp.hw.stages import duties, error_width, source_work
 from adagp.pipe.costs import Costs, StageCosts
 from adagp.pipe.partition import partition
-from adagp.plan import BACKPROP_ALL, Phase, Plan
 from adagp.schedules.base import predicted_plan
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Kind, Program
-from adagp.plan import Phase
 
 Place = tuple[int, int]
 """A device, and the place of an action in its list."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe.actions import BACKWARD, FORWARD, UPDATE, WEIGHT_GRADIENT, Action, Program
 from adagp.pipe.costs import Costs
 from adagp.pipe.order import Order, Place
-from adagp.plan import Phase
 
 
 @dataclass(frozen=True)

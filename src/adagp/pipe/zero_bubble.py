@@ -12,9 +12,9 @@ an input gradient, a forward if there is memory, a weight gradient; of two stage
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from adagp.core.plan import Phase
 from adagp.pipe.actions import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Kind, Program, forwards
 from adagp.pipe.generate import PIPELINES, one_way
-from adagp.plan import Phase
 
 
 @PIPELINES.register("zb-h1")

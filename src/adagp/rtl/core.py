@@ -7,11 +7,11 @@ from amaranth.hdl import Array as Choice
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
+from adagp.papers.fast.group_element import GroupElement
 from adagp.rtl.bank import Bank
 from adagp.rtl.block import Block, delayed, place
 from adagp.rtl.element import Element
 from adagp.rtl.elements import ElementUnit, is_here, is_remote, request
-from adagp.rtl.group_element import GroupElement
 from adagp.rtl.instructions import SCALE_BITS, Opcode, Store
 from adagp.rtl.lane import Lane
 from adagp.rtl.sequencer import Sequencer

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagp.block_format import CHUNK_BITS
+from adagp.core.block_format import CHUNK_BITS
 from adagp.errors import unknown_name
 
 Words = NDArray[np.int64]

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from adagp.core.files import write_atomically
 from adagp.errors import RunError
-from adagp.files import write_atomically
 from adagp.rtl.block import port_bits
 from adagp.rtl.chip import Blueprint, Chip
 from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store

@@ -6,10 +6,10 @@ from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
+from adagp.papers.fast.group_element import PART
 from adagp.rtl import gates
 from adagp.rtl.bank import Bank
 from adagp.rtl.block import Block, delayed, place
-from adagp.rtl.group_element import PART
 from adagp.rtl.sizes import CoreSizes
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from adagp.cache import VARIABLE, cache_root
+from adagp.core.cache import VARIABLE, cache_root
 from adagp.errors import ToolError
 
 INSTALL = "Install it with: pip install 'adagp[rtl]'."

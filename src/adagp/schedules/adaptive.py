@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Any
 
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.errors import OptionError
-from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules.base import Report, Schedule, predicted_plan
 from adagp.schedules.layout import Layout
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from adagp.core.plan import BACKPROP, Phase, Plan, Step
 from adagp.errors import UsageError
-from adagp.plan import BACKPROP, Phase, Plan, Step
 from adagp.schedules.layout import Layout
 
 

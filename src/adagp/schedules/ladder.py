@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from adagp.core.plan import BACKPROP_ALL, Plan, Step
 from adagp.errors import OptionError
-from adagp.plan import BACKPROP_ALL, Plan, Step
 from adagp.schedules.base import Schedule, predicted_plan
 
 

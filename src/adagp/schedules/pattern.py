@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.errors import OptionError, UsageError
-from adagp.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.schedules.base import Schedule
 from adagp.schedules.layout import Layout
 from adagp.schedules.select import Cut, read_batches, read_sites, select

@@ -36,8 +36,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from adagp.core.registry import Registry
 from adagp.errors import OptionError
-from adagp.registry import Registry
 from adagp.schedules.adaptive import Adaptive
 from adagp.schedules.base import Schedule
 from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
+from adagp.core.plan import WARM_UP, Phase, Plan, Step
 from adagp.errors import OptionError
-from adagp.plan import WARM_UP, Phase, Plan, Step
 from adagp.schedules.base import Report, Schedule
 from adagp.schedules.ladder import PAPER_EPOCHS
 from adagp.schedules.layout import Layout

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from adagp.core.methods import Method, find_source
+from adagp.core.references import import_reference
 from adagp.errors import OptionError
-from adagp.methods import Method, find_source
-from adagp.references import import_reference
 from adagp.sources.base import RunFacts, Source
 
 

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, ReduceLROnPlateau
 
+from adagp.engine.layer_rules import pool_average, pool_maximum
+from adagp.engine.sites import Site, survey
+from adagp.engine.weight_layout import gradient_norms
 from adagp.errors import OptionError
-from adagp.predictor.layout import gradient_norms
-from adagp.predictor.reorganize import pool_average, pool_maximum
-from adagp.sites import Site, survey
-from adagp.sources import LearnedSource, LearningOptions, PredictedSource, RemappedSource, RunningNorms
+from adagp.papers.adagp.source import PredictedSource
+from adagp.papers.remap.source import RemappedSource
+from adagp.sources import LearnedSource, LearningOptions, RunningNorms
 from adagp.sources.support.learner import plain_state
 
 Make = Callable[..., LearnedSource]

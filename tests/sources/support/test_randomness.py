@@ -1,6 +1,6 @@
 import torch
 
-from adagp.plan import Step
+from adagp.core.plan import Step
 from adagp.sources.support.randomness import step_generator
 
 

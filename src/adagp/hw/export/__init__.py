@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from adagp.core.files import check_output_folder, write_atomically
 from adagp.errors import OptionError, unknown_name
-from adagp.files import check_output_folder, write_atomically
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.export.scale_sim import scale_sim_files
 from adagp.hw.export.timeloop import timeloop_files

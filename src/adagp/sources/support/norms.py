@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.sites import Site
+from adagp.engine.sites import Site
 
 
 class RunningNorms:

@@ -4,7 +4,7 @@ import hashlib
 
 import torch
 
-from adagp.plan import Step
+from adagp.core.plan import Step
 
 
 def step_generator(seed: int, step: Step, device: torch.device | None = None) -> torch.Generator:

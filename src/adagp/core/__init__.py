@@ -1,0 +1,1 @@
+"""What everything else stands on: options, plans, methods, files. Nothing here imports torch or a paper."""

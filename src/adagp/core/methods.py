@@ -1,0 +1,253 @@
+"""The one table of training methods. No torch here: a source of gradients is named by text and imported when it is built.
+
+A method is one declaration: its name and what it does; the source of the gradients of its GP batches, as
+`package.module:Class`; the options of its own; the schedule that goes with it; what it makes an accelerator do; and in
+which parallel runs it is known to be the same run.
+
+A method of your own is a class derived from `adagp.Source`, which may declare the same as class attributes (`own_options`,
+`own_schedule`, `accelerator`). `--method package.module:Class` finds it; `register_method("name")` gives it a short name.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from adagp.core.options import Option
+from adagp.core.references import import_reference
+from adagp.core.registry import Registry
+from adagp.errors import OptionError, unknown_name
+
+PANEL = "Options of methods"
+WEIGHT_GRADIENTS = ("none", "top_one", "feedback", "exact")
+PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
+
+
+@dataclass(frozen=True)
+class AcceleratorWork:
+    """What a source makes an accelerator do for a site, beyond the site's forward pass.
+
+    In the batches that it serves: `weight_gradient` names the product that gives the weight's gradient (`none`; `top_one`,
+    from the positions of the largest output gradients; `feedback`, from the output's error; `exact`), `input_gradients` says
+    whether it needs the chain of input gradients down to the site, and `skips` that the batch is not run at all.
+    `remembered` are the gradients of earlier batches that it reads. `predictor` says that the shared predictor runs for each
+    such site, and is trained in batches by backprop; `synthetic`, that a small network of the site's own does, from the site's
+    output to the gradient there. The fit of `feedback` is continued in batches by backprop.
+    """
+
+    weight_gradient: str = "none"
+    input_gradients: bool = False
+    predictor: bool = False
+    skips: bool = False
+    synthetic: bool = False
+    remembered: int = 0
+
+    def __post_init__(self) -> None:
+        if self.weight_gradient not in WEIGHT_GRADIENTS:
+            raise unknown_name("weight gradient", self.weight_gradient, WEIGHT_GRADIENTS)
+
+    @property
+    def learns(self) -> bool:
+        """Tell whether something is trained in batches by backprop."""
+        return self.predictor or self.synthetic or self.weight_gradient == "feedback"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train. `builds` names the class of its source, None for plain backprop; plans call that source `source`,
+    by the method's own name unless another is given.
+
+    `schedule` is used where none is given. `accelerator` of None means that nobody has said what it costs there. `parallel`
+    names the kinds of parallel runs it may take part in. `plateau` is the factor and the patience (in epochs) with which the
+    paper that it comes from lowers the model's learning rate.
+    """
+
+    name: str
+    description: str
+    builds: str | None
+    source: str = ""
+    schedule: str = "ladder"
+    options: tuple[Option, ...] = ()
+    accelerator: AcceleratorWork | None = None
+    parallel: tuple[str, ...] = ()
+    plateau: tuple[float, int] = (0.1, 10)
+
+    def __post_init__(self) -> None:
+        if self.builds is not None and not self.source:
+            object.__setattr__(self, "source", self.name)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Its own options at their defaults."""
+        return {option.name: option.default for option in self.options}
+
+
+METHODS: Registry[Method] = Registry("method", extensible=True)
+
+
+def add_method(method: Method) -> Method:
+    """Enter a method into the table; refuse an option that another method has as another thing."""
+    known = method_options()
+    for option in method.options:
+        other = known.get(option.name)
+        if other is not None and (other.kind, other.help) != (option.kind, option.help):
+            raise OptionError(
+                f"method '{method.name}' has an option '{option.name}', which means something else in another method; "
+                "give it another name."
+            )
+    return METHODS.add(method.name, method)
+
+
+def method_options() -> dict[str, Option]:
+    """Return the options of all methods by name; where methods differ in the default, the first one's."""
+    found: dict[str, Option] = {}
+    for name in METHODS:
+        for option in METHODS[name].options:
+            found.setdefault(option.name, option)
+    return found
+
+
+def methods_with(option: str) -> list[str]:
+    """Return the names of the methods that have an option of this name."""
+    return [name for name in METHODS if option in METHODS[name].defaults]
+
+
+def find_method(name: str) -> Method:
+    """Return the method of this name; one named `package.module:Class` is imported and entered into the table."""
+    if ":" in name and name not in METHODS:
+        known = next((method for method in _all() if method.builds == name), None)
+        return known or add_method(declared(import_reference(name, what="a method of your own", kind="Class"), name))
+    return METHODS[name]
+
+
+def find_source(name: str) -> Method:
+    """Return the method whose source plans call `name`, or the method of that name."""
+    found = next((method for method in _all() if method.source == name), None)
+    if found is not None:
+        return found
+    if ":" in name or name in METHODS:
+        return find_method(name)
+    raise unknown_name("source", name, [method.source for method in _all() if method.source])
+
+
+def _all() -> Iterator[Method]:
+    return (METHODS[name] for name in METHODS)
+
+
+def declared(kind: type, name: str) -> Method:
+    """Return the method that a class derived from `adagp.Source` declares by its attributes."""
+    if not callable(getattr(kind, "produce", None)):
+        raise OptionError(f"'{name}' is not a source of gradients: it must be a class derived from adagp.Source.")
+    return Method(
+        name,
+        (kind.__doc__ or name).strip().splitlines()[0].rstrip("."),
+        f"{kind.__module__}:{kind.__qualname__}",
+        source=name,
+        schedule=getattr(kind, "own_schedule", "ladder"),
+        options=tuple(getattr(kind, "own_options", ())),
+        accelerator=getattr(kind, "accelerator", None),
+    )
+
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def register_method(name: str) -> Callable[[Kind], Kind]:
+    """Return a decorator that enters a class derived from `adagp.Source` into the table of methods."""
+
+    def register(kind: Kind) -> Kind:
+        add_method(declared(kind, name))
+        return kind
+
+    return register
+
+
+def method_option(name: str, kind: type, default: Any, text: str, **more: Any) -> Option:
+    """Return an option of a method, as the command line lists it."""
+    return Option(name, kind, default, text, panel=PANEL, **more)
+
+
+def predictor_options(scheduler: str = "multistep") -> tuple[Option, ...]:
+    """Return the options of a source whose predictor is trained with Adam."""
+    return (
+        method_option("predictor_lr", float, 1e-4, "Learning rate of the predictor.", above=0),
+        method_option(
+            "predictor_scheduler",
+            str,
+            scheduler,
+            "How the predictor's learning rate falls: multistep, plateau or none.",
+            choices=PREDICTOR_SCHEDULERS,
+        ),
+        method_option("normalize", bool, False, "Divide targets by a running scale of each site."),
+        method_option("hold_norm", bool, False, "Give predictions the true gradient's running norm."),
+    )
+
+
+LABEL_CLASSES = method_option(
+    "label_classes",
+    int,
+    None,
+    "Classes of the labels; by default the outputs of the last layer.",
+    optional=True,
+    unset="the last layer's",
+    low=1,
+    high=1_000_000,
+    parameter="classes",
+)
+"""The option of sources that also see the labels."""
+
+
+def accelerator_work(source: str) -> AcceleratorWork:
+    """Return what a source makes an accelerator do; refuse one that does not say so."""
+    method = find_source(source)
+    if method.accelerator is None:
+        raise OptionError(
+            f"method '{method.name}' does not say what its batches cost on an accelerator, so it cannot be simulated. "
+            f"Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.core.methods)."
+        )
+    return method.accelerator
+
+
+for _method in (
+    Method("bp", "ordinary backpropagation", None, schedule="bp", parallel=("data", "fsdp", "pipeline")),
+    Method(
+        "skip",
+        "control: GP batches are not trained on",
+        "adagp.sources.constant:SkipSource",
+        accelerator=AcceleratorWork(skips=True),
+        parallel=("data", "fsdp"),
+    ),
+    Method(
+        "momentum",
+        "control: zero gradients, the optimizer's momentum continues",
+        "adagp.sources.constant:ZeroSource",
+        accelerator=AcceleratorWork(),
+        parallel=("data", "fsdp"),
+    ),
+    Method(
+        "replay",
+        "control: the last true gradient",
+        "adagp.sources.remembered:ReplaySource",
+        accelerator=AcceleratorWork(remembered=1),
+        parallel=("data", "fsdp"),
+    ),
+    Method(
+        "average",
+        "control: the mean of the last true gradients",
+        "adagp.sources.remembered:AverageSource",
+        options=(
+            method_option(
+                "average", int, 4, "True gradients in the mean of average.", low=1, high=1000, parameter="last"
+            ),
+        ),
+        accelerator=AcceleratorWork(remembered=4),
+        parallel=("data", "fsdp"),
+    ),
+    Method(
+        "noise",
+        "control: random gradients with the true gradient's norm",
+        "adagp.sources.random:NoiseSource",
+        accelerator=AcceleratorWork(),
+        parallel=("data", "fsdp"),
+    ),
+):
+    add_method(_method)

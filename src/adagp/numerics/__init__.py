@@ -1,1 +1,0 @@
-"""Products in block floating point: how tensors are converted, and how a model's layers come to compute with them."""

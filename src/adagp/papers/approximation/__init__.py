@@ -1,0 +1,42 @@
+"""Gradient approximation (Wang and Nelaturu, 2019): zero, random or top-k weight gradients on some layers and batches."""
+
+from adagp.core.methods import AcceleratorWork, Method, add_method, method_option
+from adagp.core.registry import provide
+
+add_method(
+    Method(
+        "zero",
+        "approximation: weight gradients of some layers are 0",
+        "adagp.sources.constant:ZeroSource",
+        schedule="approx:2",
+        accelerator=AcceleratorWork(),
+        parallel=("data", "fsdp", "pipeline"),
+    )
+)
+add_method(
+    Method(
+        "random",
+        "approximation: weight gradients of some layers are random",
+        "adagp.sources.random:RandomSource",
+        schedule="approx:2",
+        accelerator=AcceleratorWork(),
+        parallel=("data", "fsdp"),
+    )
+)
+add_method(
+    Method(
+        "topk",
+        "approximation: from the positions of largest output gradient",
+        "adagp.papers.approximation.topk:TopKSource",
+        schedule="approx:2",
+        options=(
+            method_option("topk", int, 1, "Positions that topk keeps.", low=1, parameter="k"),
+            method_option(
+                "published_scale", bool, False, "Divide topk by the batch size, as printed.", parameter="published"
+            ),
+        ),
+        accelerator=AcceleratorWork("top_one", input_gradients=True),
+    )
+)
+provide("experiment", "adagp.papers.approximation.experiments")
+provide("experiment", "adagp.papers.approximation.kernels")

@@ -1,0 +1,124 @@
+"""Gradient approximation, Table 1: the approximated weight gradient against the exact one, timed on one thread."""
+
+import time
+from collections.abc import Callable
+from functools import cache
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from adagp.program.figures.style import subplots
+from adagp.program.reproduce.bars import grouped_bars
+from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
+from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.published import Number, published
+from adagp.program.reproduce.verdict import Terms, compare, judge
+from adagp.program.run.documents import POSITIVE, record_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TABLE_1 = "approximation-table1"
+SAMPLES = {"quick": 32, "standard": 128, "full": 128}
+ROUNDS = {"quick": 5, "standard": 15, "full": 15}
+
+
+def time_kernels(part: Part, place: Place) -> dict[str, Any]:
+    """Time both weight gradients of a 3x3 convolution, taking turns; return the medians in seconds."""
+    import torch
+    from torch import nn
+    from torch.nn.grad import conv2d_weight
+
+    from adagp.engine.sites import survey
+    from adagp.papers.approximation.topk import topk_gradient
+
+    if place.device == "cpu":
+        torch.set_num_threads(1)
+    channels, size, samples = (part.options[name] for name in ("channels", "size", "samples"))
+    torch.manual_seed(0)
+    module = nn.Conv2d(channels, channels, 3, padding=1, bias=False, device=place.device)
+    (site,) = survey(module).sites
+    inputs = torch.randn(samples, channels, size, size, device=place.device)
+    gradient = torch.randn_like(inputs)
+    kernels: dict[str, Callable[[], Any]] = {
+        "exact": lambda: conv2d_weight(inputs, module.weight.shape, gradient, padding=1),
+        "approximated": lambda: topk_gradient(site, inputs, gradient, 1),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in kernels}
+    # The CPU's own time does not count what else it does; on other devices only the wall clock knows.
+    clock = time.process_time if place.device == "cpu" else time.perf_counter
+    for turn in range(part.options["rounds"] + 1):
+        for name, kernel in kernels.items():
+            begin = clock()
+            kernel()
+            if place.device.startswith("cuda"):
+                torch.cuda.synchronize()
+            if turn:  # the first one warms up
+                seconds[name].append(clock() - begin)
+    return {name: median(values) for name, values in seconds.items()}
+
+
+SECONDS = record_of({"exact": POSITIVE, "approximated": POSITIVE})
+
+
+@cache
+def _cases(budget: str) -> list[tuple[dict[str, Any], Part]]:
+    found = []
+    for case in published(TABLE_1).content["cases"]:
+        sizes = {"channels": case["channels"], "size": case["size"]}
+        options = {**sizes, "samples": SAMPLES[budget], "rounds": ROUNDS[budget]}
+        found.append((case, Part(time_kernels, f"{case['channels']}x{case['size']}", options, shape=SECONDS)))
+    return found
+
+
+def conclude(budget: str, place: Place) -> Conclusion:
+    """Compare the speed-up of every case, and whether it is three in most."""
+    section = published(TABLE_1)
+    unlike = Terms(unlike=f"one thread of a CPU, batch {SAMPLES[budget]}, not a Titan Xp")
+    rows, verdicts = [], []
+    for case, part in _cases(budget):
+        seconds = place.result(part)
+        speedup = seconds["exact"] / seconds["approximated"]
+        name = f"{case['channels']} channels, {case['size']}x{case['size']}"
+        number = Number(
+            case["speedup"], section.content["unit"], section.content["place"], section.content["tolerance"]
+        )
+        verdicts.append(compare(f"measured speed-up, {name}", number, speedup, "measured", unlike))
+        rows.append(
+            {
+                "case": name,
+                "published_speedup": case["speedup"],
+                "measured_exact_seconds": seconds["exact"],
+                "measured_approximated_seconds": seconds["approximated"],
+                "measured_speedup": speedup,
+            }
+        )
+    quick = [row for row in rows if row["measured_speedup"] >= section.slack]
+    text = f"{len(quick)} of {len(rows)} cases; {min(row['measured_speedup'] for row in rows):.2f} to "
+    text += f"{max(row['measured_speedup'] for row in rows):.2f} times"
+    holds = 2 * len(quick) > len(rows)
+    verdicts.append(judge("approximated gradient", section.claim("faster"), holds, text))
+
+    def draw() -> "Figure":
+        figure, axes = subplots(1, 1, (9, 4.5))
+        speedups = {
+            "published, Titan Xp": [row["published_speedup"] for row in rows],
+            "measured here": [row["measured_speedup"] for row in rows],
+        }
+        grouped_bars(axes[0][0], [row["case"] for row in rows], speedups)
+        axes[0][0].axhline(1, color="black", linewidth=0.8)
+        axes[0][0].set(ylabel="speed-up over the exact weight gradient")
+        return figure
+
+    return Conclusion(rows, verdicts, draw)
+
+
+for _experiment in (
+    Experiment(
+        TABLE_1,
+        "time of exact and approximated weight gradients",
+        {"quick": 0.1, "standard": 0.2, "full": 0.2},
+        lambda budget: [part for _, part in _cases(budget)],
+        conclude,
+    ),
+):
+    add_experiment(_experiment)

@@ -1,0 +1,176 @@
+"""The approximated weight gradient of Wang and Nelaturu: from the few positions with the largest output gradient."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Size, Tensor
+
+from adagp.engine.sites import Site
+from adagp.errors import OptionError
+from adagp.sources.base import BatchContext, RunFacts
+from adagp.sources.support.local import Geometry, Kept, LocalSource, batched, padded
+from adagp.sources.support.taps import on_gradient
+
+Scale = Literal["unbiased", "published"]
+
+
+class TopKSource(LocalSource):
+    """For each sample and output channel only the inputs under the `k` largest output gradients are looked at.
+
+    Each of the k patches of the input is weighted with the gradient at its own position plus an equal share of the sum over
+    all other positions. The weights thus add up to what the exact gradient's do (`scale="unbiased"`), one position gets the
+    whole sum as published, and k = all positions is exact. `scale="published"` divides by the batch size once more, as the
+    paper's text has it; a mean loss has done so already.
+
+    Positions of a Linear are those of the sequence; without a sequence, the samples of the batch.
+    """
+
+    needs_backward = True
+    needs_shapes = True
+
+    def __init__(self, k: int = 1, scale: Scale = "unbiased") -> None:
+        if k < 1:
+            raise OptionError(f"topk keeps {k} positions; it must keep 1 or more.")
+        if scale not in ("unbiased", "published"):
+            raise OptionError(f"topk's scale is '{scale}'; it must be unbiased or published.")
+        super().__init__("topk")
+        self.k = k
+        self.scale = scale
+
+    @classmethod
+    def build(cls, run: RunFacts, *, k: int, published: bool) -> Self:  # type: ignore[override]  # its own options
+        """Return the source with the options of method topk."""
+        return cls(k, "published" if published else "unbiased")
+
+    def prepare(self, shapes: Mapping[Site, Size]) -> None:
+        """Refuse sites with fewer than k positions."""
+        for site, shape in shapes.items():
+            self._refuse_few_positions(site, shape)
+
+    def begin(self, context: BatchContext) -> None:
+        """Keep the loss's scale."""
+        self._context = context
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Keep the input, and take the gradient as soon as the backward pass has reached the output."""
+        self._refuse_few_positions(site, output.shape)
+        kept = Kept(site, inputs)
+        factor = 1 / self._context.scale / (len(output) if self.scale == "published" else 1)
+
+        def receive(gradient: Tensor) -> None:
+            self.add(site, topk_gradient(site, kept.get(), gradient, self.k).mul_(factor))
+
+        return on_gradient(output, receive)
+
+    def _refuse_few_positions(self, site: Site, shape: Size) -> None:
+        positions = prod(position_shape(site, shape))
+        if self.k > positions:
+            raise OptionError(
+                f"topk keeps {self.k} positions, but the output {tuple(shape)} of site '{site.name}' "
+                f"({type(site.module).__name__}) has only {positions}. Give a smaller k, or exclude the site."
+            )
+
+
+def position_shape(site: Site, shape: Size) -> tuple[int, ...]:
+    """Return the axes of an output of `shape` among which positions are chosen."""
+    if site.rule.kind == "conv":
+        return tuple(shape[2 - site.weight.dim() :])
+    return tuple(shape[1:-1] if len(shape) > 2 else shape[:-1])
+
+
+@torch.no_grad()
+def topk_gradient(site: Site, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
+    """Return the weight gradient of `site` from the `k` positions with the largest |gradient| of each sample and channel."""
+    inputs, gradient = inputs.to(site.weight.dtype), gradient.to(site.weight.dtype)
+    if site.rule.kind == "linear":
+        return site.from_outputs_first(_linear(inputs, gradient, k))
+    return site.from_outputs_first(_convolution(site, batched(site, inputs), batched(site, gradient), k))
+
+
+def choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the last axis's `k` places of largest size, and their weights: the value there and a share of all others."""
+    if k == 1:
+        return _largest(gradient), gradient.sum(-1, keepdim=True)  # the value at the place and at all others
+    places = gradient.abs().topk(k, dim=-1, sorted=False).indices
+    values = gradient.gather(-1, places)
+    left = gradient.sum(-1, keepdim=True) - values.sum(-1, keepdim=True)
+    return places, values + left / k
+
+
+def _largest(gradient: Tensor) -> Tensor:
+    """Return the last axis's place of largest size in `(samples, channels, places)`.
+
+    Where channels lie side by side, pooling over all places finds it for many channels at a time, in a half to a quarter of
+    the time of a maximum along the axis.
+    """
+    sizes = gradient.abs()
+    if sizes.stride(-1) == 1:
+        return sizes.max(-1, keepdim=True).indices
+    return F.max_pool2d(sizes[:, :, None], (1, sizes.shape[-1]), return_indices=True)[1][:, :, 0]
+
+
+def _linear(inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
+    """Return the sum over the chosen rows of the input, one bag an output neuron."""
+    samples = len(gradient) if gradient.dim() > 2 else 1
+    flat = gradient.reshape(samples, -1, gradient.shape[-1])  # samples, positions, neurons
+    places, weights = choose(flat.transpose(1, 2), k)
+    rows = places + flat.shape[1] * torch.arange(samples, device=places.device)[:, None, None]
+    bags, factors = (one.transpose(0, 1).reshape(flat.shape[2], -1) for one in (rows, weights))
+    return _bag_sums(inputs.reshape(-1, inputs.shape[-1]), bags, factors)
+
+
+def _convolution(site: Site, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
+    """Return the sum over the input patches under the chosen positions, one bag a kernel tap and channel, outputs first.
+
+    The input is laid out as rows of channels, one a pixel (of a group), so that a tap of a patch is one row.
+    """
+    inputs, geometry = padded(site.module, inputs)
+    samples, channels, kernel = len(inputs), site.rows, site.weight.shape[2:]
+    places, weights = (one.transpose(0, 1).reshape(-1) for one in choose(gradient.flatten(2), k))
+    pixels, inside = _under(geometry, inputs.shape[2:], gradient.shape[2:], kernel, places.device)
+    first = _first_rows(samples, channels, geometry.groups, k, inputs.shape[2:].numel(), places.device)
+    rows = pixels.gather(1, places.expand(len(pixels), -1)).add_(first)  # half of the time of index_select
+    factors = inside.to(weights.dtype).index_select(1, places).mul_(weights)
+    each = inputs.shape[1] // geometry.groups
+    table = inputs.unflatten(1, (geometry.groups, each)).movedim(2, -1).reshape(-1, each)
+    sums = _bag_sums(table, rows.view(-1, samples * k), factors.view(-1, samples * k))
+    return sums.view(*kernel, channels, each).movedim((-2, -1), (0, 1)).contiguous()
+
+
+@lru_cache(maxsize=256)
+def _under(
+    geometry: Geometry, inputs: Size, outputs: Size, kernel: Size, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return `(taps, positions)`: the input's pixel under each tap at each output position, and 1 where it is inside."""
+    taps = torch.unravel_index(torch.arange(kernel.numel(), device=device)[:, None], kernel)
+    places = torch.unravel_index(torch.arange(outputs.numel(), device=device), outputs)
+    pixels = torch.zeros(kernel.numel(), outputs.numel(), dtype=torch.long, device=device)
+    inside = torch.ones_like(pixels, dtype=torch.bool)
+    steps = zip(geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    for tap, place, size, (stride, padding, dilation) in zip(taps, places, inputs, steps, strict=True):
+        if geometry.transposed:  # pixels lie `stride` places of the output apart
+            pixel = place + padding - tap * dilation
+            inside &= pixel % stride == 0
+            pixel = pixel // stride
+        else:
+            pixel = place * stride + tap * dilation - padding
+        inside &= (pixel >= 0) & (pixel < size)
+        pixels = pixels * size + pixel.clamp(0, size - 1)
+    return pixels, inside.float()
+
+
+@lru_cache(maxsize=256)
+def _first_rows(samples: int, channels: int, groups: int, k: int, pixels: int, device: torch.device) -> Tensor:
+    """Return for each channel, sample and choice the row of its group's first pixel."""
+    group = torch.arange(channels, device=device)[:, None] // (channels // groups)
+    sample = torch.arange(samples, device=device).repeat_interleave(k)
+    return ((sample * groups + group) * pixels).flatten()
+
+
+def _bag_sums(rows: Tensor, bags: Tensor, weights: Tensor) -> Tensor:
+    """Return for each bag the weighted sum of the rows that it names."""
+    return F.embedding_bag(bags.contiguous(), rows, mode="sum", per_sample_weights=weights.contiguous())

@@ -1,0 +1,126 @@
+"""CAMEL: a reversible branch beside a frozen backbone, with embedded DRAM that need not be refreshed; and its SRAM rival.
+
+Sizes are those that a third party reports of the paper (Zhang et al., HPCA 2024): 6 x 6 cells, each a dot product of nine
+pairs a cycle, 500 MHz, 12 x 48 KB of embedded DRAM for activations and gradients, 6 x 8 KB of SRAM for weights; of equal area,
+4 x 4 cells, 6 x 48 KB and 2 x 24 KB of SRAM. Values take 58 bits in groups of nine. Cycles of a product are those of a
+weight-stationary array; the branch's backward pass runs its functions once more. Ours: 0.15 pJ a multiply-accumulate (8-bit
+integers of Horowitz scaled to 6 bits), memory energies of `hw.edram`, streaming of weights that do not fit, once for each
+micro-batch.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from adagp.errors import ModelError
+from adagp.hw.array import Array
+from adagp.hw.energy import Technology, find
+from adagp.hw.systems import SYSTEMS, LayerRecord, PassCost, System, SystemCost, SystemOptions
+from adagp.hw.workload import ArrayLayer, Convolution, Workload
+from adagp.papers.camel.edram import OnChipMemory
+from adagp.papers.camel.lifetime import closed_form, refreshes
+
+CLOCK_HZ = 500e6
+GROUP = 9
+VALUE_BITS = 58 / 9
+MAC_JOULES = 0.15e-12
+
+
+def product_cycles(layer: ArrayLayer, cells: Array, samples: int) -> int:
+    """Return the cycles of one product of a layer: folds of loading, streaming and draining."""
+    product = layer.product(samples)
+    pairs = -(-product.depth // GROUP)
+    folds = -(-pairs // cells.rows) * -(-product.columns // cells.columns) * product.count
+    return folds * (product.rows + 2 * cells.rows + cells.columns - 2)
+
+
+def function_of(layer: ArrayLayer) -> str | None:
+    """Return the name of the reversible block's function that a layer is part of, if it is."""
+    for mark in (".first.", ".second."):
+        if mark in layer.name:
+            return layer.name[: layer.name.index(mark) + len(mark) - 1]
+    return None
+
+
+def function_times(layers: Iterable[ArrayLayer], cells: Array, samples: int) -> dict[str, int]:
+    """Return the cycles of each function of the reversible blocks."""
+    times: dict[str, int] = {}
+    for layer in layers:
+        name = function_of(layer)
+        if name is not None:
+            times[name] = times.get(name, 0) + product_cycles(layer, cells, samples)
+    if not times:
+        raise ModelError("CAMEL's designs are for models with reversible blocks, such as duplex: this one has none.")
+    return times
+
+
+class BranchChip:
+    """An array with its memories."""
+
+    def __init__(self, cells: Array, activations: OnChipMemory, weights: OnChipMemory) -> None:
+        self.cells, self.activations, self.weights = cells, activations, weights
+
+    def cost(
+        self, workload: Workload, batch: int, records: Mapping[str, LayerRecord], options: SystemOptions
+    ) -> SystemCost:
+        """Return the cost of a batch, and how long data live."""
+        layers, samples = workload.array_layers, min(options.micro_batch, batch)
+        time = max(function_times(layers, self.cells, samples).values()) / CLOCK_HZ * 1e6
+        lived = closed_form(time)
+        again = self._refreshes(max(lived), options)
+        streamed = sum(layer.weights for layer in layers) * VALUE_BITS > self.weights.bits
+        passes = {name: PassCost() for name in ("forward", "input_gradient", "weight_gradient")}
+        for layer in layers:
+            cycles = product_cycles(layer, self.cells, samples)
+            own = again if function_of(layer) else self._refreshes(2 * cycles / CLOCK_HZ * 1e6, options)
+            one = self._product(layer, samples, streamed, own) * (batch / samples)
+            passes["forward"] += one
+            if layer.trainable:
+                passes["weight_gradient"] += one
+                times = (1 if layer.input_gradient else 0) + (1 if function_of(layer) else 0)  # blocks run again
+                passes["input_gradient"] += one * times
+        notes: dict[str, float | str] = {
+            "T_f, microseconds": lived[0],
+            "T_b, microseconds": lived[1],
+            "retention, microseconds": options.retention if self.activations.embedded_dram else "SRAM",
+            "refreshes of a datum": again,
+        }
+        return SystemCost(passes, notes)
+
+    def _refreshes(self, lived: float, options: SystemOptions) -> int:
+        """Return the refreshes of what lives so many microseconds: in the backbone, while it is made and while it is read."""
+        return refreshes(lived, options.retention) if self.activations.embedded_dram else 0
+
+    def _product(self, layer: ArrayLayer, samples: int, streamed: bool, again: int) -> PassCost:
+        cycles = product_cycles(layer, self.cells, samples)
+        macs = prod((layer.product(samples).rows, layer.product(samples).depth, layer.product(samples).columns))
+        moved = samples * (layer.input_words + layer.output_words) * VALUE_BITS
+        spilled = moved if moved > self.activations.bits else 0.0
+        off_chip = spilled + (layer.weights * VALUE_BITS if streamed else 0.0)
+        joules = macs * layer.product(samples).count * MAC_JOULES
+        joules += self.activations.access(moved) + self.weights.access(layer.weights * VALUE_BITS)
+        joules += self.activations.refresh(min(moved, self.activations.bits), again)
+        joules += (self.activations.leakage(cycles / CLOCK_HZ) + self.weights.leakage(cycles / CLOCK_HZ)) + _dram(
+            off_chip
+        )
+        return PassCost(cycles, joules)
+
+
+def _dram(bits: float) -> float:
+    technology = Technology()
+    entry = find(technology, "dram", technology.dram, technology.node)
+    return bits * entry.read / entry.bits * 1e-12
+
+
+CAMEL = BranchChip(Array(6, 6), OnChipMemory(12 * 48, embedded_dram=True), OnChipMemory(6 * 8, embedded_dram=False))
+CAMEL_SRAM = BranchChip(
+    Array(4, 4), OnChipMemory(6 * 48, embedded_dram=False), OnChipMemory(2 * 24, embedded_dram=False)
+)
+
+SYSTEMS.add("camel", System("camel", "reversible branch in embedded DRAM", CLOCK_HZ, CAMEL.cost))
+SYSTEMS.add("camel-sram", System("camel-sram", "the same with SRAM of equal area", CLOCK_HZ, CAMEL_SRAM.cost))
+
+
+def published_shape(pixels: int, channels: int = 12) -> Convolution:
+    """Return a 3x3 convolution of so many channels on square maps: the size at which lifetimes are as published."""
+    side = (pixels, pixels)
+    return Convolution("blocks.0.first.layer", channels, channels, (3, 3), side, side)

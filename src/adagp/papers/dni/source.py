@@ -1,0 +1,219 @@
+"""Synthetic gradients after Jaderberg and others (2017): one small network per site predicts the gradient at its output."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Size, Tensor, nn
+
+from adagp.engine.sites import SAY_SAMPLE_AXIS, Site
+from adagp.errors import DataError, ModelError, OptionError
+from adagp.sources.base import BatchContext
+from adagp.sources.support.labels import class_count, class_shares
+from adagp.sources.support.learner import Learner, TrainedSource
+from adagp.sources.support.local import LocalSource, refuse_recomputed, weight_gradient
+from adagp.sources.support.norms import RunningNorms
+from adagp.sources.support.options import LearningOptions
+from adagp.sources.support.taps import on_gradient
+
+_CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
+    3: nn.Conv1d,
+    4: nn.Conv2d,
+    5: nn.Conv3d,
+}
+"""The convolution that goes with a weight of so many dimensions."""
+
+
+class SyntheticNetwork(nn.Module):
+    """From a layer's output to the gradient there, sample by sample: two layers of the site's own kind, `hidden` in between.
+
+    Labels, if there are any, are added to the hidden layer. The output is divided by its root mean square first; the answer
+    is in units of `scale`, the running root mean square of the true gradient. It starts at zero: "no gradient".
+    """
+
+    scale: Tensor
+    count: Tensor
+
+    def __init__(self, site: Site, hidden: int, classes: int) -> None:
+        super().__init__()
+        rows = site.rows
+        if site.rule.kind == "linear":
+            self.first: nn.Module = nn.Linear(rows, hidden)
+            last: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d = nn.Linear(hidden, rows)
+        else:
+            kind = _CONVOLUTIONS[site.weight.dim()]
+            self.first = kind(rows, hidden, 3, padding=1)
+            last = kind(hidden, rows, 3, padding=1)
+        assert last.bias is not None
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.last: nn.Module = last
+        self.labels = nn.Linear(classes, hidden, bias=False) if classes else None
+        self.register_buffer("scale", torch.zeros(()))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, output: Tensor, shares: Tensor | None) -> Tensor:
+        """Return the gradient at `output`, in units of `scale`; `shares` are the classes of each sample.
+
+        They are `(samples, classes)`, or for linear layers have as many axes as the output.
+        """
+        hidden = self.first(output.float() / output.float().square().mean().sqrt().clamp(min=1e-12))
+        if self.labels is not None and shares is not None:
+            marks = self.labels(shares)
+            linear = isinstance(self.first, nn.Linear)
+            hidden = hidden + (marks if linear else marks.view(*marks.shape, *[1] * (hidden.dim() - 2)))
+        return self.last(F.relu(hidden))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def rescale(self, gradient: Tensor, decay: float = 0.95) -> None:
+        """Let the scale follow the true gradients: a plain mean at first, exponential forgetting after that."""
+        self.count += 1
+        share = (1 / self.count).clamp(min=1 - decay)
+        self.scale.lerp_(gradient.float().square().mean().sqrt(), share)
+
+
+class SyntheticSource(LocalSource, TrainedSource):
+    """Predicts the gradient at each site's output from that output (and the labels), and takes the weight gradient with it.
+
+    The networks learn in BP batches from the true gradients at the outputs, one step of Adam a batch on the sum of the
+    sites' mean squared errors. Of several processes each has its own networks, which learn from its own samples.
+    """
+
+    takes_spread = True  # it looks at none
+
+    def __init__(
+        self,
+        options: LearningOptions | None = None,
+        hidden: int = 32,
+        labels: bool = False,
+        classes: int | None = None,
+    ) -> None:
+        if hidden < 1:
+            raise OptionError(f"the synthetic-gradient networks have {hidden} hidden channels; it must be 1 or more.")
+        super().__init__("dni")
+        self.options = options or LearningOptions()
+        self.hidden = hidden
+        self.needs_targets = labels
+        self.classes = classes
+        self._seen: dict[Site, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
+        self._samples: dict[Site, int] = {}
+        self._blind: set[Site] = set()
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Build the networks, without touching the global random state."""
+        super().bind(sites, norms)
+        self._classes = class_count(sites, self.classes) if self.needs_targets else 0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.options.seed)
+            networks = [SyntheticNetwork(site, self.hidden, self._classes) for site in sites]
+        self.networks = nn.ModuleList(networks).to(sites[0].weight.device, torch.float32)
+        self.learner = Learner(self.networks, self.options)
+
+    def begin(self, context: BatchContext) -> None:
+        """Keep the labels."""
+        self._context = context
+        self._shares: Tensor | None = None
+        if self.needs_targets:
+            self.see_targets(context.targets)
+
+    def see_targets(self, targets: Any) -> None:
+        """Keep the labels of what follows."""
+        self._shares = class_shares(targets, self._classes)
+        self._samples.clear()
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Predict at once where the site is served (or measured); else keep the output until its gradient is known."""
+        served = site in self._context.replaced
+        shares = self._shares_of(site, output.shape)
+        if served or self._context.measured:
+            self.add(site, weight_gradient(site, inputs[0], self._predict(site, output, shares)))
+        if served:
+            return None
+        if not output.requires_grad:
+            self._blind |= set() if torch.is_grad_enabled() else {site}
+            return None
+        copy = output.detach().clone()  # the next layer may change it in place
+
+        def receive(gradient: Tensor) -> None:
+            self._seen.setdefault(site, []).append((copy, gradient / self._context.scale, shares))
+
+        return on_gradient(output, receive)
+
+    @torch.enable_grad()
+    def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
+        """Take one step on the sum of the sites' mean squared errors."""
+        losses = []
+        for site in sites:
+            refuse_recomputed(site, seen=site in self._seen, blind=site in self._blind)
+            network = self._network(site)
+            for output, truth, shares in self._seen.get(site, []):
+                network.rescale(truth)
+                aim = truth.float() / network.scale.clamp(min=1e-30)
+                losses.append(F.mse_loss(network(output, shares), aim))
+        if losses:
+            self.learner.step(self.learner.differentiate(torch.stack(losses).sum()))
+
+    def forget(self) -> None:
+        """Drop what was kept of this batch."""
+        super().forget()
+        self._seen.clear()
+        self._samples.clear()
+        self._blind.clear()
+
+    def _network(self, site: Site) -> SyntheticNetwork:
+        network = self.networks[site.index]
+        assert isinstance(network, SyntheticNetwork)
+        return network
+
+    def _shares_of(self, site: Site, shape: Size) -> Tensor | None:
+        """Return the classes of the samples in a forward call: micro-batches take the targets one part after the other."""
+        if self._shares is None:
+            return None
+        axis = self._sample_axis(site, shape)
+        samples, shares = shape[axis], self._shares
+        if samples != len(shares):
+            first = self._samples.get(site, 0) % len(shares)
+            self._samples[site] = first + samples
+            shares = shares[first : first + samples]
+        if site.rule.kind != "linear":
+            return shares
+        return shares.view(*[1] * axis, samples, *[1] * (len(shape) - 2 - axis), -1)
+
+    def _sample_axis(self, site: Site, shape: Size) -> int:
+        """Return the axis of a site's output that counts the samples: the first, or of linear layers the second.
+
+        Refuse sizes that do not go with the targets, and those that leave open which one it is if no layer around says so.
+        """
+        assert self._shares is not None
+        targets, first = len(self._shares), self._samples.get(site, 0) % max(1, len(self._shares))
+        axes = range(2 if site.rule.kind == "linear" and len(shape) == 3 else 1)
+        fitting = [axis for axis in axes if shape[axis] == targets]
+        fitting = fitting or [axis for axis in axes if first + shape[axis] <= targets]
+        if not fitting:
+            raise DataError(
+                f"site '{site.name}' was called with {shape[0]} samples after {first} of {targets} targets: the "
+                "labels cannot be assigned to them. Give the targets of the whole batch, and its micro-batches in their order."
+            )
+        if len(fitting) == 1:
+            return fitting[0]
+        if site.sequence_first is None:
+            raise ModelError(
+                f"site '{site.name}' has an output of the sizes {tuple(shape)}, and there are {targets} targets: it cannot be "
+                f"told which axis counts the samples. {SAY_SAMPLE_AXIS}"
+            )
+        return int(site.sequence_first)
+
+    @torch.no_grad()
+    def _predict(self, site: Site, output: Tensor, shares: Tensor | None) -> Tensor:
+        network = self._network(site)
+        with torch.autocast(output.device.type, enabled=False):
+            prediction: Tensor = network(output.detach(), shares)
+        return prediction * network.scale
+
+
+class LabelledSyntheticSource(SyntheticSource):
+    """Synthetic gradients by networks that also see the labels."""
+
+    def __init__(self, options: LearningOptions | None = None, hidden: int = 32, classes: int | None = None) -> None:
+        super().__init__(options, hidden, labels=True, classes=classes)

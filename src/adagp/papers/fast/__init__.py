@@ -1,0 +1,6 @@
+"""FAST (Zhang, McDanel, Kung, HPCA 2022): training in block floating point whose precision follows the run."""
+
+from adagp.core.registry import provide
+
+provide("experiment", "adagp.papers.fast.experiments")
+provide("experiment", "adagp.papers.fast.hardware_experiments")

@@ -1,0 +1,213 @@
+"""FAST (HPCA 2022): training in block floating point of fixed, scheduled and adaptive precision, with controls."""
+
+from collections.abc import Mapping
+from functools import cache
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from adagp.program.figures.style import COLOURS, legend_beside, subplots, whole_numbers
+from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
+from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.published import published
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, spread
+from adagp.program.reproduce.verdict import judge
+from adagp.program.run.record import read_whole_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINING, COMBINED = "fast-training", "fast-combined"
+PRECISIONS = {
+    "fp32": "fp32",
+    "bfp4": "bfp4",
+    "bfp2": "bfp2",
+    "adaptive": "fast",
+    "low first": "temporal:2-4@0.5",
+    "high first": "temporal:4-2@0.5",
+    "random": "random:2-4@0.66",
+}
+"""The random choice has the mean width of an adaptive run on CIFAR-10: does it matter which tensors have more bits?"""
+OPTIONS: Mapping[str, dict[str, Any]] = {
+    "quick": {"dataset": "digits", "model": "digits_cnn", "epochs": 8, "batch_size": 64, "lr": 0.04},
+    "standard": {
+        "dataset": "cifar10",
+        "model": "six_conv_vgg",
+        "width": 0.5,
+        "batches": 300,
+        "batch_size": 64,
+        "lr": 0.02,
+    },
+    "full": {"dataset": "cifar10", "model": "resnet20", "epochs": 90, "batch_size": 128, "lr": 0.1},
+}
+SEEDS = 3
+TENSORS = ("weights", "activations", "gradients")
+
+
+def _runs(budget: str, precision: str, method: str = "bp") -> RunGroup:
+    """Return the runs of one arithmetic; with a method that predicts, every second batch after a tenth has no backward pass."""
+    options: dict[str, Any] = {**OPTIONS[budget], "lr_scheduler": "cosine", "method": method, "precision": precision}
+    if method != "bp":
+        options |= {"ratio": "1:1", "warmup_batches": 30}
+    return group(SEEDS, **options)
+
+
+@cache
+def arithmetics(budget: str) -> dict[str, RunGroup]:
+    """Return the runs of each arithmetic."""
+    return {name: _runs(budget, precision) for name, precision in PRECISIONS.items()}
+
+
+@cache
+def _combinations(budget: str) -> dict[str, RunGroup]:
+    names = ("fp32", "bfp4", "adaptive")
+    return {
+        f"{method}, {name}": _runs(budget, PRECISIONS[name], method)
+        for method in ("feedback", "adagp", "skip")
+        for name in names
+    }
+
+
+def by_seed(groups: Mapping[str, RunGroup]) -> list[Part]:
+    """Return the runs of several groups, all of the first seed before those of the second: a study that is stopped is even."""
+    return [one.parts[seed] for seed in range(SEEDS) for one in groups.values()]
+
+
+def mean_widths(one: RunGroup, place: Place) -> dict[str, list[float]]:
+    """Return the mean mantissa bits over tensors and seeds, by site and by epoch; nothing for single precision."""
+    runs = [read_whole_run(place.run_folder(part), "reproduce") for part in one.parts]
+    sites: dict[str, list[float]] = {}
+    epochs: list[list[float]] = []
+    for run in runs:
+        for epoch, row in enumerate(run.epochs):
+            epochs += [[] for _ in range(epoch + 1 - len(epochs))]
+            for site, figures in row.sites.items():
+                bits = [value for name in TENSORS if (value := figures.get(f"mantissa_{name}")) is not None]
+                sites.setdefault(site, []).extend(bits)
+                epochs[epoch] += bits
+    return {
+        "sites": [mean(bits) for bits in sites.values() if bits],
+        "epochs": [mean(bits) for bits in epochs if bits],
+    }
+
+
+def conclude_training(budget: str, place: Place) -> Conclusion:
+    """Compare the arithmetics' accuracy, and see whether the adaptive width rises."""
+    section, runs = published(TRAINING), arithmetics(budget)
+    widths = {name: mean_widths(one, place) for name, one in runs.items()}
+    rows = [
+        {
+            "arithmetic": name,
+            "precision": PRECISIONS[name],
+            **one.row(place),
+            "mean_mantissa_bits": mean(widths[name]["epochs"]) if widths[name]["epochs"] else 32.0,
+            "float_accuracy_percent": one.mean(place, "float_test_accuracy") if name != "fp32" else one.mean(place),
+        }
+        for name, one in runs.items()
+    ]
+    values = {name: one.values(place) for name, one in runs.items()}
+    means = {name: mean(found) for name, found in values.items()}
+    extent = f"{SEEDS} seeds"
+
+    def shown(*names: str) -> str:
+        return f"{', '.join(f'{name} {spread(values[name])}' for name in names)} %; {extent}"
+
+    sites, epochs = widths["adaptive"]["sites"], widths["adaptive"]["epochs"]
+    halves = (mean(sites[: len(sites) // 2]), mean(sites[len(sites) // 2 :]))
+    rises = None if len(epochs) < 2 else epochs[-1] > epochs[0]
+    over_time = ", ".join(f"{bits:.2f}" for bits in epochs)
+    verdicts = [
+        judge(
+            "adaptive against single precision",
+            section.claim("accuracy"),
+            means["adaptive"] >= means["fp32"] - section.slack,
+            shown("fp32", "adaptive", "bfp4", "bfp2"),
+        ),
+        judge(
+            "low first or high first",
+            section.claim("temporal"),
+            means["low first"] > means["high first"],
+            shown("low first", "high first"),
+        ),
+        judge(
+            "mean mantissa bits in the first and second half of the layers",
+            section.claim("depth"),
+            halves[1] > halves[0],
+            f"{halves[0]:.2f} and {halves[1]:.2f}; {extent}",
+        ),
+        judge(
+            "mean mantissa bits by epoch",
+            section.claim("time"),
+            rises,
+            f"{over_time}; {extent}" if rises is not None else "the runs have one epoch",
+        ),
+        judge(
+            "adaptive or random widths of the same mean",
+            section.claim("choice"),
+            means["adaptive"] > means["random"],
+            shown("adaptive", "random"),
+        ),
+    ]
+    return Conclusion(rows, verdicts, lambda: _draw(place, runs, widths))
+
+
+def _draw(place: Place, runs: Mapping[str, RunGroup], widths: Mapping[str, dict[str, list[float]]]) -> "Figure":
+    figure, (axes,) = subplots(1, 2, (12, 4.5))
+    accuracy_bars(axes[0], place, runs)
+    for number, name in enumerate(("adaptive", "random")):
+        sites = widths[name]["sites"]
+        axes[1].plot(range(1, len(sites) + 1), sites, "o-", label=name, color=COLOURS[number])
+    axes[1].set(xlabel="layer", ylabel="mean mantissa bits", ylim=(1.9, 4.1))
+    whole_numbers(axes[1].xaxis)
+    legend_beside(axes[1])
+    return figure
+
+
+def conclude_combined(budget: str, place: Place) -> Conclusion:
+    """Ask whether predicting gradients survives four bits: the gain over leaving batches out, in each arithmetic."""
+    section, runs = published(COMBINED), _combinations(budget)
+    rows = [
+        {"combination": name, "precision": one.options["precision"], **one.row(place)} for name, one in runs.items()
+    ]
+    values = {name: one.values(place) for name, one in runs.items()}
+    verdicts = []
+    for method in ("feedback", "adagp"):
+        for arithmetic in ("bfp4", "adaptive"):
+            gain, usual = (
+                mean(values[f"{method}, {name}"]) - mean(values[f"skip, {name}"]) for name in (arithmetic, "fp32")
+            )
+            names = (f"{method}, {arithmetic}", f"skip, {arithmetic}", f"{method}, fp32", "skip, fp32")
+            figures = ", ".join(f"{name} {spread(values[name])}" for name in names)
+            verdicts.append(
+                judge(
+                    f"{method} over skip in {arithmetic}",
+                    section.claim("survives"),
+                    gain > 0,
+                    f"gain {gain:+.2f} points, in fp32 {usual:+.2f}: {figures} %; {SEEDS} seeds",
+                )
+            )
+
+    def draw() -> "Figure":
+        figure, (axes,) = subplots(1, 1, (9, 4.5))
+        accuracy_bars(axes[0], place, runs)
+        return figure
+
+    return Conclusion(rows, verdicts, draw)
+
+
+for _experiment in (
+    Experiment(
+        TRAINING,
+        "accuracy in fixed, scheduled, adaptive and random precision",
+        {"quick": 1.5, "standard": 14.0, "full": None},
+        lambda budget: by_seed(arithmetics(budget)),
+        conclude_training,
+    ),
+    Experiment(
+        COMBINED,
+        "predicted gradients in block floating point",
+        {"quick": 1.5, "standard": 14.0, "full": None},
+        lambda budget: by_seed(_combinations(budget)),
+        conclude_combined,
+    ),
+):
+    add_experiment(_experiment)

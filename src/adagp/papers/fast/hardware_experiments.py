@@ -1,0 +1,190 @@
+"""FAST's accelerator: what widths are worth on its array, and the modelled time to an accuracy of the trained runs."""
+
+from functools import cache
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from adagp.core.plan import BACKPROP_ALL
+from adagp.hw import Accelerator, Workload, simulate
+from adagp.hw.runs import Run, replayed_run
+from adagp.papers.fast.chunks import BlockWidths
+from adagp.papers.fast.experiments import PRECISIONS, SEEDS, arithmetics, by_seed
+from adagp.papers.fast.widths import WidthShares, recorded_widths
+from adagp.program.figures.style import COLOURS, legend_beside, subplots
+from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
+from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.published import published
+from adagp.program.reproduce.training import RunGroup
+from adagp.program.reproduce.verdict import Terms, compare, judge
+from adagp.program.run.documents import ABSENT, POSITIVE, record_of
+from adagp.program.run.record import read_whole_run
+from adagp.tracing.workloads import model_workload, run_workload
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SPEED, TIME = "fast-speed", "fast-time-to-accuracy"
+MODELS = ("resnet50", "vgg16", "mobilenet_v2")
+WIDTHS = {"2 bits": (2, 2, 2), "4 bits": (4, 4, 4)}
+TARGETS = {"quick": 0.9, "standard": 0.4, "full": 0.9}
+"""Test accuracy that counts as reached."""
+
+
+def simulate_widths(part: Part, place: Place) -> dict[str, Any]:
+    """Return cycles and joules of a batch of 128 by backprop on equal arrays, in fixed widths and in whole words."""
+    workload = model_workload(part.options["model"], "imagenet")
+    found: dict[str, Any] = {}
+    for name, widths in WIDTHS.items():
+        shares = WidthShares({"": {BlockWidths(*widths): 1.0}}, {})
+        run = Run(128, ((BACKPROP_ALL, 1),), False, widths=shares)
+        outcomes = simulate(workload, Accelerator(), run, ("fast", "dense-16", "dense-32")).outcomes
+        found[name] = {"cycles": outcomes["fast"].cost.cycles, "joules": outcomes["fast"].energy.joules}
+    for name in ("dense-16", "dense-32"):
+        found[name] = {"cycles": outcomes[name].cost.cycles, "joules": outcomes[name].energy.joules}
+    return found
+
+
+_COSTS = record_of(
+    dict.fromkeys(
+        (*WIDTHS, "dense-16", "dense-32"), record_of({"cycles": POSITIVE, "joules": POSITIVE}, others=ABSENT)
+    ),
+    others=ABSENT,
+)
+
+
+@cache
+def _parts() -> dict[str, Part]:
+    return {model: Part(simulate_widths, model, {"model": model}, shape=_COSTS) for model in MODELS}
+
+
+def conclude_speed(budget: str, place: Place) -> Conclusion:
+    """Compare modelled cycles in 2 and 4 bits with those in words of 16 bits on an array of as many cells."""
+    section = published(SPEED)
+    results = {model: place.result(part) for model, part in _parts().items()}
+    rows = [
+        {
+            "model": model,
+            "arithmetic": name,
+            **figures,
+            "speedup_over_dense_16": found["dense-16"]["cycles"] / figures["cycles"],
+        }
+        for model, found in results.items()
+        for name, figures in found.items()
+    ]
+    speeds = [row["speedup_over_dense_16"] for row in rows if row["arithmetic"] in WIDTHS]
+    unlike = Terms(
+        "as many cells instead of an equal chip: areas are not in the text at hand; dense words instead of the paper's rivals"
+    )
+    verdicts = [
+        compare("lowest speed-up", section.number("speedup", "lowest"), min(speeds), "modelled", unlike),
+        compare("highest speed-up", section.number("speedup", "highest"), max(speeds), "modelled", unlike),
+        judge(
+            "2 bits against 4 bits on one array",
+            section.claim("passes"),
+            all(1 <= found["4 bits"]["cycles"] / found["2 bits"]["cycles"] <= 4 for found in results.values()),
+            ", ".join(
+                f"{model} {found['4 bits']['cycles'] / found['2 bits']['cycles']:.2f} times"
+                for model, found in results.items()
+            ),
+            "modelled",
+        ),
+    ]
+
+    def draw() -> "Figure":
+        figure, (axes,) = subplots(1, 1, (8, 4.5))
+        names = [*WIDTHS, "dense-16", "dense-32"]
+        for number, model in enumerate(results):
+            places = [place + 0.25 * number for place in range(len(names))]
+            ratios = [results[model]["dense-16"]["cycles"] / results[model][name]["cycles"] for name in names]
+            axes[0].bar(places, ratios, 0.22, label=model, color=COLOURS[number])
+        axes[0].set_xticks([place + 0.25 for place in range(len(names))], names)
+        axes[0].set(ylabel="modelled speed-up over 16-bit words")
+        legend_beside(axes[0])
+        return figure
+
+    return Conclusion(rows, verdicts, draw)
+
+
+def time_to_accuracy(one: RunGroup, target: float, place: Place) -> list[tuple[float, float] | None]:
+    """Return the modelled seconds and joules of each run up to the first epoch that reaches `target`; None: not reached.
+
+    Block floating point runs on FAST's array in the run's own widths, single precision on an array for 32-bit words.
+    """
+    options = one.options
+    workload = run_workload(options["model"], options["dataset"], None, options.get("width", 1.0))
+    return [_until(part, target, place, workload) for part in one.parts]
+
+
+def _until(part: Part, target: float, place: Place, workload: Workload) -> tuple[float, float] | None:
+    record = read_whole_run(place.run_folder(part), "reproduce")
+    reached = next((epoch.number for epoch in record.epochs if (epoch.test_value or 0.0) >= target), None)
+    if reached is None:
+        return None
+    epochs = record.epochs[:reached]
+    widths = recorded_widths([(sum(epoch.batches.values()), epoch.sites) for epoch in epochs], 16, 4)
+    design = "dense-32" if widths is None else "fast"
+    run = replayed_run([epoch.batches for epoch in epochs], part.options["batch_size"], "", widths)
+    outcome = simulate(workload, Accelerator(), run, (design,)).outcomes[design]
+    return outcome.seconds, outcome.energy.joules
+
+
+def conclude_time(budget: str, place: Place) -> Conclusion:
+    """Compare the modelled time to an accuracy of all arithmetics."""
+    section, target = published(TIME), TARGETS[budget]
+    rows: list[dict[str, Any]] = []
+    for name, one in arithmetics(budget).items():
+        found = time_to_accuracy(one, target, place)
+        known = [pair for pair in found if pair is not None]
+        seconds, joules = (mean(values) for values in zip(*known, strict=True)) if known else (None, None)
+        rows.append(
+            {
+                "arithmetic": name,
+                "precision": PRECISIONS[name],
+                "target": target,
+                "seeds": SEEDS,
+                "reached": len(known),
+                "modelled_seconds": seconds,
+                "modelled_joules": joules,
+            }
+        )
+    shown = ", ".join(
+        f"{row['arithmetic']} "
+        + (
+            "not reached"
+            if row["modelled_seconds"] is None
+            else f"{row['modelled_seconds']:.3g} s ({row['reached']} of {SEEDS} seeds)"
+        )
+        for row in rows
+    )
+    whole = {row["arithmetic"]: row["modelled_seconds"] for row in rows if row["reached"] == SEEDS}
+    ours = whole.pop("adaptive", None)
+    fixed = [seconds for name, seconds in whole.items() if name in ("fp32", "bfp4", "bfp2")]
+    least = None if ours is None or not fixed else ours < min(fixed)
+    verdicts = [judge(f"modelled time to {target:.0%}", section.claim("least"), least, shown, "modelled")]
+
+    def draw() -> "Figure":
+        figure, (axes,) = subplots(1, 1, (8, 4.5))
+        axes[0].bar([row["arithmetic"] for row in rows], [row["modelled_seconds"] or 0.0 for row in rows])
+        axes[0].set(ylabel=f"modelled seconds to {target:.0%}; none: not reached")
+        return figure
+
+    return Conclusion(rows, verdicts, draw)
+
+
+for _experiment in (
+    Experiment(
+        SPEED,
+        "modelled speed-up of 2 and 4 bits on FAST's array",
+        {"quick": 0.15, "standard": 0.15, "full": 0.15},
+        lambda budget: list(_parts().values()),
+        conclude_speed,
+    ),
+    Experiment(
+        TIME,
+        "modelled time and energy to an accuracy in each arithmetic",
+        {"quick": 1.6, "standard": 14.0, "full": None},
+        lambda budget: by_seed(arithmetics(budget)),
+        conclude_time,
+    ),
+):
+    add_experiment(_experiment)

@@ -1,0 +1,173 @@
+"""Products of a model's sites in another arithmetic, without touching the model.
+
+A `TorchFunctionMode` sees every call of torch's functions. Those that multiply by a site's weight (known by being that very
+tensor) are made by `ConvertedProduct`; all others pass. No module is wrapped, and `state_dict` is what it was.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from adagp.engine.sites import Site
+from adagp.errors import ModelError
+from adagp.papers.fast.precision import TENSORS, Precision, TensorPlace, Width
+from adagp.papers.fast.precision_meter import FLOAT_BITS, PrecisionMeter
+from adagp.papers.fast.product import converted_product
+from adagp.papers.fast.recognise import ProductCall, recognise
+from adagp.papers.fast.site_call import SiteCall
+
+
+@dataclass(frozen=True)
+class ArithmeticFacts:
+    """What precisions depend on besides the batch: the sites in the order of execution, the run's batches, a seed."""
+
+    order: Sequence[Site]
+    batches: int
+    seed: int = 0
+
+
+class Arithmetic:
+    """The arithmetic of a run: `batch` makes the products of the sites in the precisions of one batch.
+
+    `is_training` tells of a call whether it is one of training; others are made in single precision.
+    """
+
+    def __init__(self, precision: Precision, facts: ArithmeticFacts, is_training: Callable[[], bool]) -> None:
+        precision.check(len(facts.order))
+        self.precision = precision
+        self.meter = PrecisionMeter(facts.order)
+        self._facts = facts
+        self._places = {site: place for place, site in enumerate(facts.order)}
+        self._mode = _SiteMode({id(site.weight): site for site in facts.order}, self._multiply, is_training)
+        self._batch = 0
+        self._calls: list[tuple[Site, SiteCall | None]] = []
+
+    @contextmanager
+    def batch(self, number: int) -> Iterator[None]:
+        """Make the sites' products inside the context as in the batch `number` of the run, and count the widths."""
+        self._batch, self._calls = number, []
+        with self._mode:
+            try:
+                yield
+            finally:
+                calls, self._calls = self._calls, []
+        for site, call in calls:
+            self.meter.note(site, dict.fromkeys(TENSORS, FLOAT_BITS) if call is None else call.bits)
+
+    @contextmanager
+    def evaluation(self, number: int) -> Iterator[None]:
+        """Make all products of the sites inside the context as in the batch `number` of the run, and count nothing."""
+        before = self._batch, self._calls
+        self._batch, self._calls = number, []
+        self._mode.everywhere = True
+        try:
+            with self._mode:
+                yield
+        finally:
+            self._mode.everywhere = False
+            self._batch, self._calls = before
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave all products alone inside the context."""
+        before, self._mode.resting = self._mode.resting, True
+        try:
+            yield
+        finally:
+            self._mode.resting = before
+
+    def refuse_unseen(self, called: Mapping[Site, bool]) -> None:
+        """Refuse a batch in which a site was called whose product was not seen: it would be in single precision unnoticed."""
+        seen = {site for site, _ in self._calls}
+        for site in called:
+            if site not in seen and site in self._places:
+                raise ModelError(
+                    f"layer '{site.name}' ({type(site.module).__name__}) does not multiply by its weight in a way that "
+                    f"precision '{self.precision.text}' knows (torch's convolutions, linear and addmm); exclude the layer, "
+                    "or train in fp32."
+                )
+
+    def _multiply(self, site: Site, product: ProductCall) -> Tensor | None:
+        """Return the result of a site's product; None where it is one of single precision."""
+        widths = self._widths(site)
+        if widths is None:
+            self._calls.append((site, None))
+            return None
+        earlier = sum(other is site for other, _ in self._calls)
+        key = ("noise", self._facts.seed, self._batch, site.name, earlier)
+        call = SiteCall(widths, self.precision.conversion, key)
+        if not self._mode.repeating:
+            self._calls.append((site, call))
+        with torch.autocast(product.inputs.device.type, enabled=False):
+            inputs = product.inputs.to(product.weight.dtype)
+            result = converted_product(inputs, product.weight, product.bias, product.operation, call.convert)
+        return product.finish(result)
+
+    def _widths(self, site: Site) -> dict[str, Width] | None:
+        facts = self._facts
+        widths: dict[str, Width] = {}
+        for tensor in TENSORS:
+            place = TensorPlace(self._batch, facts.batches, self._places[site], len(facts.order), tensor, facts.seed)
+            width = self.precision.width(place)
+            if width is None:
+                return None
+            widths[tensor] = width
+        return widths
+
+
+class _SiteMode(TorchFunctionMode):
+    """Gives the products of sites to `multiply`, unless it is `resting`.
+
+    Those of training alone, or `everywhere`. `repeating` says that a backward pass is under way.
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[int, Site],
+        multiply: Callable[[Site, ProductCall], Tensor | None],
+        is_training: Callable[[], bool],
+    ) -> None:
+        super().__init__()
+        self._sites = sites
+        self._multiply = multiply
+        self._is_training = is_training
+        self.resting = False
+        self.repeating = False
+        self.everywhere = False
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Make a site's product; pass all else on."""
+        kwargs = kwargs or {}
+        if function is Tensor.backward:
+            return self._backward(*args, **kwargs)
+        product = None if self.resting else recognise(function, args, kwargs, self._sites)
+        if product is not None and (self.everywhere or self._is_training()):
+            result = self._multiply(self._sites[product.key], product)
+            if result is not None:
+                return result
+        return function(*args, **kwargs)
+
+    def _backward(self, loss: Tensor, gradient: Tensor | None = None, *args: Any, **kwargs: Any) -> None:
+        """Run a backward pass with the mode on: activation checkpointing runs forwards again in it.
+
+        A mode is off while it handles a call. A backward pass that begins at an edge of the graph is no call to be handled.
+        """
+        if not loss.requires_grad:
+            loss.backward(gradient, *args, **kwargs)  # torch says what is wrong
+            return
+        edge = get_gradient_edge(loss)
+        given = torch.ones_like(loss) if gradient is None and loss.numel() == 1 else gradient
+        self.repeating = True
+        try:
+            with self:
+                torch.autograd.backward(edge, given, *args, **kwargs)
+        finally:
+            self.repeating = False

@@ -1,0 +1,242 @@
+"""Where `feedback` pays: whole comparisons at equal cost (`adagp compare`) as experiments, short and long."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from adagp.program.figures.style import series_colour, subplots
+from adagp.program.jobs import Job, JobFailure, Stopped
+from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
+from adagp.program.reproduce.parts import READS_DATA, Part, Place
+from adagp.program.reproduce.published import published
+from adagp.program.reproduce.verdict import Verdict, judge
+from adagp.program.run.documents import ANYTHING, TEXT, WHOLE, TableOf, record_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from adagp.program.compare.comparison import Comparison
+
+PLATFORMS, LONG = "feedback-platforms", "long-run"
+FEEDBACK = "feedback@1:1"
+PIPELINE = "best,devices=4,micro-batches=16,costs=balanced"
+"""Four equal devices; backprop has the best exact pipeline."""
+RATES = (0.003, 0.01, 0.03, 0.1)
+_CIFAR: dict[str, Any] = {"dataset": "cifar10", "model": "six_conv_vgg", "batch_size": 128, "weight_decay": 5e-4}
+_DIGITS: dict[str, Any] = {"dataset": "digits", "model": "digits_cnn", "batch_size": 64}
+_PLATFORMS: dict[str, Any] = {
+    "methods": f"bp,{FEEDBACK}",
+    "regimes": ("batches", "accelerator", "pipeline"),
+    "curve": (0.5, 0.75, 1.25, 1.5),
+    "pipeline": PIPELINE,
+}
+_LONG: dict[str, Any] = {
+    "methods": f"bp,adagp,{FEEDBACK},feedback@ladder,zero,skip",
+    "regimes": ("batches", "accelerator"),
+}
+_SIZES: dict[tuple[str, str], dict[str, Any]] = {
+    (PLATFORMS, "quick"): {**_DIGITS, "batches": 100, "seeds": 3, "warmup_batches": 10},
+    (PLATFORMS, "standard"): {**_CIFAR, "batches": 400, "seeds": 5, "warmup_batches": 40},
+    (PLATFORMS, "full"): {**_CIFAR, "batches": 11_700, "seeds": 5, "warmup_batches": 390, "tune_batches": 1170},
+    (LONG, "quick"): {**_DIGITS, "batches": 220, "seeds": 2},
+    (LONG, "standard"): {**_CIFAR, "batches": 3_900, "seeds": 3, "tune_batches": 390},
+    (LONG, "full"): {**_CIFAR, "batches": 11_700, "seeds": 3, "tune_batches": 1170},
+}
+_OWN = ("methods", "regimes", "curve", "pipeline", "batches", "seeds", "tune_batches", READS_DATA)
+"""Options of a comparison; the others are those of its runs."""
+
+
+COMPARED = record_of(
+    {
+        "regimes": TableOf(record_of({"methods": TableOf(TableOf(ANYTHING))})),
+        "platforms": TableOf(ANYTHING),
+        "seeds": WHOLE,
+        "batches": WHOLE,
+        "model": TEXT,
+        "dataset": TEXT,
+    }
+)
+"""The shape of what is kept of a comparison."""
+
+
+@cache
+def comparison_part(name: str, budget: str) -> Part:
+    """Return the comparison of an experiment at a budget as a part."""
+    options = {**(_PLATFORMS if name == PLATFORMS else _LONG), **_SIZES[name, budget]}
+    if options["dataset"] != "digits":
+        options[READS_DATA] = True
+    return Part(compare_methods, f"{name}-{budget}", options, weight=200.0, shape=COMPARED)
+
+
+def read_comparison(options: Mapping[str, Any], place: Place) -> "Comparison":
+    """Return the comparison that a part's options mean."""
+    from adagp.program.compare.comparison import Comparison
+    from adagp.program.compare.contenders import read_entries
+    from adagp.program.compare.tuning_choice import Tuning
+
+    runs = {key: value for key, value in options.items() if key not in _OWN}
+    own = {key: options[key] for key in ("regimes", "curve", "pipeline", "batches", "seeds") if key in options}
+    return Comparison(
+        read_entries(options["methods"]),
+        options={**runs, **({} if place.device == "cpu" else {"device": place.device})},
+        settings={},
+        tuning=Tuning("lr", RATES, options.get("tune_batches")),
+        large_batch=0,
+        data_dir=None if place.data_dir is None else str(place.data_dir),
+        **own,
+    )
+
+
+def compare_methods(part: Part, place: Place) -> dict[str, Any] | None:
+    """Carry a comparison out, or continue it where it was left; it is kept in the folder `comparisons`."""
+    from adagp.program.compare.workflow import carry_out
+    from adagp.program.tasks.build import build_task
+
+    comparison = read_comparison(part.options, place)
+    task = build_task(comparison.config(comparison.reference, 0), place.data_dir)
+    command = f"adagp reproduce {part.label.rpartition('-')[0]} --budget {part.label.rpartition('-')[2]}"
+    folder = place.out / "comparisons" / part.key
+    try:
+        found = carry_out(comparison, folder, task, _Silent(), command=command, jobs=1, stop=place.stop)
+    except Stopped:
+        return None
+    kept = ("regimes", "tuning", "worth", "platforms", "seeds", "batches", "model", "dataset")
+    return {name: found[name] for name in kept}
+
+
+class _Silent:
+    """Is told how the comparison goes, and keeps it to itself: the part has a line of its own."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+    def begin(self, what: str, total: int) -> None:
+        """Say nothing."""
+
+    def advance(self) -> None:
+        """Say nothing."""
+
+    def on_start(self, job: Job) -> None:
+        """Say nothing."""
+
+    def on_share(self, job: Job, share: float) -> None:
+        """Say nothing."""
+
+    def on_end(self, job: Job, failure: JobFailure | None) -> None:
+        """Say nothing."""
+
+
+def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a line for each regime and method; all but the modelled cost is measured."""
+    picked = {name: one["picked"] for name, one in found["tuning"]["methods"].items()}
+    keys = (
+        "runs",
+        "batches",
+        "bp_batches",
+        "gp_batches",
+        "accuracy_mean",
+        "accuracy_low",
+        "accuracy_high",
+        "modelled_cost",
+    )
+    return [
+        {"regime": regime, "method": name, "lr": picked[name], **{key: one[key] for key in keys}}
+        for regime, content in found["regimes"].items()
+        for name, one in content["methods"].items()
+    ]
+
+
+def _ahead(found: Mapping[str, Any], regime: str, methods: Sequence[str]) -> tuple[bool | None, str]:
+    """Tell whether the best of `methods` is above backprop by intervals that do not overlap, and the figures."""
+    own = found["regimes"][regime]["methods"]
+    shown = ", ".join(
+        f"{name} {_accuracy(own[name])} after {own[name]['batches']:.0f} batches" for name in ("bp", *methods)
+    )
+    plain, best = own["bp"], max((own[name] for name in methods), key=lambda one: one["accuracy_mean"])
+    if plain["accuracy_high"] is None or best["accuracy_low"] is None:
+        return None, shown
+    ahead = ", ".join(
+        f"{name} {_points(own[name], 'mean')} ({_points(own[name], 'low')} to {_points(own[name], 'high')})"
+        for name in methods
+    )
+    text = f"{shown}; points ahead of bp, seed by seed: {ahead}; {found['seeds']} seeds"
+    return bool(best["accuracy_low"] > plain["accuracy_high"]), text
+
+
+def _points(one: Mapping[str, Any], end: str) -> str:
+    return "-" if one.get(f"ahead_{end}") is None else f"{100 * one[f'ahead_{end}']:+.2f}"
+
+
+def _accuracy(one: Mapping[str, Any]) -> str:
+    if one["accuracy_low"] is None:
+        return f"{100 * one['accuracy_mean']:.2f} %"
+    return f"{100 * one['accuracy_mean']:.2f} % ({100 * one['accuracy_low']:.2f} to {100 * one['accuracy_high']:.2f})"
+
+
+def conclude_platforms(budget: str, place: Place) -> Conclusion:
+    """Ask whether feedback is ahead at equal cycles of an accelerator and of a pipeline, and whether its GP batches pay."""
+    section, found = published(PLATFORMS), place.result(comparison_part(PLATFORMS, budget))
+    verdicts: list[Verdict] = []
+    for regime in ("accelerator", "pipeline"):
+        holds, text = _ahead(found, regime, (FEEDBACK,))
+        verdicts.append(judge(f"accuracy at equal cycles, {regime}", section.claim(regime), holds, text))
+    worth = found["worth"]["methods"].get(FEEDBACK)
+    if worth is not None:
+        low, high = (None if end is None else round(end, 2) for end in worth["interval"])
+        text = f"worth {worth['worth'] and round(worth['worth'], 2)} ({low} to {high}); " + "; ".join(
+            f"{name} {one['verdict']} (break-even {one['break_even']:.2f})" for name, one in worth["platforms"].items()
+        )
+        pays = {"pays": True, "does not pay": False}.get(worth["platforms"]["accelerator"]["verdict"])
+        verdicts.append(judge("worth of a GP batch", section.claim("worth"), pays, text))
+    rows = _rows(found)
+    return Conclusion(rows, verdicts, lambda: _draw(rows))
+
+
+def conclude_long(budget: str, place: Place) -> Conclusion:
+    """Ask whether any prediction is ahead at equal cycles of an accelerator when runs are long."""
+    section, found = published(LONG), place.result(comparison_part(LONG, budget))
+    verdicts = []
+    for claim, methods in (("feedback", (FEEDBACK, "feedback@ladder")), ("adagp", ("adagp",)), ("skip", ("skip",))):
+        holds, text = _ahead(found, "accelerator", methods)
+        verdicts.append(judge(f"accuracy at equal cycles, {claim}", section.claim(claim), holds, text))
+    rows = _rows(found)
+    return Conclusion(rows, verdicts, lambda: _draw(rows))
+
+
+def _draw(rows: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Draw a panel for each regime: accuracy with its interval by method."""
+    regimes = list(dict.fromkeys(row["regime"] for row in rows))
+    figure, (axes,) = subplots(1, len(regimes), (1 + 4 * len(regimes), 4.5), share_y=True)
+    for axis, regime in zip(axes, regimes, strict=True):
+        for place, row in enumerate(row for row in rows if row["regime"] == regime):
+            middle = 100 * row["accuracy_mean"]
+            known = row["accuracy_low"] is not None
+            reach = [[middle - 100 * row["accuracy_low"]], [100 * row["accuracy_high"] - middle]] if known else None
+            axis.errorbar(place, middle, yerr=reach, fmt="o", capsize=3, color=series_colour(place))
+            axis.annotate(
+                f"{row['batches']:.0f}", (place, middle), xytext=(6, 4), textcoords="offset points", fontsize=8
+            )
+        names = [row["method"] for row in rows if row["regime"] == regime]
+        axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        axis.set(title=f"equal {'batches' if regime == 'batches' else f'cycles, {regime}'}")
+    axes[0].set_ylabel("measured accuracy, %; numbers: batches")
+    return figure
+
+
+for _experiment in (
+    Experiment(
+        PLATFORMS,
+        "feedback against backprop at equal modelled cycles of an accelerator and of a pipeline, tuned rates",
+        {"quick": 2.7, "standard": 45.0, "full": None},
+        lambda budget: [comparison_part(PLATFORMS, budget)],
+        conclude_platforms,
+    ),
+    Experiment(
+        LONG,
+        "six methods at length, at equal batches and at equal modelled cycles, tuned rates",
+        {"quick": 5.8, "standard": 280.0, "full": 840.0},
+        lambda budget: [comparison_part(LONG, budget)],
+        conclude_long,
+    ),
+):
+    add_experiment(_experiment)

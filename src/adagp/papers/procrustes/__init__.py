@@ -1,0 +1,6 @@
+"""Procrustes (Yang et al., MICRO 2020): sparse training, in which only a share of the weights may move."""
+
+from adagp.core.registry import provide
+
+provide("system", "adagp.papers.procrustes.accelerator")
+provide("experiment", "adagp.papers.procrustes.experiments")

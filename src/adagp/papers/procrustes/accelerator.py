@@ -1,0 +1,130 @@
+"""Procrustes' array for sparse training (Yang et al., MICRO 2020): cycles, accesses and energy of the three passes.
+
+16 x 16 PEs with an fp32 multiply-accumulate and 256 words each; the batch lies along one side, channels (or filters) along
+the other. Forward and input gradient leave out zero weights, the weight gradient zero inputs. Work differs along one side
+only, where half tiles are balanced (`hw.balance`). Sizes and dataflow are those of the authors' published simulator; energies
+are the ratios that it takes where no energy tool is at hand (units of a 16-bit multiply-accumulate, from Eyeriss); the unit is
+Horowitz's 1.5 pJ. Ours: the clock, a tile of at most half of a PE's memory, random masks of each layer's density. Not in
+it: the quantile estimator, the balancer and the generator of initial weights, whose energy is not published.
+"""
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from adagp.hw.systems import SYSTEMS, LayerRecord, PassCost, System, SystemCost, SystemOptions
+from adagp.hw.workload import ArrayLayer, Attention, Convolution, Workload
+from adagp.papers.procrustes.balance import Tile, drawn_counts, inverse_speedup
+from adagp.papers.procrustes.compressed import WORD_BITS, index_bits
+
+SIDE = 16
+PE_WORDS = 256
+CLOCK_HZ = 200e6
+UNIT = 1.5e-12
+"""Joules of a 16-bit multiply-accumulate (Horowitz 2014: 1.1 pJ multiplication and 0.4 pJ addition at 45 nm)."""
+MAC, PE_MEMORY, BUFFER, DRAM = 4.0, 2.05, 14.8, 400.0
+"""Energies of 32 bits in that unit."""
+PE_ACCESSES = 4
+"""Of a multiply-accumulate: weight, input, and a sum that is read and written."""
+TILE_CHANNELS = (2, 4, 8)
+MOST_KERNEL = 16
+"""Inputs of a channel that a PE holds at a time in the weight gradient, where whole maps stand in a kernel's place."""
+DENSE = LayerRecord()
+
+
+class LayerShape:
+    """A layer in the simulator's letters: C and K channels, N samples, R x S kernel, P x Q outputs."""
+
+    def __init__(self, layer: ArrayLayer, batch: int) -> None:
+        if isinstance(layer, Convolution):
+            self.c, self.k, self.groups = layer.in_channels, layer.out_channels, layer.groups
+            self.n, self.kernel, self.outputs = batch, prod(layer.kernel), prod(layer.output_size)
+        else:
+            product = layer.product(batch)
+            self.c, self.k, self.groups = product.depth, product.columns, 1
+            self.n, self.kernel, self.outputs = product.rows * product.count, 1, 1
+        self.weights = self.c * self.k // self.groups * self.kernel
+        self.inputs, self.sums = batch * layer.input_words, batch * layer.output_words
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of a pass."""
+        return self.weights * self.outputs * self.n
+
+    def dense_cycles(self, along: int, across: int) -> int:
+        """Return the cycles of a pass with `along` and `across` on the two sides of the array."""
+        return -(-along // SIDE) * -(-across // SIDE) * -(-self.macs // (along * across))
+
+
+def pass_cost(shape: LayerShape, name: str, density: float, random: np.random.Generator) -> tuple[PassCost, float]:
+    """Return the cost of a pass whose sparse operand has this density, and its time over that of the dense pass."""
+    if name == "weight_gradient":  # the inputs take the weights' place: samples along one side, filters along the other
+        along, across, rows, kernel = shape.n, shape.k, shape.c // shape.groups, shape.outputs
+        rows, kernel = rows * -(-kernel // MOST_KERNEL), min(kernel, MOST_KERNEL)
+        sparse, others = shape.inputs, (shape.sums, shape.weights)
+    else:
+        along, rows = (shape.c, shape.k) if name == "forward" else (shape.k, shape.c)
+        across, kernel, rows = shape.n, shape.kernel, max(1, rows // shape.groups)
+        sparse, others = shape.weights, (shape.inputs, shape.sums)
+    share = (
+        1.0
+        if density >= 1
+        else min(_share(along, rows, kernel, channels, density, random) for channels in TILE_CHANNELS)
+    )
+    cycles = -(-shape.dense_cycles(along, across) * share // 1)
+    index = 0.0 if density >= 1 else index_bits(sparse, kernel) / WORD_BITS
+    moved = sparse * density + index
+    macs = shape.macs * density
+    buffered = moved * -(-across // SIDE) + sum(others) * max(1, -(-rows // _filters(kernel, 2, density)))
+    units = macs * (MAC + PE_ACCESSES * PE_MEMORY) + buffered * BUFFER + (moved + sum(others)) * DRAM
+    return PassCost(float(cycles), units * UNIT), share
+
+
+def _filters(kernel: int, channels: int, density: float) -> int:
+    """Return how many filters' kernels fill half of a PE's memory."""
+    return max(1, int(PE_WORDS / 2 / (channels * kernel * density)))
+
+
+def _share(along: int, rows: int, kernel: int, channels: int, density: float, random: np.random.Generator) -> float:
+    tile = Tile(channels, min(rows, _filters(kernel, channels, density)), kernel)
+    return inverse_speedup(*drawn_counts(along, rows, tile, SIDE, density, random))
+
+
+def training_cost(
+    workload: Workload, batch: int, records: Mapping[str, LayerRecord], options: SystemOptions | None = None
+) -> SystemCost:
+    """Return the cost of a batch, with speed-up and energy against the same array with all weights and inputs."""
+    random = np.random.default_rng(0)
+    passes = {name: PassCost() for name in ("forward", "input_gradient", "weight_gradient")}
+    dense, ideal = PassCost(), 0.0
+    for layer in workload.array_layers:
+        shape = LayerShape(layer, batch)
+        record = DENSE if isinstance(layer, Attention) else records.get(layer.name, DENSE)
+        for name in _needed(layer):
+            density = record.input_density if name == "weight_gradient" else record.weight_density
+            passes[name] += pass_cost(shape, name, density, random)[0]
+            dense += pass_cost(shape, name, 1.0, random)[0]
+            ideal += shape.macs * density / SIDE**2
+    found = sum(passes.values(), PassCost())
+    return SystemCost(
+        passes,
+        {
+            "speed-up over dense on the same array": dense.cycles / found.cycles,
+            "energy of dense over ours": dense.joules / found.joules,
+            "cycles over ideal ones": found.cycles / ideal,
+        },
+    )
+
+
+def _needed(layer: ArrayLayer) -> list[str]:
+    needed = ["forward"]
+    needed += ["input_gradient"] if layer.input_gradient else []
+    needed += ["weight_gradient"] if layer.trainable or isinstance(layer, Attention) else []
+    return needed
+
+
+SYSTEMS.add(
+    "procrustes",
+    System("procrustes", "sparse training: zero weights and inputs are left out", CLOCK_HZ, training_cost),
+)

@@ -1,0 +1,185 @@
+"""DropBack: only a fixed share of the weights may differ from their (decaying) initial values.
+
+After each step of the optimizer all weights are ranked together, and those that rank below the threshold go back to
+`d * w0`: their initial value times a factor that falls from 1 to 0 by `decay` in each step, so that they become zeros.
+
+- rule `accumulated`, as printed: ranked is the size of what a weight has accumulated, `u = w - d * w0`, which for a weight
+  that was not kept before is its present update. Kept weights are `d * w0 + u`. A weight that falls out loses its u.
+- rule `magnitude`, as in the published code: kept weights keep all of their initial value while d falls, so that `|w - d *
+  w0|` becomes the plain magnitude |w| after some 200 steps (decay 0.9).
+
+DropBack: Golub, Lemieux, Lis, arXiv 1806.06949. Decay and estimated threshold: Procrustes, Yang et al., MICRO 2020, arXiv
+2009.10976.
+"""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adagp.core.plan import Step
+from adagp.engine.sites import Survey
+from adagp.engine.upkeep import Upkeep
+from adagp.errors import OptionError, unknown_name
+from adagp.papers.procrustes.initial import InitialWeights, Regenerate
+from adagp.papers.procrustes.quantile import QuantileEstimate, keep_largest
+
+THRESHOLDS = ("estimate", "sort")
+RULES = ("accumulated", "magnitude")
+RANKED = ("sites", "all")
+ESTIMATED_FROM = 100_000
+"""From so many weights on the threshold is estimated, unless told otherwise; a sort of fewer costs next to nothing."""
+GONE = 1e-10
+"""Initial weights that have decayed to this share count as zero."""
+
+
+class DropBack(Upkeep):
+    """Keeps the share `keep` of the weights; all others are their initial values times a factor that falls to 0.
+
+    `threshold` is `sort` (exact: never more than the share), `estimate` (one pass), or None: sort below 100,000 weights.
+    `over` says what is ranked: the weights of sites, or `all` trainable parameters; what is not ranked is trained as usual.
+    Initial weights are copied when it is bound, and freed when they are no longer needed; with `regenerate` no checkpoint
+    holds them, and with `keep_initial=False` no copy is made at all.
+
+    The authors used plain SGD. With momentum, a weight that was dropped is still pushed by what its momentum remembers.
+    """
+
+    def __init__(
+        self,
+        keep: float,
+        *,
+        decay: float = 0.9,
+        threshold: str | None = None,
+        rule: str = "accumulated",
+        over: str = "sites",
+        regenerate: Regenerate | None = None,
+        keep_initial: bool = True,
+    ) -> None:
+        if not 0 < keep <= 1:
+            raise OptionError(f"keep is {keep}; it must be above 0 and at most 1.")
+        if not 0 <= decay <= 1:
+            raise OptionError(f"decay is {decay}; it must be from 0 to 1.")
+        for what, name, known in (("threshold", threshold, THRESHOLDS), ("rule", rule, RULES), ("over", over, RANKED)):
+            if name not in known and not (what == "threshold" and name is None):
+                raise unknown_name(what, str(name), known)
+        self.keep, self.decay, self.threshold, self.rule, self.over = keep, decay, threshold, rule, over
+        self._regenerate, self._keep_initial = regenerate, keep_initial
+        self._steps = 0
+        self._parameters: dict[str, nn.Parameter] = {}
+        self._estimate: QuantileEstimate | None = None
+
+    def bind(self, survey: Survey) -> None:
+        """Take the parameters to be ranked, in the order of the model."""
+        found = {f"{site.name}.weight" if site.name else "weight": site.weight for site in survey.sites}
+        if self.over == "all":
+            found |= {one.name: one.parameter for one in survey.rest}
+        if not found:
+            raise OptionError("DropBack has nothing to rank: the model has no site.")
+        self._parameters = found
+        self.total = sum(one.numel() for one in found.values())
+        self.count = max(1, round(self.keep * self.total))
+        if (self.threshold or ("estimate" if self.total >= ESTIMATED_FROM else "sort")) == "estimate":
+            self._estimate = QuantileEstimate(1 - self.count / self.total, self.count)
+        self.initial = InitialWeights(found, self._regenerate, keep=self._keep_initial)
+
+    def factor(self, step: int) -> float:
+        """Return what initial weights are multiplied by after so many steps before this one: 1 in the first, then falling."""
+        found = self.decay ** max(0, step)
+        return found if found > GONE else 0.0
+
+    @torch.no_grad()
+    def after_step(self, step: Step) -> None:
+        """Rank all weights and put back those that are not kept."""
+        before, now = self.factor(self._steps - 1), self.factor(self._steps)
+        initial = self._bases(1.0) if before else {}
+        yardstick = before if self.rule == "accumulated" else now
+        changes = {
+            name: one - yardstick * initial[name] if yardstick else one.detach()
+            for name, one in self._parameters.items()
+        }
+        sizes = [one.abs() for one in changes.values()]
+        if not isfinite(sum(float(one.sum(dtype=torch.float64)) for one in sizes)):
+            return  # a run that has diverged stays as it is: dropping the infinite weights would hide it
+        masks = keep_largest(sizes, self.count) if self._estimate is None else self._estimate.masks(sizes)
+        for (name, one), change, mask in zip(self._parameters.items(), changes.values(), masks, strict=True):
+            base = now * initial[name] if now else torch.zeros_like(one)
+            decayed = self.rule == "accumulated" and before != now
+            one.copy_(torch.where(mask, base + change if decayed else one, base))
+        self._steps += 1
+        if not now:
+            self.initial.free()
+
+    def figures(self) -> dict[str, float]:
+        """Return the share of the ranked weights that are kept."""
+        bases = self._bases(self._factor)
+        kept = sum(int((one != bases[name]).sum()) for name, one in self._parameters.items())
+        return {"kept": kept / self.total}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps done, the estimate and, while they are needed and cannot be drawn again, the initial weights."""
+        return {
+            "steps": self._steps,
+            "estimate": None if self._estimate is None else self._estimate.value,
+            "initial": self.initial.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        if (state["estimate"] is None) != (self._estimate is None):
+            raise ValueError("the threshold was found in another way before")
+        self._steps = int(state["steps"])
+        if self._estimate is not None:
+            self._estimate.value = float(state["estimate"])
+        self.initial.load_state_dict(state["initial"])
+        if not self._factor:
+            self.initial.free()
+
+    def compress(self, weights: dict[str, Any]) -> dict[str, Any]:
+        """Return the state_dict with mask and kept values in place of each ranked weight, where that takes less room."""
+        factor = self._factor
+        if factor and self.initial.regenerate is None:
+            return weights  # the initial weights would have to be stored besides
+        bases, found = self._bases(factor), dict(weights)
+        for name in self._parameters.keys() & weights.keys():
+            packed = pack(weights[name].detach(), bases[name])
+            if sum(one.numel() * one.element_size() for one in packed.values()) < weights[name].nbytes:
+                found[name] = packed | {"factor": factor}
+        return found
+
+    def expand(self, weights: dict[str, Any]) -> dict[str, Any]:
+        """Return the state_dict that `compress` was given."""
+        packed = {name: one for name, one in weights.items() if isinstance(one, dict)}
+        found = dict(weights)
+        for factor in {one["factor"] for one in packed.values()}:
+            bases = self._bases(factor)
+            found |= {name: unpack(one, bases[name]) for name, one in packed.items() if one["factor"] == factor}
+        return found
+
+    @property
+    def _factor(self) -> float:
+        """The factor that is in the weights now."""
+        return self.factor(self._steps - 1)
+
+    def _bases(self, factor: float) -> dict[str, Tensor]:
+        """Return what dropped weights are, by name."""
+        if not factor:
+            return {name: torch.zeros_like(one) for name, one in self._parameters.items()}
+        initial = self.initial.read()
+        return initial if factor == 1 else {name: factor * one for name, one in initial.items()}
+
+
+def pack(weight: Tensor, base: Tensor) -> dict[str, Tensor]:
+    """Return the bits that say where `weight` differs from `base`, and its values there."""
+    mask = weight != base.to(weight.device)
+    return {"mask": torch.from_numpy(np.packbits(mask.cpu().numpy())), "values": weight[mask].cpu()}
+
+
+def unpack(packed: Mapping[str, Tensor], base: Tensor) -> Tensor:
+    """Return the weight that `pack` was given."""
+    bits = np.unpackbits(packed["mask"].numpy(), count=base.numel())
+    weight = base.detach().cpu().clone()
+    weight[torch.from_numpy(bits).bool().view(base.shape)] = packed["values"]
+    return weight

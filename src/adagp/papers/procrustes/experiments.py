@@ -1,0 +1,163 @@
+"""Procrustes: training with a tenth of the weights (DropBack with decaying initial weights), with its controls."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from adagp.hw.systems import LayerRecord
+from adagp.papers.procrustes.accelerator import training_cost
+from adagp.program.figures.style import COLOURS, legend_beside, subplots
+from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
+from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.published import published
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, spread
+from adagp.program.reproduce.verdict import Terms, compare, judge
+from adagp.program.run.documents import MODERATE, record_of
+from adagp.tracing.workloads import model_workload
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINING, HARDWARE = "procrustes-training", "procrustes-hardware"
+NETWORKS = ("vgg16_bn", "resnet50", "densenet121", "mobilenet_v2", "six_conv_vgg")
+SEEDS = 3
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "quick": {"dataset": "digits", "model": "digits_cnn", "epochs": 10, "batch_size": 32},
+    "standard": {"dataset": "cifar10", "model": "six_conv_vgg", "batches": 400, "batch_size": 64},
+    "full": {"dataset": "cifar10", "model": "vgg16_bn", "epochs": 500, "batch_size": 64},
+}
+"""As the authors, without momentum. The learning rate falls by a cosine in place of steps, over fewer epochs."""
+COMMON: Mapping[str, Any] = {"lr": 0.1, "momentum": 0.0, "lr_scheduler": "cosine"}
+EQUAL_WIDTH = {"quick": 0.3125, "standard": 0.3125, "full": 0.3125}
+"""The width at which a dense net has about a tenth of the weights."""
+DENSE, TENTH = "dense", "0.1"
+DROPPED: Mapping[str, Mapping[str, Any]] = {
+    "0.2": {"keep": 0.2},
+    TENTH: {"keep": 0.1},
+    "0.05": {"keep": 0.05},
+    "0.1, estimated threshold": {"keep": 0.1, "keep_threshold": "estimate"},
+    "0.1, magnitude": {"keep": 0.1, "keep_rule": "magnitude"},
+}
+
+
+@cache
+def _groups(budget: str) -> dict[str, RunGroup]:
+    seeds = 1 if budget == "full" else SEEDS
+    weight = 5.0 if budget == "quick" else 100.0
+
+    def runs(method: str = "bp", **more: Any) -> RunGroup:
+        return group(seeds, weight, **SETTINGS[budget], **COMMON, method=method, **more)
+
+    predicted = {"ratio": "1:1", "warmup_batches": 60}
+    return {
+        DENSE: runs(),
+        **{name: runs(**options) for name, options in DROPPED.items()},
+        "dense, a tenth of the weights": runs(width=EQUAL_WIDTH[budget]),
+        "adagp": runs("adagp", **predicted),
+        "adagp, 0.1": runs("adagp", **predicted, keep=0.1),
+        "feedback": runs("feedback", **predicted),
+        "feedback, 0.1": runs("feedback", **predicted, keep=0.1),
+    }
+
+
+def training_parts(budget: str) -> Sequence[Part]:
+    """Return the runs of all groups, seed by seed, so that a study that is stopped has something of each."""
+    groups = list(_groups(budget).values())
+    return [one.parts[seed] for seed in range(len(groups[0].parts)) for one in groups]
+
+
+def conclude_training(budget: str, place: Place) -> Conclusion:
+    """Compare sparse training with dense, with a dense net of as many weights, and with ranking by magnitude."""
+    section, runs = published(TRAINING), _groups(budget)
+    rows = [
+        {"run": name, "keep": one.options.get("keep"), "rule": one.options.get("keep_rule"), **one.row(place)}
+        for name, one in runs.items()
+    ]
+    accuracies = {name: one.values(place) for name, one in runs.items()}
+    text = ", ".join(f"{name} {spread(values)} %" for name, values in accuracies.items())
+    loss = mean(accuracies[DENSE]) - mean(accuracies[TENTH])
+    found = f"{text}; {runs[DENSE].extent}; lost at a tenth: {loss:.2f} points"
+    verdicts = [judge("accuracy with a tenth of the weights", section.claim("kept"), loss <= section.slack, found)]
+
+    def draw() -> "Figure":
+        figure, ((axes,),) = subplots(1, 1, (11, 5))
+        accuracy_bars(axes, place, runs)
+        return figure
+
+    return Conclusion(rows, verdicts, draw)
+
+
+def simulate_procrustes(part: Part, place: Place) -> dict[str, Any]:
+    """Return the modelled gain of a model over the same array with all weights, at the part's densities."""
+    workload = model_workload(part.options["model"], "cifar10")
+    layers = {
+        layer.name: LayerRecord(part.options["weights"], part.options["inputs"] if place_ else 1.0)
+        for place_, layer in enumerate(workload.array_layers)
+    }
+    return dict(training_cost(workload, 64, layers).notes)
+
+
+_GAINS = record_of({"speed-up over dense on the same array": MODERATE, "energy of dense over ours": MODERATE})
+
+
+@cache
+def _modelled(budget: str) -> tuple[Part, ...]:
+    return tuple(
+        Part(
+            simulate_procrustes,
+            f"{model}-{weights:.3g}",
+            {"model": model, "weights": weights, "inputs": 0.5},
+            shape=_GAINS,
+        )
+        for model in NETWORKS
+        for weights in (0.2, 0.1, round(1 / 11.7, 6))
+    )
+
+
+def conclude_hardware(budget: str, place: Place) -> Conclusion:
+    """Tell the modelled speed-up and energy by network and density."""
+    section = published(HARDWARE)
+    rows: list[dict[str, Any]] = [{**part.options, **place.result(part)} for part in _modelled(budget)]
+    unlike = Terms("other networks and assumed densities; energies are ratios of another chip")
+    quantities = {"speed": "speed-up over dense on the same array", "energy": "energy of dense over ours"}
+    verdicts = [
+        compare(f"highest {words}", section.number(name), max(float(row[words]) for row in rows), "modelled", unlike)
+        for name, words in quantities.items()
+    ]
+
+    def draw() -> "Figure":
+        figure, ((axes,),) = subplots(1, 1, (8, 5))
+        for number, model in enumerate(NETWORKS):
+            own = [row for row in rows if row["model"] == model]
+            axes.plot(
+                [row["weights"] for row in own],
+                [row[quantities["speed"]] for row in own],
+                marker="o",
+                color=COLOURS[number],
+                label=model,
+            )
+        axes.set(xlabel="weight density", ylabel="modelled speed-up over dense")
+        legend_beside(axes)
+        return figure
+
+    return Conclusion(rows, verdicts, draw)
+
+
+for _experiment in (
+    Experiment(
+        HARDWARE,
+        "the sparse array against the same array with all weights, by density",
+        {"quick": 0.2, "standard": 0.2, "full": 0.2},
+        _modelled,
+        conclude_hardware,
+    ),
+    Experiment(
+        TRAINING,
+        "sparse training with DropBack against dense training, small dense nets and magnitude",
+        {"quick": 1.9, "standard": 75.0, "full": None},
+        training_parts,
+        conclude_training,
+    ),
+):
+    add_experiment(_experiment)

@@ -1,0 +1,1 @@
+"""What people run: training, comparisons, reports, experiments."""

@@ -1,0 +1,217 @@
+"""A comparison from the first check to the report. Stopped anywhere and begun again, it continues where it was."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from adagp.core.files import write_atomically
+from adagp.core.memory import free_memory
+from adagp.program.compare.accelerator_cost import parse_accelerator
+from adagp.program.compare.alignment import ALIGNMENT, AlignmentJob
+from adagp.program.compare.comparison import (
+    BATCHES,
+    MODELLED,
+    REGIMES,
+    SECONDS,
+    ComparedRun,
+    Comparison,
+    ComparisonFolder,
+)
+from adagp.program.compare.contenders import Entry
+from adagp.program.compare.pareto import draw_pareto
+from adagp.program.compare.pipeline_cost import parse_pipeline
+from adagp.program.compare.prices import measured_price, method_prices, platform_models
+from adagp.program.compare.records import Record, aligned_record, regime_record, run_record
+from adagp.program.compare.regime_costs import calibration, lengths, modelled, predicted_share
+from adagp.program.compare.tables import markdown, method_rows, site_rows
+from adagp.program.compare.tuning import read_tuned, tune
+from adagp.program.compare.work import ComparisonObserver, ComparisonWork
+from adagp.program.compare.worth import worth_record
+from adagp.program.compare.worth_picture import draw_worth
+from adagp.program.jobs import Job, Stop, affordable_jobs, never, usable_cores
+from adagp.program.run.documents import POSITIVE, read_result, record_of
+from adagp.program.run.folder import RunFolder, flat_csv, to_json
+from adagp.program.run.lock import locked
+from adagp.program.run.metrics import ACCURACY
+from adagp.program.tasks.base import Task
+
+PROBE_BATCHES = 3
+CURVE = "curve"
+
+
+def carry_out(
+    comparison: Comparison,
+    out: Path,
+    task: Task,
+    observer: ComparisonObserver,
+    *,
+    command: str,
+    jobs: int | None = None,
+    target: float | None = None,
+    stop: Stop = never,
+) -> Record:
+    """Do what is left of a comparison in the folder `out`, write its report there, and return it."""
+    folder = ComparisonFolder(out)
+    work = ComparisonWork(comparison, folder, task, observer, stop, jobs)
+    work.check()
+    folder.begin(comparison)
+    with locked(out):
+        work.jobs = jobs or _measured_jobs(work)
+        if comparison.tuning is not None:
+            tune(work)
+        comparison = work.comparison
+        if comparison.large_batch and comparison.aligned_seeds:
+            work.execute(_alignment_jobs(work), "alignment")
+        regimes = {}
+        for (
+            regime
+        ) in REGIMES:  # equal batches first: an adaptive schedule's cost is known from its runs at equal batches
+            if regime in comparison.regimes:
+                batches = lengths(work, regime)
+                regimes[regime] = list(folder.runs(comparison, batches))
+                work.execute([work.run_job(run) for run in regimes[regime]], f"equal {regime}")
+        curve = list(folder.curve_runs(comparison))
+        if curve:
+            work.execute([work.run_job(run) for run in curve], "backprop's curve")
+        document = _document(work, {name: regimes[name] for name in comparison.regimes}, target, command)
+        if curve:
+            document["curve"] = [run_record(run, CURVE, target) for run in curve if run.finished]
+            document["worth"] = break_even(work, document)
+        _write(document, out)
+    return document
+
+
+def _measured_jobs(work: ComparisonWork) -> int:
+    """Return how many runs go at a time: as many as there are CPU cores, and memory for what a short run took.
+
+    On other devices than the CPU that is one: they would wait for each other.
+    """
+    cores, free = usable_cores(), free_memory()
+    entry = work.comparison.reference
+    config = replace(work.comparison.config(entry, 0), batches=PROBE_BATCHES)
+    if config.device != "cpu":
+        return 1
+    probe = ComparedRun(entry, config, RunFolder(work.folder.path / "probe"))
+    work.jobs = 1
+    work.execute([work.run_job(probe)], "memory")
+    if not probe.finished:
+        return 1
+    peak = read_result(probe.folder.path / "summary.json", record_of({"peak_memory": POSITIVE}))["peak_memory"]
+    found = affordable_jobs(peak, free, cores)
+    amount = "" if free is None else f" and {free / 1e9:.1f} GB are free"
+    work.observer.say(
+        f"A run took {peak / 1e9:.2f} GB; there are {cores} CPU cores{amount}: {found} at a time (--jobs changes that)."
+    )
+    return found
+
+
+def _alignment_jobs(work: ComparisonWork) -> list[Job]:
+    seeds, entries = range(work.comparison.aligned_seeds), work.comparison.entries
+    return [_alignment_job(work, entry, seed) for seed in seeds for entry in entries]
+
+
+def _alignment_job(work: ComparisonWork, entry: Entry, seed: int) -> Job:
+    comparison, path = work.comparison, work.folder.alignment(entry, seed)
+    measure = AlignmentJob(
+        comparison.config(entry, seed), comparison.large_batch, comparison.points, path, comparison.data_folder
+    )
+    log = work.folder.path / "logs" / f"alignment-{path.stem}.log"
+    return Job(f"alignment of {entry.name} seed {seed}", measure, path, log)
+
+
+def _document(
+    work: ComparisonWork, regimes: dict[str, list[ComparedRun]], target: float | None, command: str
+) -> Record:
+    """Return the report as one JSON document."""
+    comparison = work.comparison
+    measured_costs = calibration(work) if SECONDS in comparison.regimes else None
+    platforms = {regime: modelled(work, regime) for regime in comparison.regimes if regime in MODELLED}
+    found = {
+        entry.name: [
+            read_result(path, ALIGNMENT)
+            for path in (work.folder.alignment(entry, seed) for seed in range(comparison.aligned_seeds))
+            if path.is_file()
+        ]
+        for entry in comparison.entries
+    }
+    alignment = {name: aligned_record(own) for name, own in found.items()}
+    runs = {regime: [run_record(run, regime, target) for run in own if run.finished] for regime, own in regimes.items()}
+    config, metric = comparison.config(comparison.entries[0], 0), work.task.metric
+    return {
+        "command": command,
+        "dataset": config.dataset,
+        "model": config.model,
+        "methods": [entry.name for entry in comparison.entries],
+        "seeds": comparison.seeds,
+        "batches": comparison.batches,
+        "batches_per_epoch": work.batches_per_epoch,
+        "budget_seconds": measured_costs and measured_costs["budget_seconds"],
+        "target": target,
+        **({} if metric == ACCURACY else {"metrics": [asdict(metric)]}),
+        "jobs": work.jobs,
+        "alignment": {
+            "points": comparison.points,
+            "seeds": comparison.aligned_seeds,
+            "samples": comparison.large_batch,
+        },
+        "tuning": None if comparison.tuning is None else read_tuned(work),
+        "calibration": measured_costs,
+        "platforms": platforms,
+        "regimes": {
+            regime: regime_record(
+                comparison, runs[regime], _costs(regime, measured_costs, platforms), alignment, target, metric
+            )
+            for regime in regimes
+        },
+        "runs": [record for records in runs.values() for record in records],
+        "curve": [],
+        "worth": None,
+        "failed": [{"name": one.name, "reason": one.reason, "log": str(one.log)} for one in work.failures],
+    }
+
+
+def _costs(regime: str, measured: Record | None, platforms: dict[str, Record]) -> dict[str, dict[str, float]]:
+    """Return by method what a run of the regime costs: calibrated seconds, and cycles of the modelled platform."""
+    found: dict[str, dict[str, float]] = {}
+    if measured is not None and regime in (BATCHES, SECONDS):
+        for name, one in measured["methods"].items():
+            found.setdefault(name, {})["calibrated_seconds"] = one["seconds"][regime]
+    if regime in platforms:
+        for name, one in platforms[regime]["methods"].items():
+            found.setdefault(name, {})["modelled_cost"] = one["costs"][regime]
+    return found
+
+
+def break_even(work: ComparisonWork, document: Record) -> Record:
+    """Return what a GP batch of each method is worth, and what it costs on this CPU and on modelled platforms."""
+    comparison, reference = work.comparison, work.comparison.reference
+    models = platform_models(
+        work.workload,
+        work.batches_per_epoch,
+        parse_accelerator(comparison.accelerator),
+        parse_pipeline(comparison.pipeline),
+    )
+    plain = comparison.config(reference, 0)
+    prices = {}
+    for entry in comparison.entries:
+        if entry != reference:
+            modelled_prices = method_prices(comparison.config(entry, 0), plain, models, predicted_share(work, entry))
+            prices[entry.name] = measured_price(document["calibration"], entry.name, reference.name) | modelled_prices
+    return worth_record(document, work.task.metric, prices)
+
+
+def _write(document: Record, out: Path) -> None:
+    """Write the report: JSON, Markdown, three tables and, if there is something to draw, the picture."""
+    contents = {
+        "report.json": to_json(document, indent=2) + "\n",
+        "comparison.md": markdown(document),
+        "runs.csv": flat_csv(document["runs"]),
+        "methods.csv": flat_csv(method_rows(document)),
+        "sites.csv": flat_csv(site_rows(document)),
+    }
+    for name, content in contents.items():
+        write_atomically(out / name, content.encode("utf-8", "backslashreplace"))
+    if all(content["methods"] for content in document["regimes"].values()):
+        draw_pareto(document, out)
+    if document["worth"] and document["worth"]["methods"]:
+        for ending in ("png", "svg"):
+            draw_worth(document["worth"], out / f"worth.{ending}")

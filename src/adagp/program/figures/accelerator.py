@@ -1,0 +1,172 @@
+"""Pictures of a simulation: cycles by layer (the paper's Fig. 16), speed-up (Figs. 17-19), energy (Fig. 21), roofline."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adagp.hw.report import layer_rows, operational_intensity
+from adagp.hw.simulate import Simulation
+from adagp.program.figures.style import (
+    COLOURS,
+    GREY,
+    PHASE_COLOURS,
+    check_picture_path,
+    legend_beside,
+    save,
+    some_of,
+    style,
+    subplots,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "network", "registers", "arithmetic", "clock", "leakage")
+"""Levels of energy in the order of their bars."""
+_LEVEL_COLOURS = dict(zip(ENERGY_PARTS, (*COLOURS, GREY), strict=True))
+LONGEST_NAME = 22
+"""Letters of a layer's name; of longer ones, the last."""
+MOST_NAMED = 24
+"""Layers that have a name below the axis; of more, some evenly apart."""
+
+
+def plot_simulation(simulation: Simulation, path: Path) -> None:
+    """Draw the pictures of one model into `path`."""
+    check_picture_path(path)
+    accelerator = simulation.accelerator
+    with style():
+        figure, axes = subplots(3, 2, (15, 14))
+        _by_layer(axes[0][0], simulation)
+        _speedups(axes[0][1], {simulation.workload.name: _speedups_of(simulation)})
+        _energy(axes[1][0], simulation)
+        _roofline(axes[1][1], simulation)
+        rows = layer_rows(simulation)
+        _traffic(axes[2][0], rows)
+        _joules(axes[2][1], rows)
+        figure.suptitle(
+            f"{simulation.workload.name}, {accelerator.dataflow} on {accelerator.array} PEs, batch {simulation.run.batch}"
+        )
+        save(figure, path)
+
+
+def plot_speedups(speedups: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
+    """Draw bars of speed-ups: `speedups[model][design]`."""
+    check_picture_path(path)
+    with style():
+        figure, axes = subplots(1, 1, (13, 5))
+        _speedups(axes[0][0], speedups)
+        axes[0][0].set_title(title)
+        save(figure, path)
+
+
+def _speedups_of(simulation: Simulation) -> dict[str, float]:
+    return {name: simulation.speedup(name) for name in simulation.outcomes}
+
+
+def _by_layer(axes: "Axes", simulation: Simulation) -> None:
+    """Each layer's cycles in the whole run: baseline beside a predicting design, split by phase."""
+    others = [name for name in simulation.outcomes if name != "baseline"]
+    design = "efficient" if "efficient" in others else others[0] if others else "baseline"
+    for offset, name in ((-0.2, "baseline"), (0.2, design)):
+        places = [index + offset for index in range(len(simulation.stages))]
+        bottom = [0] * len(places)
+        for phase, colour in PHASE_COLOURS.items():
+            layers = simulation.outcomes[name].by_layer
+            heights = [layer[found].cycles if (found := _phase(layer, phase)) else 0 for layer in layers]
+            shade = "#d3d3d3" if name == "baseline" else colour
+            label = None if name == "baseline" or not any(heights) else f"{name}, {phase}"
+            axes.bar(places, heights, 0.4, bottom=bottom, color=shade, label=label)
+            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.bar([0], [0], color="#d3d3d3", label="baseline")
+    tallest = max(cost.cycles for layer in simulation.baseline.by_layer for cost in layer.values())
+    axes.set(ylabel="cycles in the run", title="Cycles by layer", ylim=(0, 1.05 * tallest))
+    name_layers(axes, [stage.layer.name for stage in simulation.stages])
+    legend_beside(axes)
+
+
+def name_layers(axes: "Axes", names: Sequence[str]) -> None:
+    """Write the layers' names below the axis; of a deep model, some of them."""
+    named = some_of(len(names), MOST_NAMED)
+    texts = [
+        names[place] if len(names[place]) <= LONGEST_NAME else f"…{names[place][-LONGEST_NAME:]}" for place in named
+    ]
+    axes.set_xticks(list(named), texts, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
+    if len(named) < len(names):
+        axes.set_xlabel(f"layer; every {_ordinal(named.step)} of {len(names)} is named", fontsize=8)
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _phase(layer: Mapping[Any, Any], name: str) -> Any:
+    return next((phase for phase in layer if str(phase) == name), None)
+
+
+def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None:
+    designs = list(dict.fromkeys(design for row in speedups.values() for design in row))
+    width = 0.8 / len(designs)
+    for number, design in enumerate(designs):
+        places = [index - 0.4 + (number + 0.5) * width for index in range(len(speedups))]
+        bars = axes.bar(places, [row.get(design, 0.0) for row in speedups.values()], width, label=design)
+        axes.bar_label(bars, fmt="%.2f", rotation=90, padding=3, fontsize=7)
+    turned = len(speedups) > 3
+    axes.set_xticks(
+        range(len(speedups)), list(speedups), rotation=30 if turned else 0, ha="right" if turned else "center"
+    )
+    highest = max((value for row in speedups.values() for value in row.values()), default=1.0)
+    axes.set(ylabel="speed-up over the baseline", title="Speed-up", ylim=(0, max(2.0, 1.15 * highest)))
+    legend_beside(axes)
+
+
+def _energy(axes: "Axes", simulation: Simulation) -> None:
+    names = list(simulation.outcomes)
+    bottom = [0.0] * len(names)
+    for part in ENERGY_PARTS:
+        heights = [outcome.energy.by_level[part] for outcome in simulation.outcomes.values()]
+        axes.bar(names, heights, bottom=bottom, color=_LEVEL_COLOURS[part], label=part.replace("_", " "))
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set(ylabel="joules in the run", title="Energy", ylim=(0, 1.05 * max(bottom)))
+    legend_beside(axes, reverse=True)
+
+
+def _roofline(axes: "Axes", simulation: Simulation) -> None:
+    """Each layer's forward pass: multiply-accumulates per cycle against those for each off-chip byte."""
+    accelerator = simulation.accelerator
+    costs = [accelerator.with_stalls(stage.forward) for stage in simulation.stages]
+    reached = [cost.macs / cost.cycles for cost in costs]
+    intensity = [operational_intensity(cost) for cost in costs]
+    axes.scatter(intensity, reached, s=12, color=COLOURS[0])
+    span = [min(*intensity, 1.0), max(intensity)]
+    points = sorted({*span, min(max(8 * accelerator.array.pes / accelerator.bits_per_cycle, span[0]), span[1])})
+    roof = [min(accelerator.array.pes, point * accelerator.bits_per_cycle / 8) for point in points]
+    axes.plot(points, roof, color="black", linewidth=1)
+    axes.set(
+        xscale="log", yscale="log", xlabel="MACs for each off-chip byte", ylabel="MACs per cycle", title="Roofline"
+    )
+
+
+def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
+    """Each layer's bytes in one batch by backprop at each level, and the cycles that memory holds it up."""
+    places = range(len(rows))
+    for level, label in (("buffer", "global buffer"), ("dram", "off-chip")):
+        axes.plot(places, [row[f"{level}_bytes"] / 1e6 for row in rows], marker=".", label=label)
+    for level, cause, mark in (("dram", "off-chip", "x"), ("buffer", "buffer port", "+")):
+        stalled = [place for place, row in zip(places, rows, strict=True) if cause in row["stall_cause"]]
+        if stalled:
+            heights = [rows[place][f"{level}_bytes"] / 1e6 for place in stalled]
+            axes.plot(stalled, heights, mark, color="black", label=f"stalled: {cause}")
+    axes.set(ylabel="MB in a batch", yscale="log", title="Traffic by layer, one batch by backprop")
+    name_layers(axes, [row["name"] for row in rows])
+    legend_beside(axes)
+
+
+def _joules(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
+    """Each layer's joules in one batch by backprop, by level."""
+    bottom = [0.0] * len(rows)
+    for part in ENERGY_PARTS:
+        heights = [row["energy"][part] for row in rows]
+        axes.bar(range(len(rows)), heights, bottom=bottom, color=_LEVEL_COLOURS[part])
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set(ylabel="joules in a batch", title="Energy by layer, one batch by backprop; colours as above")
+    name_layers(axes, [row["name"] for row in rows])

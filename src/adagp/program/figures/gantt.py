@@ -1,0 +1,149 @@
+"""Pictures of a timeline: a row for each device, time to the right; as text for a terminal, or drawn into a file."""
+
+from bisect import bisect_right
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adagp.core.plan import Phase
+from adagp.errors import OptionError
+from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Kind, Program
+from adagp.pipe.timeline import Timeline
+from adagp.program.figures.style import check_picture_path, save, style, subplots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.text import Text
+
+COLOURS = {
+    "GP forward": "#E69F00",
+    "BP forward": "#56B4E9",
+    "backward": "#0072B2",
+    "input gradient": "#0072B2",
+    "weight gradient": "#CC79A7",
+    "update": "#009E73",
+}
+STYLES = {
+    "GP forward": "black on bright_yellow",
+    "BP forward": "black on bright_cyan",
+    "backward": "white on blue",
+    "input gradient": "white on blue",
+    "weight gradient": "white on magenta",
+    "update": "white on green",
+}
+_NAMES: dict[Kind, str] = {
+    BACKWARD: "backward",
+    INPUT_GRADIENT: "input gradient",
+    WEIGHT_GRADIENT: "weight gradient",
+    UPDATE: "update",
+}
+MOST_DRAWN = 20_000
+"""Actions in a drawing: more are narrower than a point, and take minutes to draw."""
+_MOST_LABELS = 400
+"""Actions in a drawing that still get their names."""
+
+
+def what(timeline: Timeline, action: Action) -> str:
+    """Say what an action is, in the words of the legend."""
+    if action.kind != FORWARD:
+        return _NAMES[action.kind]
+    predicted = timeline.program.phases[timeline.program.batch_of(action)] is Phase.GP
+    return "GP forward" if predicted else "BP forward"
+
+
+def text_gantt(timeline: Timeline, width: int) -> list["Text"]:
+    """Return a line for each device, at most `width` characters wide.
+
+    Where all times are whole steps and there is room, every action is named; else each character shows what the device
+    does in the middle of its stretch of time: F, B (or its parts I and W), U, or a dot for nothing.
+    """
+    room = width - _margin(timeline)
+    cell = 1 + max(len(_label(action)) for row in timeline.program.devices for action in row)
+    whole = all(begin.is_integer() and end.is_integer() for row in timeline.spans for begin, end in row)
+    if whole and cell * timeline.steps <= room:
+        return [_named(timeline, device, cell) for device in range(len(timeline.spans))]
+    return [_sampled(timeline, device, room) for device in range(len(timeline.spans))]
+
+
+def _margin(timeline: Timeline) -> int:
+    return len(str(len(timeline.spans) - 1)) + 2
+
+
+def _label(action: Action) -> str:
+    return f"{action.kind}{action.number}"
+
+
+def _row(timeline: Timeline, device: int) -> "Text":
+    from rich.text import Text
+
+    return Text(f"{device:>{_margin(timeline) - 2}}: ", no_wrap=True, end="")
+
+
+def _named(timeline: Timeline, device: int, cell: int) -> "Text":
+    line, at = _row(timeline, device), 0.0
+    for action, (begin, end) in zip(timeline.program.devices[device], timeline.spans[device], strict=True):
+        if end > begin:
+            line.append("." * int(cell * (begin - at)), style="dim")
+            line.append(_label(action).ljust(int(cell * (end - begin))), style=STYLES[what(timeline, action)])
+            at = end
+    line.append("." * int(cell * (timeline.steps - at)), style="dim")
+    return line
+
+
+def _sampled(timeline: Timeline, device: int, room: int) -> "Text":
+    line = _row(timeline, device)
+    spans = timeline.spans[device]
+    begins = [begin for begin, _ in spans]
+    for column in range(room):
+        time = (column + 0.5) * timeline.steps / room
+        place = bisect_right(begins, time) - 1
+        if place < 0 or time >= spans[place][1]:
+            line.append(".", style="dim")
+        else:
+            action = timeline.program.devices[device][place]
+            line.append(action.kind, style=STYLES[what(timeline, action)])
+    return line
+
+
+def check_drawable(program: Program) -> None:
+    """Refuse to draw a program of which nothing could be seen."""
+    actions = sum(map(len, program.devices))
+    if actions > MOST_DRAWN:
+        raise OptionError(
+            f"a pipeline of {actions:,} actions cannot be drawn; at most {MOST_DRAWN:,} can. Leave out --plot."
+        )
+
+
+def plot_gantt(timeline: Timeline, unit: str, path: Path) -> None:
+    """Draw the timeline into `path`; `unit` names the unit of time."""
+    check_picture_path(path)
+    check_drawable(timeline.program)
+    count = len(timeline.spans)
+    with style():
+        figure, axes = subplots(1, 1, (13, 1.5 + min(12, 0.5 * count)))
+        _draw(axes[0][0], timeline, unit)
+        save(figure, path)
+
+
+def _draw(chart: "Axes", timeline: Timeline, unit: str) -> None:
+    count = len(timeline.spans)
+    named = sum(map(len, timeline.spans)) <= _MOST_LABELS
+    for device, row in enumerate(timeline.program.devices):
+        bars: dict[str, list[tuple[float, float]]] = {name: [] for name in COLOURS}
+        for action, (begin, end) in zip(row, timeline.spans[device], strict=True):
+            bars[what(timeline, action)].append((begin, end - begin))
+            if named and action.kind != UPDATE:
+                chart.text((begin + end) / 2, device, str(action.number), ha="center", va="center", fontsize=8)
+        for name, spans in bars.items():
+            if not spans and name.endswith("gradient"):
+                continue
+            edge = "white" if named else "none"
+            label = name if device == 0 else None
+            chart.broken_barh(spans, (device - 0.42, 0.84), facecolors=COLOURS[name], edgecolor=edge, label=label)
+    chart.set(xlabel=unit, ylabel="device", ylim=(count - 0.5, -0.5), xlim=(0, timeline.steps or 1))
+    if count <= 16:
+        chart.set_yticks(range(count))
+    program = timeline.program
+    phases = ",".join(phase.upper() for phase in program.phases[:8]) + (",..." if len(program.phases) > 8 else "")
+    chart.set_title(f"{program.name}: {phases}, {timeline.steps:,.5g} {unit}, bubble {timeline.bubble_share:.1%}")
+    chart.grid(visible=False)
+    chart.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.15))

@@ -1,0 +1,249 @@
+"""Charts of parts: quality by site as heat-maps, seconds by phase, speed-up and energy of designs, pipelines."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import ceil
+from statistics import mean
+from typing import Any
+
+from adagp.program.figures.accelerator import ENERGY_PARTS
+from adagp.program.figures.gantt import COLOURS as ACTION_COLOURS
+from adagp.program.figures.style import COLOURS, GREY
+from adagp.program.report.chart_style import (
+    TIME_COLOURS,
+    TIME_WORDS,
+    Chart,
+    Spec,
+    axis,
+    finish,
+    keys,
+    palette,
+    short,
+    tip,
+)
+from adagp.program.report.groups import Chapter, MethodRuns, seconds_of
+from adagp.program.report.modelled import DEVICES, Accelerated, Pipelined
+
+MOST_COLUMNS, MOST_ROWS = 45, 60
+"""Size of a heat-map; longer runs show means of neighbouring epochs, deeper models every second (third, ...) site."""
+MAPS = {
+    "cosine": ("Cosine, predicted with true gradient", "1: the same direction; 0: unrelated"),
+    "cosine_previous": ("Cosine, last with next true gradient", "the yardstick: below it, replaying would do better"),
+    "mse": ("Mean squared error", "it rewards predicting zero"),
+    "mape": ("Mean absolute percentage error", "it divides by numbers near zero"),
+}
+DESIGN_COLOURS = {"baseline": GREY, "low": COLOURS[5], "efficient": COLOURS[4], "max": COLOURS[0]}
+ENERGY_COLOURS = dict(zip((part.replace("_", " ") for part in ENERGY_PARTS), (*COLOURS, GREY), strict=True))
+Designs = Sequence[tuple[str, str, dict[str, Any]]]
+"""A name on the page, the design's own, and what was simulated for it."""
+
+
+def sampled(chapter: Chapter) -> list[MethodRuns]:
+    """Return the groups with figures by site."""
+    return [group for group in chapter.groups if _cells(group, "cosine")]
+
+
+def heat_maps(chapter: Chapter, select: str) -> list[Chart]:
+    """Return a heat-map of sites over epochs for each figure; `select` is the element that chooses the group."""
+    groups = sampled(chapter)
+    return [_heat_map(groups, name, select) for name in MAPS] if groups else []
+
+
+def _heat_map(groups: Sequence[MethodRuns], name: str, select: str) -> Chart:
+    title, remark = MAPS[name]
+    rows = [row for group in groups for row in _cells(group, name)]
+    caption = f"{title} by site (first layer on top) over epochs, mean over seeds; {remark}."
+    if any(row["stride"] > 1 for row in rows):
+        caption += f" Long runs: means of {max(row['stride'] for row in rows)} epochs."
+    if any(len(group.runs[0].epochs[0].sites) > MOST_ROWS for group in groups if group.runs[0].epochs):
+        caption += " Deep models: not every site is shown."
+    values = [value for row in rows for value in row["value"] if value is not None]
+    hue = {"field": "value", "type": "quantitative", "scale": _scale(name, values), "legend": _gradient(name)}
+    bare = {"ticks": False, "domain": False, "labelOverlap": True, "labelSeparation": 5}
+    order = list(dict.fromkeys(row["site"] for row in rows))
+    spec: Spec = {
+        "data": {"values": rows},
+        "params": [{"name": "sites_of", "value": groups[0].label, "bind": {"element": select, "event": "change"}}],
+        "transform": [
+            {"filter": "datum.group === sites_of"},
+            {"calculate": "sequence(1, 1 + datum.stride * length(datum.value), datum.stride)", "as": "epoch"},
+            {"flatten": ["epoch", "value"]},
+            {"filter": "isValid(datum.value)"},
+        ],
+        "mark": {"type": "rect", "aria": False},
+        "encoding": {
+            "x": {
+                "field": "epoch",
+                "type": "ordinal",
+                "sort": None,
+                "axis": {"title": "epoch", "labelAngle": 0, **bare},
+            },
+            "y": {
+                "field": "site",
+                "type": "ordinal",
+                "sort": order,
+                "axis": {"title": None, "labelLimit": 130, **bare},
+            },
+            "color": hue,
+            "tooltip": [tip("group", "method"), tip("site", "site"), tip("epoch", "epoch"), tip("value", name, ".3~g")],
+        },
+    }
+    tallest = max(sum(row["group"] == group.label for row in rows) for group in groups)
+    return Chart(title, caption, finish(spec, caption, max(120, min(520, 22 * tallest))))
+
+
+def _scale(name: str, values: Sequence[float]) -> Spec:
+    """Cosines on both sides of a neutral zero, alike to left and right; errors, which span decades, by their logarithm."""
+    if name.startswith("cosine"):
+        reach = max(map(abs, values), default=0.0) or 1.0
+        return {"scheme": "blueorange", "reverse": True, "domain": [-reach, reach], "domainMid": 0}
+    positive = [value for value in values if value > 0]
+    span = {"domain": [min(positive), max(positive)]} if positive and min(positive) < max(positive) else {}
+    return {"type": "log", "scheme": "viridis", "clamp": True, "nice": False, **span}
+
+
+def _gradient(name: str) -> Spec:
+    form = ".2~f" if name.startswith("cosine") else ".1~e"
+    size = {"gradientLength": 180, "gradientThickness": 10}
+    return {"title": None, "orient": "top", "format": form, "tickCount": 3, **size}
+
+
+def _cells(group: MethodRuns, name: str) -> list[dict[str, Any]]:
+    """Return a row for each site with the figure: means over seeds and over each `stride` epochs; for many sites, some."""
+    stride = max(1, ceil(group.length / MOST_COLUMNS))
+    sites = list(dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites))
+    rows = []
+    for site in sites[:: max(1, ceil(len(sites) / MOST_ROWS))]:
+        values = [_mean_figure(group, site, name, at, at + stride) for at in range(0, group.length, stride)]
+        if any(value is not None for value in values):
+            rows.append({"group": group.label, "site": site, "stride": stride, "value": values})
+    return rows
+
+
+def _mean_figure(group: MethodRuns, site: str, name: str, begin: int, end: int) -> float | None:
+    epochs = (epoch for run in group.runs for epoch in run.epochs[begin:end])
+    found = [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
+    return short(mean(found), 3) if found else None
+
+
+def time_breakdown(chapter: Chapter) -> list[Chart]:
+    """Return the mean seconds of each group's runs by what took them."""
+    colours = {TIME_WORDS.get(name, name): shade for name, shade in TIME_COLOURS.items()}
+    rows = [row for group in chapter.groups for row in _parts(group)]
+    caption = (
+        "Measured seconds of a run by what took them, mean over seeds: batches by phase, loading data, evaluation."
+    )
+    tips = [tip("name", "method"), tip("part", "part"), tip("value", "seconds", ",.4~g"), tip("share", "share", ".1%")]
+    spec = _bars(rows, "seconds", palette(colours, "part"), tips)
+    used = {part: shade for part, shade in colours.items() if any(row["part"] == part for row in rows)}
+    chart = Chart("", caption, finish(spec, caption, 34 * len(chapter.groups)), keys(used), wide=True)
+    return [chart] if rows else []
+
+
+def _parts(group: MethodRuns) -> list[dict[str, Any]]:
+    parts = {name: mean([seconds_of(run, name) for run in group.counted] or [0.0]) for name in TIME_COLOURS}
+    whole = sum(parts.values()) or 1.0
+    return [
+        {"name": group.label, "part": part, "order": place, "value": short(value), "share": short(value / whole)}
+        for place, (part, value) in enumerate((TIME_WORDS.get(name, name), value) for name, value in parts.items())
+        if value
+    ]
+
+
+def _bars(rows: list[dict[str, Any]], title: str, hue: Spec, tips: list[Spec]) -> Spec:
+    """Return horizontal bars, one for each `name`, of one or several stacked `value`s, with some room to the right."""
+    lengths: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        lengths[row["name"]] += row["value"]
+    end = 1.12 * max(lengths.values(), default=0.0) or 1.0
+    y_axis = {"title": None, "labelLimit": 170, "ticks": False, "domain": False, "labelPadding": 8}
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "bar", "cornerRadius": 1, "height": {"band": 0.7}},
+        "encoding": {
+            "y": {"field": "name", "type": "nominal", "sort": None, "axis": y_axis},
+            "x": axis("value", title, scale={"domain": [0, end], "nice": False}),
+            "color": hue,
+            "order": {"field": "order", "type": "quantitative"},
+            "tooltip": tips,
+        },
+    }
+
+
+def designs(modelled: Accelerated) -> list[Chart]:
+    """Return speed-up and energy of the accelerator's designs."""
+    rows = [
+        (design if len(modelled.reports) == 1 else f"{label}: {design}", design, row)
+        for label, report in modelled.reports.items()
+        for design, row in report["designs"].items()
+    ]
+    return [_speedups(rows), _energy(rows)]
+
+
+def _speedups(simulated: Designs) -> Chart:
+    caption = "Modelled speed-up over backprop on the baseline design, for the phases that the run really went through."
+    rows = [{"name": name, "part": design, "value": short(row["speedup"])} for name, design, row in simulated]
+    colours = {design: DESIGN_COLOURS.get(design, COLOURS[2]) for _, design, _ in simulated}
+    tips = [tip("name", "design"), tip("value", "speed-up", ".3f")]
+    bars = _bars(rows, "times the baseline", palette(colours, "part"), tips)
+    place = {name: bars["encoding"][name] for name in ("x", "y")}
+    number = {"field": "value", "type": "quantitative", "format": ".2f"}
+    layers = [
+        {"mark": bars["mark"], "encoding": {"color": bars["encoding"]["color"], "tooltip": tips}},
+        {"mark": {"type": "text", "align": "left", "dx": 5, "aria": False}, "encoding": {"text": number}},
+    ]
+    spec = finish({"data": bars["data"], "encoding": place, "layer": layers}, caption, 30 * len(rows))
+    return Chart("Speed-up (modelled)", caption, spec)
+
+
+def _energy(simulated: Designs) -> Chart:
+    caption = "Modelled energy of the whole run by where it goes: the designs of the accelerator side by side."
+    rows = [
+        {"name": name, "part": part.replace("_", " "), "value": short(row["energy"][part]), "order": place}
+        for name, _, row in simulated
+        for place, part in enumerate(ENERGY_PARTS)
+    ]
+    tips = [tip("name", "design"), tip("part", "part"), tip("value", "joules", ".3~g")]
+    spec = finish(_bars(rows, "joules", palette(ENERGY_COLOURS, "part"), tips), caption, 30 * len(simulated))
+    return Chart("Energy (modelled)", caption, spec, keys(ENERGY_COLOURS))
+
+
+def gantt(pipelines: Iterable[Pipelined]) -> list[Chart]:
+    """Return a Gantt chart for each pipeline."""
+    return [_gantt(pipeline) for pipeline in pipelines]
+
+
+def _gantt(pipeline: Pipelined) -> Chart:
+    caption = (
+        f"Modelled: {pipeline.name} takes {pipeline.steps:g} steps, {pipeline.speedup:.2f} times as fast as backprop on "
+        f"every batch ({pipeline.baseline_steps:g} steps); devices idle {pipeline.bubble_share:.0%} of the time."
+    )
+    tips = [tip("device", "device"), tip("what", "what"), tip("micro_batch", "micro-batch")]
+    tips += [tip("begin", "from step", ".4~g"), tip("end", "to", ".4~g")]
+    bare = {"title": None, "ticks": False, "domain": False, "labelPadding": 6}
+    white = {"test": "datum.what === 'backward'", "value": "#fff"}
+    bar = {
+        "mark": {"type": "bar", "height": {"band": 0.86}, "stroke": "#fff", "strokeWidth": 0.6, "aria": False},
+        "encoding": {
+            "x": axis("begin", "steps", scale={"domain": [0, pipeline.steps], "nice": False}),
+            "x2": {"field": "end"},
+            "color": palette(ACTION_COLOURS, "what"),
+        },
+    }
+    number = {
+        "transform": [{"calculate": "(datum.begin + datum.end) / 2", "as": "middle"}],
+        "mark": {"type": "text", "fontSize": 10, "aria": False},
+        "encoding": {
+            "x": {"field": "middle", "type": "quantitative"},
+            "text": {"field": "micro_batch"},
+            "color": {"condition": white, "value": "#000"},
+        },
+    }
+    spec: Spec = {
+        "data": {"values": list(pipeline.actions)},
+        "encoding": {"y": {"field": "device", "type": "nominal", "axis": bare}, "tooltip": tips},
+        "layer": [bar, number],
+    }
+    drawn = {row["what"] for row in pipeline.actions}
+    used = {name: shade for name, shade in ACTION_COLOURS.items() if name in drawn}
+    return Chart(pipeline.name, caption, finish(spec, caption, 26 * DEVICES), keys(used), wide=True)

@@ -1,0 +1,180 @@
+"""Charts over time: the metric against seconds, loss and metric over epochs with the phases shaded."""
+
+from collections.abc import Callable
+from operator import attrgetter
+from statistics import mean
+from typing import Any
+
+from adagp.core.intervals import NEVER_NEGATIVE, UNBOUNDED, Bounds
+from adagp.program.figures.style import SHADE
+from adagp.program.report.chart_style import Chart, Spec, axis, colour, dashes, finish, interval_text, short, tip
+from adagp.program.report.groups import Chapter, MethodRuns
+from adagp.program.report.standings import EqualTime
+from adagp.program.run.metrics import SHARE, Metric
+from adagp.program.run.record import Epoch
+
+PLAIN = (".3~g", ".4~g")
+"""Vega's formats of plain numbers: rough for an axis, fine under the pointer."""
+BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
+Read = Callable[[Epoch], float | None]
+"""Takes a figure from an epoch."""
+
+
+def points(chapter: Chapter, read: Read, bounds: Bounds) -> list[dict[str, Any]]:
+    """Return a row for each group and epoch that has the figure: mean, interval, training seconds until then.
+
+    A row that is `alone` in its group makes no line: its point is always shown.
+    """
+    found = []
+    for group in chapter.groups:
+        rows = [row for place in range(group.length) if (row := _point(group, place, read, bounds)) is not None]
+        found += [{**row, "alone": True} for row in rows] if len(rows) == 1 else rows
+    return found
+
+
+def _point(group: MethodRuns, place: int, read: Read, bounds: Bounds) -> dict[str, Any] | None:
+    found = group.at_epoch(place, read, bounds)
+    if found is None:
+        return None
+    runs = [run for run in group.runs if place < len(run.epochs)]
+    row: dict[str, Any] = {"group": group.label, "epoch": runs[0].epochs[place].number, "seeds": found.count}
+    row |= {"seconds": short(mean(run.clock[place] for run in runs)), "value": short(found.mean)}
+    return row if found.low is None else {**row, "low": short(found.low), "high": short(found.high)}
+
+
+def metric_over_time(chapter: Chapter, moment: EqualTime | None) -> list[Chart]:
+    """Return the metric against training seconds, with the moment of comparison marked."""
+    metric = chapter.metric
+    rows = points(chapter, attrgetter("test_value"), metric.bounds)
+    caption = f"Test {metric.words} against seconds of training: data and batches, evaluation left out. {BAND}"
+    x = axis("seconds", "seconds of training", scale={"nice": False})
+    layers = _lines(chapter, rows, x, f"test {metric.words}", formats(metric))
+    if moment is not None:
+        longest = max((row["seconds"] for row in rows), default=0.0)
+        layers += _marked(moment.seconds, to_the_right=moment.seconds < longest / 2)
+    spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
+    return [Chart(f"{capital(metric.words)} against time", caption, spec, wide=True)] if rows else []
+
+
+def formats(metric: Metric) -> tuple[str, str]:
+    """Return Vega's formats of a metric's values: rough for an axis, fine under the pointer."""
+    return (".1%", ".2%") if metric.unit == SHARE else PLAIN
+
+
+def capital(words: str) -> str:
+    """Return the words as a heading begins."""
+    return words[:1].upper() + words[1:]
+
+
+def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
+    """Return a line at the moment of comparison, and its name beside it."""
+    data = {"data": {"values": [{"at": seconds, "text": "equal wall-clock"}]}}
+    at = {"x": {"field": "at", "type": "quantitative"}}
+    side: Spec = {"align": "left", "dx": 5} if to_the_right else {"align": "right", "dx": -5}
+    write = {"type": "text", "baseline": "bottom", "y": "height", "dy": -6, "opacity": 0.8, **side}
+    return [
+        {**data, "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.6}, "encoding": at},
+        {**data, "mark": write, "encoding": {**at, "text": {"field": "text"}}},
+    ]
+
+
+def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
+    """Return training loss and test values over epochs; `select` is the element that chooses whose phases are shaded."""
+    shades, metric = _shades(chapter), chapter.metric
+    x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
+    charts = []
+    for name, title, forms, bounds in (
+        ("train_loss", "training loss", PLAIN, NEVER_NEGATIVE if _never_negative(chapter) else UNBOUNDED),
+        ("test_value", f"test {metric.words}", formats(metric), metric.bounds),
+    ):
+        rows = points(chapter, attrgetter(name), bounds)
+        caption = f"{capital(title)} over epochs. {BAND}"
+        caption += " Shaded: epochs with GP batches, the darker the larger their share." if shades else ""
+        layers = [*_shading(shades), *_lines(chapter, rows, x, title, forms)]
+        spec = finish({"data": {"values": rows}, "layer": layers}, caption)
+        if shades:
+            bind = {"element": select, "event": "change"}
+            spec["params"] = [{"name": "phases_of", "value": shades[0]["group"], "bind": bind}]
+        if rows:
+            charts.append(Chart(capital(title), caption, spec))
+    return charts
+
+
+def _never_negative(chapter: Chapter) -> bool:
+    """Tell whether no loss was below zero: a loss of the user's own may be, a likelihood say."""
+    losses = (epoch.train_loss for group in chapter.groups for run in group.runs for epoch in run.epochs)
+    return all(loss is None or loss >= 0 for loss in losses)
+
+
+def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, forms: tuple[str, str]) -> list[Spec]:
+    """Return bands, lines and points with their values."""
+    names, (rough, fine) = [group.label for group in chapter.groups], forms
+    tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
+    tips += [tip("value", title, fine), tip("interval", "95% interval"), tip("seeds", "seeds", "d")]
+    place, hue = {"x": x, "y": axis("value", None, rough)}, {"color": colour(names)}
+    ends = {"x": x, "y": {**place["y"], "field": "low"}, "y2": {"field": "high"}}
+    hover = {"name": "at", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
+    shown = {
+        "condition": [{"param": "at", "empty": False, "value": 1}, {"test": "datum.alone", "value": 1}],
+        "value": 0,
+    }
+    band: Spec = {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "area", "opacity": 0.16, "aria": False},
+        "encoding": {**ends, **hue},
+    }
+    line: Spec = {
+        "mark": {"type": "line", "strokeWidth": 2.2, "strokeJoin": "round", "aria": False},
+        "encoding": {**place, **hue, "strokeDash": dashes(names)},
+    }
+    dots: Spec = {
+        "transform": [interval_text("low", "high", fine, "interval")],
+        "params": [hover],
+        "mark": {"type": "point", "filled": True, "size": 70, "aria": False},
+        "encoding": {**place, **hue, "opacity": shown, "tooltip": tips},
+    }
+    return [*([band] if any("low" in row for row in rows) else []), line, dots]
+
+
+def _shades(chapter: Chapter) -> list[dict[str, Any]]:
+    """Return a row for each epoch of the predicting groups: its share of GP batches, its ratio where that is new."""
+    rows = []
+    for group in chapter.groups:
+        if not group.predicts:
+            continue
+        before = ""
+        for epoch in max(group.runs, key=lambda run: len(run.epochs)).epochs:
+            new = epoch.label if epoch.label != before else ""
+            share = short(epoch.predicted_share, 3)
+            rows.append({"group": group.label, "left": epoch.number - 0.5, "share": share, "ratio": new})
+            before = epoch.label
+    return rows
+
+
+def predicting(chapter: Chapter) -> list[str]:
+    """Return the names of the groups that trained with predicted gradients."""
+    return [group.label for group in chapter.groups if group.predicts]
+
+
+def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
+    """Return the shade behind each epoch, and its ratio on top where it changes."""
+    if not shades:
+        return []
+    chosen = {"filter": "datum.group === phases_of"}
+    left = {"x": {"field": "left", "type": "quantitative"}}
+    depth = {"field": "share", "type": "quantitative", "scale": {"domain": [0, 1], "range": [0, 0.34]}, "legend": None}
+    write = {"type": "text", "angle": 270, "align": "right", "baseline": "top", "fontSize": 10, "opacity": 0.75}
+    return [
+        {
+            "data": {"values": shades},
+            "transform": [chosen, {"calculate": "datum.left + 1", "as": "right"}],
+            "mark": {"type": "rect", "color": SHADE, "aria": False},
+            "encoding": {**left, "x2": {"field": "right"}, "opacity": depth},
+        },
+        {
+            "data": {"values": shades},
+            "transform": [chosen, {"filter": "datum.ratio !== ''"}],
+            "mark": {**write, "y": 0, "dx": -3, "dy": 3, "aria": False},
+            "encoding": {**left, "text": {"field": "ratio"}},
+        },
+    ]

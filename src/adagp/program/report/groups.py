@@ -1,0 +1,164 @@
+"""Runs that differ only in their seed belong together; groups that trained the same model on the same data are compared."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adagp.core.intervals import UNBOUNDED, Bounds, Interval, interval
+from adagp.program.run.metrics import Metric
+from adagp.program.run.record import Epoch, RunRecord
+from adagp.program.run.settings import CONFIG_OPTIONS
+
+NOT_A_CHOICE = ("seed", "data_dir", "command", "metrics")
+"""What config.json holds that does not tell groups apart."""
+TASK = ("dataset", "model", "width", "image_size", "vocabulary", "sequence_length")
+"""What decides whether two runs can be compared at all."""
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """Runs of one way to train, one for each seed."""
+
+    label: str
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def method(self) -> str:
+        """The method's name, or a question mark where it is not known."""
+        return str(self.runs[0].config.get("method", "?"))
+
+    @property
+    def counted(self) -> tuple[RunRecord, ...]:
+        """The runs whose ends are compared: the finished ones, or, if there are none, all with an epoch."""
+        finished = tuple(run for run in self.runs if run.finished and run.epochs)
+        return finished or tuple(run for run in self.runs if run.epochs)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether no run came to its end."""
+        return not any(run.finished for run in self.runs)
+
+    @property
+    def length(self) -> int:
+        """Epochs of the longest run."""
+        return max((len(run.epochs) for run in self.runs), default=0)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether any batch was trained with predicted gradients."""
+        return any(epoch.predicted_share for run in self.runs for epoch in run.epochs)
+
+    @property
+    def extent(self) -> str:
+        """How far the longest run came, in words."""
+        return max(self.runs, key=lambda run: len(run.epochs)).extent
+
+    def over_runs(self, figure: Callable[[RunRecord], float | None], bounds: Bounds = UNBOUNDED) -> Interval | None:
+        """Return a figure's mean over the counted runs that have it, and its interval within `bounds`."""
+        return interval([value for run in self.counted if (value := figure(run)) is not None], bounds)
+
+    def at_epoch(
+        self, place: int, figure: Callable[[Epoch], float | None], bounds: Bounds = UNBOUNDED
+    ) -> Interval | None:
+        """Return a figure of the epoch number `place` (from 0) over all runs that came so far."""
+        epochs = (run.epochs[place] for run in self.runs if place < len(run.epochs))
+        return interval([value for epoch in epochs if (value := figure(epoch)) is not None], bounds)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Groups that trained the same model on the same data, in one comparison by the first of the `metrics`."""
+
+    title: str
+    groups: tuple[MethodRuns, ...]
+    metrics: tuple[Metric, ...]
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that the groups are compared by."""
+        return self.metrics[0]
+
+
+def final_value(run: RunRecord) -> float | None:
+    """Return the test value of the run's metric after the last epoch."""
+    return run.epochs[-1].test_value if run.epochs else None
+
+
+def training_seconds(run: RunRecord) -> float | None:
+    """Return the seconds of data and batches of the whole run."""
+    return run.clock[-1] if run.epochs else None
+
+
+def batches(run: RunRecord, *kinds: str) -> int:
+    """Return how many batches of some kinds the run had."""
+    return sum(epoch.batches.get(kind, 0) for epoch in run.epochs for kind in kinds)
+
+
+def seconds_of(run: RunRecord, what: str) -> float:
+    """Return the seconds that one thing took in the whole run."""
+    return sum(epoch.seconds.get(what, 0.0) for epoch in run.epochs)
+
+
+def chapters(records: Sequence[RunRecord]) -> list[Chapter]:
+    """Sort runs into chapters and groups, both in the order of their first run; backprop comes first."""
+    by_task: dict[str, list[RunRecord]] = {}
+    for record in records:
+        by_task.setdefault(f"{record.metric} {_key(record, TASK)}", []).append(record)
+    return [
+        Chapter(_title(runs[0].config), _groups(runs), max((run.metrics for run in runs), key=len))
+        for runs in by_task.values()
+    ]
+
+
+def _groups(records: Iterable[RunRecord]) -> tuple[MethodRuns, ...]:
+    by_choice: dict[str, list[RunRecord]] = {}
+    for record in records:
+        names = sorted(set(record.config) - set(NOT_A_CHOICE))
+        by_choice.setdefault(_key(record, names), []).append(record)
+    groups = [
+        MethodRuns(label, tuple(runs))
+        for label, runs in zip(_labels(by_choice.values()), by_choice.values(), strict=True)
+    ]
+    return tuple(sorted(groups, key=lambda group: group.method != "bp"))
+
+
+def _key(record: RunRecord, names: Iterable[str]) -> str:
+    """Return what is the same for runs that belong together; a run without a configuration stands alone."""
+    if not record.config:
+        return f"no configuration: {record.path}"
+    return json.dumps([[name, record.config.get(name, _default(name))] for name in names], default=str)
+
+
+def _default(name: str) -> Any:
+    """Return what an option was in runs that are older than it."""
+    return CONFIG_OPTIONS[name].default if name in CONFIG_OPTIONS else None
+
+
+def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:
+    """Name each group by its method and, where several have the same, by the options that differ."""
+    firsts = [runs[0] for runs in groups]
+    labels = []
+    for first in firsts:
+        rivals = [other.config for other in firsts if other.config.get("method") == first.config.get("method")]
+        names = sorted({name for config in rivals for name in config} - set(NOT_A_CHOICE))
+        differing = [name for name in names if len({str(config.get(name)) for config in rivals}) > 1]
+        words = ", ".join(_option(name, first.config.get(name)) for name in differing)
+        labels.append(str(first.config.get("method", first.name)) + (f" ({words})" if words else ""))
+    clashes = {label for label in labels if labels.count(label) > 1}
+    return [f"{label} ({one.name})" if label in clashes else label for label, one in zip(labels, firsts, strict=True)]
+
+
+def _option(name: str, value: Any) -> str:
+    plain = name.replace("_", " ")
+    if value is None:
+        return f"default {plain}"
+    return f"{value} {plain}" if name in ("epochs", "batches") else f"{plain} {value}"
+
+
+def _title(config: Any) -> str:
+    if not config:
+        return "Runs without a configuration"
+    width = config.get("width", 1.0)
+    scaled = "" if width in (1, None) else f", width {width:g}" if isinstance(width, float) else f", width {width}"
+    return f"{config.get('model', 'unknown model')} on {config.get('dataset', 'unknown data')}{scaled}"

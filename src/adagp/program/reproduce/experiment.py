@@ -1,0 +1,99 @@
+"""An experiment: the parts it needs, what it concludes from them, and the files it writes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adagp.core.files import write_atomically
+from adagp.core.registry import Registry
+from adagp.errors import unknown_name
+from adagp.program.figures.style import save, style
+from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.published import Section, papers, published
+from adagp.program.reproduce.verdict import VERDICTS, Verdict
+from adagp.program.run.documents import read_result
+from adagp.program.run.folder import flat_csv, to_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BUDGETS: dict[str, str] = {
+    "quick": "offline: training on the embedded digits; accelerator and pipelines in full",
+    "standard": "training on real data, with narrower models and fewer epochs than published",
+    "full": "models, data sets and epochs as published; for GPUs",
+}
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What an experiment found: the rows of its table, its verdicts, and how its picture is drawn."""
+
+    rows: Sequence[Mapping[str, Any]]
+    verdicts: Sequence[Verdict]
+    draw: Callable[[], "Figure"]
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """A table, figure or study by its name, which is that of its section of published figures.
+
+    `minutes` says roughly how long it takes on one core by itself at each budget; None: days, on a GPU.
+    """
+
+    name: str
+    shows: str
+    minutes: Mapping[str, float | None]
+    parts: Callable[[str], Sequence[Part]]
+    conclude: Callable[[str, Place], Conclusion]
+
+    @property
+    def published(self) -> Section:
+        """What was published."""
+        return published(self.name)
+
+    @property
+    def paper(self) -> str:
+        """The paper's title."""
+        return papers()[self.published.paper]
+
+    def datasets(self, budget: str) -> tuple[str, ...]:
+        """Return the data sets that must be on disk at a budget."""
+        return tuple(dict.fromkeys(name for part in self.parts(budget) for name in part.datasets))
+
+
+EXPERIMENTS: Registry[Experiment] = Registry("experiment", extensible=True)
+
+
+def add_experiment(experiment: Experiment) -> Experiment:
+    """Enter an experiment into the table."""
+    return EXPERIMENTS.add(experiment.name, experiment)
+
+
+def check_budget(name: str) -> str:
+    """Return `name` if it is a budget."""
+    if name not in BUDGETS:
+        raise unknown_name("budget", name, BUDGETS)
+    return name
+
+
+def write_conclusion(outcome: Conclusion, folder: Path) -> None:
+    """Write the table, the picture (twice) and the verdicts into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "table.csv", flat_csv(outcome.rows).encode())
+    with style():
+        figure = outcome.draw()
+        for ending in ("svg", "png"):
+            save(figure, folder / f"figure.{ending}")
+    write_atomically(folder / "verdict.csv", flat_csv([verdict.row() for verdict in outcome.verdicts]).encode())
+    content = [asdict(verdict) | {"difference": verdict.difference} for verdict in outcome.verdicts]
+    write_atomically(folder / "verdict.json", (to_json(content, indent=1) + "\n").encode())
+
+
+def read_verdicts(folder: Path) -> list[Verdict] | None:
+    """Return the verdicts that an experiment has written into `folder`, if it has."""
+    path = folder / "verdict.json"
+    if not path.is_file():
+        return None
+    rows: list[dict[str, Any]] = read_result(path, VERDICTS)
+    return [Verdict(**{name: value for name, value in row.items() if name != "difference"}) for row in rows]

@@ -1,0 +1,165 @@
+"""Training runs as parts, several seeds of one configuration as a group, and what groups have in common."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from adagp.errors import RunError
+from adagp.program.figures.style import COLOURS
+from adagp.program.reproduce.parts import READS_DATA, Part, Place
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.documents import AMOUNT, COUNT, MODERATE, Both, Fields, Plain, TableOf, record_of
+from adagp.program.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUMMARY = "summary.json"
+BATCH_PHASES = ("warmup", "bp", "gp")
+KEPT = (
+    "test_accuracy",
+    "best_test_accuracy",
+    "float_test_accuracy",
+    "test_loss",
+    "test_bleu",
+    "test_map50",
+    "seconds_by_phase",
+    "batches",
+    "epochs",
+    "parameters",
+)
+"""What a part keeps of a run's summary; all else is in its run folder."""
+TRAINED = Fields(
+    {
+        "batches": record_of(dict.fromkeys(("bp", "gp", "guarded"), COUNT), others=COUNT),
+        "seconds_by_phase": Both(
+            TableOf(AMOUNT),
+            Plain(
+                "a table with seconds of batches above 0",
+                lambda table: sum(table.get(phase, 0.0) for phase in BATCH_PHASES) > 0,
+            ),
+        ),
+    },
+    others=Plain("a number or null", lambda value: value is None or MODERATE.accepted(value)),
+    required=("batches", "seconds_by_phase"),
+)
+
+
+def train_run(part: Part, place: Place) -> dict[str, Any] | None:
+    """Train one run into a run folder, or continue with it where it was left."""
+    folder = RunFolder(place.run_folder(part))
+    summary = folder.read_json(SUMMARY) if (folder.path / SUMMARY).is_file() else _train(part, place, folder)
+    if summary is None:
+        return None
+    folder.checkpoint.unlink(missing_ok=True)  # a predictor's is large, and the run is over
+    return {name: summary[name] for name in KEPT if name in summary}
+
+
+def _train(part: Part, place: Place, folder: RunFolder) -> dict[str, Any] | None:
+    from adagp.program.train.job import TrainingJob
+
+    options = {name: value for name, value in part.options.items() if name != READS_DATA}
+    config = replace(TrainConfig.from_dict(options, part.key), device=place.device)
+    return TrainingJob(config, folder.path, place.data_dir)(place.stop)
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs of one configuration, one per seed."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of the first of them."""
+        return self.parts[0].options
+
+    @property
+    def first(self) -> "RunGroup":
+        """The first seed alone."""
+        return RunGroup(self.parts[:1])
+
+    @property
+    def extent(self) -> str:
+        """How much was trained, in words."""
+        seeds = "one seed" if len(self.parts) == 1 else f"{len(self.parts)} seeds"
+        length = (
+            f"{self.options['batches']} batches" if "batches" in self.options else f"{self.options['epochs']} epochs"
+        )
+        return f"{seeds}, {length}"
+
+    def values(self, place: Place, name: str = "test_accuracy", scale: float = 100.0) -> list[float]:
+        """Return one figure of every run, by default the accuracy after the last epoch in percent."""
+        return [scale * _figure(place, part, name) for part in self.parts]
+
+    def mean(self, place: Place, name: str = "test_accuracy", scale: float = 100.0) -> float:
+        """Return the mean of one figure over the seeds."""
+        return mean(self.values(place, name, scale))
+
+    def seconds(self, place: Place) -> float:
+        """Return the mean seconds that a run spent in its batches, data and evaluation aside."""
+        tables = (place.result(part)["seconds_by_phase"] for part in self.parts)
+        return mean(sum(float(table.get(phase, 0.0)) for phase in BATCH_PHASES) for table in tables)
+
+    def row(self, place: Place, name: str = "test_accuracy") -> dict[str, Any]:
+        """Return the group's line of a table; all of its figures are measured."""
+        accuracies = self.values(place, name)
+        batches = place.result(self.parts[0])["batches"]
+        return {
+            **{key: self.options.get(key) for key in ("dataset", "model", "width", "method", "ratio", "epochs")},
+            "seeds": len(self.parts),
+            "bp_batches": batches["bp"],
+            "gp_batches": batches["gp"] + batches["guarded"],
+            "accuracy_percent": mean(accuracies),
+            "accuracy_lowest": min(accuracies),
+            "accuracy_highest": max(accuracies),
+            "batch_seconds": self.seconds(place),
+        }
+
+
+def _figure(place: Place, part: Part, name: str) -> float:
+    """Return one figure of a run; one that was not finite, in a run that diverged, is not a number."""
+    found = place.result(part)
+    if name not in found:
+        raise RunError(
+            f"cannot read '{place.marker(part)}': '{name}' is missing. Delete the file to have it made again."
+        )
+    return nan if found[name] is None else float(found[name])
+
+
+def group(seeds: int, weight: float = 1.0, **options: Any) -> RunGroup:
+    """Return the runs of a configuration; options that no run could have are refused here."""
+    given = {name: value for name, value in options.items() if value is not None}
+    config = TrainConfig.from_dict(given, "reproduce")
+    label = f"{config.dataset}-{config.model}-{config.method}"
+    if config.dataset != "digits":
+        given[READS_DATA] = True
+    return RunGroup(
+        tuple(Part(train_run, f"{label}-s{seed}", {**given, "seed": seed}, weight, TRAINED) for seed in range(seeds))
+    )
+
+
+def all_parts(groups: Sequence[RunGroup] | Mapping[Any, RunGroup]) -> list[Part]:
+    """Return the parts of several groups."""
+    chosen = groups.values() if isinstance(groups, Mapping) else groups
+    return [part for one in chosen for part in one.parts]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return a mean with its range for reading."""
+    text = f"{mean(values):.2f}"
+    return text if len(values) == 1 else f"{text} ({min(values):.2f} to {max(values):.2f})"
+
+
+def accuracy_bars(axes: "Axes", place: Place, bars: Mapping[str, RunGroup], name: str = "test_accuracy") -> None:
+    """Draw a bar for each group, with the range over its seeds."""
+    for position, one in enumerate(bars.values()):
+        values = one.values(place, name)
+        middle = mean(values)
+        error = [[middle - min(values)], [max(values) - middle]]
+        bar = axes.bar(position, middle, 0.7, yerr=error, capsize=3, color=COLOURS[0])
+        axes.bar_label(bar, fmt="%.1f", padding=3, fontsize=8)
+    axes.set_xticks(range(len(bars)), list(bars), rotation=30, ha="right")
+    axes.set(ylabel="measured accuracy, %", ylim=(0, 110))

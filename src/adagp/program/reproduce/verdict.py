@@ -1,0 +1,172 @@
+"""Verdicts: a published number or claim, ours, and whether they agree; or why they cannot be compared."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from adagp.program.reproduce.published import Claim, Number
+from adagp.program.run.documents import ABSENT, FIGURE, TEXT, Fields, ListOf, one_of
+
+Kind = Literal["measured", "modelled", "computed"]
+"""Measured: by training or timing here. Modelled: by the accelerator or pipeline model. Computed: arithmetic."""
+
+WITHIN, OUTSIDE = "within", "outside"
+NOT_COMPARABLE, NOT_MEASURED = "not comparable", "not measured"
+HOLDS, FAILS = "holds", "does not hold"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One row. A claim has its words in `claim` and no published number; `reason` says why, or gives the figures."""
+
+    quantity: str
+    kind: Kind
+    verdict: str
+    reason: str = ""
+    claim: str = ""
+    published: float | None = None
+    ours: float | None = None
+    unit: str = ""
+    tolerance: float | None = None
+    source: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the published, where there are both."""
+        # Rounded, as printed decimals are not binary fractions: 0.28 - 0.28 must not be 1e-14.
+        return None if self.ours is None or self.published is None else round(self.ours - self.published, 9)
+
+    def row(self) -> dict[str, Any]:
+        """Return the row for a table: measured, modelled and computed figures have columns of their own."""
+        values: dict[str, Any] = {kind: self.ours if kind == self.kind else None for kind in KINDS}
+        row = asdict(self)
+        place = {name: row.pop(name) for name in ("quantity", "kind", "claim", "published")}
+        row.pop("ours")
+        return place | values | {"difference": self.difference} | row
+
+
+KINDS: tuple[Kind, ...] = ("measured", "modelled", "computed")
+_TEXTS = ("quantity", "reason", "claim", "unit", "source")
+_NUMBERS = ("published", "ours", "tolerance", "difference")
+VERDICTS = ListOf(
+    Fields(
+        {
+            "kind": one_of(*KINDS),
+            "verdict": one_of(WITHIN, OUTSIDE, NOT_COMPARABLE, NOT_MEASURED, HOLDS, FAILS),
+            **dict.fromkeys(_TEXTS, TEXT),
+            **dict.fromkeys(_NUMBERS, FIGURE),
+        },
+        others=ABSENT,
+        required=("quantity", "kind", "verdict"),
+    )
+)
+"""The shape of the verdicts that an experiment keeps."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How far a comparison is fair: `unlike` says why numbers cannot be compared at all, `reduced` what ours had less of."""
+
+    unlike: str = ""
+    reduced: str = ""
+
+
+FAIR = Terms()
+
+
+def compare(
+    quantity: str, number: Number, ours: float | None, kind: Kind, terms: Terms = FAIR, *, at_most: bool = False
+) -> Verdict:
+    """Return the verdict on a published number; with `at_most` it is a bound that ours must keep, not a value to meet.
+
+    Without ours, `terms.reduced` says why it was not measured.
+    """
+    if ours is None:
+        verdict, reason = NOT_MEASURED, terms.reduced
+    elif terms.unlike:
+        verdict, reason = NOT_COMPARABLE, terms.unlike
+    elif _agree(number, ours, at_most):
+        verdict, reason = WITHIN, "a bound: ours is below" if at_most else ""
+    else:
+        verdict, reason = OUTSIDE, terms.reduced
+    notes = [reason, "published number read off the picture's axis" if number.read_off else ""]
+    return Verdict(
+        quantity,
+        kind,
+        verdict,
+        "; ".join(note for note in notes if note),
+        published=number.value,
+        ours=ours,
+        unit=number.unit,
+        tolerance=number.tolerance,
+        source=number.source,
+    )
+
+
+def _agree(number: Number, ours: float, at_most: bool) -> bool:
+    off = ours - number.value
+    # Printed decimals are not binary fractions: 1.46 + 0.03 must not miss 1.49 by rounding.
+    return (off if at_most else abs(off)) <= (number.tolerance or 0.0) + 1e-9 * abs(number.value)
+
+
+def judge(quantity: str, claim: Claim, holds: bool | None, figures: str, kind: Kind = "measured") -> Verdict:
+    """Return the verdict on a claim in words; `figures` tells what was found. None: it could not be looked at."""
+    verdict = NOT_MEASURED if holds is None else HOLDS if holds else FAILS
+    return Verdict(quantity, kind, verdict, figures, claim=claim.text, source=claim.source)
+
+
+def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """Count verdicts by their word, in a fixed order; words that do not occur are left out."""
+    found = [one.verdict for one in verdicts]
+    words = (WITHIN, OUTSIDE, HOLDS, FAILS, NOT_COMPARABLE, NOT_MEASURED)
+    return {word: found.count(word) for word in words if word in found}
+
+
+def markdown(verdicts: Sequence[Verdict]) -> str:
+    """Return the rows as a Markdown table; numbers that were not measured are counted below it, by their reason."""
+    shown = [one for one in verdicts if one.verdict != NOT_MEASURED]
+    lines = []
+    if shown:
+        head = ("quantity", "published", *(f"ours, {kind}" for kind in KINDS), "difference", "tolerance", "verdict")
+        lines += [_line(head), _line(["---"] * len(head)), *map(_row, shown), ""]
+    counts: dict[str, int] = {}
+    for one in verdicts:
+        if one.verdict == NOT_MEASURED:
+            counts[one.reason] = counts.get(one.reason, 0) + 1
+    lines += [f"Not measured: {_plural(count)} ({reason})." for reason, count in counts.items()]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _plural(count: int) -> str:
+    return "1 number or claim" if count == 1 else f"{count} numbers or claims"
+
+
+def _row(one: Verdict) -> str:
+    unit = f" ({one.unit})" if one.unit else ""
+    verdict = f"**{one.verdict}**" if one.verdict in (OUTSIDE, FAILS) else one.verdict
+    return _line(
+        [
+            one.quantity + unit,
+            one.claim or figure(one.published),
+            *(figure(one.ours) if kind == one.kind else "" for kind in KINDS),
+            figure(one.difference, signed=True),
+            figure(one.tolerance),
+            verdict + (f": {one.reason}" if one.reason else ""),
+        ]
+    )
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+
+
+def figure(value: float | None, *, signed: bool = False) -> str:
+    """Return a number for reading: four significant digits, thousands apart, powers of ten where it is very large."""
+    if value is None:
+        return ""
+    sign = "+" if signed else ""
+    if value == 0:
+        return "0"
+    if 1e4 <= abs(value) < 1e8:
+        return f"{value:{sign},.0f}"
+    return f"{value:{sign}.4g}"

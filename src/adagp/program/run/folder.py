@@ -1,0 +1,306 @@
+"""A run's folder: configuration, versions, metrics, checkpoint and summary. Every file is written whole or not at all.
+
+config.json       the options; `command` repeats the run
+versions.json     what it ran on
+metrics.jsonl     a JSON object per epoch; metrics.csv the same without the sites, sites.csv a row for each site and epoch
+checkpoint.pt     all that is needed to continue exactly; replaced during the run
+checkpoints/      the same of a run in several processes, each of which writes its part
+model.pt          the trained weights alone: a plain state_dict
+summary.json      the result, written last
+.progress.json    how far it is, while it goes
+scalars.csv       figures during the run, and the folders tensorboard/, wandb/ and mlflow/, for the loggers that are wanted
+
+
+A folder becomes a run in one step. Its configuration is first written as `.starting.json`; then the files of a run that
+is to be replaced are deleted, its config.json before all others; then the new files are written, the first checkpoint
+among them; and last of all `.starting.json` is renamed to config.json. So a folder with config.json is a whole run at any
+time, and one with `.starting.json` alone holds nothing that anybody wants to keep: the same command begins it again.
+"""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from adagp.core.files import TEMPORARY, sync_folder, write_atomically
+from adagp.errors import RunError
+from adagp.program.run.documents import (
+    AMOUNT,
+    ANYTHING,
+    COUNT,
+    FIGURE,
+    SCALAR,
+    TEXT,
+    TEXT_OR_NOTHING,
+    Fields,
+    ListOf,
+    Shape,
+    TableOf,
+    parse_document,
+    read_document,
+    read_text,
+)
+from adagp.program.run.lock import LOCK, hold, release
+from adagp.program.run.progress import PROGRESS
+
+CONFIG = "config.json"
+STARTING = ".starting.json"
+"""The configuration of a run that is not complete yet."""
+FILES = (
+    CONFIG,  # deleted first: without it nothing is left of a run
+    "versions.json",
+    "metrics.jsonl",
+    "metrics.csv",
+    "sites.csv",
+    "checkpoint.pt",
+    "model.pt",
+    "summary.json",
+)
+SCALARS = "scalars.csv"
+LOGS = ("mlflow", "tensorboard", "wandb")
+"""The file and the folders of loggers, if they are wanted."""
+CHECKPOINTS = "checkpoints"
+"""The folder of the checkpoints of a run in several processes."""
+
+MEGABYTE = 2**20
+SITES = TableOf(TableOf(FIGURE))
+SHAPES: Mapping[str, tuple[Shape, int]] = {
+    CONFIG: (
+        Fields(
+            {
+                "data_dir": TEXT_OR_NOTHING,
+                "command": TEXT,
+                "plugins": ListOf(TEXT),
+                "metrics": ListOf(TableOf(SCALAR)),
+            },
+            others=SCALAR,
+        ),
+        MEGABYTE,
+    ),
+    "versions.json": (TableOf(SCALAR), MEGABYTE),
+    "summary.json": (
+        Fields(
+            {
+                "batches": TableOf(COUNT),
+                "seconds": AMOUNT,
+                "seconds_by_phase": TableOf(AMOUNT),
+                "samples_per_second": TableOf(FIGURE),
+                "peak_memory": AMOUNT,
+                "sites": SITES,
+                "schedule_log": ListOf(ANYTHING),
+                "test_loss": FIGURE,
+                "train_loss": FIGURE,
+            },
+            others=ANYTHING,
+        ),
+        64 * MEGABYTE,
+    ),
+}
+"""What the files of a run hold, and how many bytes they have at most."""
+MOST_METRICS = 256 * MEGABYTE
+ROW_PARTS: Mapping[str, Shape] = {
+    "epoch": COUNT,
+    "label": TEXT,
+    "batches": TableOf(COUNT),
+    "answers": TableOf(COUNT),
+    "seconds": TableOf(AMOUNT),
+    "sites": SITES,
+}
+
+
+class RunFolder:
+    """The files of one run. `create` makes a new one, `claim` continues an old one, `open` only reads it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any] | None = None, *, force: bool = False) -> "RunFolder":
+        """Lock and empty a folder for a new run, which it becomes with `begin`.
+
+        One that holds anything is refused, unless `force` and it holds a run.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            cls(path)._refuse_contents(force)  # before anything is written there
+            hold(path)
+            cls(path)._refuse_contents(force)  # somebody may have been faster
+            write_atomically(path / STARTING, (to_json(config or {}, indent=2) + "\n").encode())
+            for name in (*FILES, SCALARS):
+                (path / name).unlink(missing_ok=True)
+            for name in (CHECKPOINTS, *LOGS):
+                shutil.rmtree(path / name, ignore_errors=True)
+        except OSError as error:
+            release(path)
+            raise RunError(f"cannot write the run folder '{path}': {error.strerror}.") from None
+        except RunError:
+            release(path)
+            raise
+        return cls(path)
+
+    def _refuse_contents(self, force: bool) -> None:
+        held = sorted(entry.name for entry in self.path.iterdir() if not is_leftover(entry.name))
+        if not held or (STARTING in held and CONFIG not in held):  # nothing, or a start that was interrupted
+            return
+        held = [name for name in held if name != STARTING]
+        if held and CONFIG not in held:
+            raise RunError(f"'{self.path}' holds files that are not a run ({held[0]}, ...); give another --out.")
+        if held and not force:
+            raise RunError(
+                f"'{self.path}' holds a run already. Give another --out, --resume {self.path} to continue it, "
+                "or --force to delete it and start again."
+            )
+
+    def begin(self) -> None:
+        """Make the folder a run, all of whose first files are there."""
+        (self.path / STARTING).replace(self.path / CONFIG)
+        sync_folder(self.path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """Return the run that `path` holds, for reading."""
+        if not (path / CONFIG).is_file():
+            if (path / STARTING).is_file():
+                raise RunError(
+                    f"the run in '{path}' was interrupted before it had begun: there is nothing to continue. "
+                    "Give the command that starts it again."
+                )
+            raise RunError(f"'{path}' is not a run folder: it has no {CONFIG}.")
+        return cls(path)
+
+    @classmethod
+    def claim(cls, path: Path) -> "RunFolder":
+        """Return the run that `path` holds, locked for this process, to be continued."""
+        folder = cls.open(path)
+        hold(path)
+        with suppress(OSError):  # a --force that was interrupted before it deleted anything
+            (path / STARTING).unlink(missing_ok=True)
+        return folder
+
+    def release(self) -> None:
+        """Let other processes have the folder."""
+        release(self.path)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run that can be continued."""
+        return (self.path / CONFIG).is_file() and (self.checkpoint.is_file() or self.checkpoints.is_dir())
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the checkpoint is, if there is one yet."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints, where each process writes its part."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def weights(self) -> Path:
+        """Where the trained weights are, once the run is finished."""
+        return self.path / "model.pt"
+
+    def read_json(self, name: str) -> Any:
+        """Return the content of one JSON file of the run, checked against its shape."""
+        shape, most = SHAPES.get(name, (ANYTHING, 64 * MEGABYTE))
+        return read_document(self.path / name, shape, most)
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write one JSON file of the run."""
+        write_atomically(self.path / name, (to_json(content, indent=2) + "\n").encode())
+
+    def rows(self, required: Sequence[str] = ("epoch",)) -> list[dict[str, Any]]:
+        """Return the metrics of the epochs so far, each with the `required` parts.
+
+        A last line that was cut off by a crash is left out.
+        """
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        try:
+            lines = read_text(path, MOST_METRICS).splitlines()
+        except RunError as error:
+            raise RunError(f"cannot read '{path}': {error}") from None
+        shape = Fields(ROW_PARTS, ANYTHING, tuple(required))
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                rows.append(parse_document(line, shape))
+            except RunError as error:
+                if number == len(lines) and not _is_json(line):
+                    break
+                raise RunError(f"line {number} of '{path}' is damaged: {error}") from None
+        return rows
+
+    def write_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Write the metrics of all epochs so far, as JSON lines and as the two CSV tables."""
+        text = "".join(to_json(row) + "\n" for row in rows)
+        write_atomically(self.path / "metrics.jsonl", text.encode())
+        plain = [{name: value for name, value in row.items() if name != "sites"} for row in rows]
+        write_atomically(self.path / "metrics.csv", flat_csv(plain).encode())
+        sites = [
+            {"epoch": row["epoch"], "site": site, **figures} for row in rows for site, figures in row["sites"].items()
+        ]
+        write_atomically(self.path / "sites.csv", flat_csv(sites).encode())
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_leftover(name: str) -> bool:
+    """Tell whether a file is the lock, or what a killed process may leave: its progress, and a file that it was writing."""
+    return name in (LOCK, PROGRESS) or (name.startswith(".") and name.endswith(TEMPORARY))
+
+
+def to_json(content: Any, indent: int | None = None) -> str:
+    """Return `content` as JSON. A number that is not finite, which JSON cannot say, becomes null."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not isfinite(content) else content
+
+
+def unused_path(base: Path) -> Path:
+    """Return `base`, or the first of `base-2`, `base-3`, ... that does not exist."""
+    path, number = base, 1
+    while path.exists():
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path
+
+
+def _flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def flat_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a CSV table of the rows with all their names as columns; tables inside a row become `outer.inner`."""
+    rows = [_flatten(row) for row in rows]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8", "backslashreplace").decode()  # a name may hold bytes that are not UTF-8

@@ -1,0 +1,356 @@
+"""The one reader of run folders, as plain data. What is missing in a damaged or half-finished run is put into words;
+commands that need a whole run ask for it with `read_whole_run`, which refuses others.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, product
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+from adagp.core.escape import shown
+from adagp.errors import RunError
+from adagp.program.run.documents import ANYTHING, COUNT, Fields, parse_document, read_text
+from adagp.program.run.folder import CONFIG, MOST_METRICS, SHAPES, RunFolder
+from adagp.program.run.metrics import ACCURACY, Metric, read_metrics
+
+T = TypeVar("T")
+
+SIGNS = ("config.json", "metrics.jsonl", "summary.json", "checkpoint.pt")
+"""A folder with one of these files is a run."""
+EXPECTED = ("config.json", "versions.json", "metrics.jsonl", "metrics.csv", "sites.csv")
+"""Files that every run writes before its first epoch is over."""
+_ROW = Fields({"epoch": COUNT}, ANYTHING, required=("epoch",))
+NOT_TRAINING = "evaluation"
+"""The part of a run's seconds that is no training."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One finished epoch, counted from 1. A figure that is missing or not finite is None.
+
+    The values are those of the run's `metric`. `batches` are by kind: `bp` has the warm-up in it; `guarded` are GP batches
+    whose prediction was refused. `seconds` are by what took them. `refused` is the share of the produced gradients that the
+    guard refused.
+    """
+
+    number: int
+    label: str
+    train_loss: float | None
+    train_value: float | None
+    test_loss: float | None
+    test_value: float | None
+    batches: Mapping[str, int]
+    seconds: Mapping[str, float]
+    sites: Mapping[str, Mapping[str, float | None]]
+    refused: float = 0.0
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of data and batches, evaluation left out."""
+        return sum(value for name, value in self.seconds.items() if name != NOT_TRAINING)
+
+    @property
+    def all_batches(self) -> int:
+        """The batches of the epoch, by whatever gradient."""
+        return sum(self.batches.get(kind, 0) for kind in ("bp", "gp", "guarded"))
+
+    @property
+    def predicted_share(self) -> float:
+        """The share of GP batches, those refused by the guard among them."""
+        predicted = self.batches.get("gp", 0) + self.batches.get("guarded", 0)
+        return predicted / max(1, predicted + self.batches.get("bp", 0))
+
+    def over_sites(self, name: str) -> list[float]:
+        """Return one figure of all sites that have it."""
+        return [value for figures in self.sites.values() if (value := figures.get(name)) is not None]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder holds, as far as it can be read; `problems` says in sentences what is missing.
+
+    `damage` has those of the problems that come from files which are there but cannot be read. Runs are compared by the
+    first of the `metrics`.
+    """
+
+    name: str
+    path: Path
+    config: Mapping[str, Any]
+    metrics: tuple[Metric, ...]
+    epochs: tuple[Epoch, ...]
+    summary: Mapping[str, Any]
+    problems: tuple[str, ...]
+    damage: tuple[str, ...]
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that runs are compared by."""
+        return self.metrics[0]
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self._option("model", str)
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name."""
+        return self._option("dataset", str)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch."""
+        return self._option("batch_size", int)
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self._option("method", str)
+
+    @property
+    def width(self) -> float:
+        """The factor on the model's channels."""
+        return _number(self.config.get("width")) or 1.0
+
+    @property
+    def image_size(self) -> int | None:
+        """Height and width of the pictures; None means the data set's own."""
+        size = self.config.get("image_size")
+        return size if isinstance(size, int) else None
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Bytes in a sample of a text; None where the run does not say."""
+        length = self.config.get("sequence_length")
+        return length if isinstance(length, int) else None
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The modules of the user's own that the run was made with."""
+        named = self.config.get("plugins")
+        return tuple(map(str, named)) if isinstance(named, list) else ()
+
+    @property
+    def phases(self) -> list[Mapping[str, int]]:
+        """The batches by kind, epoch by epoch."""
+        return [epoch.batches for epoch in self.epochs]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, of which the summary is written last, and its epochs are there."""
+        planned = self.planned_epochs
+        return bool(self.summary and self.epochs) and (planned is None or len(self.epochs) >= planned)
+
+    @property
+    def planned_epochs(self) -> int | None:
+        """How many epochs the run is to have; None where it does not say."""
+        epochs = self.config.get("epochs")
+        return epochs if isinstance(epochs, int) and epochs > 0 else None
+
+    @property
+    def extent(self) -> str:
+        """How far the run came, in words: `1 of 20 epochs`."""
+        planned, done = self.planned_epochs, len(self.epochs)
+        return f"{done} epoch{'' if done == 1 else 's'}" if planned is None else f"{done} of {planned} epochs"
+
+    @property
+    def batch_clock(self) -> list[int]:
+        """Batches of training, by whatever gradient, until the end of each epoch."""
+        return list(accumulate(epoch.all_batches for epoch in self.epochs))
+
+    @property
+    def clock(self) -> list[float]:
+        """Seconds of training until the end of each epoch."""
+        return list(accumulate(epoch.training_seconds for epoch in self.epochs))
+
+    def _option(self, name: str, kind: type[T]) -> T:
+        value = self.config.get(name)
+        if not isinstance(value, kind):
+            raise RunError(f"the run in '{self.path}' does not say its {name.replace('_', ' ')} in config.json.")
+        return value
+
+
+def collect(paths: Sequence[Path]) -> list[RunRecord]:
+    """Return the runs in `paths`: run folders, or folders with run folders somewhere below; each run once.
+
+    An empty folder is a run of which nothing is there yet. A path that is nothing of this is refused.
+    """
+    found = name_runs((path, folder) for path in paths for folder in _runs_below(path))
+    return [read_run(path, name) for path, name in found.items()]
+
+
+def name_runs(places: Iterable[tuple[Path, Path]]) -> dict[Path, str]:
+    """Return a name for each run folder of `places`, pairs of a folder that the user named and one below it, or itself."""
+    found: dict[Path, str] = {}
+    for path, folder in places:
+        name = shown(path.name if folder == path else folder.relative_to(path).as_posix())
+        found.setdefault(folder.resolve(), name or str(folder))
+    counts = Counter(found.values())
+    return {path: name if counts[name] == 1 else str(path) for path, name in found.items()}
+
+
+def _runs_below(path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise RunError(f"'{path}' is not a run folder: there is no such folder.")
+    if is_run(path) or not any(path.iterdir()):
+        return [path]
+    runs = sorted(folder for folder in path.rglob("*") if folder.is_dir() and is_run(folder))
+    if not runs:
+        raise RunError(f"'{path}' is not a run folder, and there is none below it: no {' or '.join(SIGNS[:2])}.")
+    return runs
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder holds a run, as far as it goes."""
+    return any((folder / name).is_file() for name in SIGNS)
+
+
+def read_run(path: Path, name: str) -> RunRecord:
+    """Return what can be read of the run in the folder `path`."""
+    problems: list[str] = []
+    damage: list[str] = []
+    missing = [file for file in EXPECTED if not (path / file).is_file()]
+    if missing:
+        everything = len(missing) == len(EXPECTED)
+        problems.append("The folder holds no files of a run." if everything else f"Missing: {', '.join(missing)}.")
+    config = _object(path, CONFIG, damage)
+    summary = _object(path, "summary.json", damage)
+    _object(path, "versions.json", damage)
+    try:
+        metrics = read_metrics(config)
+    except RunError as error:
+        damage.append(f"config.json: {error}")
+        metrics = (ACCURACY,)
+    epochs = tuple(_epochs(path / "metrics.jsonl", metrics[0].name, damage))
+    record = RunRecord(name, path, config, metrics, epochs, summary, (), tuple(damage))
+    problems += [*damage, *_incomplete(record)]
+    for part, (figure, words) in product(("train", "test"), (("loss", "loss"), ("value", metrics[0].words))):
+        gaps = [str(epoch.number) for epoch in epochs if getattr(epoch, f"{part}_{figure}") is None]
+        if gaps:
+            problems.append(f"No finite {part} {words} in {_listed('epoch', gaps)}.")
+    return replace(record, problems=tuple(problems))
+
+
+def _incomplete(record: RunRecord) -> Iterator[str]:
+    """Yield what is missing of the epochs."""
+    if not record.epochs and (record.path / "metrics.jsonl").is_file():
+        yield "Incomplete: metrics.jsonl holds no epoch."
+    if not record.summary:
+        yield f"Not finished, or no summary.json: {record.extent}."
+    elif record.epochs and not record.finished:
+        yield f"Incomplete: summary.json says that the run ended, but metrics.jsonl holds {record.extent}."
+
+
+def read_whole_run(path: Path, purpose: str) -> RunRecord:
+    """Return the run in the folder `path`; one that is damaged or has no finished epoch is refused.
+
+    `purpose` ends the sentence "there is nothing to ...".
+    """
+    RunFolder.open(path)
+    record = read_run(path, shown(path.name))
+    _refuse_damage(record)
+    if not record.epochs:
+        raise _nothing_to(purpose, path)
+    return record
+
+
+def collect_whole(paths: Sequence[Path], purpose: str) -> list[RunRecord]:
+    """Return the runs in `paths`, as `collect` does, that have a finished epoch; one that is damaged is refused.
+
+    A run without a finished epoch is refused where it is named itself, and left out where it lies below a named folder.
+    """
+    named = {path.resolve() for path in paths}
+    found = []
+    for record in collect(paths):
+        _refuse_damage(record)
+        if record.epochs:
+            found.append(record)
+        elif record.path in named:
+            raise _nothing_to(purpose, record.path)
+    if not found:
+        raise _nothing_to(purpose, paths[0], "no run below")
+    return found
+
+
+def _refuse_damage(record: RunRecord) -> None:
+    if record.damage:
+        raise RunError(f"the run in '{record.path}' is damaged: {' '.join(record.damage)}")
+
+
+def _nothing_to(purpose: str, path: Path, which: str = "the run in") -> RunError:
+    has = "has a" if which.startswith("no ") else "has no"
+    return RunError(f"{which} '{path}' {has} finished epoch yet: there is nothing to {purpose}.")
+
+
+def _object(folder: Path, name: str, damage: list[str]) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one if there is none."""
+    path = folder / name
+    if not path.is_file():
+        return {}
+    shape, most = SHAPES[name]
+    try:
+        content: dict[str, Any] = parse_document(read_text(path, most), shape)
+    except RunError as error:
+        damage.append(f"{name} cannot be read: {error}")
+        return {}
+    return content
+
+
+def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
+    """Yield the epochs that can be read, in rising order."""
+    if not path.is_file():
+        return
+    try:
+        lines = read_text(path, MOST_METRICS).splitlines()
+    except RunError as error:
+        damage.append(f"{path.name} cannot be read: {error}")
+        return
+    damaged, before = [], -1
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = parse_document(line, _ROW)
+        except RunError:
+            row = {"epoch": before}
+        if row["epoch"] > before:
+            before = row["epoch"]
+            yield _epoch(row, metric)
+        else:
+            damaged.append(str(number))
+    if damaged:
+        damage.append(f"metrics.jsonl cannot be read in {_listed('line', damaged)}: left out.")
+
+
+def _epoch(row: dict[str, Any], metric: str) -> Epoch:
+    batches = {name: int(value) for name, value in _numbers(row.get("batches")) if value is not None and value >= 0}
+    seconds = {name: value for name, value in _numbers(row.get("seconds")) if value is not None and value >= 0}
+    sites = row.get("sites")
+    return Epoch(
+        number=row["epoch"] + 1,
+        label=str(row.get("label", "")),
+        train_loss=_number(row.get("train_loss")),
+        train_value=_number(row.get(f"train_{metric}")),
+        test_loss=_number(row.get("test_loss")),
+        test_value=_number(row.get(f"test_{metric}")),
+        batches=batches,
+        seconds=seconds,
+        refused=_number(row.get("refused")) or 0.0,
+        sites={str(site): dict(_numbers(found)) for site, found in sites.items()} if isinstance(sites, dict) else {},
+    )
+
+
+def _numbers(table: Any) -> Iterable[tuple[str, float | None]]:
+    return ((str(name), _number(value)) for name, value in table.items()) if isinstance(table, dict) else ()
+
+
+def _number(value: Any) -> float | None:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if plain and isfinite(value) else None
+
+
+def _listed(word: str, numbers: Sequence[str]) -> str:
+    """Return `epoch 3`, `epochs 3, 4` or, where there are many, the first few of them."""
+    shown = ", ".join(numbers[:5]) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    return f"{word}{'s' if len(numbers) > 1 else ''} {shown}"

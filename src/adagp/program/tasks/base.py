@@ -1,0 +1,137 @@
+"""The contract of a task: all that the training loop knows of data, loss and score."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adagp.data.batches import Share
+from adagp.errors import TaskError
+from adagp.program.run.metrics import ACCURACY, Metric
+
+
+class Task(ABC):
+    """Batches to train on, their loss, and the evaluation on held-out data.
+
+    Batches are a pure function of the epoch and the batch's place in it, so that a run can be resumed anywhere.
+    `metrics` (one at least) are what `evaluate` returns besides `loss`; runs are compared by the first of them. What
+    `final_metrics` returns for tables is declared in `metrics_at_end`.
+    """
+
+    metrics: tuple[Metric, ...] = (ACCURACY,)
+    metrics_at_end: tuple[Metric, ...] = ()
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that runs are compared by."""
+        if not self.metrics:
+            raise TaskError(f"{type(self).__name__} declares no metrics; it needs one at least.")
+        return self.metrics[0]
+
+    @property
+    def all_metrics(self) -> tuple[Metric, ...]:
+        """The metrics of each epoch, and those at the end of a run."""
+        return (self.metric, *self.metrics[1:], *self.metrics_at_end)
+
+    @property
+    @abstractmethod
+    def batches_per_epoch(self) -> int:
+        """Batches in each epoch."""
+
+    def data_facts(self) -> dict[str, Any]:
+        """Return plain values that tell these data from others: a run continues with the data that it was begun with only."""
+        return {"batches_per_epoch": self.batches_per_epoch}
+
+    @abstractmethod
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
+        """Yield `(inputs, targets)` from batch `start` of `epoch` on. A tuple of inputs is passed as several arguments."""
+
+    def shares(self, epoch: int, start: int, share: Share) -> Iterator[tuple[Any, Any]]:
+        """Yield of each of these batches one of several equal shares, in a process that trains on this alone.
+
+        Here whole batches are read; a task that can read less does so.
+        """
+        for inputs, targets in self.batches(epoch, start):
+            yield taken(share, inputs), taken(share, targets)
+
+    def fix_shapes(self) -> None:  # noqa: B027  # most tasks have nothing to do
+        """Let the inputs of all batches have the same shapes from now on, as pipelines need them."""
+
+    def weight(self, targets: Any) -> int | None:
+        """Return how many things the loss of a batch is the mean of, if equal shares of a batch may differ in it.
+
+        The losses of shares make that of the batch, each weighted by this number (1 where it is 0); None stands for equal
+        weights, as where the loss is a mean over samples.
+        """
+        return None
+
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """Return the untrained model, initialised from torch's global random state."""
+
+    @abstractmethod
+    def loss(self, output: Any, targets: Any) -> Tensor:
+        """Return the mean loss of a batch."""
+
+    @abstractmethod
+    def score(self, output: Any, targets: Any) -> tuple[Tensor, int]:
+        """Return the sum of the first metric over a batch's answers, and how many answers there are.
+
+        For accuracy that is the number of right answers, for the mean squared error the sum of squared errors. A metric that
+        is no mean of answers sums something else, of which `average` makes the metric.
+        """
+
+    def average(self, total: float, answers: int) -> float:
+        """Return the first metric of `answers` answers, whose scores add up to `total`: their mean, by default."""
+        return total / max(1, answers)
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the figures on held-out data, `loss` and all `metrics` among them. The model's mode is kept."""
+
+    def final_metrics(self, model: nn.Module) -> dict[str, Any]:
+        """Return figures that cost too much for every epoch, by their names in the summary. The model's mode is kept.
+
+        A metric that `metrics_at_end` declares is called `test_` and its name.
+        """
+        return {}
+
+
+def taken(share: Share, value: Any) -> Any:
+    """Return the share of a batch's inputs or targets: of tensors, and tensors in tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        return share.of(value)
+    if isinstance(value, tuple | list):
+        return type(value)(taken(share, one) for one in value)
+    if isinstance(value, dict):
+        return {name: taken(share, one) for name, one in value.items()}
+    return value
+
+
+def check_evaluation(task: Task, model: nn.Module) -> None:
+    """Evaluate the untrained model, so that a user's task which breaks its word is refused before training.
+
+    Our own tasks are known to keep it, and are spared the time.
+    """
+    if type(task).__module__.partition(".")[0] != __name__.partition(".")[0]:
+        with torch.random.fork_rng(devices=[]):
+            evaluated(task, model)
+
+
+def facts_of_parts(**parts: dict[str, Any]) -> dict[str, Any]:
+    """Return `data_facts` of a training and a test set, by `train_samples`, `train_digest`, ..."""
+    return {f"{part}_{name}": value for part, facts in parts.items() for name, value in facts.items()}
+
+
+def evaluated(task: Task, model: nn.Module) -> dict[str, float]:
+    """Return what the task's `evaluate` says of the model; a declared figure that is missing or no number is refused."""
+    found = task.evaluate(model)
+    for name in ("loss", *(metric.name for metric in task.metrics)):
+        if not isinstance(found.get(name), int | float):
+            raise TaskError(
+                f"{type(task).__name__}.evaluate must return a number for '{name}', which the task declares; it returned: "
+                f"{', '.join(f'{key} ({type(value).__name__})' for key, value in found.items()) or 'nothing'}."
+            )
+    return found

@@ -1,0 +1,126 @@
+"""Checkpoints: written whole or not at all, read without running foreign code, and checked part by part.
+
+A checkpoint is a table of parts (model, optimizer, trainer, ...) with a digest of each. Digests are taken of what is to be
+written and compared with what was read, so that no damage on the way passes as other numbers, wherever it happened.
+Checkpoints of format 1 have no digests; they are read as they are.
+"""
+
+import hashlib
+import io
+import pickle
+import struct
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adagp.core.files import write_atomically
+from adagp.errors import RunError
+
+FORMAT = 2
+WITHOUT_DIGESTS = 1
+_NOT_PARTS = ("format", "digests")
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Replace the checkpoint at `path` by `state`: tensors and plain values only."""
+    digests = {name: digest_of(part) for name, part in state.items()}
+    write_atomically(path, _saved({"format": FORMAT, "digests": digests, **state}))
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write the model's plain state_dict: it loads with `torch.load`, without adagp."""
+    write_atomically(path, _saved(model.state_dict()))
+
+
+def _saved(content: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the parts that `save_checkpoint` wrote. A damaged or foreign file is refused."""
+    if not path.is_file():
+        raise RunError(f"there is no checkpoint at '{path}' yet: nothing to resume.")
+    try:
+        size = _check_archive(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        _check_sizes(state, size)
+    except Exception as error:  # a foreign file can make the reader fail in any way
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(f"cannot read the checkpoint '{path}': it is damaged or not a checkpoint ({reason}).") from None
+    if not isinstance(state, dict) or state.get("format") not in (WITHOUT_DIGESTS, FORMAT):
+        raise RunError(f"'{path}' is not an adagp checkpoint of format {WITHOUT_DIGESTS} or {FORMAT}.")
+    parts = {name: part for name, part in state.items() if name not in _NOT_PARTS}
+    if state["format"] == FORMAT:
+        _compare_digests(parts, state.get("digests"), path)
+    return parts
+
+
+def _check_archive(path: Path) -> int:
+    """Return the size of the file; refuse wrong checksums, at which `torch.load` does not look, and what it never writes."""
+    with zipfile.ZipFile(path) as archive:
+        if packed := [one.filename for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED]:
+            raise zipfile.BadZipFile(f"{packed[0]} is compressed")  # a small file could claim any size
+        if damaged := archive.testzip():
+            raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
+    return path.stat().st_size
+
+
+def _check_sizes(state: Any, size: int) -> None:
+    """Refuse tensors and tables that stand for more than a file of `size` bytes can hold: views and references repeat."""
+    for number, value in enumerate(_walk(state)):
+        if number > size or (isinstance(value, Tensor) and value.numel() * value.element_size() > size):
+            raise pickle.UnpicklingError("it claims more than the file can hold")
+
+
+def _walk(value: Any) -> Iterator[Any]:
+    """Yield a value and all that it holds."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        if isinstance(one, dict):
+            waiting += [inner for pair in one.items() for inner in pair]
+        elif isinstance(one, list | tuple | set):
+            waiting += one
+
+
+def _compare_digests(parts: dict[str, Any], digests: Any, path: Path) -> None:
+    if not isinstance(digests, dict) or digests.keys() != parts.keys():
+        raise RunError(f"the checkpoint '{path}' is damaged: its parts are not those that were written.")
+    for name, part in parts.items():
+        if digest_of(part) != digests[name]:
+            raise RunError(f"the checkpoint '{path}' is damaged: its part '{name}' is not what was written.")
+
+
+def digest_of(part: Any) -> str:
+    """Return a digest of tensors and plain values in tables and lists: of their kinds, shapes, order and bits."""
+    found = hashlib.sha256()
+    _add(found, part)
+    return found.hexdigest()
+
+
+def _add(found: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        found.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
+        bits = value.detach().cpu().contiguous().reshape(-1)
+        found.update(bits.view(torch.uint8).numpy().data)
+    elif isinstance(value, dict):
+        found.update(f"table {len(value)} ".encode())
+        for name, inner in value.items():
+            _add(found, name)
+            _add(found, inner)
+    elif isinstance(value, list | tuple):
+        found.update(f"list {len(value)} ".encode())
+        for inner in value:
+            _add(found, inner)
+    elif isinstance(value, float):
+        found.update(b"float " + struct.pack("<d", value))
+    else:
+        text = repr(value).encode("utf-8", "backslashreplace")
+        found.update(f"{type(value).__name__} {len(text)} ".encode() + text)

@@ -1,0 +1,286 @@
+"""The training loop: epochs of batches, evaluation, learning-rate schedule, metrics and checkpoints.
+
+for each epoch that is left:
+    for each batch that is left of it:
+        set its learning rate
+        trainer.step(batch)                 # described in adagp.engine.trainer
+        checkpoint, if it is time
+        stop here, if asked to              # with a checkpoint
+    evaluate; set the next epoch's learning rate; write the epoch's metrics; checkpoint
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from adagp.core.plan import Phase, Step
+from adagp.engine.batch import BatchResult
+from adagp.engine.trainer import Trainer
+from adagp.errors import RunError
+from adagp.program.run.folder import RunFolder
+from adagp.program.run.origin import refuse_other_origin
+from adagp.program.tasks.base import Task, evaluated
+from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
+from adagp.program.train.meter import EpochMeter
+from adagp.program.train.rates import Rate
+
+
+@dataclass(frozen=True)
+class News:
+    """What an observer is told after each batch: where the run is, and the means of loss and score in the epoch so far."""
+
+    epoch: int
+    batch: int
+    phase: Phase
+    loss: float
+    score: float
+
+
+class Observer(Protocol):
+    """Something that follows a run."""
+
+    def on_batch(self, news: News) -> None:
+        """Take note of a batch."""
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        """Take note of a finished epoch's metrics."""
+
+
+class Loop:
+    """Trains `epochs` epochs of a task and keeps its run folder. Everything that changes is in `state_dict`."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        task: Task,
+        rate: Rate,
+        folder: RunFolder,
+        *,
+        epochs: int,
+        checkpoint_seconds: float = 60.0,
+        origin: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.origin = dict(origin or {"options": {}, "data": {}})
+        self.trainer = trainer
+        self.task = task
+        self.rate = rate
+        self.folder = folder
+        self.epochs = epochs
+        self.checkpoint_seconds = checkpoint_seconds
+        self.meter = EpochMeter(task.average)
+        self.rows: list[dict[str, Any]] = []
+        self.device = trainer.device
+        self._stop: Callable[[], bool] = lambda: False
+        self._saved = time.perf_counter()
+
+    def run(self, observer: Observer, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the end, or until `stop()`; return whether the end was reached. Either way the folder is up to date."""
+        self._stop = stop
+        reached = self._train_epochs(observer)
+        self.settle()
+        return reached
+
+    def _train_epochs(self, observer: Observer) -> bool:
+        while self.trainer.at.epoch < self.epochs:
+            epoch = self.trainer.at.epoch
+            for _ in self._batches(epoch, observer):
+                if self.trainer.at.epoch == epoch and (self._stops() or self._is_due()):
+                    self.save()
+                    if self._stops():
+                        return False
+            observer.on_epoch(self._end_epoch(epoch))
+            self.save()
+            if self._stops() and self.trainer.at.epoch < self.epochs:
+                return False
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        save_checkpoint(self.folder.checkpoint, self.state_dict())
+        self._saved = time.perf_counter()
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is whole, where it is written beside training."""
+
+    def resume(self) -> None:
+        """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""
+        state = load_checkpoint(self.folder.checkpoint)
+        refuse_other_origin(state.get("origin"), self.origin, self.folder.path)
+        self.take_over(state)
+
+    @property
+    def checkpoint_place(self) -> Path:
+        """Where the checkpoint is."""
+        return self.folder.checkpoint
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint's state; refuse one that does not fit."""
+        try:
+            self.load_state_dict(state)
+            check_optimizer(self.trainer.optimizer)
+        except Exception as error:  # whatever a foreign or damaged state leads to
+            raise RunError(
+                f"the checkpoint '{self.checkpoint_place}' does not fit this run; was the model changed since? "
+                f"({type(error).__name__}: {' '.join(str(error).split())})"
+            ) from error
+        self.rows = self._rows_before(self.trainer.at.epoch)
+
+    def _rows_before(self, epoch: int) -> list[dict[str, Any]]:
+        """Return the metrics of all epochs before `epoch`; refuse to continue where some are missing."""
+        name = self.task.metric.name
+        figures = ("train_loss", f"train_{name}", "test_loss", f"test_{name}")
+        rows = self.folder.rows(("epoch", "label", "batches", "answers", "seconds", "sites", *figures))
+        kept = [row for row in rows if row["epoch"] < epoch]
+        if [row["epoch"] for row in kept] != list(range(epoch)):
+            raise RunError(
+                f"'{self.folder.path / 'metrics.jsonl'}' has not one line for each of the {epoch} epochs before the "
+                "checkpoint: the run is damaged."
+            )
+        return kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return model, optimizer, scheduler, trainer, the epoch's sums, the random state, and what the run was begun with."""
+        return {
+            "origin": self.origin,
+            "model": self.trainer.packed_weights(),
+            "optimizer": self.trainer.optimizer.state_dict(),
+            "scheduler": self.rate.state_dict(),
+            "trainer": self.trainer.state_dict(),
+            "meter": self.meter.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.trainer.load_packed_weights(state["model"])
+        self.trainer.optimizer.load_state_dict(state["optimizer"])
+        self.rate.load_state_dict(state["scheduler"])
+        self.trainer.load_state_dict(state["trainer"])
+        self.meter.load_state_dict(state["meter"])
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"]:
+            torch.cuda.set_rng_state_all(state["random_cuda"])
+
+    def _batches(self, epoch: int, observer: Observer) -> Iterator[None]:
+        """Train what is left of `epoch`, a batch each time that it is asked for the next."""
+        before = time.perf_counter()
+        start = self.trainer.at.batch
+        for inputs, targets in islice(self._read(epoch, start), self.trainer.epoch_length(epoch) - start):
+            self.rate.before_batch(self.trainer.done)
+            self._train(inputs, targets, before, observer)
+            yield
+            before = time.perf_counter()
+
+    def _read(self, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
+        """Yield what this process trains on of the batches of `epoch`, from `start` on."""
+        return self.task.batches(epoch, start)
+
+    def _stops(self) -> bool:
+        """Tell whether the run is to stop after this batch."""
+        return self._stop()
+
+    def _is_due(self) -> bool:
+        """Tell whether it is time for a checkpoint."""
+        return time.perf_counter() - self._saved > self.checkpoint_seconds
+
+    def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
+        place = self.trainer.at
+        inputs, targets = to_device(inputs, self.device), to_device(targets, self.device)
+        start = self._clock()
+        result = self._step(inputs, targets)
+        seconds = self._clock() - start
+        self.meter.add_seconds("data", start - before)
+        if result.skipped:
+            self.meter.add_skipped(result.phase, seconds)
+        else:
+            with torch.no_grad():
+                score, answers = self.task.score(result.output, targets)
+            self.meter.add(result.phase, result.loss.item(), float(score), answers, seconds, result.guarded)
+        self._tell(observer, place, result.phase)
+
+    def _step(self, inputs: Any, targets: Any) -> BatchResult:
+        return self.trainer.step(inputs, targets, self.task.loss)
+
+    def _tell(self, observer: Observer, place: Step, phase: Phase) -> None:
+        observer.on_batch(News(place.epoch, place.batch, phase, self.meter.mean_loss, self.meter.mean_score))
+
+    def _end_epoch(self, epoch: int) -> dict[str, Any]:
+        start = self._clock()
+        test = self._evaluate()
+        self.meter.add_seconds("evaluation", self._clock() - start)
+        row = {
+            "epoch": epoch,
+            "label": self.trainer.schedule.label(epoch),
+            "train_loss": self.meter.mean_loss,
+            f"train_{self.task.metric.name}": self.meter.mean_score,
+            **{f"test_{name}": value for name, value in test.items()},
+            "lr": self.trainer.optimizer.param_groups[0]["lr"],
+            "batches": self.meter.counts(),
+            "answers": dict(self.meter.answers_by_phase),
+            "seconds": dict(self.meter.seconds),
+            **self._refused(),
+            **{name: value for one in self.trainer.upkeep for name, value in one.figures().items()},
+            **self._model_figures(),
+            **self._extra(),
+            "sites": self.trainer.read_sites(),
+        }
+        self.rate.after_epoch(self.meter.mean_loss)
+        self.meter = EpochMeter(self.task.average)
+        self.rows.append(row)
+        self.folder.write_rows(self.rows)
+        return row
+
+    def _refused(self) -> dict[str, float]:
+        """Return the share of the produced gradients that the guard refused in this epoch, if it refused any."""
+        refused, produced = self.trainer.refusals.total
+        self.trainer.refusals.read()
+        return {"refused": refused / produced} if refused else {}
+
+    @property
+    def whole_model(self) -> nn.Module:
+        """The model that is evaluated."""
+        return self.trainer.model
+
+    def _evaluate(self) -> dict[str, float]:
+        with self.trainer.evaluation():
+            return evaluated(self.task, self.whole_model)
+
+    def _model_figures(self) -> dict[str, float]:
+        """Return the figures that layers of the model measure of themselves: those with `read_figures`."""
+        readers = (getattr(layer, "read_figures", None) for layer in self.trainer.model.modules())
+        return {name: value for read in readers if callable(read) for name, value in read().items()}
+
+    def _extra(self) -> dict[str, Any]:
+        """Return further figures of an epoch, for loops that have some."""
+        return {}
+
+    def _clock(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse a state that does not belong to the optimizer's parameters, as it would fail in the first step only."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:
+                raise ValueError(f"'{name}' of shape {tuple(value.shape)} for a parameter of {tuple(parameter.shape)}")
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return tensors, and tensors in tuples, lists and dicts, on `device`."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, tuple | list):
+        return type(value)(to_device(one, device) for one in value)
+    if isinstance(value, dict):
+        return {name: to_device(one, device) for name, one in value.items()}
+    return value

@@ -1,0 +1,243 @@
+"""A `torch.export` program (`.pt2`) as a workload.
+
+Only the graph is read, which is JSON; the pickled parts of the file (weights, example inputs) are left alone, so a foreign
+file cannot run code. The graph's operations, which must be torch's own, run on shapes under the same watch as any model.
+"""
+
+import json
+import operator
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adagp.errors import AdagpError, DataError
+from adagp.hw.workload import Workload
+from adagp.tracing.trace import Watcher
+
+LARGEST_GRAPH = 1 << 29
+"""Bytes of JSON that are read at most."""
+TYPES = dict(
+    enumerate(
+        (
+            *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.half, torch.float, torch.double),
+            *(torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.bfloat16),
+        ),
+        start=1,
+    )
+)
+"""Types by their number in the file."""
+MEMORY_FORMATS = {
+    1: torch.contiguous_format,
+    2: torch.channels_last,
+    3: torch.channels_last_3d,
+    4: torch.preserve_format,
+}
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    name: getattr(operator, name)
+    for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pow", "eq", "ne", "lt", "le", "gt", "ge")
+}
+"""What programs do with sizes."""
+LARGEST_SIZE = 2**40
+"""Of numbers that are computed with."""
+LARGEST_POWER = 64
+MOST_PIECES = 100_000
+"""Tensors that one tensor may be cut into."""
+CUTS = ("unbind", "split", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit", "vsplit", "dsplit")
+DAMAGE = (
+    *(KeyError, TypeError, ValueError, IndexError, AttributeError),
+    *(OverflowError, ZeroDivisionError, AssertionError, RuntimeError),
+)
+"""What a file that is not as torch writes it leads to; too deep a nesting is a RuntimeError."""
+NO_WORK = ("_assert", "sym_constrain_range")
+REFUSED = ("from_file",)
+
+
+def load_exported_program(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
+    """Return the workload of the program in `path`; its batch is the one that it was exported with.
+
+    `shape`, of one sample, is checked against the program's first input, whose size is part of the program.
+    """
+    document, weights = _read(path)
+    try:
+        program = _Program(document["graph_module"], weights)
+        given = program.sample_shape
+        if shape is not None and shape != given:
+            wanted, had = ("x".join(map(str, one)) for one in (shape, given))
+            raise DataError(f"{path} was exported for samples of {had}, not {wanted}; export it again for others.")
+        return Workload(path.stem, program.run())
+    except AdagpError as error:
+        raise type(error)(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
+    except DAMAGE as error:
+        raise DataError(
+            f"{path} is damaged, or of another version of torch: {type(error).__name__}: {error}."
+        ) from None
+
+
+def _read(path: Path) -> tuple[Any, Mapping[str, str]]:
+    """Return the program, and which file of the archive each parameter is in."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            graphs = [
+                name for name in names if name.endswith(("models/model.json", "serialized_exported_program.json"))
+            ]
+            if not graphs:
+                raise DataError(f"{path} is no torch.export program: there is no graph in it.")
+            table = [name for name in names if name.endswith("model_weights_config.json")]
+            for name in (graphs[0], *table[:1]):
+                if archive.getinfo(name).file_size > LARGEST_GRAPH:
+                    raise DataError(f"{path}: its graph has more than {LARGEST_GRAPH:,} bytes.")
+            document = json.loads(archive.read(graphs[0]))
+            entries = json.loads(archive.read(table[0])).get("config", {}) if table else {}
+            return document, {name: str(entry["path_name"]) for name, entry in entries.items()}
+    except (*DAMAGE, zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+        if isinstance(error, AdagpError):
+            raise
+        raise DataError(f"{path} is no torch.export program: {error}.") from None
+
+
+class _Program:
+    """The graph, with tensors of the right shapes on the meta device."""
+
+    def __init__(self, module: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        self.graph = module["graph"]
+        self.values: dict[str, Any] = {}
+        owned: dict[str, str] = {}
+        self.inputs: list[str] = []
+        for spec in module["signature"]["input_specs"]:
+            ((kind, entry),) = spec.items()
+            if kind in ("parameter", "buffer"):
+                owned[entry["arg"]["name"]] = entry[f"{kind}_name"]
+            elif kind == "tensor_constant":
+                owned[entry["arg"]["name"]] = entry["tensor_constant_name"]
+            elif kind == "user_input" and "as_tensor" in entry["arg"]:
+                self.inputs.append(entry["arg"]["as_tensor"]["name"])
+        if not self.inputs:
+            raise DataError("the program takes no tensor.")
+        first = self.tensor(self.inputs[0])
+        self.batch = int(first.shape[0]) if first.dim() else 1
+        self.sample_shape = tuple(int(size) for size in first.shape[1:])
+        first_of: dict[str, str] = {}  # parameters that are one and the same are in one file of the archive
+        names = {place: first_of.setdefault(files.get(name, name), name) for place, name in owned.items()}
+        own = [(name, self.tensor(place)) for place, name in owned.items() if names[place] == name]
+        self.watcher = Watcher(own, self.batch)
+        self.values |= {place: self.watcher.stand_ins[name] for place, name in names.items()}
+        self.values |= {name: self.tensor(name) for name in self.inputs}
+
+    def tensor(self, name: str) -> Tensor:
+        """Return an empty tensor as the file describes it; sizes that may vary have the value of the export."""
+        entry = self.graph["tensor_values"][name]
+        sizes = [size["as_int"] if "as_int" in size else size["as_expr"]["hint"]["as_int"] for size in entry["sizes"]]
+        made = torch.empty(sizes, dtype=TYPES[entry["dtype"]], device="meta")
+        return made.requires_grad_(bool(entry["requires_grad"]) and made.is_floating_point())
+
+    def run(self) -> tuple[Any, ...]:
+        """Run every operation on shapes; return the layers."""
+        with torch.enable_grad(), self.watcher:
+            for node in self.graph["nodes"]:
+                self.watcher.calls = [_module(node)]
+                self._run_node(node)
+        return tuple(self.watcher.layers)
+
+    def _run_node(self, node: Mapping[str, Any]) -> None:
+        target = str(node["target"])
+        room, _, name = target.rpartition("torch.ops.aten.")
+        if not room and name.startswith(NO_WORK):
+            return
+        positional = [self._value(one["arg"]) for one in node["inputs"] if one.get("kind") != 2]
+        keywords = {one["name"]: self._value(one["arg"]) for one in node["inputs"] if one.get("kind") == 2}
+        function = _function(target)
+        if isinstance(function, torch._ops.OpOverload):
+            _check_pieces(function, positional)
+            if any(one.name == "device" for one in function._schema.arguments):
+                keywords["device"] = torch.device("meta")  # also where the file leaves it out
+        elif not all(type(one) in (int, float, bool) and abs(one) <= LARGEST_SIZE for one in positional) or (
+            target.endswith(".pow") and abs(positional[-1]) > LARGEST_POWER
+        ):
+            raise DataError(f"{target} is asked to compute with what is no size.")
+        try:
+            result = function(*positional, **keywords)
+        except (RuntimeError, NotImplementedError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise DataError(f"{target} cannot run on shapes: {reason}") from None
+        self._keep(node["outputs"], result)
+
+    def _keep(self, outputs: list[Mapping[str, Any]], result: Any) -> None:
+        if len(outputs) == 1:
+            ((kind, entry),) = outputs[0].items()
+            if kind == "as_tensors":
+                self.values |= {one["name"]: tensor for one, tensor in zip(entry, result, strict=True)}
+                return
+            results = [result]
+        else:
+            results = list(result) if outputs else []
+        for output, one in zip(outputs, results, strict=True):
+            ((kind, entry),) = output.items()
+            if kind != "as_none":
+                self.values[entry["name"] if "name" in entry else entry["as_name"]] = one
+
+    def _value(self, argument: Mapping[str, Any]) -> Any:
+        """Return an argument as torch wants it."""
+        ((kind, entry),) = argument.items()
+        if kind in ("as_tensors", "as_sym_ints", "as_sym_floats", "as_optional_tensors"):
+            inner = {"as_tensors": "as_tensor", "as_sym_ints": "as_sym_int", "as_sym_floats": "as_sym_float"}
+            return [self._value({inner[kind]: one} if kind in inner else one) for one in entry]
+        if kind == "as_tensor":
+            return self.values[entry["name"]]
+        if kind in ("as_sym_int", "as_sym_bool", "as_sym_float"):
+            ((form, value),) = entry.items()
+            return self.values[value] if form == "as_name" else value
+        simple: Mapping[str, Callable[[Any], Any]] = {
+            "as_none": lambda _: None,
+            "as_int": int,
+            "as_ints": list,
+            "as_float": float,
+            "as_floats": lambda values: [float(value) for value in values],
+            "as_bool": bool,
+            "as_bools": list,
+            "as_string": str,
+            "as_strings": list,
+            "as_scalar_type": TYPES.__getitem__,
+            "as_memory_format": MEMORY_FORMATS.__getitem__,
+            "as_layout": lambda _: torch.strided,
+            "as_device": lambda _: torch.device("meta"),
+        }
+        if kind not in simple:
+            raise DataError(f"an argument of the kind {kind[3:]} is not known here.")
+        return simple[kind](entry)
+
+
+def _function(target: str) -> Callable[..., Any]:
+    """Return one of torch's own operations, or arithmetic of sizes; refuse every other name."""
+    if target.startswith("_operator.") and target[10:] in ARITHMETIC:
+        return ARITHMETIC[target[10:]]
+    name, _, overload = target.removeprefix("torch.ops.aten.").partition(".")
+    found = None
+    if target.startswith("torch.ops.aten.") and name not in REFUSED:
+        found = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    if not isinstance(found, torch._ops.OpOverload):
+        raise DataError(f"its operation {target} is none of torch's own that run on shapes.")
+    return found
+
+
+def _check_pieces(function: Any, given: Sequence[Any]) -> None:
+    """Refuse to cut a tensor into more pieces than a model has."""
+    name = function._schema.name.removeprefix("aten::").partition("_with_")[0]
+    longest = max((size for one in given if isinstance(one, Tensor) for size in one.shape), default=0)
+    if name in CUTS and longest > MOST_PIECES:
+        raise DataError(
+            f"{function} would cut a tensor with a size of {longest:,}; at most {MOST_PIECES:,} are allowed."
+        )
+
+
+def _module(node: Mapping[str, Any]) -> str:
+    """Return the name of the module that an operation belongs to, as the export noted it."""
+    stack = str(node.get("metadata", {}).get("nn_module_stack", "")).split(";")[-1].split(",")
+    return stack[1] if len(stack) == 3 else ""

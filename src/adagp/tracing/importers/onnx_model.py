@@ -1,0 +1,307 @@
+"""An ONNX file as a workload. Needs `pip install 'adagp[onnx]'`.
+
+Shapes come from ONNX's own inference. Products (convolutions, matrix products, recurrent layers) become layers as in
+`adagp.tracing.trace`; everything else reads its inputs and writes its outputs once. A file does not say what is trained: every
+constant that takes part in a product counts as a trained weight.
+"""
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adagp.errors import AdagpError, DataError, OptionError
+from adagp.hw.workload import Convolution, Elementwise, Layer, Workload
+from adagp.tracing.trace import BATCH, Watcher, pair
+
+RESHAPES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
+VIEWS = frozenset((*RESHAPES, "Transpose", "Split", "Slice", "Expand"))
+"""Operations that move nothing: the next one reads the same words in another arrangement."""
+NUMBERS = frozenset(("Shape", "Size", "ConstantOfShape", "Range", "NonZero"))
+"""Operations on shapes and indices."""
+REFUSED = frozenset(
+    (
+        *("ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul", "DeformConv", "Attention"),
+        *("If", "Loop", "Scan", "SequenceMap"),
+    )
+)
+"""Products that are not modelled, and control flow."""
+DOMAINS = ("", "ai.onnx")
+MOST_STEPS = 65_536
+"""Steps of a recurrent layer."""
+DAMAGE = (
+    *(RuntimeError, TypeError, ValueError, IndexError, KeyError),
+    *(AttributeError, AssertionError, OverflowError, ZeroDivisionError, MemoryError),
+)
+"""What a file that is not as exporters write it leads to."""
+
+
+def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
+    """Return the workload of the model in `path`. `shape`, of one sample, sets sizes that the file leaves open.
+
+    The first size of the first input is the batch.
+    """
+    model = _read(path)
+    try:
+        _refuse_unknown(model.graph)
+        batch = _set_sizes(model, shape)
+        from adagp.tracing.importers.onnx_shapes import with_shapes
+
+        return Workload(path.stem, _Reader(*with_shapes(model), batch).layers())
+    except AdagpError as error:
+        raise type(error)(f"{path}: {error}") from None
+    except DAMAGE as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise DataError(f"{path} is damaged: {type(error).__name__}: {reason}.") from None
+
+
+def _read(path: Path) -> Any:
+    if importlib.util.find_spec("onnx") is None:
+        raise OptionError("ONNX files need onnx, which is not installed: pip install 'adagp[onnx]'.")
+    if not path.is_file():
+        raise DataError(f"there is no file {path}.")
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+        if model.functions:
+            import onnx.inliner
+
+            model = onnx.inliner.inline_local_functions(model)
+    except (DecodeError, RuntimeError, ValueError, OSError) as error:
+        raise DataError(f"{path} is no ONNX model: {error}.") from None
+    if not model.ir_version or not model.graph.node:
+        raise DataError(f"{path} is no ONNX model: it has no graph.")
+    return model
+
+
+def _refuse_unknown(graph: Any) -> None:
+    for number, node in enumerate(graph.node):
+        if node.op_type in REFUSED or node.domain not in DOMAINS:
+            operation = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            raise DataError(f"node '{_name(node, number)}' is a {operation}, which is not modelled.")
+
+
+def _name(node: Any, number: int) -> str:
+    return str(node.name) or f"{node.op_type}_{number}"
+
+
+def _set_sizes(model: Any, shape: tuple[int, ...] | None) -> int:
+    """Give every open size of the inputs a value; return the batch."""
+    graph = model.graph
+    constants = {constant.name for constant in graph.initializer}
+    inputs = [one for one in graph.input if one.name not in constants]
+    if not inputs or not inputs[0].type.tensor_type.shape.dim:
+        raise DataError("it takes no tensor.")
+    known: dict[str, int] = {}
+    for number, one in enumerate(inputs):
+        sizes = one.type.tensor_type.shape.dim
+        if number == 0 and shape is not None and len(shape) != len(sizes) - 1:
+            raise DataError(f"its samples have {len(sizes) - 1} sizes, --input {_shape(shape)} has {len(shape)}.")
+        for place, size in enumerate(sizes):
+            wanted = BATCH if place == 0 else shape[place - 1] if shape is not None and number == 0 else None
+            if size.dim_value > 0:
+                if place and wanted is not None and wanted != size.dim_value:
+                    raise DataError(f"size {place} of its samples is {size.dim_value}, not the {wanted} of --input.")
+                continue
+            value = known.get(size.dim_param, wanted)
+            if value is None:
+                name = size.dim_param or f"number {place}"
+                raise DataError(
+                    f"size {name} of its input '{one.name}' is open; say how large a sample is with --input."
+                )
+            if size.dim_param:
+                known[size.dim_param] = value
+            size.dim_value = value
+    return int(inputs[0].type.tensor_type.shape.dim[0].dim_value)
+
+
+class _Reader:
+    """Walks the graph; a value is a tensor without data, or None for shapes and indices, which cost nothing."""
+
+    def __init__(self, model: Any, numbers: Mapping[str, Any], batch: int) -> None:
+        from adagp.tracing.importers.onnx_shapes import is_number
+
+        self.graph = model.graph
+        self.numbers = numbers
+        self.batch = batch
+        self.shapes = {one.name: one.type.tensor_type for one in (*self.graph.value_info, *self.graph.output)}
+        constants = {one.name: one for one in self.graph.initializer}
+        constants |= {node.output[0]: value for node in self.graph.node if (value := _constant(node)) is not None}
+        floats = {name: one for name, one in constants.items() if not is_number(one)}
+        weights = [(name, _empty(tuple(one.dims)).requires_grad_()) for name, one in floats.items()]
+        self.watcher = Watcher(weights, batch)
+        self.values: dict[str, Tensor | None] = {"": None, **dict.fromkeys(constants), **self.watcher.stand_ins}
+        for one in self.graph.input:
+            sizes = tuple(size.dim_value for size in one.type.tensor_type.shape.dim)
+            self.values.setdefault(one.name, _empty(sizes))
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the layers of all nodes."""
+        with torch.enable_grad(), self.watcher:
+            for number, node in enumerate(self.graph.node):
+                name = _name(node, number)
+                self.watcher.calls = [name]
+                try:
+                    self._read_node(node, name)
+                except DAMAGE as error:
+                    if isinstance(error, AdagpError):
+                        raise
+                    reason = str(error).strip().partition("\n")[0]
+                    raise DataError(f"node '{name}' ({node.op_type}) cannot be read: {reason}.") from None
+        return tuple(self.watcher.layers)
+
+    def _read_node(self, node: Any, name: str) -> None:
+        given = [self.values[one] for one in node.input]
+        tensors = [one for one in given if one is not None]
+        if node.op_type == "Constant":
+            return
+        if not tensors or node.op_type in NUMBERS:
+            self.values |= dict.fromkeys(node.output)
+        elif node.op_type in PRODUCTS:
+            PRODUCTS[node.op_type](self, node, name, given)
+        elif all(self.watcher.weights.find(one) is not None for one in tensors):
+            self._of_weights(node, tensors)
+        else:
+            results = self._results(node, tensors)
+            if node.op_type not in VIEWS:
+                self._count(node, name, tensors, results)
+
+    def _results(self, node: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Enter tensors of the outputs' shapes."""
+        needed = any(one.requires_grad for one in tensors)
+        results = []
+        for output in filter(None, node.output):
+            found = _empty(self._shape(output)).requires_grad_(needed)
+            self.values[output] = found
+            results.append(found)
+        return results
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        entry = self.shapes.get(name)
+        sizes = [] if entry is None else [size.dim_value for size in entry.shape.dim]
+        if entry is None or not entry.HasField("shape") or not all(size > 0 for size in sizes):
+            raise DataError(f"the shape of '{name}' is not known without running the model.")
+        return tuple(sizes)
+
+    def _of_weights(self, node: Any, tensors: Sequence[Tensor]) -> None:
+        """What is made of weights alone stands for them; a part is told from other parts by the numbers that chose it."""
+        source, output = tensors[0], node.output[0]
+        chosen = [self.numbers[name] for name in node.input if name in self.numbers]
+        if node.op_type == "Transpose":
+            self.values[output] = source.permute(_attribute(node, "perm", list(range(source.dim()))[::-1]))
+        elif node.op_type == "Expand":
+            self.values[output] = source.expand(self._shape(output))
+        elif node.op_type in RESHAPES:
+            self.values[output] = source.reshape(self._shape(output))
+        elif node.op_type == "Gather" and len(chosen) == 1 and chosen[0].ndim == 0:
+            self.values[output] = source.select(_attribute(node, "axis", 0), int(chosen[0]))
+        elif node.op_type in ("Cast", "DequantizeLinear"):
+            self.watcher.weights.derive("clone", [source], self._results(node, tensors))
+        else:
+            operation = f"{node.op_type} {[one.tolist() for one in chosen]} {[str(one) for one in node.attribute]}"
+            self.watcher.weights.derive(operation, tensors, self._results(node, tensors))
+
+    def _count(self, node: Any, name: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        read = sum(one.numel() for one in tensors if self.watcher.weights.find(one) is None) // self.batch
+        written = sum(one.numel() for one in results) // self.batch
+        if read + written:
+            self.watcher.layers.append(Elementwise(name, node.op_type, read, written))
+
+    def convolution(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+        """A convolution, transposed or not, of one or two dimensions."""
+        source, weight = given[:2]
+        assert source is not None
+        assert weight is not None
+        dimensions = source.dim() - 2
+        if dimensions > 2:
+            raise DataError(f"node '{name}' is a convolution of {dimensions} dimensions.")
+        ones, groups, transposed = [1] * dimensions, _attribute(node, "group", 1), node.op_type == "ConvTranspose"
+        (result,) = self._results(node, [source, weight])
+        owner, trainable, before = self.watcher.used(self.watcher.weights.find(weight))
+        self.watcher.layers.append(
+            Convolution(
+                owner,
+                int(source.shape[1]),
+                int(result.shape[1]),
+                pair(weight.shape[2:]),
+                pair(source.shape[2:]),
+                pair(result.shape[2:]),
+                pair(_attribute(node, "strides", ones)),
+                pair(_attribute(node, "dilations", ones)),
+                groups,
+                transposed,
+                trainable,
+                source.requires_grad,
+                before,
+            )
+        )
+
+    def gemm(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+        """A product of two matrices, either of them transposed."""
+        left, right = (one for one in given[:2] if one is not None)
+        left = left.T if _attribute(node, "transA", 0) else left
+        self.values[node.output[0]] = left @ (right.T if _attribute(node, "transB", 0) else right)
+
+    def product(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+        """A product of matrices, many at a time."""
+        left, right = (one for one in given[:2] if one is not None)
+        self.values[node.output[0]] = left @ right
+
+    def einsum(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+        """A product in Einstein's notation."""
+        equation = _attribute(node, "equation", b"").decode()
+        self.values[node.output[0]] = torch.einsum(equation, *(one for one in given if one is not None))
+
+    def recurrent(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+        """Inputs of all steps at once, then the state step by step, in each direction."""
+        source, inward, recurring = (one for one in given[:3] if one is not None)
+        if _attribute(node, "layout", 0):
+            source = source.transpose(0, 1)
+        steps, samples = source.shape[:2]
+        if steps * inward.shape[0] > MOST_STEPS:
+            raise DataError(f"node '{name}' has {steps:,} steps; at most {MOST_STEPS:,} are read, one by one.")
+        results = self._results(node, [source, inward])
+        for direction in range(inward.shape[0]):
+            source.reshape(steps * samples, -1) @ inward[direction].T
+            state = _empty((samples, recurring.shape[2]))
+            for step in range(steps):
+                state @ recurring[direction].T
+                if step == 0:
+                    state = _empty(tuple(state.shape)).requires_grad_()
+        self._count(node, name, [], [results[0]])
+
+
+PRODUCTS: Mapping[str, Callable[[_Reader, Any, str, Sequence[Tensor | None]], None]] = {
+    "Conv": _Reader.convolution,
+    "ConvTranspose": _Reader.convolution,
+    "Gemm": _Reader.gemm,
+    "MatMul": _Reader.product,
+    "Einsum": _Reader.einsum,
+    "LSTM": _Reader.recurrent,
+    "GRU": _Reader.recurrent,
+    "RNN": _Reader.recurrent,
+}
+
+
+def _constant(node: Any) -> Any:
+    """Return the tensor of a Constant node; None for another node."""
+    return _attribute(node, "value", None) if node.op_type == "Constant" else None
+
+
+def _attribute(node: Any, name: str, default: Any) -> Any:
+    from onnx.helper import get_attribute_value
+
+    return next((get_attribute_value(one) for one in node.attribute if one.name == name), default)
+
+
+def _empty(sizes: tuple[int, ...]) -> Tensor:
+    return torch.empty(sizes, device="meta")
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes))

@@ -1,0 +1,338 @@
+"""From a torch model to a Workload, on the meta device: shapes only, no weights, no arithmetic.
+
+The model runs once forward with stand-ins for its parameters, buffers and inputs, in training mode and with gradients
+recorded, while every operation that reaches the dispatcher is watched. So it works for any module, whatever its
+forward does, and the user's model is left as it was: parameters, buffers and mode. A weight is recognised by its
+elements (see `adagp.tracing.weight_uses`); the layer is named after the module that owns it. Whether a layer needs an input
+gradient is what autograd says of its input.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from adagp.engine.eval_mode import training_mode
+from adagp.errors import ModelError
+from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
+from adagp.models.example import build_example
+from adagp.tracing.weight_uses import Elements, WeightUses
+
+aten = torch.ops.aten
+BATCH = 2
+"""Samples in the traced batch: batch normalisation needs more than one."""
+
+Inputs = Sequence[int] | Sequence[Tensor]
+
+
+def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int = BATCH) -> Workload:
+    """Return the workload of `model`.
+
+    `inputs` is either the shape of one sample, for example `(3, 224, 224)`, or a sequence of tensors, for example
+    token indices, whose batch is `batch`. Only their shapes and types matter.
+    """
+    label = name or type(model).__name__
+    watcher = Watcher([*model.named_parameters(), *model.named_buffers()], batch)
+    try:
+        with torch.enable_grad(), training_mode(model), watcher, watcher.named_calls(model):
+            torch.func.functional_call(model, watcher.stand_ins, _stand_in_inputs(inputs, batch))
+    except ModelError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        raise _refusal(label, inputs, watcher, error) from error
+    return Workload(label, tuple(watcher.layers))
+
+
+def trace_model(
+    name: str,
+    *,
+    classes: int,
+    image: tuple[int, ...] | None = None,
+    width: float = 1.0,
+    batch: int = BATCH,
+    task: str | None = None,
+    length: int | None = None,
+) -> Workload:
+    """Build a model of any task by its name (see `adagp.models.example`) without allocating weights, and trace it."""
+    with torch.device("meta"), _NoValues():  # type: ignore[no-untyped-call]
+        example = build_example(name, classes=classes, image=image, width=width, batch=batch, task=task, length=length)
+    return trace(example.model, example.inputs, name, batch)
+
+
+class Watcher(TorchDispatchMode):
+    """Turns each operation into a layer; `stand_ins` are to be used for the parameters and buffers of a model."""
+
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]], batch: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.batch = batch
+        self.layers: list[Layer] = []
+        self.stand_ins: dict[str, Tensor] = {}
+        self.weights = WeightUses()
+        self.operation = "the first operation"
+        self.calls: list[str] = []
+        for name, tensor in tensors:
+            stand_in = _like(tensor).requires_grad_(tensor.requires_grad)
+            self.stand_ins[name] = stand_in
+            module = (
+                name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
+            )
+            self.weights.add(stand_in, module or name, tensor.requires_grad)
+
+    @property
+    def module(self) -> str:
+        """The name of the module that is running."""
+        return self.calls[-1] if self.calls else ""
+
+    @contextmanager
+    def named_calls(self, model: nn.Module) -> Iterator[None]:
+        """Keep the names of the running modules, innermost last."""
+        names = {module: name for name, module in model.named_modules()}
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(
+                lambda module, _: self.calls.append(names.get(module, ""))
+            ),
+            nn.modules.module.register_module_forward_hook(lambda *_: self._leave()),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _leave(self) -> None:
+        self.calls.pop()
+
+    def used(self, weight: Elements | None) -> tuple[str, bool, int]:
+        """Note a product with `weight`; return its module, whether it is trained, and how many elements were used before."""
+        if weight is None:
+            return self.module, False, 0
+        return weight.owner, weight.trainable, self.weights.use(weight)
+
+    def per_sample(self, size: int, what: str) -> int:
+        """Return `size` of the batch for one sample."""
+        if size % self.batch:
+            raise ModelError(
+                f"cannot trace module '{self.module}': {what} of {self.operation} is {size}, which does not divide by the "
+                f"batch of {self.batch}, so it cannot be scaled to other batches."
+            )
+        return size // self.batch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation on its shapes and note it."""
+        self.operation = str(func)
+        known = _known_shapes(func, args)
+        result = func(*args, **(kwargs or {})) if known is None else known
+        if func.is_view:
+            return result
+        given = list(_tensors((*args, *(kwargs or {}).values())))
+        if given and all(self.weights.find(tensor) is not None for tensor in given):
+            self.weights.derive(func.overloadpacket.__name__, given, _tensors((result,)))
+        else:
+            record = RULES.get(func.overloadpacket, _elementwise)
+            record(self, func, args, result)
+        return result
+
+
+Rule = Callable[[Watcher, Any, tuple[Any, ...], Any], None]
+
+
+def _convolution(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    source, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
+    dimensions = source.dim() - 2
+    if dimensions > 2:
+        raise ModelError(f"cannot trace module '{watcher.module}': a convolution of {dimensions} dimensions.")
+    name, trainable, before = watcher.used(watcher.weights.find(weight))
+    outputs, inputs = weight.shape[0], weight.shape[1] * groups
+    if transposed:
+        outputs, inputs = weight.shape[1] * groups, weight.shape[0]
+    watcher.layers.append(
+        Convolution(
+            name,
+            inputs,
+            outputs,
+            pair(weight.shape[2:]),
+            pair(source.shape[2:]),
+            pair(result.shape[2:]),
+            pair(stride),
+            pair(dilation),
+            groups,
+            bool(transposed),
+            trainable,
+            source.requires_grad,
+            before,
+        )
+    )
+
+
+def _matrix_product(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    """A product of two matrices, or of one and a vector, which is a matrix of one column."""
+    left, right = args[1:3] if func.overloadpacket in (aten.addmm, aten.addmv) else args[:2]
+    _products(watcher, (left, right), 1, (left.shape[0], left.shape[1], right.numel() // left.shape[1]))
+
+
+def _batched_product(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    left, right = args[1:3] if func.overloadpacket is aten.baddbmm else args[:2]
+    _products(watcher, (left, right), left.shape[0], (left.shape[1], left.shape[2], right.shape[2]))
+
+
+def _products(watcher: Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
+    """`count` products side by side: linear layers if a factor has weights, else attention.
+
+    A matrix of weights that is repeated for several of the products serves them all.
+    """
+    rows, depth, columns = sizes
+    source, weight = factors[0], watcher.weights.find(factors[1])
+    if (
+        weight is None and (weight := watcher.weights.find(factors[0])) is not None
+    ):  # weights times columns of activations
+        rows, columns, source = columns, rows, factors[1]
+    groups = weight.count // (depth * columns) if weight is not None else 0
+    if weight is None or groups == 0 or count % groups:
+        _activations(watcher, factors, count, sizes)
+        return
+    rows = watcher.per_sample(rows * (count // groups), "the number of rows")
+    name, trainable, before = watcher.used(weight)
+    watcher.layers.append(Linear(name, rows, depth, columns, trainable, source.requires_grad, groups, before))
+
+
+def _activations(watcher: Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
+    """Products of activations; the batch is among the products or, where there is one, among its rows."""
+    rows, depth, columns = sizes
+    needed = any(factor.requires_grad for factor in factors)
+    if factors[0].dim() == 2:
+        rows = watcher.per_sample(rows, "the number of rows")
+    else:
+        count = watcher.per_sample(count, "the number of products")
+    watcher.layers.append(Attention(watcher.module, count, rows, depth, columns, needed))
+
+
+def _attention(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    """Fused attention of (batch, heads, length, width): scores, then their use."""
+    query, key, value = args[:3]
+    heads = watcher.per_sample(prod(query.shape[:-2]), "the number of heads")
+    length, width, keys = query.shape[-2], query.shape[-1], key.shape[-2]
+    needed = query.requires_grad or key.requires_grad or value.requires_grad
+    watcher.layers.append(Attention(watcher.module, heads, length, width, keys, needed))
+    watcher.layers.append(Attention(watcher.module, heads, length, keys, value.shape[-1], needed))
+
+
+def _linear(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+    """A linear layer that was not taken apart into a matrix product."""
+    source, weight = args[:2]
+    rows = watcher.per_sample(source.numel() // source.shape[-1], "the number of rows")
+    name, trainable, before = watcher.used(watcher.weights.find(weight))
+    needed = source.requires_grad
+    watcher.layers.append(Linear(name, rows, weight.shape[1], weight.shape[0], trainable, needed, 1, before))
+
+
+def _elementwise(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    """Anything else reads its activations and writes its result once; work on parameters and buffers alone is left out."""
+    activations = [tensor for tensor in _tensors(args) if watcher.weights.find(tensor) is None]
+    if not activations:
+        return
+    read = sum(tensor.numel() for tensor in activations) // watcher.batch
+    written = sum(tensor.numel() for tensor in _tensors((result,))) // watcher.batch
+    if read + written:
+        watcher.layers.append(Elementwise(watcher.module, func.overloadpacket.__name__, read, written))
+
+
+RULES: Mapping[Any, Rule] = {
+    aten.convolution: _convolution,
+    aten.mm: _matrix_product,
+    aten.addmm: _matrix_product,
+    aten.bmm: _batched_product,
+    aten.baddbmm: _batched_product,
+    aten.mv: _matrix_product,
+    aten.addmv: _matrix_product,
+    aten.linear: _linear,
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention: _attention,
+    aten._scaled_dot_product_efficient_attention: _attention,
+    aten._scaled_dot_product_fused_attention_overrideable: _attention,
+}
+
+
+VALUES_ONLY = frozenset(
+    getattr(aten, name)
+    for name in (
+        *(
+            "add_",
+            "bernoulli_",
+            "clamp_",
+            "div_",
+            "elu_",
+            "erfinv_",
+            "exponential_",
+            "fill_",
+            "hardtanh_",
+            "leaky_relu_",
+        ),
+        *("mul_", "normal_", "random_", "relu_", "sub_", "uniform_", "zero_"),
+    )
+)
+"""In-place operations that change values only: on the meta device there is nothing for them to do."""
+
+
+def _known_shapes(func: Any, args: tuple[Any, ...]) -> Any:
+    """Return the result of operations whose shape is plain to see; torch takes long to find them on the meta device."""
+    if func.overloadpacket is aten.native_batch_norm:
+        channels = args[0].shape[1]
+        return _like(args[0]), args[0].new_empty(channels), args[0].new_empty(channels)
+    # With a second tensor torch has to check that the shapes fit.
+    if func.overloadpacket in VALUES_ONLY and len(list(_tensors(args))) == 1:
+        return args[0]
+    return None
+
+
+class _NoValues(TorchDispatchMode):
+    """Builds a model on the meta device without drawing its weights."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Leave out what would only set values."""
+        known = _known_shapes(func, args) if args and isinstance(args[0], Tensor) and args[0].is_meta else None
+        return func(*args, **(kwargs or {})) if known is None else known
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """Return a stand-in of the same shape and type; `empty_like` is slow on the meta device."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def pair(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return two sizes; a 1-D convolution is one of height 1."""
+    return (1, int(sizes[0])) if len(sizes) == 1 else (int(sizes[0]), int(sizes[1]))
+
+
+def _stand_in_inputs(inputs: Inputs, batch: int) -> tuple[Tensor, ...]:
+    if inputs and all(isinstance(value, Tensor) for value in inputs):
+        return tuple(_like(value) for value in inputs if isinstance(value, Tensor))
+    return (torch.empty(batch, *(int(size) for size in inputs if isinstance(size, int)), device="meta"),)
+
+
+def _refusal(label: str, inputs: Inputs, watcher: Watcher, error: Exception) -> ModelError:
+    place = f"module '{watcher.module}'" if watcher.module else "the model"
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "meta" in reason.lower() or isinstance(error, NotImplementedError):
+        return ModelError(
+            f"cannot trace {label}: {watcher.operation} in {place} needs the values of a tensor, and tracing has only "
+            "shapes."
+        )
+    shapes = [tuple(value.shape) if isinstance(value, Tensor) else value for value in inputs]
+    given = "x".join(map(str, shapes))
+    return ModelError(f"input {given} does not fit {label}: {watcher.operation} in {place} says: {reason}.")

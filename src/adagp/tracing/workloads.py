@@ -1,0 +1,265 @@
+"""Workloads of the accelerator: of a model and a data set, of a file, or of a run that was recorded."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adagp.core.cache import kept
+from adagp.core.methods import find_method
+from adagp.errors import OptionError
+from adagp.hw import Run, Workload, load_workload, replayed_run
+from adagp.hw.workload import workload_from_json
+from adagp.models import MODELS
+from adagp.models.registry import is_ours
+from adagp.models.zoo import find_in_zoo
+from adagp.papers.fast.precision_text import parse_precision
+from adagp.papers.fast.widths import WidthShares, recorded_widths
+from adagp.program.run.origin import admit_code
+from adagp.program.run.record import RunRecord, read_whole_run
+
+if TYPE_CHECKING:
+    from adagp.data.registry import DatasetInfo
+
+PAPER_MODELS = (
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "inception_v4",
+    "inception_v3",
+    "vgg13",
+    "vgg16",
+    "vgg19",
+    "densenet121",
+    "densenet161",
+    "densenet169",
+    "densenet201",
+    "mobilenet_v2",
+)
+"""The thirteen CNNs of ADA-GP, in its order."""
+
+
+def model_workload(
+    name: str,
+    dataset: str,
+    shape: tuple[int, ...] | None = None,
+    width: float = 1.0,
+    *,
+    classes: int | None = None,
+    length: int | None = None,
+) -> Workload:
+    """Trace a model for a data set, or for images of another shape, other classes or sequences of another length.
+
+    Where a set's images vary in size, the model's usual size counts, if it is larger. What was traced of our own models is
+    kept (`adagp.core.cache`): torch is imported only for what is new.
+    """
+    info = dataset_info(dataset)
+    image = (info.shape or None) if shape is None else shape
+    if shape is None and info.size_varies and name in MODELS:
+        usual = MODELS[name].image
+        image = usual if usual is not None and image is not None and usual[1] > image[1] else image
+    options: dict[str, Any] = {
+        "classes": info.classes if classes is None else classes,
+        "image": image,
+        "width": width,
+        "task": info.task,
+        "length": length,
+    }
+
+    def traced() -> Workload:
+        from adagp.tracing.trace import trace_model
+
+        return trace_model(name, **options)
+
+    if ":" in name or not is_ours(MODELS[name]):
+        return traced()
+    return kept("workload", {"name": name, **options}, traced, write=Workload.to_json, read=workload_from_json)
+
+
+def run_workload(name: str, dataset: str, image_size: int | None, width: float, length: int | None = None) -> Workload:
+    """Trace a model as a training run has it: its images have the run's size; None is the data set's own."""
+    shape = dataset_info(dataset).shape
+    image = (shape[0], image_size, image_size) if image_size else shape or None
+    return model_workload(name, dataset, image, width, length=length)
+
+
+DUPLEX = "duplex"
+
+
+def duplex_workload(config: Mapping[str, Any], dataset: str, image_size: int | None, width: float) -> Workload:
+    """Trace a duplex model with the branch and backbone of a run's configuration."""
+    import torch
+
+    from adagp.papers.camel.duplex import DuplexOptions, check_options, duplex_network, scaled_channels
+    from adagp.tracing.trace import trace
+
+    info = dataset_info(dataset)
+    image = (info.shape[0], image_size, image_size) if image_size else tuple(info.shape)
+    options = DuplexOptions(
+        backbone=config["backbone"],
+        backbone_width=config["backbone_width"],
+        blocks=config["branch"],
+        channels=scaled_channels(config["branch_channels"], width),
+        trained=config["trained"],
+    )
+    check_options(options)
+    with torch.device("meta"):
+        model = duplex_network(info.classes, image, options, info.classes)
+    return trace(model, image, DUPLEX)
+
+
+def dataset_info(name: str) -> "DatasetInfo":
+    """Return what is known of a data set. The data room needs numpy, so it is imported only when asked."""
+    from adagp.data.registry import DATASETS
+
+    return DATASETS[name]
+
+
+def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.tracing.importers.onnx_model import load_onnx
+
+    return load_onnx(path, shape)
+
+
+def _read_exported_program(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.tracing.importers.exported_program import load_exported_program
+
+    return load_exported_program(path, shape)
+
+
+FILES = "saved workload (.json), an ONNX model (.onnx), a torch.export program (.pt2)"
+READERS: Mapping[str, Callable[[Path, tuple[int, ...] | None], Workload]] = {
+    ".json": lambda path, _: load_workload(path),
+    ".onnx": _read_onnx,
+    ".pt2": _read_exported_program,
+}
+"""What reads a file, by the end of its name, for samples of a shape."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a workload comes from; `workload` is called when all options are known to be good.
+
+    `replay` and `epochs` are those of a training run that was recorded.
+    """
+
+    workload: Callable[[], Workload]
+    dataset: str
+    samples: int
+    replay: Run | None = None
+    epochs: int | None = None
+
+
+def find_origin(
+    model: str | None,
+    from_run: Path | None,
+    dataset: str,
+    shape: tuple[int, ...] | None,
+    width: float,
+    classes: int | None = None,
+    *,
+    method: str = "",
+    trust: bool = False,
+    target: float | None = None,
+) -> Origin:
+    """Tell a run folder, the files of models and workloads, and a model's name apart.
+
+    Code that a run folder names is imported only if the user names it as well, as `model` or `method`, or trusts the folder.
+    Of a run with a `target` the epochs up to the first that reaches it are replayed.
+    """
+    if model is not None and Path(model).is_dir():
+        if from_run is not None:
+            raise OptionError(f"both '{model}' and --from-run name a run; give one of them.")
+        return _replay(None, Path(model), shape, method, trust, target)
+    if from_run is not None:
+        return _replay(model, from_run, shape, method, trust, target)
+    if target is not None:
+        raise OptionError("--target is an accuracy of a run that is replayed; give --from-run.")
+    if model is None:
+        raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
+    info = dataset_info(dataset)
+    if Path(model).suffix in READERS and find_in_zoo(model) is None:
+        workload = READERS[Path(model).suffix](Path(model), shape)
+        return Origin(lambda: workload, dataset, info.train)
+    return Origin(cache(lambda: model_workload(model, dataset, shape, width, classes=classes)), dataset, info.train)
+
+
+def _replay(
+    model: str | None,
+    folder: Path,
+    shape: tuple[int, ...] | None,
+    method: str,
+    trust: bool,
+    target: float | None,
+) -> Origin:
+    """The run's own model, unless another is named: what would this run's phases have been worth there?"""
+    record = read_whole_run(folder, "replay")
+    name, dataset, width = model or record.model, record.dataset, record.width
+    admit_code({**record.config, "model": name}, folder, (model or "", method), trust=trust)
+
+    def workload() -> Workload:
+        if shape is None:
+            if name == DUPLEX and model is None:
+                return duplex_workload(record.config, dataset, record.image_size, width)
+            return run_workload(name, dataset, record.image_size, width, record.sequence_length)
+        return model_workload(name, dataset, shape, width)
+
+    length = _length(record, target)
+    replay = replayed_run(
+        record.phases[:length], record.batch_size, find_method(record.method).source, _widths(record, length)
+    )
+    return Origin(cache(workload), dataset, dataset_info(dataset).train, replay, length)
+
+
+def _length(record: RunRecord, target: float | None) -> int:
+    """Return the epochs of a run up to the first that reaches `target`, or all of them."""
+    if target is None:
+        return len(record.epochs)
+    record.metric.check_target(target)
+    for epoch in record.epochs:
+        if record.metric.reaches(epoch.test_value, target):
+            return epoch.number
+    best = record.metric.best(epoch.test_value for epoch in record.epochs)
+    reached = "nothing" if best is None else record.metric.text(best)
+    raise OptionError(
+        f"the run in '{record.path}' does not reach the target of {record.metric.text(target)}: its best "
+        f"{record.metric.words} is {reached}."
+    )
+
+
+def _widths(record: RunRecord, length: int) -> WidthShares | None:
+    """Return the mantissa widths in which the first epochs of a run were computed; None for single precision."""
+    conversion = parse_precision(str(record.config.get("precision", "fp32"))).conversion
+    epochs = [
+        (sum(epoch.batches.get(kind, 0) for kind in ("bp", "gp", "guarded")), epoch.sites)
+        for epoch in record.epochs[:length]
+    ]
+    return recorded_widths(epochs, conversion.group, conversion.exponent_bits)
+
+
+def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | None:
+    """Return the shape that `text` (`3x64x64`) describes: an image's, or with `any_sizes` one of up to four sizes."""
+    if text is None:
+        return None
+    more = "{0,3}" if any_sizes else "{2}"
+    if re.fullmatch(rf"[1-9]\d{{0,5}}(x[1-9]\d{{0,5}}){more}", text) is None:
+        raise OptionError(f"cannot read the input shape '{text}'; write CHANNELSxHEIGHTxWIDTH, for example 3x64x64.")
+    return tuple(int(size) for size in text.split("x"))
+
+
+def sample_shape(
+    model: str | None, input_: str | None, image_size: int | None, channels: int | None, dataset: str
+) -> tuple[int, ...] | None:
+    """Return the shape of one sample: as it is written, or of square images; None if nobody says.
+
+    Models of your own may take other things than images.
+    """
+    if image_size is None and channels is None:
+        return parse_shape(input_, any_sizes=model is not None and (":" in model or Path(model).suffix in READERS))
+    if input_ is not None:
+        raise OptionError("--input says what --image-size and --channels say; give one or the other.")
+    usual = dataset_info(dataset).shape or (3, 32, 32)
+    side = image_size or usual[1]
+    return (channels or usual[0], side, side)

@@ -1,0 +1,36 @@
+"""The block format: what it holds, and what is refused."""
+
+import pytest
+
+from adagp.core.block_format import BlockFormat
+from adagp.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    ("mantissa", "group", "bits"), [(2, 16, 3.25), (4, 16, 6.25), (6, 16, 9.25), (5, 9, 4 / 9 + 9)]
+)
+def test_bits_per_value_are_chunks_with_signs_and_a_share_of_the_exponent(
+    mantissa: int, group: int, bits: float
+) -> None:
+    assert BlockFormat(group=group, mantissa_bits=mantissa).bits_per_value == pytest.approx(bits)
+
+
+def test_sizes_of_the_format() -> None:
+    four = BlockFormat()
+    assert (four.largest, four.window, four.chunks) == (15, 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mantissa_bits": 0}, "mantissa bits of block floating point: 0 was given; it must be 1 to 24."),
+        ({"group": 0}, "group of block floating point: 0 was given; it must be 1 to 65536."),
+        ({"exponent_bits": 9}, "exponent bits of block floating point: 9 was given; it must be 1 to 8."),
+        ({"rounding": "up"}, "unknown rounding 'up'. Choose from: nearest, stochastic, truncate."),
+        ({"overflow": "wrap"}, "unknown overflow 'wrap'. Choose from: raise, saturate."),
+    ],
+)
+def test_formats_that_cannot_be(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        BlockFormat(**options)  # type: ignore[arg-type]
+    assert str(refused.value) == message

@@ -1,0 +1,59 @@
+"""Files that users name: published whole, through links and to devices too; refused before work where they cannot be."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adagp.core.files import check_output_file, publish
+from adagp.errors import OptionError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "it.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    publish(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert names(tmp_path / "there") == ["it.csv"]
+
+
+def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
+    publish(tmp_path / "new", b"")
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_devices_are_written_to() -> None:
+    publish(Path(os.devnull), b"nothing is kept")
+    assert not Path(os.devnull).is_file()
+    with pytest.raises(OSError, match="No space left"):
+        publish(Path("/dev/full"), b"no place")
+
+
+def test_an_output_is_tried_before_work_and_nothing_is_left(tmp_path: Path) -> None:
+    check_output_file(tmp_path / "new.csv")
+    (tmp_path / "old.csv").write_text("old")
+    check_output_file(tmp_path / "old.csv")
+    os.mkfifo(tmp_path / "pipe")
+    check_output_file(tmp_path / "pipe")  # nobody reads it: opening it would wait
+    assert names(tmp_path) == ["old.csv", "pipe"]
+    assert (tmp_path / "old.csv").read_text() == "old"
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 252)  # it would fit, but not the name under which it is written
+    with pytest.raises(OptionError, match=r"^cannot write '.*': File name too long\.$"):
+        check_output_file(long)
+    with pytest.raises(OptionError, match="there is no folder"):
+        check_output_file(tmp_path / "none" / "it.csv")
+    with pytest.raises(OptionError, match="it is a folder"):
+        check_output_file(tmp_path, "plot to")

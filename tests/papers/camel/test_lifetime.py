@@ -1,0 +1,51 @@
+"""Lifetimes of data: the event simulation against the closed form, memory that forgets, refreshes."""
+
+import pytest
+
+from adagp.errors import ModelError
+from adagp.papers.camel.accelerator import CAMEL, CLOCK_HZ, product_cycles, published_shape
+from adagp.papers.camel.edram import ACCESS, LEAKAGE, OnChipMemory
+from adagp.papers.camel.lifetime import Event, ForgettingMemory, closed_form, refreshes, simulated_lifetimes
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 6, 24])
+@pytest.mark.parametrize("time", [1.0, 0.37])
+def test_the_closed_form_is_that_of_the_events(blocks: int, time: float) -> None:
+    assert simulated_lifetimes(blocks, time) == pytest.approx(closed_form(time))
+    assert closed_form(time) == (2 * time, 6 * time)
+
+
+def test_a_datum_that_is_read_too_late_is_never_read_silently() -> None:
+    assert simulated_lifetimes(6, 1.0, retention=6.0) == (2.0, 6.0)
+    with pytest.raises(ModelError, match=r"^'.*' is read 6 after its writing; memory keeps it for 5\.9\.$"):
+        simulated_lifetimes(6, 1.0, retention=5.9)
+    memory = ForgettingMemory(1.0)
+    memory.do(Event(0.0, "x", True))
+    memory.do(Event(1.5, "x", True))  # written again: it lives anew
+    memory.do(Event(2.5, "x", False))
+    with pytest.raises(ModelError, match=r"^'x' is read 1\.1 after"):
+        memory.do(Event(2.6, "x", False))
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "times"), [(2.66, 0), (3.10, 0), (3.34, 0), (3.40, 1), (4.13, 1), (6.70, 2), (0.0, 0)]
+)
+def test_refreshes_are_whole_retention_times(lifetime: float, times: int) -> None:
+    assert refreshes(lifetime, 3.35) == times
+
+
+def test_a_small_convolution_lives_for_microseconds() -> None:
+    """12 channels on 7x7 and 8x8 maps, one sample: four folds of pixels + 16 cycles, six times."""
+    for pixels, lived in ((7, 3.12), (8, 3.84)):
+        cycles = product_cycles(published_shape(pixels), CAMEL.cells, 1)
+        assert cycles == 4 * (pixels**2 + 16)
+        assert closed_form(cycles / CLOCK_HZ * 1e6)[1] == pytest.approx(lived)
+
+
+def test_embedded_dram_costs_less_until_it_is_refreshed() -> None:
+    dram, sram = OnChipMemory(48, embedded_dram=True), OnChipMemory(48, embedded_dram=False)
+    assert dram.access(1e6) == pytest.approx(ACCESS * sram.access(1e6))
+    assert dram.leakage(1.0) == pytest.approx(LEAKAGE * sram.leakage(1.0))
+    assert dram.refresh(1e6, 1) == pytest.approx(2 * dram.access(1e6))
+    assert sram.refresh(1e6, 3) == 0
+    assert dram.access(1e6) + dram.refresh(1e6, 1) > sram.access(1e6)

@@ -1,0 +1,135 @@
+"""Synthetic gradients: the networks' answers, the local gradients, and learning, each by hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import adagp
+from adagp.core.plan import Step
+from adagp.engine.sites import Site, survey
+from adagp.errors import OptionError
+from adagp.papers.dni.source import SyntheticNetwork, SyntheticSource
+from adagp.schedules import Ladder, Rung, WarmUp
+from adagp.sources import BatchContext, LearningOptions, RunningNorms
+from adagp.sources.support.local import weight_gradient
+
+MODEL = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(108, 5, bias=False))
+
+
+def bound(source: SyntheticSource) -> tuple[SyntheticSource, tuple[Site, ...]]:
+    """Bind, and give every network an answer that is not zero."""
+    sites = survey(MODEL).sites
+    source.bind(sites, RunningNorms(sites))
+    torch.manual_seed(2)
+    for network in source.networks:
+        assert isinstance(network, SyntheticNetwork)
+        nn.init.normal_(network.last.weight)  # type: ignore[arg-type]  # a convolution or linear layer
+        network.scale.fill_(0.5)
+    return source, sites
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_served_site_gets_the_local_gradient_of_the_prediction(labels: bool) -> None:
+    source, sites = bound(SyntheticSource(hidden=4, labels=labels))
+    targets = torch.tensor([0, 4, 4])
+    source.begin(BatchContext(Step(0, 0), replaced=frozenset(sites), targets=targets))
+    inputs = [torch.randn(3, 2, 8, 8), torch.randn(3, 108)]
+    outputs = [torch.randn(3, 3, 6, 6), torch.randn(3, 5)]
+    for site, entry, output in zip(sites, inputs, outputs, strict=True):
+        assert source.watch(site, (entry,), output) is None
+    produced = source.produce(sites)
+    for site, entry, output, found in zip(sites, inputs, outputs, produced, strict=True):
+        network = source.networks[site.index]
+        assert isinstance(network, SyntheticNetwork)
+        hidden = network.first(output / output.square().mean().sqrt())
+        if labels:
+            assert network.labels is not None
+            for sample, label in enumerate(targets.tolist()):
+                for channel in range(4):
+                    hidden = hidden.clone()
+                    hidden[sample, channel] += network.labels.weight[channel, label]
+        slope = network.last(torch.relu(hidden)).detach() * 0.5
+        torch.testing.assert_close(found, weight_gradient(site, entry, slope))
+    source.forget()
+    assert source.produce(sites) == [None, None]
+
+
+def test_it_learns_the_gradient_at_the_output() -> None:
+    """The error at a linear classifier's output is a function of output and labels: with labels it can be learned."""
+    torch.manual_seed(0)
+    errors = {}
+    for labels in (False, True):
+        model = nn.Sequential(nn.Linear(6, 4))
+        source = SyntheticSource(LearningOptions(learning_rate=1e-2), labels=labels)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        trainer = adagp.attach(
+            model,
+            optimizer,
+            epochs=9,
+            batches_per_epoch=150,
+            schedule=WarmUp(Ladder((Rung(1, 0),), "own"), epochs=1),
+            sources={"own": source},
+        )
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(150):
+            targets = torch.randint(0, 4, (32,), generator=generator)
+            trainer.step(torch.randn(32, 6, generator=generator), targets, F.cross_entropy)
+        inputs = torch.randn(32, 6, generator=generator)
+        targets = torch.randint(0, 4, (32,), generator=generator)
+        with trainer.batch(targets) as batch:
+            model(inputs)
+            batch.backward()
+            found = trainer.survey.sites[0].weight.grad
+            assert found is not None
+            found = found.clone()
+            batch.step()
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        truth = model[0].weight.grad
+        assert isinstance(truth, Tensor)
+        errors[labels] = ((found - truth).norm() / truth.norm()).item()
+    assert errors[True] < 0.35 < errors[False]
+
+
+def test_one_step_of_learning_by_hand() -> None:
+    source, sites = bound(SyntheticSource(LearningOptions(learning_rate=0.1), hidden=2))
+    source.begin(BatchContext(Step(0, 0), scale=4.0))
+    network = source.networks[1]
+    assert isinstance(network, SyntheticNetwork)
+    output = torch.randn(3, 5, requires_grad=True)
+    changed = source.watch(sites[1], (torch.randn(3, 108),), output)
+    assert changed is not None
+    slope = torch.randn(3, 5)
+    (4.0 * slope * changed).sum().backward()
+    scale = slope.square().mean().sqrt()  # the first gradient sets the scale
+    aim = slope / scale
+    loss = F.mse_loss(network(output.detach(), None), aim)
+    bias = network.last.bias
+    assert isinstance(bias, Tensor)
+    (expected,) = torch.autograd.grad(loss, [bias])
+    before = bias.detach().clone()
+    source.observe(sites, [site.weight for site in sites])
+    torch.testing.assert_close(network.scale, scale)
+    # The first step of Adam goes against the sign, by the learning rate.
+    torch.testing.assert_close(bias.detach() - before, -0.1 * expected.sign(), rtol=1e-3, atol=1e-4)
+    assert all(parameter.grad is None for parameter in source.networks[0].parameters()), "that site was not called"
+
+
+def test_an_untrained_network_says_no_gradient_and_leaves_the_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    sites = survey(MODEL).sites
+    source = SyntheticSource()
+    source.bind(sites, RunningNorms(sites))
+    assert torch.equal(torch.get_rng_state(), before)
+    source.begin(BatchContext(Step(0, 0), replaced=frozenset(sites)))
+    source.watch(sites[1], (torch.randn(3, 108),), torch.randn(3, 5))
+    (found,) = source.produce(sites[1:])
+    assert found is not None
+    assert not found.any()
+
+
+def test_wrong_options() -> None:
+    with pytest.raises(OptionError) as caught:
+        SyntheticSource(hidden=0)
+    assert str(caught.value) == "the synthetic-gradient networks have 0 hidden channels; it must be 1 or more."

@@ -1,0 +1,100 @@
+"""Balanced half tiles against every possible pairing, against a PE-by-PE simulation, and at the edges."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from adagp.papers.procrustes.balance import Tile, drawn_counts, fullest, inverse_speedup, tile_counts, unbalanced
+from adagp.papers.procrustes.compressed import index_bits, pack_blocks, packed_bits, unpack_blocks
+
+
+def matchings(items: list[int]) -> Iterator[list[tuple[int, int]]]:
+    """Yield every way to put the items into pairs."""
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for place, other in enumerate(rest):
+        for more in matchings(rest[:place] + rest[place + 1 :]):
+            yield [(first, other), *more]
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=4).flatmap(
+        lambda halves: st.tuples(*[st.integers(0, 9)] * (2 * len(halves)))
+    )
+)
+def test_no_pairing_has_a_less_full_pair(halves: tuple[int, ...]) -> None:
+    """Up to eight halves, all perfect matchings."""
+    best = min(max(sum(pair) for pair in pairs) for pairs in matchings(list(halves)))
+    assert fullest(np.array([halves])) == [best]
+
+
+def random_mask(density: float, channels: int = 40, filters: int = 12, kernel: int = 9) -> NDArray[np.bool_]:
+    return np.random.default_rng(0).random((channels, filters, kernel)) < density
+
+
+@pytest.mark.parametrize("density", [0.05, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("tile", [Tile(2, 4, 9), Tile(4, 5, 9), Tile(2, 12, 9)])
+def test_counts_are_those_of_a_simulation_of_each_element(density: float, tile: Tile) -> None:
+    mask, side = random_mask(density), 4
+    counts, dense = tile_counts(mask, tile, side)
+    half = tile.channels // 2
+    rows = [
+        [
+            int(mask[base + part * half : base + (part + 1) * half, first : first + tile.filters].sum())
+            for part in range(2 * side)
+        ]
+        for base in range(0, 40, 2 * half * side)  # array-fulls: channels, then filters
+        for first in range(0, 12, tile.filters)
+    ]
+    assert counts.tolist() == rows
+    assert (counts <= dense).all()
+    busy = [max(row[2 * pe] + row[2 * pe + 1] for pe in range(side)) for row in rows]
+    assert unbalanced(counts).tolist() == busy
+
+
+@pytest.mark.parametrize("density", [0.05, 0.1, 0.3])
+def test_balancing_lies_between_none_and_the_ideal(density: float) -> None:
+    counts, dense = tile_counts(random_mask(density, 64, 32), Tile(2, 8, 9), 16)
+    balanced, without = inverse_speedup(counts, dense), inverse_speedup(counts, dense, balanced=False)
+    assert without >= balanced >= counts.sum() / dense.sum()
+    assert without > balanced
+
+
+def test_all_weights_take_the_dense_time_whatever_the_edges() -> None:
+    for channels, filters in ((3, 5), (16, 16), (33, 7)):
+        for counts in (
+            tile_counts(np.ones((channels, filters, 9), dtype=np.bool_), Tile(4, 3, 9), 16),
+            drawn_counts(channels, filters, Tile(4, 3, 9), 16, 1.0, np.random.default_rng(0)),
+        ):
+            assert inverse_speedup(*counts) == 1.0
+            assert inverse_speedup(*counts, balanced=False) == 1.0
+
+
+def test_drawn_tiles_have_the_sizes_of_real_ones() -> None:
+    for channels, filters in ((40, 12), (3, 5), (64, 10)):
+        tile = Tile(4, 5, 9)
+        dense = tile_counts(np.ones((channels, filters, 9), dtype=np.bool_), tile, 4)[1]
+        assert np.array_equal(drawn_counts(channels, filters, tile, 4, 0.1, np.random.default_rng(1))[1], dense)
+
+
+def test_the_speed_ups_of_large_layers() -> None:
+    """512 x 512 3x3 at density 0.1, 16 PEs, 2 x 32 kernels each: about 8 without balancing, 9.5 with, ideal 10."""
+    counts = drawn_counts(512, 512, Tile(2, 32, 9), 16, 0.1, np.random.default_rng(0))
+    assert 1 / inverse_speedup(*counts, balanced=False) == pytest.approx(8.2, abs=0.3)
+    assert 1 / inverse_speedup(*counts) == pytest.approx(9.5, abs=0.2)
+
+
+@pytest.mark.parametrize("block", [1, 9, 16])
+def test_compressed_blocks_come_back_and_have_the_bits_of_the_formula(block: int) -> None:
+    weights = np.where(random_mask(0.2, 5, 3), 1.5, 0).astype(np.float32)
+    packed = pack_blocks(weights, block)
+    assert np.array_equal(unpack_blocks(packed, block, weights.size), weights.reshape(-1))
+    blocks = -(-weights.size // block)
+    assert index_bits(weights.size, block) == blocks * (block + 20)
+    assert packed_bits(weights.size, len(packed[2]), block) == blocks * (block + 20) + 32 * np.count_nonzero(weights)

@@ -1,0 +1,188 @@
+"""What people read: the cells of the tables, and Markdown."""
+
+from typing import Any
+
+from adagp.program.compare.records import aligned_record
+from adagp.program.compare.tables import markdown, method_rows, sheets, site_rows
+
+
+def record(accuracy: float, **more: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "runs": 3,
+        "batches": 600,
+        "gp_batches": 269,
+        "guarded_batches": 1,
+        "accuracy_mean": accuracy,
+        "accuracy_low": accuracy - 0.01,
+        "accuracy_high": accuracy + 0.01,
+        "seconds_mean": 12.34,
+        "seconds_low": None,
+        "seconds_high": None,
+        "calibrated_seconds": None,
+        "seconds_by_phase": {"warmup": 1.0, "bp": 2.0, "gp": 3.0, "data": 0.25},
+        "peak_memory": 5e8,
+        "peak_memory_low": 4e8,
+        "peak_memory_high": 6e8,
+        "target_share": 2 / 3,
+        "seconds_to_target_mean": None,
+        "seconds_to_target_low": None,
+        "seconds_to_target_high": None,
+        "gap_closed": None,
+        "gap_clear": False,
+        **dict.fromkeys(("ahead_mean", "ahead_low", "ahead_high")),
+        **aligned_record([]),
+    }
+    return plain | more
+
+
+def document(**more: Any) -> dict[str, Any]:
+    figures = {"cosine_true": 0.5, "cosine_true_low": 0.4, "cosine_true_high": 0.6, "ceiling_minibatch": 0.25}
+    ahead = {"ahead_mean": -0.05, "ahead_low": -0.07, "ahead_high": -0.03}
+    methods = {
+        "bp": record(0.7, gap_closed=1.0, gap_clear=True),
+        "a|b": record(0.65, gap_closed=-0.5, **ahead, **figures, sites={"conv1": {"cosine_true": 0.5}}),
+    }
+    plain = {
+        "command": "adagp compare --x",
+        "dataset": "cifar10",
+        "model": "net",
+        "methods": list(methods),
+        "batches": 600,
+        "budget_seconds": 99.96,
+        "target": None,
+        "jobs": 2,
+        "alignment": {"points": 5, "seeds": 1, "samples": 4096},
+        "regimes": {"batches": {"methods": methods}, "seconds": {"methods": methods}},
+        "failed": [],
+    }
+    return plain | more
+
+
+def test_the_cells() -> None:
+    results, costs, seconds, _, gradients = sheets(document())
+    assert results.title == "net on cifar10, equal batches: 600 each"
+    assert seconds.title == "net on cifar10, equal seconds: 100.0 as calibrated"
+    assert results.heads == (
+        "method",
+        "accuracy, %",
+        "ahead of bp",
+        "gap closed",
+        "batches",
+        "GP",
+        "seconds",
+        "calibrated",
+    )
+    assert results.rows == (
+        ("bp", "70.00 ± 1.00", "-", "100%", "600", "270", "12.3", "-"),
+        ("a|b", "65.00 ± 1.00", "-5.00 ± 2.00", "-50%?", "600", "270", "12.3", "-"),
+    )
+    assert results.note.startswith("n = 3. ± is the 95% interval (Student's t) over seeds.")
+    assert seconds.note.endswith("The learning rate falls to 0 within each run.")
+    assert costs.heads == ("method", "warmup", "bp", "gp", "data", "peak MB")
+    assert costs.rows[0] == ("bp", "1.00", "2.00", "3.00", "0.25", "500 ± 100")
+    assert gradients.rows == (
+        ("bp", "-", "-", "-", "-", "-", "-"),
+        ("a|b", "0.500 ± 0.100", "-", "-", "-", "0.250", "-"),
+    )
+
+
+def test_a_target_adds_columns() -> None:
+    costs = sheets(document(target=0.65))[1]
+    assert costs.heads[-2:] == ("reach 65%", "after s")
+    assert costs.rows[0][-2:] == ("67%", "-")
+
+
+def test_another_metric_has_its_own_column() -> None:
+    metric = {"name": "error", "unit": "m", "higher_is_better": False, "title": "largest error"}
+    ends = {"error_mean": 0.12345, "error_low": 0.11, "error_high": 0.13}
+    found = document(regimes={"batches": {"methods": {"bp": record(0.7, **ends)}}}, metrics=[metric], target=0.5)
+    results, costs = sheets(found)
+    assert (results.heads[1], results.rows[0][1]) == ("largest error, m", "0.1235 (0.11 to 0.13)")
+    assert "share of the largest error between skip and bp" in results.note
+    assert costs.heads[-2:] == ("reach 0.5 m", "after s")
+
+
+def test_missing_runs_and_failures_are_told() -> None:
+    partly = {"bp": record(0.7), "skip": record(0.6, runs=1)}
+    found = document(regimes={"batches": {"methods": partly}}, failed=[{"name": "skip seed 1", "reason": "no memory"}])
+    (results, _) = sheets(found)
+    assert results.note.startswith("n = 1 to 3: some runs are missing.")
+    text = markdown(found)
+    assert "## Failed\n\n- skip seed 1: no memory\n" in text
+    assert text.endswith("Repeat with: `adagp compare --x`\n")
+
+
+def test_nothing_finished_is_no_reason_to_fail() -> None:
+    empty = document(regimes={"batches": {"methods": {}}})
+    assert sheets(empty)[0].note.startswith("No run is finished.")
+    assert markdown(empty).startswith("# net on cifar10: bp, a|b\n")
+    assert site_rows(empty) == method_rows(empty) == []
+
+
+def test_markdown_and_rows() -> None:
+    text = markdown(document())
+    assert "| a\\|b | 65.00 ± 1.00 | -5.00 ± 2.00 | -50%? | 600 | 270 | 12.3 | - |" in text
+    assert [(row["regime"], row["name"]) for row in method_rows(document())] == [
+        ("batches", "bp"),
+        ("batches", "a|b"),
+        ("seconds", "bp"),
+        ("seconds", "a|b"),
+    ]
+    assert "sites" not in method_rows(document())[0]
+    assert site_rows(document()) == [{"name": "a|b", "site": "conv1", "cosine_true": 0.5}]
+
+
+def test_a_modelled_regime_tells_what_batches_cost() -> None:
+    def cost(kinds: list[tuple[str, int, float]], **more: Any) -> dict[str, Any]:
+        total = sum(count * price for _, count, price in kinds)
+        found = [{"phase": phase, "batches": count, "cost": price} for phase, count, price in kinds]
+        return {
+            "kinds": found,
+            "costs": {"batches": total, "pipeline": total},
+            "bound": 90.0,
+            "kept_bytes": 2e6,
+            **more,
+        }
+
+    platform = {
+        "platform": "best,devices=4,micro-batches=4",
+        "unit": "cycles",
+        "budget": 60_000.0,
+        "methods": {
+            "bp": cost([("bp", 600, 100.0)], schedule="zb-v"),
+            "feedback": cost([("bp", 400, 102.0), ("gp", 400, 48.0)], schedule="dapple"),
+        },
+    }
+    methods = {name: record(0.7, modelled_cost=6e4) for name in ("bp", "feedback")}
+    found = document(regimes={"pipeline": {"methods": methods}}, platforms={"pipeline": platform})
+    results, costs = sheets(found)
+    assert (
+        results.title == "net on cifar10, equal cycles on the pipeline best,devices=4,micro-batches=4: 6e+04, modelled"
+    )
+    assert (results.heads[-1], results.rows[0][-1]) == ("modelled cycles", "6e+04")
+    assert results.note.endswith(
+        "A batch costs, in batches of plain backprop: feedback BP 1.020, GP 0.480. Pipelines: bp zb-v, feedback dapple. "
+        "Without any bubble a batch of plain backprop would cost 0.900. Activations kept on a device, at most: bp 2.00 MB, "
+        "feedback 2.00 MB. The learning rate falls to 0 within each run."
+    )
+    assert costs.title == "costs at equal cycles (pipeline), measured here"
+
+
+def test_what_was_picked_is_told() -> None:
+    tuning = {
+        "option": "lr",
+        "values": [0.01, 0.1],
+        "regime": "accelerator",
+        "validation": 0.1,
+        "seeds": 1,
+        "methods": {
+            "bp": {"batches": 600, "accuracy": {"0.01": 0.5, "0.1": None}, "picked": 0.01, "at_the_edge": True},
+        },
+    }
+    first = sheets(document(tuning=tuning))[0]
+    assert first.title == "tuning: each method's own lr"
+    assert first.heads == ("method", "lr 0.01", "lr 0.1", "picked", "batches")
+    assert first.rows == (("bp", "50.00", "-", "0.01*", "600"),)
+    assert first.note.startswith(
+        "Accuracy on 10% of the training data, held out of these runs; 1 seed(s) that no other run"
+    )

@@ -1,0 +1,121 @@
+"""The worth of a GP batch: the curve, the interval and the verdict by hand."""
+
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagp.program.compare.tables import worth_sheets
+from adagp.program.compare.worth import Price, Worth, find_worth, read_curve, verdict, worth_record
+from adagp.program.compare.worth_picture import draw_worth
+from adagp.program.run.metrics import ACCURACY, Metric
+
+CURVE = read_curve(
+    {100: dict.fromkeys(range(4), 0.4), 200: dict.fromkeys(range(4), 0.5), 400: dict.fromkeys(range(4), 0.6)}, ACCURACY
+)
+
+
+def test_the_curve_is_straight_over_the_logarithm() -> None:
+    assert CURVE.batches_for(0.4) == pytest.approx(100)
+    assert CURVE.batches_for(0.55) == pytest.approx(200 * 2**0.5)
+    assert CURVE.batches_for(0.6) == pytest.approx(400)
+    assert CURVE.batches_for(0.61) is CURVE.batches_for(0.39) is None
+
+
+def test_a_longer_run_that_is_worse_makes_the_curve_level() -> None:
+    found = read_curve({100: {0: 0.4, 1: 0.5}, 400: {0: 0.6}, 200: {0: 0.7}}, ACCURACY)
+    assert found.batches == (100, 200, 400)
+    assert found.values == pytest.approx((0.45, 0.7, 0.7))
+    assert found.batches_for(0.7) == pytest.approx(200)
+    perplexity = read_curve({100: {0: 9.0}, 200: {0: 7.0}}, Metric("perplexity", higher_is_better=False))
+    assert perplexity.values == (-9.0, -7.0)
+
+
+def test_worth_and_interval_by_hand() -> None:
+    """Accuracy 0.55 is that of 282.8 batches: 150 of them were by backprop, the rest is the worth of 200 GP batches."""
+    worth = find_worth(CURVE, {0: 0.54, 1: 0.56}, 150, 200, ACCURACY)
+    assert worth.worth == pytest.approx((200 * 2**0.5 - 150) / 200)
+    # Two seeds: standard error 0.01, t of one degree 12.706, so 0.423 to 0.677, which is beyond the curve.
+    assert worth.low == pytest.approx((100 * 2 ** ((0.55 - 0.4 - 0.127062) / 0.1) - 150) / 200, rel=1e-4)
+    assert worth.high is None
+    single = find_worth(CURVE, {0: 0.7}, 150, 200, ACCURACY)
+    assert (single.worth, single.low, single.high, single.beyond) == (None, None, None, "above")
+
+
+def test_what_seeds_share_is_no_uncertainty() -> None:
+    """Seeds that are lucky or unlucky with both methods alike say nothing against the difference between them."""
+    luck = {0: -0.02, 1: 0.0, 2: 0.02}
+    plain = {batches: {seed: value + one for seed, one in luck.items()} for batches, value in ((100, 0.4), (400, 0.6))}
+    curve = read_curve(plain, ACCURACY)
+    paired = find_worth(curve, {0: 0.479, 1: 0.5, 2: 0.521}, 150, 200, ACCURACY)
+    crossed = find_worth(curve, {2: 0.479, 1: 0.5, 0: 0.521}, 150, 200, ACCURACY)
+    assert paired.worth == crossed.worth == pytest.approx((200 - 150) / 200)
+    # Ahead of its own curve by -0.001, 0 and 0.001: 4.303 * 0.001 / sqrt(3).
+    assert paired.low == pytest.approx((100 * 4 ** ((0.1 - 0.0024843) / 0.2) - 150) / 200, rel=1e-4)
+    assert paired.high == pytest.approx((100 * 4 ** ((0.1 + 0.0024843) / 0.2) - 150) / 200, rel=1e-4)
+    # By 0.041, 0 and -0.041: so wide that it leaves the curve at both ends.
+    assert crossed.low is crossed.high is None
+
+
+def test_seeds_without_a_run_by_backprop_do_not_count() -> None:
+    curve = read_curve({100: {0: 0.4, 1: 0.41}, 400: {0: 0.6, 1: 0.61, 7: 0.6}}, ACCURACY)
+    assert curve.seeds_at(0.505) == {0: pytest.approx(0.5, abs=0.01), 1: pytest.approx(0.51, abs=0.01)}
+    assert curve.seeds_at(0.9) == {0: 0.6, 1: 0.61}
+    assert curve.seeds_at(0.1) == {0: 0.4, 1: 0.41}
+    alone = find_worth(curve, {0: 0.5, 7: 0.5}, 150, 200, ACCURACY)
+    assert alone.worth is not None
+    assert alone.low is alone.high is None
+    assert read_curve({100: {0: 0.4}}, ACCURACY).seeds_at(0.7) == {0: 0.4}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.56, 0.7, "pays"),
+        (0.56, None, "pays"),
+        (0.5, 0.7, "too close to say"),
+        (None, None, "too close to say"),
+        (0.2, 0.54, "does not pay"),
+        (None, 0.54, "does not pay"),
+    ],
+)
+def test_verdicts(low: float | None, high: float | None, expected: str) -> None:
+    """Two BP batches for each GP batch, so twice the overhead: the break-even is 0.35 + 2 * 0.1."""
+    assert verdict(Worth(0.6, low, high, 200, 100), Price(0.35, 0.1)) == expected
+
+
+def run(name: str, regime: str, batches: int, accuracy: float, seed: int, predicted: int = 0) -> dict[str, Any]:
+    own = {"bp_batches": batches - predicted, "gp_batches": predicted, "guarded_batches": 0, "batches": batches}
+    return {"name": name, "method": name, "regime": regime, "seed": seed, "accuracy": accuracy, **own}
+
+
+def document() -> dict[str, Any]:
+    runs = [run("bp", "batches", 400, 0.6 + 0.001 * seed, seed) for seed in range(3)]
+    runs += [run("feedback", "batches", 400, 0.549 + 0.002 * seed, seed, 200) for seed in range(3)]
+    runs += [run("feedback", "accelerator", 500, 0.58 + 0.01 * seed, seed, 250) for seed in range(3)]
+    curve = [run("bp", "curve", batches, 0.4 + 0.001 * seed, seed) for batches in (100,) for seed in range(3)]
+    return {"runs": runs, "curve": curve, "regimes": {"batches": {}, "accelerator": {}}}
+
+
+def test_the_record_takes_the_regime_that_tells_the_most(tmp_path: Path) -> None:
+    prices = {"feedback": {"cpu": Price(0.5, 0.1), "accelerator": Price(0.40, 0.02, 0.5, "max,ws,12x15")}}
+    found = worth_record(document(), ACCURACY, prices)
+    assert [(one["batches"], one["accuracy"]) for one in found["curve"]] == [(100, pytest.approx(0.401)), (400, 0.601)]
+    feedback = found["methods"]["feedback"]
+    assert feedback["regime"] == "batches"
+    wanted = 100 * 4 ** ((0.551 - 0.401) / 0.2)
+    assert feedback["worth"] == pytest.approx((wanted - 200) / 200) == pytest.approx((100 * 2**1.5 - 200) / 200)
+    assert feedback["interval"][0] < feedback["worth"] < feedback["interval"][1]
+    assert list(feedback["regimes"]) == ["batches", "accelerator"]
+    on_cpu, on_accelerator = (feedback["platforms"][name] for name in ("cpu", "accelerator"))
+    assert (on_cpu["break_even"], on_cpu["verdict"]) == (pytest.approx(0.6), "does not pay")
+    assert (on_accelerator["price_without_bubbles"], on_accelerator["verdict"]) == (0.5, "too close to say")
+    assert log(wanted / 100) == pytest.approx(1.5 * log(2))
+
+    summary, platforms = worth_sheets(found)
+    # 0.551 ± 4.303 * 0.001 / sqrt(3), read off the curve
+    assert summary.rows[0][:4] == ("feedback", "0.41", "0.39 to 0.44", "batches")
+    assert platforms.rows[0] == ("cpu", "0.500", "0.100", "0.600", "-", "does not pay")
+    assert "only cpu is measured" in platforms.note
+    assert draw_worth(found, tmp_path / "worth.svg").stat().st_size > 10_000

@@ -1,0 +1,44 @@
+"""Pictures of the accelerator model."""
+
+from pathlib import Path
+
+import pytest
+
+from adagp.errors import OptionError
+from adagp.hw import Accelerator, Convolution, Linear, Workload, scheduled_run, simulate
+from adagp.program.figures.accelerator import name_layers, plot_simulation, plot_speedups
+from adagp.program.figures.style import check_picture_path, style, subplots
+from adagp.schedules import parse_schedule
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_pictures_are_written(tmp_path: Path, suffix: str) -> None:
+    layers = (Convolution("stem", 3, 32, (3, 3), (16, 16), (16, 16), input_gradient=False), Linear("head", 1, 64, 10))
+    run = scheduled_run(parse_schedule("paper", 90), 90, samples=2000, batch=100)
+    path = tmp_path / f"picture.{suffix}"
+    plot_simulation(simulate(Workload("small", layers), Accelerator(), run), path)
+    assert path.stat().st_size > 10_000
+    plot_speedups({"a": {"baseline": 1.0, "max": 1.4}, "b": {"baseline": 1.0, "max": 1.5}}, "title", path)
+    assert path.stat().st_size > 3_000
+
+
+def test_refuses_what_it_cannot_draw_to(tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as raised:
+        check_picture_path(tmp_path / "x.doc")
+    assert str(raised.value) == f"cannot plot to '{tmp_path / 'x.doc'}'; the name must end in .svg, .png, .pdf."
+    with pytest.raises(OptionError) as raised:
+        check_picture_path(tmp_path / "none" / "x.png")
+    assert str(raised.value) == (
+        f"cannot plot to '{tmp_path / 'none' / 'x.png'}': there is no folder '{tmp_path / 'none'}'."
+    )
+
+
+def test_layers_of_a_deep_model_have_names_some_of_them() -> None:
+    with style():
+        _, ((axes,),) = subplots(1, 1, (6, 4))
+        name_layers(axes, [f"block{place}.convolution.with.a.long.name" for place in range(60)])
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert len(names) == 20
+    assert names[0].startswith("…")
+    assert axes.get_xlabel() == "layer; every third of 60 is named"

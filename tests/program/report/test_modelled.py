@@ -1,0 +1,71 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adagp.core.methods import METHODS
+from adagp.hw import Accelerator, replayed_run, simulate
+from adagp.program.report.groups import Chapter, chapters
+from adagp.program.report.modelled import accelerate, pattern, pipelines
+from adagp.program.run.record import collect, read_whole_run
+from adagp.tracing.workloads import model_workload
+
+
+def only(*paths: Any) -> Chapter:
+    (chapter,) = chapters(collect(paths))
+    return chapter
+
+
+def test_a_run_is_replayed_as_adagp_simulate_does(write_run: Any) -> None:
+    path = write_run("one")
+    found = accelerate(only(write_run("bp", method="bp"), path))
+    record = read_whole_run(path, "replay")
+    replay = replayed_run(record.phases, record.batch_size, "predicted")
+    whole = simulate(model_workload("digits_cnn", "digits"), Accelerator(), replay)
+    assert found.remarks == ()
+    assert list(found.reports) == ["adagp"]
+    report = found.reports["adagp"]
+    assert report["batches"] == {"warmup": 10, "bp": 15, "gp": 15}
+    assert report["designs"]["max"]["speedup"] == whole.speedup("max")
+
+
+@pytest.mark.parametrize(
+    ("options", "remark"),
+    [
+        ({"method": "bp"}, "No run has a batch with predicted gradients: there is nothing to gain on the accelerator."),
+        ({"method": "dni"}, "dni: what this method costs on an accelerator is not known, so it is left out."),
+        (
+            {"model": "os:getcwd"},
+            "adagp could not be modelled: 'os:getcwd' is not one of adagp's models; adagp simulate --from-run can.",
+        ),
+    ],
+)
+def test_what_cannot_be_modelled_is_said(
+    write_run: Any, options: dict[str, Any], remark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS._things, "dni", replace(METHODS["dni"], accelerator=None))
+    found = accelerate(only(write_run("one", **options)))
+    assert (found.reports, found.remarks) == ({}, (remark,))
+
+
+def test_the_pattern_is_that_of_the_last_predicting_epoch(write_run: Any, rewrite: Any) -> None:
+    run = write_run("one")
+    assert pattern(only(run).groups) == "GP,BP"
+    for label, expected in (("3:1", "GP,GP,GP,BP"), ("all gp", "GP,BP"), ("40:1", "GP,BP")):
+        rewrite(run, 3, {"label": label})
+        assert pattern(only(run).groups) == expected
+    assert pattern(only(write_run("bp", method="bp")).groups) == "GP,BP"
+
+
+def test_pipelines_take_the_published_steps() -> None:
+    found = {one.name: one for one in pipelines("GP,BP")}
+    assert {name: one.steps for name, one in found.items()} == {
+        "gpipe": 25,
+        "dapple": 25,
+        "chimera": 20,
+        "interleaved": 20.5,
+        "zb-h1": 19,
+        "zb-v": 20.5,
+    }
+    assert found["chimera"].speedup == 32 / 20
+    assert {action["what"] for action in found["gpipe"].actions} == {"GP forward", "BP forward", "backward"}

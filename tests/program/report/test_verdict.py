@@ -1,0 +1,116 @@
+from typing import Any
+
+from adagp.program.report.groups import chapters
+from adagp.program.report.verdict import Headline, verdict
+from adagp.program.run.metrics import Metric
+from adagp.program.run.record import collect
+
+
+def told(paths: list[Any]) -> Headline:
+    (chapter,) = chapters(collect(paths))
+    return verdict(chapter)
+
+
+def findings(paths: list[Any]) -> list[str]:
+    return [f"{one.place}: {one.text}" for one in told(paths).findings]
+
+
+def test_a_clear_winner_at_equal_batches_and_at_equal_time(write_run: Any) -> None:
+    runs = [write_run(f"bp{seed}", method="bp", seed=seed, best=0.90 + 0.01 * seed) for seed in (0, 1, 2)]
+    runs += [write_run(f"ada{seed}", seed=seed, best=0.60 + 0.01 * seed) for seed in (0, 1, 2)]
+    # Student's t of two degrees, 4.303, times 0.01 / sqrt(3); of the difference, Welch's t of four, 2.776
+    assert findings(runs) == [
+        "At equal batches, 40 each: bp wins with 91.00% (88.52 to 93.48, 3 seeds), 30.00 points (27.73 to 32.27) ahead of "
+        "adagp with 61.00% (58.52 to 63.48, 3 seeds).",
+        "At equal time, the 4.4 s that bp takes: bp wins with 91.00% (88.52 to 93.48, 3 seeds), 30.00 points (27.73 to "
+        "32.27) ahead of adagp with 61.00% (58.52 to 63.48, 3 seeds).",
+    ]
+    assert told(runs).remarks == ()
+
+
+def test_the_two_findings_may_differ(write_run: Any) -> None:
+    runs = [write_run(f"bp{seed}", method="bp", seed=seed, best=0.80 + 0.01 * seed, pace=0.01) for seed in (0, 1, 2)]
+    runs += [write_run(f"ada{seed}", seed=seed, best=0.90 + 0.01 * seed, pace=0.05) for seed in (0, 1, 2)]
+    batches, time = findings(runs)
+    assert batches.startswith("At equal batches, 40 each: adagp wins with 91.00%")
+    assert time.startswith("At equal time, the 0.8 s that bp takes: bp wins with 81.00%")
+
+
+def test_the_lower_error_wins(write_run: Any) -> None:
+    metrics = (Metric("mean_squared_error", higher_is_better=False),)
+    runs = [write_run(f"bp{seed}", method="bp", seed=seed, best=0.3 + 0.01 * seed, metrics=metrics) for seed in (0, 1)]
+    runs += [write_run(f"ada{seed}", seed=seed, best=0.6 + 0.01 * seed, metrics=metrics) for seed in (0, 1)]
+    assert findings(runs)[0] == (
+        "At equal batches, 40 each: bp wins with mean squared error 0.305 (0.2415 to 0.3685, 2 seeds), 0.3 (0.2696 to "
+        "0.3304) ahead of adagp with mean squared error 0.605 (0.5415 to 0.6685, 2 seeds)."
+    )
+
+
+def test_without_a_clear_winner_nobody_leads(write_run: Any) -> None:
+    runs = [write_run(f"bp{seed}", method="bp", seed=seed, best=0.8 + 0.1 * seed) for seed in (0, 1)]
+    runs += [write_run(f"ada{seed}", seed=seed, best=0.75 + 0.1 * seed) for seed in (0, 1)]
+    runs += [write_run(f"zero{seed}", method="zero", seed=seed, best=0.1 + 0.001 * seed) for seed in (0, 1)]
+    text = findings(runs)[0]
+    assert text.startswith(
+        "At equal batches, 40 each: no clear winner between bp with 85.00% (21.47 to 100.00, 2 seeds) and adagp with 80.00%"
+    )
+    assert "wins" not in text
+    assert "leads" not in text
+    assert " points (-" in text
+    assert ") apart; behind them zero with 10.05%" in text
+
+
+def test_who_is_clearly_behind_is_told_apart(write_run: Any) -> None:
+    runs = [
+        write_run(f"{method}{seed}", method=method, seed=seed, best=best + 0.01 * seed)
+        for method, best in (("bp", 0.9), ("adagp", 0.9), ("skip", 0.901), ("zero", 0.1))
+        for seed in (0, 1, 2)
+    ]
+    text = findings(runs)[0]
+    assert text.startswith("At equal batches, 40 each: no clear winner among skip with 91.10%")
+    assert "; behind them zero with 11.00%" in text
+
+
+def test_one_seed_one_method_and_no_epoch(write_run: Any, tmp_path: Any) -> None:
+    runs = [write_run("bp", method="bp", best=0.8), write_run("ada", best=0.7)]
+    assert findings(runs)[0] == (
+        "At equal batches, 40 each: bp with 80.00% (one seed) and adagp with 70.00% (one seed); without several seeds of "
+        "each there is no telling the difference from chance."
+    )
+    assert findings(runs[1:]) == [
+        "One method alone: adagp with 70.00% (one seed). A comparison needs a second method.",
+    ]
+    nothing = write_run("none", finished=False, done=0)
+    assert findings([nothing]) == ["Nothing to compare: no run has a finished epoch with a finite accuracy yet."]
+
+
+def test_what_is_under_way_is_told_as_such(write_run: Any) -> None:
+    runs = [write_run("bp", method="bp", finished=False, done=1, epochs=20)]
+    assert findings(runs) == [
+        "One method alone: bp with 4.50% (one seed), 1 of 20 epochs so far. A comparison needs a second method."
+    ]
+    runs += [write_run("ada", finished=False, done=2, epochs=20)]
+    assert [one.place for one in told(runs).findings] == [
+        "At equal batches, 10 each so far",
+        "At equal time, 1.1 s so far",
+    ]
+    assert told(runs).remarks == (
+        "Not finished yet, counted as far as they are: bp (1 of 20 epochs), adagp (2 of 20 epochs).",
+    )
+
+
+def test_it_warns_of_unfinished_runs_and_uneven_clocks(write_run: Any) -> None:
+    runs = [write_run("bp0", method="bp"), write_run("bp1", method="bp", seed=1, pace=0.2)]
+    runs += [write_run("ada", finished=False, done=2)]
+    assert told(runs).remarks == (
+        "Not finished yet, counted as far as they are: adagp (2 of 4 epochs).",
+        "Mind the clock: a BP batch of bp took 2.0 times as long in one run as in another. The machine was not equally "
+        "free, so seconds cannot be compared well.",
+    )
+
+
+def test_the_verdict_names_a_few(write_run: Any) -> None:
+    methods = ("bp", "adagp", "remap", "skip", "replay", "noise", "zero")
+    text = findings([write_run(method, method=method) for method in methods])[0]
+    assert text.count(" with ") == 5
+    assert " and 2 more; without several seeds" in text

@@ -1,0 +1,103 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagp.errors import RunError
+from adagp.program.report.now import duration, time_left, under_way
+from adagp.program.report.watch import Watch
+from adagp.program.run.lock import locked
+from adagp.program.run.progress import PROGRESS, ProgressFile, RunProgress
+
+HALF = RunProgress(15, 40, 2, "gp", 0.5, 0.25, {"warmup": 0, "bp": 2, "gp": 2, "guarded": 1}, 75.0)
+
+
+def test_only_what_changed_is_read_again(write_run: Any, rewrite: Any, tmp_path: Path) -> None:
+    first, second = write_run("deep/a/one"), write_run("deep/two", finished=False, done=1)
+    watch = Watch([tmp_path])
+    assert [run.record.name for run in watch.look()] == ["deep/a/one", "deep/two"]
+    assert watch.reads == 2
+    watch.look()
+    assert watch.reads == 2
+    rewrite(second, 0, {"train_loss": 7.0})
+    assert watch.look()[1].record.epochs[0].train_loss == 7.0
+    assert watch.reads == 3
+    write_run("three")
+    assert [run.record.name for run in watch.look()] == ["deep/a/one", "deep/two", "three"]
+    shutil.rmtree(first)
+    assert [run.record.name for run in watch.look()] == ["deep/two", "three"]
+    assert watch.reads == 4
+
+
+def test_a_folder_may_be_empty_and_vanish_but_must_be_there_at_first(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"^'{tmp_path}/none' cannot be watched: there is no such folder.$"):
+        Watch([tmp_path / "none"])
+    (tmp_path / "runs").mkdir()
+    watch = Watch([tmp_path / "runs"])
+    assert watch.look() == []
+    (tmp_path / "runs").rmdir()
+    assert watch.look() == []
+
+
+def test_a_run_that_is_about_to_begin_is_none_yet(write_run: Any, tmp_path: Path) -> None:
+    run = write_run("one", finished=False, done=0)
+    (run / "config.json").rename(run / ".starting.json")
+    assert Watch([tmp_path]).look() == []
+
+
+def test_a_run_is_running_while_a_process_holds_it(write_run: Any, tmp_path: Path) -> None:
+    run = write_run("one", finished=False, done=1)
+    ProgressFile(run).write(HALF)
+    watch = Watch([run])
+    (seen,) = watch.look()
+    assert (seen.running, seen.progress) == (False, None)
+    with locked(run):
+        (seen,) = watch.look()
+        assert (seen.running, seen.progress, time_left(seen)) == (True, HALF, 75.0)
+        (run / PROGRESS).write_text("{")
+        (seen,) = watch.look()
+        assert (seen.running, seen.progress) == (True, None)
+        assert time_left(seen) == pytest.approx(3 * 4.1)  # three epochs of what the first took, with its evaluation
+    (seen,) = watch.look()
+    assert not seen.running
+
+
+def test_what_is_under_way(write_run: Any, tmp_path: Path) -> None:
+    run = write_run("one", finished=False, done=1)
+    stopped, begun = write_run("two", finished=False, done=2), write_run("three", finished=False, done=0)
+    write_run("four", seed=1)
+    ProgressFile(run).write(HALF)
+    with locked(run):
+        now = under_way(Watch([tmp_path]).look())
+    assert now.heading == "1 running, 2 stopped or waiting, 1 finished"
+    assert now.runs is not None
+    cells = [[cell.text for cell in row] for row in now.runs.rows]
+    assert cells[0] == ["one", "adagp", "running", "2 of 4", "15 of 40", "GP", "60%", "1", "0.5", "25.00%", "75 s"]
+    assert [row[:5] for row in cells[1:]] == [
+        [begun.name, "adagp", "waiting", "0 of 4", "–"],
+        [stopped.name, "adagp", "stopped", "2 of 4", "20"],
+    ]
+    assert under_way([]).heading == "no run yet"
+
+
+def test_a_comparison_tells_how_many_runs_are_left(write_run: Any, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(f"vgg/runs/bp-{seed}", method="bp", seed=seed)  # 16.4 s with evaluation
+    run = write_run("vgg/runs/ada-0", finished=False, done=1)
+    ProgressFile(run).write(HALF)
+    content = {"entries": [{}, {}], "seeds": 2, "regimes": ["batches", "seconds"], "curve": [0.5, 1]}
+    (tmp_path / "vgg" / "comparison.json").write_text(json.dumps(content))
+    with locked(run):
+        now = under_way(Watch([tmp_path]).look())
+    # two seeds of backprop, of another method at equal batches and at equal seconds, and of half as much backprop: 8
+    assert now.comparisons == ("Comparison vgg: 2 of about 8 runs are finished, about 3 min left.",)
+    assert under_way(Watch([tmp_path]).look()).comparisons == ()
+
+
+def test_times_for_reading() -> None:
+    assert [duration(seconds) for seconds in (0.4, 89, 91, 3599, 12000, 200000)] == [
+        *("0 s", "89 s", "2 min", "1 h 0 min"),
+        *("3 h 20 min", "2 d 7 h"),
+    ]

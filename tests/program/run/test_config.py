@@ -1,0 +1,216 @@
+import shlex
+from typing import Any
+
+import pytest
+import typer.main
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adagp.cli import app
+from adagp.core.methods import METHODS
+from adagp.errors import OptionError
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.settings import HIGHEST_SEED
+from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, WarmUp
+
+
+def test_the_defaults_are_the_papers() -> None:
+    config = TrainConfig()
+    assert (config.optimizer, config.lr, config.lr_scheduler) == ("sgd", 1e-3, "plateau")
+    own = {"predictor_lr": 1e-4, "predictor_scheduler": "multistep", "predictor_parts": 1}
+    assert config.method_options == {**own, "normalize": False, "hold_norm": False}
+    assert TrainConfig(method="remap").method_options["predictor_scheduler"] == "plateau"
+    assert TrainConfig(epochs=90).schedule() == WarmUp(Ladder(), epochs=10)
+    assert TrainConfig(epochs=45, method="remap").schedule() == WarmUp(EpochAlternation(Rung(3, 1)), epochs=5)
+    assert TrainConfig(method="bp").schedule() == BackpropOnly()
+    assert TrainConfig(method="bp", ratio="bp").schedule() == BackpropOnly()
+
+
+def test_the_source_follows_the_method() -> None:
+    assert TrainConfig(method="remap", ratio="3:1", warmup=2).schedule() == WarmUp(
+        Ladder((Rung(3, 1),), "remapped"), epochs=2
+    )
+    assert TrainConfig(ratio="epochs:1:2", warmup=2).schedule() == WarmUp(
+        EpochAlternation(Rung(1, 2), "predicted"), epochs=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"method": "adapg"},
+            f"unknown method 'adapg'. Did you mean 'adagp'? Choose from: {', '.join(sorted(METHODS))}.",
+        ),
+        ({"optimizer": "SDG"}, "unknown optimizer 'SDG'. Did you mean 'sgd'? Choose from: adam, adamw, sgd."),
+        (
+            {"lr_scheduler": "step"},
+            "unknown lr scheduler 'step'. Did you mean 'multistep'? Choose from: cosine, linear, multistep, none, plateau.",
+        ),
+        ({"predictor_scheduler": "cos"}, "unknown predictor scheduler 'cos'. Choose from: multistep, none, plateau."),
+        ({"epochs": 0}, "--epochs is 0; it must be 1 or more."),
+        ({"batches": 0}, "--batches is 0; it must be 1 or more."),
+        ({"warmup_batches": -1}, "--warmup-batches is -1; it must be 0 or more."),
+        (
+            {"warmup": 1, "warmup_batches": 9},
+            "--warmup and --warmup-batches say the same thing twice; give one of them.",
+        ),
+        (
+            {"method": "bp", "warmup_batches": 9},
+            "method 'bp' predicts nothing: it takes no --ratio and no --warmup.",
+        ),
+        ({"batch_size": 0}, "--batch-size is 0; it must be 1 or more."),
+        ({"momentum": -0.1}, "--momentum is -0.1; it must be 0 or more."),
+        ({"weight_decay": -1.0}, "--weight-decay is -1.0; it must be 0 or more."),
+        ({"seed": -1}, "--seed is -1; it must be 0 or more."),
+        ({"seed": 2**63}, "--seed is 9223372036854775808; it must be at most 9223372036854775807."),
+        ({"metrics_every": -1}, "--metrics-every is -1; it must be 0 (never) or more."),
+        ({"lr": 0.0}, "--lr is 0.0; it must be above 0."),
+        ({"lr": float("nan")}, "--lr is nan; it must be a finite number."),
+        ({"predictor_lr": -1.0}, "--predictor-lr is -1.0; it must be above 0."),
+        ({"predictor_parts": 0}, "--predictor-parts is 0; it must be 1 or more."),
+        ({"width": 0.0}, "--width is 0.0; it must be above 0."),
+        ({"guard_limit": 0.0}, "--guard-limit is 0.0; it must be above 0."),
+        ({"guard_limit": float("inf")}, "--guard-limit is inf; it must be a finite number."),
+        ({"method": "bp", "ratio": "4:1"}, "method 'bp' predicts nothing: it takes no --ratio and no --warmup."),
+        ({"method": "bp", "warmup": 0}, "method 'bp' predicts nothing: it takes no --ratio and no --warmup."),
+        (
+            {"method": "topk", "ratio": "sites=every conv from 2nd; source=zero"},
+            "method 'topk' takes gradients from the source 'topk', but the schedule names 'zero'. "
+            "Leave out source=..., or choose the method that goes with it.",
+        ),
+        (
+            {"ratio": "0:0"},
+            "ratio 0:0 is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
+            "for example 4:1 (four GP batches, then one BP batch).",
+        ),
+        (
+            {"epochs": 3, "warmup": 3},
+            "warm-up of 3 epochs does not fit a run of 3: nothing would be predicted. "
+            "Give --warmup 0 to 2, or more epochs.",
+        ),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        TrainConfig.from_dict(options, "test")
+    assert str(caught.value) == message
+
+
+def test_values_by_name_come_back() -> None:
+    config = TrainConfig(epochs=7, ratio="2:1", method_options={"normalize": True})
+    assert TrainConfig.from_dict(config.as_dict(), "here") == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": "3"}, "here: option 'epochs' is '3'; it must be of type int."),
+        ({"epochs": True}, "here: option 'epochs' is True; it must be of type int."),
+        ({"epochs": 2.0}, "here: option 'epochs' is 2.0; it must be of type int."),
+        ({"normalize": 1}, "here: option 'normalize' is 1; it must be of type bool."),
+        ({"warmup": "x"}, "here: option 'warmup' is 'x'; it must be of type int or nothing."),
+        ({"lr": None}, "here: option 'lr' is None; it must be of type float."),
+    ],
+)
+def test_wrong_types_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        TrainConfig.from_dict(values, "here")
+    assert str(caught.value) == message
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(OptionError) as caught:
+        TrainConfig.from_dict({"epoch": 3}, "here")
+    assert str(caught.value).startswith("here: unknown option 'epoch'. Did you mean 'epochs'? Choose from: average, ")
+
+
+def test_a_whole_number_is_a_float_too() -> None:
+    assert TrainConfig.from_dict({"lr": 1}, "here").lr == 1
+
+
+def parsed(command: str) -> TrainConfig:
+    """Return the configuration that the command line makes of a command, without running it."""
+    program, name, *arguments = shlex.split(command)
+    assert (program, name) == ("adagp", "train")
+    group = typer.main.get_command(app)
+    train = group.commands["train"]  # type: ignore[attr-defined]  # it is a group
+    context = train.make_context("train", arguments)
+    own = {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name).name == "COMMANDLINE"
+    }
+    return TrainConfig.from_dict(own, "command line")
+
+
+POSITIVE = st.floats(1e-12, 1e6, exclude_min=True)
+CONFIGS = st.builds(
+    TrainConfig,
+    dataset=st.sampled_from(["digits", "cifar10", "my data/it's.npz"]),
+    model=st.sampled_from(["digits_cnn", "own.module:function"]),
+    method=st.sampled_from(["adagp", "remap"]),
+    epochs=st.integers(30, 99),
+    warmup=st.none() | st.integers(0, 20),
+    ratio=st.sampled_from([None, "ladder", "paper", "3:1", "4:1x4,2:1x8,1:1", "epochs:3:1"]),
+    batch_size=st.integers(1, 512),
+    lr=POSITIVE,
+    optimizer=st.sampled_from(["sgd", "adam", "adamw"]),
+    momentum=POSITIVE | st.just(0.0),
+    weight_decay=POSITIVE | st.just(0.0),
+    lr_scheduler=st.sampled_from(["plateau", "multistep", "cosine", "linear", "none"]),
+    guard_limit=POSITIVE,
+    width=st.floats(1e-12, 1000, exclude_min=True),
+    seed=st.integers(0, HIGHEST_SEED),
+    metrics_every=st.integers(0, 100),
+    device=st.sampled_from(["cpu", "cuda:1"]),
+    method_options=st.fixed_dictionaries(
+        {
+            "predictor_lr": POSITIVE,
+            "predictor_scheduler": st.sampled_from(["multistep", "plateau", "none"]),
+            "normalize": st.booleans(),
+            "hold_norm": st.booleans(),
+        }
+    ),
+)
+
+
+@pytest.mark.slow
+@given(CONFIGS)
+def test_the_command_repeats_the_run(config: TrainConfig) -> None:
+    assert parsed(config.command()) == config
+
+
+def test_batches_are_as_many_epochs_as_they_need() -> None:
+    config = TrainConfig(batches=600, warmup_batches=60, ratio="1:1")
+    assert [config.fit(per_epoch).epochs for per_epoch in (391, 300, 600, 1000)] == [2, 2, 1, 1]
+    assert parsed(config.fit(391).command()).fit(391) == config.fit(391)
+    assert config.schedule(391) == WarmUp(Ladder((Rung(1, 1),)), batches=60, batches_per_epoch=391)
+    assert TrainConfig(batches=50, warmup=30).fit(1).epochs == 50
+    assert TrainConfig(epochs=7).fit(3) == TrainConfig(epochs=7)
+
+
+def test_the_command_names_only_what_is_not_default() -> None:
+    assert TrainConfig().command() == "adagp train"
+    config = TrainConfig(lr=0.1, method_options={"normalize": True}, dataset="my set.npz")
+    assert config.command() == "adagp train --dataset 'my set.npz' --lr 0.1 --normalize"
+
+
+def test_a_warm_up_takes_at_most_half_of_a_short_run() -> None:
+    """One epoch of two is half; of one and a bit it would be nearly all, and nothing would be known of the method."""
+    assert TrainConfig(batches=87).fit(44).warmup_batches == 10
+    assert TrainConfig(batches=88).fit(44).warmup_batches is None
+    assert TrainConfig(batches=50, warmup=1).fit(44).warmup_batches is None
+
+
+def test_batches_of_less_than_an_epoch_are_warmed_up_by_a_share_of_them() -> None:
+    assert TrainConfig(batches=20).fit(44).warmup_batches == 2
+    assert TrainConfig(batches=2).fit(44).warmup_batches == 1
+    assert TrainConfig(batches=1).fit(44).warmup_batches == 0
+    fitted = TrainConfig(batches=20).fit(44)
+    assert fitted.schedule(44) == WarmUp(Ladder.scaled(1), batches=2, batches_per_epoch=44)
+    assert fitted.fit(44) == fitted
+    for own in ({"warmup_batches": 5}, {"ratio": "bp"}, {"method": "bp"}, {"method": "zero"}):
+        config = TrainConfig(batches=20, **own)
+        assert config.fit(44).warmup_batches == config.warmup_batches
+    assert TrainConfig(batches=90).fit(44).warmup_batches is None, "three epochs have room for one of warm-up"

@@ -1,0 +1,126 @@
+"""Checkpoints: nothing that was damaged on the way passes as other numbers."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adagp.errors import RunError
+from adagp.program.train.checkpoint import digest_of, load_checkpoint, save_checkpoint
+
+STATE: dict[str, Any] = {
+    "model": {"weight": torch.arange(12.0).reshape(3, 4), "empty": torch.zeros(0), "count": torch.tensor(3)},
+    "optimizer": {"state": {0: {"step": 2.5}}, "groups": [{"lr": 0.1, "betas": (0.9, 0.99), "name": None}]},
+}
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, STATE)
+    assert digest_of(load_checkpoint(path)) == digest_of(STATE)
+
+
+def test_every_change_changes_the_digest() -> None:
+    """Values, kinds, shapes, names and order: all of them are in it."""
+    weight = torch.arange(12.0)
+    variants = [
+        weight,
+        weight.reshape(3, 4),
+        weight.double(),
+        weight.flip(0),
+        weight.tolist(),
+        {"a": 1, "b": 2},
+        {"b": 2, "a": 1},
+        {"a": 1.0, "b": 2},
+        {"a": True, "b": 2},
+        {"a": "1", "b": 2},
+        [1, [2]],
+        [[1], 2],
+        [1, 2],
+        None,
+        "None",
+        0.0,
+        -0.0,
+    ]
+    assert len({digest_of(one) for one in variants}) == len(variants)
+
+
+def test_the_memory_format_does_not_matter() -> None:
+    weight = torch.randn(2, 3, 4, 4)
+    assert digest_of(weight) == digest_of(weight.to(memory_format=torch.channels_last))
+
+
+def test_a_part_that_is_not_what_was_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, STATE)
+    content = torch.load(path, weights_only=True)
+    content["model"]["weight"][1, 2] += 1
+    torch.save(content, path)
+    with pytest.raises(RunError) as caught:
+        load_checkpoint(path)
+    assert str(caught.value) == f"the checkpoint '{path}' is damaged: its part 'model' is not what was written."
+    del content["model"]
+    torch.save(content, path)
+    with pytest.raises(RunError) as caught:
+        load_checkpoint(path)
+    assert str(caught.value) == f"the checkpoint '{path}' is damaged: its parts are not those that were written."
+
+
+def test_checkpoints_of_before_there_were_digests_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"format": 1, **STATE}, path)
+    assert digest_of(load_checkpoint(path)) == digest_of(STATE)
+
+
+def archive(path: Path, compression: int) -> None:
+    """Write the same archive again, compressed or not."""
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as before, zipfile.ZipFile(path, "w", compression) as after:
+        for name in before.namelist():
+            after.writestr(name, before.read(name))
+
+
+def nested(depth: int) -> list[Any]:
+    """Return ten lists in ten lists ..., all of them the same: short to write, endless to read."""
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value] * 10
+    return value
+
+
+def test_a_file_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, STATE)
+    archive(path, zipfile.ZIP_STORED)
+    load_checkpoint(path)
+    archive(path, zipfile.ZIP_DEFLATED)
+    with pytest.raises(RunError, match=r"is compressed\)\.$"):
+        load_checkpoint(path)
+    for value in (torch.zeros(1).expand(10**12), nested(12)):
+        torch.save({"format": 1, "model": value}, path)
+        with pytest.raises(RunError, match=r"\(it claims more than the file can hold\)\.$"):
+            load_checkpoint(path)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4), st.booleans()
+)
+def test_no_damage_passes_as_other_numbers(tmp_path: Path, changes: list[tuple[float, int]], cut: bool) -> None:
+    """Any bytes changed, anywhere in the file: it is refused, or it is as if nothing had happened."""
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, STATE)
+    content = bytearray(path.read_bytes())
+    for place, change in changes:
+        content[int(place * len(content))] ^= change
+    path.write_bytes(content[: len(content) // 2] if cut else content)
+    try:
+        read = load_checkpoint(path)
+    except RunError:
+        return
+    assert digest_of(read) == digest_of(STATE)
