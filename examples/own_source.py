@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import adagp
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 
 
 class HalfReplay(adagp.Source):

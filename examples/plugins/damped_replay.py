@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 import adagp
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 
 
 @adagp.register_method("damped_replay")

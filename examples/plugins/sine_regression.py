@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from adagp.data import DATASETS, DatasetInfo
 from adagp.data.batches import epoch_order
-from adagp.engine.eval_mode import evaluation_mode
+from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.references import import_function
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.defaults import DATASET_DEFAULTS

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from adagp.core.plan import Phase, Plan, Step
     from adagp.engine.attach import attach
     from adagp.engine.guard import Guard
-    from adagp.engine.layer_rules import register_rule
     from adagp.engine.trainer import Trainer
     from adagp.engine.upkeep import Upkeep
     from adagp.engine.validate import validate
     from adagp.errors import AdagpError
+    from adagp.layers.rules import register_rule
     from adagp.papers.adagp.source import PredictedSource
     from adagp.papers.approximation.topk import TopKSource
     from adagp.papers.dni.source import SyntheticSource
@@ -86,7 +86,7 @@ _HOMES = {
     "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
     "register_method": "adagp.core.methods",
-    "register_rule": "adagp.engine.layer_rules",
+    "register_rule": "adagp.layers.rules",
     "validate": "adagp.engine.validate",
 }
 

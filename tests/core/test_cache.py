@@ -12,7 +12,7 @@ from adagp.core.cache import cache_root, kept, models_folder
 from adagp.hw import Workload
 from adagp.models.registry import MODELS, ModelInfo
 from adagp.program.model_table import describe_models
-from adagp.tracing.workloads import model_workload
+from adagp.program.workloads import model_workload
 
 
 @pytest.fixture

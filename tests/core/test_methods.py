@@ -21,8 +21,8 @@ from adagp.core.methods import (
     register_method,
 )
 from adagp.core.options import Option
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.sites import Site
 from adagp.schedules import parse_schedule
 from adagp.sources import RunFacts, Source, build_source, default_source
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from adagp.engine.guard import Guard
-from adagp.engine.sites import survey
 from adagp.errors import OptionError
+from adagp.layers.sites import survey
 from adagp.sources.support.norms import RunningNorms
 
 

@@ -13,8 +13,8 @@ from tests.engine.small_nets import LABELS, METHODS, WHOLE, Net, attached, draw,
 from torch import Tensor, nn
 
 import adagp
-from adagp.engine.sites import Site
 from adagp.errors import AdagpWarning, ModelError, UsageError
+from adagp.layers.sites import Site
 from adagp.models.vision import load_timm
 from adagp.schedules import Ladder, Rung
 

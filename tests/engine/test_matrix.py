@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import adagp
-from adagp.engine.sites import survey
 from adagp.errors import AdagpError, AdagpWarning
+from adagp.layers.sites import survey
 from adagp.models.vision import load_timm, load_torchvision
 from adagp.schedules import Ladder, Rung, WarmUp
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import adagp
 from adagp.core.plan import Phase, Plan, Step
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.schedules import Ladder, Rung, Schedule, WarmUp
 from adagp.sources import Source
 

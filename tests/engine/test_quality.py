@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from adagp.engine.quality import QualityMeter, cosine
-from adagp.engine.sites import survey
 from adagp.errors import OptionError
+from adagp.layers.sites import survey
 
 
 def meter(interval: int = 1) -> QualityMeter:

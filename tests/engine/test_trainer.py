@@ -131,7 +131,7 @@ def test_a_large_output_of_a_small_input_is_summarised_without_reading_it(
     schedule: Ladder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The layer's answer to the mean input stands in for its outputs; a layer that is called so is not watched again."""
-    monkeypatch.setattr("adagp.engine.batch_means._LARGE", 2**20)
+    monkeypatch.setattr("adagp.layers.batch_means._LARGE", 2**20)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True))
     trainer = trainer_for(model, schedule)

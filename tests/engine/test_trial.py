@@ -4,8 +4,8 @@ import torch
 from tests.transposed import Conv1D
 from torch import Tensor, nn
 
-from adagp.engine.sites import survey
 from adagp.engine.trial import registered, try_out
+from adagp.layers.sites import survey
 
 
 class Backwards(nn.Module):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from adagp.core.plan import Phase, Step
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.papers.adagp.source import PredictedSource
 from adagp.schedules import BackpropOnly, Ladder, Rung, WarmUp
 

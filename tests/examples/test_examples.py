@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from adagp.engine.sites import survey
+from adagp.layers.sites import survey
 
 pytestmark = pytest.mark.slow
 

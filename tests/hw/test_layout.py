@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from adagp.engine.sites import survey
 from adagp.engine.trial import try_out
 from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload
 from adagp.hw.layout import workload_layout
+from adagp.layers.sites import survey
 from adagp.models.example import build_example
 from adagp.schedules import Layer
 from adagp.tracing.trace import trace

@@ -8,7 +8,7 @@ from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Simulation, simulate
 from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
 from adagp.program.reproduce.published import published
-from adagp.tracing.workloads import PAPER_MODELS, model_workload
+from adagp.program.workloads import PAPER_MODELS, model_workload
 
 pytestmark = pytest.mark.slow
 

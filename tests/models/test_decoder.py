@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from adagp.engine.sites import survey
 from adagp.errors import OptionError
+from adagp.layers.sites import survey
 from adagp.models.decoder import Decoder, decoder
 
 

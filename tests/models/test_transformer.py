@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from adagp.data.sentences import fill_up
-from adagp.engine.sites import survey
 from adagp.errors import OptionError
+from adagp.layers.sites import survey
 from adagp.models.decode import beam_search, greedy, limits
 from adagp.models.tokens import BEGIN, END, PAD
 from adagp.models.transformer import Transformer, sinusoids, transformer

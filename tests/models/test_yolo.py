@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from adagp.engine.sites import survey
+from adagp.layers.sites import survey
 from adagp.models import build_model
 from adagp.models.registry import DETECTION, MODELS
 from adagp.models.yolo import DARKNET53, Darknet, yolov3, yolov3_small

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from adagp.engine.sites import survey
 from adagp.errors import AdagpError, ModelError
+from adagp.layers.sites import survey
 from adagp.models import LANGUAGE, build_model, huggingface
 from adagp.models.zoo import find_in_zoo
 from adagp.tracing.trace import trace_model

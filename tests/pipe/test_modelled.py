@@ -9,8 +9,8 @@ from adagp.hw import simulate as simulate_run
 from adagp.pipe import generate, parse_phases, simulate
 from adagp.pipe.modelled import Link, modelled_costs, output_words
 from adagp.program.reproduce.published import published
+from adagp.program.workloads import PAPER_MODELS, model_workload
 from adagp.schedules import parse_schedule
-from adagp.tracing.workloads import PAPER_MODELS, model_workload
 
 pytestmark = pytest.mark.slow
 

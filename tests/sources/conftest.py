@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.sites import Site, survey
+from adagp.layers.sites import Site, survey
 from adagp.sources import LearnedSource, RunningNorms
 
 Sites = tuple[Site, ...]

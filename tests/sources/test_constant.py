@@ -1,6 +1,6 @@
 import torch
 
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.sources import SkipSource, ZeroSource, default_source
 
 

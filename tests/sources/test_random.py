@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from adagp.core.plan import Step
-from adagp.engine.sites import Site, survey
+from adagp.layers.sites import Site, survey
 from adagp.sources import BatchContext, NoiseSource, RandomSource, RunningNorms
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.sites import Site
 from adagp.sources import AverageSource, ReplaySource, RunningNorms
 
 

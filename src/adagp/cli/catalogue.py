@@ -11,7 +11,7 @@ from adagp.cli.options import DataFolder, Json, option
 from adagp.cli.simulated_runs import Width
 from adagp.core.methods import METHODS, Method
 from adagp.errors import OptionError
-from adagp.tracing.workloads import parse_shape
+from adagp.program.workloads import parse_shape
 
 
 def methods(as_json: Json = False) -> None:

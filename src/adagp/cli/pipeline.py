@@ -23,7 +23,7 @@ from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, gene
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import Link, modelled_costs
 from adagp.program.figures.gantt import check_drawable, plot_gantt, text_gantt
-from adagp.tracing.workloads import dataset_info, model_workload, sample_shape
+from adagp.program.workloads import dataset_info, model_workload, sample_shape
 
 _PIPELINE, _MODEL = "Pipeline", "Model on accelerators"
 

@@ -29,7 +29,7 @@ from adagp.hw.report import (
 from adagp.hw.settings import PANEL, with_settings
 from adagp.program.figures.accelerator import plot_simulation
 from adagp.program.run.folder import flat_csv
-from adagp.tracing.workloads import FILES
+from adagp.program.workloads import FILES
 
 
 def simulate(

@@ -11,8 +11,8 @@ from adagp.hw import Run, scheduled_run
 from adagp.hw.presets import PRESETS
 from adagp.hw.runs import refuse_adaptive
 from adagp.hw.settings import PANEL
+from adagp.program.workloads import Origin, find_origin, sample_shape
 from adagp.schedules import Schedule, parse_schedule
-from adagp.tracing.workloads import Origin, find_origin, sample_shape
 
 MODEL, RUN = "Model", "Run"
 BATCH, EPOCHS = 128, 90

@@ -23,7 +23,7 @@ from adagp.hw.settings import setting_options, with_settings
 from adagp.models import MODELS
 from adagp.program.figures.accelerator import plot_speedups
 from adagp.program.figures.style import check_picture_path
-from adagp.tracing.workloads import PAPER_MODELS, Origin, dataset_info, model_workload
+from adagp.program.workloads import PAPER_MODELS, Origin, dataset_info, model_workload
 
 _GRID = "What is swept over"
 

@@ -108,7 +108,7 @@ def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
         from adagp.program.train.session import Session
 
         return Session(options, **{name: value for name, value in place.items() if name != "timeout"})
-    from adagp.distributed.session import ParallelSession
+    from adagp.program.distributed.session import ParallelSession
 
     return ParallelSession(options, **place)
 

@@ -13,11 +13,11 @@ from adagp.engine.hooks import Listeners
 from adagp.engine.output_errors import OutputErrors
 from adagp.engine.quality import agreement
 from adagp.engine.setup import TrainingSetup
-from adagp.engine.shards import laid_like, norms, whole
-from adagp.engine.sites import Site
 from adagp.engine.switches import IdleParameters
-from adagp.engine.weight_layout import gradient_norms
 from adagp.errors import UsageError
+from adagp.layers.shards import laid_like, norms, whole
+from adagp.layers.sites import Site
+from adagp.layers.weight_layout import gradient_norms
 from adagp.schedules.base import Report
 from adagp.sources.base import BatchContext, Rounds, Source
 from adagp.sources.support.taps import all_receive

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
 from adagp.engine.upkeep import density
+from adagp.layers.sites import Site
 
 
 class DensityMeter:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
 from adagp.errors import AdagpWarning, OptionError
+from adagp.layers.sites import Site
 from adagp.sources.support.norms import RunningNorms
 
 

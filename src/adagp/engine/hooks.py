@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.engine.outputs import OutputSelector, replaced, selected
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.sources.base import ModelCall
 from adagp.sources.support.taps import on_gradient
 

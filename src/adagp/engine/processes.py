@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from adagp.engine.shards import add_up_flat, is_cut_once, is_spread, mesh_of, whole
-from adagp.engine.sites import Survey
 from adagp.errors import ModelError
+from adagp.layers.shards import add_up_flat, is_cut_once, is_spread, mesh_of, whole
+from adagp.layers.sites import Survey
 from adagp.sources.base import Rounds, in_step
 
 

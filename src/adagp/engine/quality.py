@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.engine.shards import laid_like, whole
-from adagp.engine.sites import Site
-from adagp.engine.weight_layout import gradient_norms
 from adagp.errors import OptionError
+from adagp.layers.shards import laid_like, whole
+from adagp.layers.sites import Site
+from adagp.layers.weight_layout import gradient_norms
 from adagp.sources.support.norms import indices
 
 FIGURES = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")

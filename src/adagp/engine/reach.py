@@ -3,8 +3,8 @@
 import warnings
 from collections.abc import Iterable, Mapping
 
-from adagp.engine.sites import Site
 from adagp.errors import AdagpWarning, UsageError
+from adagp.layers.sites import Site
 
 
 class Reach:

@@ -13,8 +13,8 @@ from adagp.engine.hooks import ModelHooks
 from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
-from adagp.engine.sites import Survey
 from adagp.engine.upkeep import Upkeep
+from adagp.layers.sites import Survey
 from adagp.papers.fast.interpose import Arithmetic
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms

@@ -35,9 +35,9 @@ from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
 from adagp.engine.rehearsal import Rehearsal
 from adagp.engine.setup import TrainingSetup
-from adagp.engine.sites import Survey
 from adagp.engine.upkeep import Upkeep
 from adagp.errors import UsageError
+from adagp.layers.sites import Survey
 from adagp.papers.fast.interpose import Arithmetic, ArithmeticFacts
 from adagp.papers.fast.precision import Precision
 from adagp.schedules.base import Schedule

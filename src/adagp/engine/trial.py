@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Size, Tensor, nn
 
-from adagp.engine.eval_mode import evaluation_mode
 from adagp.engine.inputs import call
-from adagp.engine.sites import Site, Survey
+from adagp.layers.eval_mode import evaluation_mode
+from adagp.layers.sites import Site, Survey
 from adagp.schedules.layout import Layer, Layout
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from adagp.core.plan import Step
-from adagp.engine.sites import Survey
+from adagp.layers.sites import Survey
 
 
 class Upkeep(ABC):

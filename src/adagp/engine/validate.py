@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from adagp.core.html_tables import html_table
-from adagp.engine.sites import Survey, survey
 from adagp.errors import ModelError
+from adagp.layers.sites import Survey, survey
 
 
 @dataclass(frozen=True)

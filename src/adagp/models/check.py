@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from adagp.core.references import faults_as
-from adagp.engine.eval_mode import evaluation_mode
 from adagp.errors import ModelError
+from adagp.layers.eval_mode import evaluation_mode
 
 
 def check_scores(model: nn.Module, name: str, classes: int, image: tuple[int, ...]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.eval_mode import evaluation_mode
+from adagp.layers.eval_mode import evaluation_mode
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _read(text: str) -> ModelRow:
 def _measured(info: ModelInfo, shape: tuple[int, ...] | None, classes: int, width: float) -> ModelRow:
     import torch
 
-    from adagp.engine.sites import survey
+    from adagp.layers.sites import survey
     from adagp.models.example import build_example
     from adagp.models.measure import measure
     from adagp.papers.adagp.network import PredictorNetwork

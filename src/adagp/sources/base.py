@@ -32,9 +32,9 @@ from torch import Size, Tensor
 from adagp.core.methods import AcceleratorWork
 from adagp.core.options import Option
 from adagp.core.plan import Step
-from adagp.engine.shards import norms as whole_norms
-from adagp.engine.sites import Site
 from adagp.errors import UsageError
+from adagp.layers.shards import norms as whole_norms
+from adagp.layers.sites import Site
 from adagp.sources.support.norms import RunningNorms
 
 
@@ -144,7 +144,7 @@ class Source(ABC):
     """Whether processes that train on shares of a batch produce the same gradients after `join`: those of the whole batch. If
     not, what they produce is averaged."""
     takes_spread: bool = False
-    """Whether `observe` takes sharded gradients as they are (see `adagp.engine.shards`). If not, they are gathered."""
+    """Whether `observe` takes sharded gradients as they are (see `adagp.layers.shards`). If not, they are gathered."""
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.sources.base import Source
 
 

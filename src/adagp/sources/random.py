@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.sources.base import BatchContext, Rounds, RunFacts, Source
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.randomness import step_generator

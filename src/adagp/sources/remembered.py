@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.engine.shards import laid_like
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.shards import laid_like
+from adagp.layers.sites import Site
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
 

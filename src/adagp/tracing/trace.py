@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adagp.engine.eval_mode import training_mode
 from adagp.errors import ModelError
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
+from adagp.layers.eval_mode import training_mode
 from adagp.models.example import build_example
 from adagp.tracing.weight_uses import Elements, WeightUses
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp.engine.weight_layout import as_rows, gradient_norms, taps_of
+from adagp.layers.weight_layout import as_rows, gradient_norms, taps_of
 from adagp.papers.adagp.closed_form import ClosedForm, RowBlock, parts_of
 from adagp.papers.adagp.network import PredictorNetwork
 

@@ -7,9 +7,9 @@ from tests.transposed import Conv1D
 from torch import Tensor, nn
 
 from adagp.core.plan import Step
-from adagp.engine.sites import Site, survey
-from adagp.engine.weight_layout import gradient_norms
 from adagp.errors import OptionError
+from adagp.layers.sites import Site, survey
+from adagp.layers.weight_layout import gradient_norms
 from adagp.papers.adagp.network import PredictorNetwork
 from adagp.papers.adagp.source import PredictedSource
 from adagp.sources import BatchContext, LearnedSource, LearningOptions, RunningNorms, default_source

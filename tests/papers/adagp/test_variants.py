@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from adagp.core.plan import Step
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.papers.adagp.network import PredictorNetwork
 from adagp.papers.adagp.source import PredictedSource
 from adagp.papers.adagp.variants import LabelledSource, ShuffledSource

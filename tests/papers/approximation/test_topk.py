@@ -12,8 +12,8 @@ from tests.transposed import output_last, transposed_convolutions
 from torch import Tensor, nn
 
 from adagp.core.plan import Step
-from adagp.engine.sites import survey
 from adagp.errors import OptionError
+from adagp.layers.sites import survey
 from adagp.papers.approximation.topk import TopKSource, choose, position_shape, topk_gradient
 from adagp.sources import BatchContext
 from adagp.sources.support.local import weight_gradient

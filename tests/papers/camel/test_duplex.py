@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import adagp
-from adagp.engine.sites import survey
 from adagp.errors import OptionError
+from adagp.layers.sites import survey
 from adagp.models.build import build_model
 from adagp.papers.camel.duplex import DuplexOptions, build_duplex, find_stages
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 import adagp
 from adagp.core.plan import Step
-from adagp.engine.sites import Site, survey
 from adagp.errors import OptionError
+from adagp.layers.sites import Site, survey
 from adagp.papers.dni.source import SyntheticNetwork, SyntheticSource
 from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sources import BatchContext, LearningOptions, RunningNorms

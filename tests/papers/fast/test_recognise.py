@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.sites import survey
+from adagp.layers.sites import survey
 from adagp.papers.fast.interpose import Arithmetic, ArithmeticFacts
 from adagp.papers.fast.precision_text import parse_precision
 
@@ -55,8 +55,8 @@ def test_layers_of_torch(name: str) -> None:
 
 
 def test_a_weight_with_its_inputs_first() -> None:
-    from adagp.engine.layer_rules import Rule, linear
-    from adagp.engine.sites import Site
+    from adagp.layers.rules import Rule, linear
+    from adagp.layers.sites import Site
 
     torch.manual_seed(0)
     layer, inputs = Conv1D(), torch.randn(4, 5)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.sites import survey
+from adagp.layers.sites import survey
 from adagp.papers.feedback.error_features import ErrorFeatures, rows_for
 
 CONVOLUTION, LINEAR = survey(nn.Sequential(nn.Conv2d(1, 2, 1), nn.Linear(4, 3))).sites

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from adagp.core.plan import Step
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.sites import Site
 from adagp.papers.feedback.mixed import FeedbackReplaySource, MixedSource
 from adagp.papers.feedback.source import FeedbackSource
 from adagp.sources import BatchContext, ReplaySource, RunningNorms, Source, ZeroSource

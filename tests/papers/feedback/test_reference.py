@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.sites import survey
+from adagp.layers.sites import survey
 from adagp.papers.feedback.reference import Reference, known, references_in
 from adagp.papers.feedback.regression import FeatureRows, Moments
 from adagp.papers.feedback.site_regression import SiteRegression, as_rows

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Size, Tensor, nn
 
-from adagp.engine.sites import Site, survey
 from adagp.errors import ModelError
+from adagp.layers.sites import Site, survey
 from adagp.papers.feedback.sample_axes import SampleAxes
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.transposed import Conv1D
 from torch import Tensor, nn
 
-from adagp.engine.sites import Site, survey
+from adagp.layers.sites import Site, survey
 from adagp.papers.feedback.error_features import rows_for
 from adagp.papers.feedback.regression import FeatureRows, Moments
 from adagp.papers.feedback.site_regression import SiteRegression, as_rows, from_rows, lies_channels_last

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from adagp.engine.sites import survey
+from adagp.layers.sites import survey
 from adagp.papers.feedback.small_maps import gradient_of_patches, is_small
 
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import adagp
 from adagp.core.plan import Step
-from adagp.engine.sites import survey
 from adagp.engine.upkeep import Upkeep
 from adagp.errors import OptionError
+from adagp.layers.sites import survey
 from adagp.papers.procrustes.dropback import DropBack, pack, unpack
 
 START = Step(0, 0)

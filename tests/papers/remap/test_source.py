@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.sites import Site
 from adagp.papers.remap.network import RemapNetwork
 from adagp.papers.remap.source import RemappedSource
 from adagp.sources import LearnedSource, LearningOptions, default_source

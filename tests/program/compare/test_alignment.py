@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adagp.engine.attach import attach
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.program.compare.alignment import (
     FIGURES,
     AlignedLoop,

@@ -8,7 +8,7 @@ from adagp.hw import Accelerator, replayed_run, simulate
 from adagp.program.report.groups import Chapter, chapters
 from adagp.program.report.modelled import accelerate, pattern, pipelines
 from adagp.program.run.record import collect, read_whole_run
-from adagp.tracing.workloads import model_workload
+from adagp.program.workloads import model_workload
 
 
 def only(*paths: Any) -> Chapter:

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from adagp.engine.sites import Site
 from adagp.errors import DataError
+from adagp.layers.sites import Site
 from adagp.sources.support.labels import class_count, class_shares
 
 

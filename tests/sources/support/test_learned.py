@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, ReduceLROnPlateau
 
-from adagp.engine.layer_rules import pool_average, pool_maximum
-from adagp.engine.sites import Site, survey
-from adagp.engine.weight_layout import gradient_norms
 from adagp.errors import OptionError
+from adagp.layers.rules import pool_average, pool_maximum
+from adagp.layers.sites import Site, survey
+from adagp.layers.weight_layout import gradient_norms
 from adagp.papers.adagp.source import PredictedSource
 from adagp.papers.remap.source import RemappedSource
 from adagp.sources import LearnedSource, LearningOptions, RunningNorms

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.transposed import Conv1D, output_last
 from torch import Tensor, nn
 
-from adagp.engine.layer_rules import RULES, register_rule
-from adagp.engine.sites import survey
 from adagp.errors import ModelError
+from adagp.layers.rules import RULES, register_rule
+from adagp.layers.sites import survey
 from adagp.sources.support.local import Kept, refuse_unknown_layers, weight_gradient
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -84,7 +84,7 @@ def test_layers_with_a_forward_of_their_own_are_refused(monkeypatch: pytest.Monk
             super().__init__()
             self.weight = nn.Parameter(torch.zeros(2, 2))
 
-    monkeypatch.setattr("adagp.engine.layer_rules.RULES", dict(RULES))
+    monkeypatch.setattr("adagp.layers.rules.RULES", dict(RULES))
     register_rule(Odd, lambda module, output: output)
     known = nn.Sequential(Renamed(1, 1, 1), nn.Linear(1, 1), nn.ConvTranspose2d(1, 1, 1), Conv1D(1, 1))
     assert len(survey(known).sites) == 4

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from adagp.engine.sites import survey
+from adagp.layers.sites import survey
 from adagp.sources.support.norms import RunningNorms
 
 SITES = survey(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3)))).sites

@@ -30,8 +30,8 @@ from adagp.program.run.documents import (
     Plain,
     record_of,
 )
+from adagp.program.workloads import PAPER_MODELS, dataset_info, model_workload
 from adagp.schedules import parse_schedule
-from adagp.tracing.workloads import PAPER_MODELS, dataset_info, model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adagp.engine.weight_layout import in_order, out_of_order, square
+from adagp.layers.weight_layout import in_order, out_of_order, square
 from adagp.papers.adagp.network import PredictorNetwork
 
 _Key = TypeVar("_Key")

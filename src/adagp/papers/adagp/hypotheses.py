@@ -23,7 +23,7 @@ from adagp.program.reproduce.parts import Part, Place
 from adagp.program.reproduce.published import Number, published
 from adagp.program.reproduce.verdict import WITHIN, Terms, compare, judge
 from adagp.program.run.documents import MODERATE, WHOLE, Shape, record_of
-from adagp.tracing.workloads import PAPER_MODELS, dataset_info, model_workload
+from adagp.program.workloads import PAPER_MODELS, dataset_info, model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

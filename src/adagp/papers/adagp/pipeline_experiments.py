@@ -16,7 +16,7 @@ from adagp.program.reproduce.parts import Part, Place
 from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.verdict import Terms, compare
 from adagp.program.run.documents import POSITIVE, record_of
-from adagp.tracing.workloads import PAPER_MODELS, model_workload
+from adagp.program.workloads import PAPER_MODELS, model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

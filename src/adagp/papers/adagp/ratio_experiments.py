@@ -17,7 +17,7 @@ from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts,
 from adagp.program.reproduce.verdict import judge
 from adagp.program.run.documents import POSITIVE, record_of
 from adagp.program.run.record import read_whole_run
-from adagp.tracing.workloads import dataset_info, model_workload
+from adagp.program.workloads import dataset_info, model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from adagp.core.allocator import freed_memory_is_kept
 from adagp.core.plan import Step
-from adagp.engine.layer_rules import pool_average
-from adagp.engine.shards import add_up_parts
-from adagp.engine.sites import Site
-from adagp.engine.weight_layout import as_rows, as_weight, gradient_norms, taps_of
 from adagp.errors import OptionError
+from adagp.layers.rules import pool_average
+from adagp.layers.shards import add_up_parts
+from adagp.layers.sites import Site
+from adagp.layers.weight_layout import as_rows, as_weight, gradient_norms, taps_of
 from adagp.papers.adagp.closed_form import ClosedForm, parts_of
 from adagp.papers.adagp.network import PredictorNetwork
 from adagp.sources.base import BatchContext

@@ -16,7 +16,7 @@ from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, all_parts, group
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 from adagp.program.run.documents import POSITIVE, record_of
-from adagp.tracing.workloads import model_workload
+from adagp.program.workloads import model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
 from adagp.program.reproduce.verdict import FAIR, Terms, Verdict, compare, judge
 from adagp.program.run.record import read_whole_run
-from adagp.tracing.workloads import PAPER_MODELS
+from adagp.program.workloads import PAPER_MODELS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

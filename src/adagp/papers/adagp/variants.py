@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.papers.adagp.network import PredictorNetwork
 from adagp.papers.adagp.source import PredictedSource
 from adagp.sources.base import BatchContext, Rounds

@@ -28,7 +28,7 @@ def time_kernels(part: Part, place: Place) -> dict[str, Any]:
     from torch import nn
     from torch.nn.grad import conv2d_weight
 
-    from adagp.engine.sites import survey
+    from adagp.layers.sites import survey
     from adagp.papers.approximation.topk import topk_gradient
 
     if place.device == "cpu":

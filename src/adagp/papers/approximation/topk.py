@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Size, Tensor
 
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.sites import Site
 from adagp.sources.base import BatchContext, RunFacts
 from adagp.sources.support.local import Geometry, Kept, LocalSource, batched, padded
 from adagp.sources.support.taps import on_gradient

@@ -22,7 +22,7 @@ from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import FIGURE, MODERATE, record_of
 from adagp.program.run.folder import RunFolder
-from adagp.tracing.workloads import model_workload
+from adagp.program.workloads import model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Size, Tensor, nn
 
-from adagp.engine.sites import SAY_SAMPLE_AXIS, Site
 from adagp.errors import DataError, ModelError, OptionError
+from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
 from adagp.sources.base import BatchContext
 from adagp.sources.support.labels import class_count, class_shares
 from adagp.sources.support.learner import Learner, TrainedSource

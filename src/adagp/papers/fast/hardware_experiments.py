@@ -18,7 +18,7 @@ from adagp.program.reproduce.training import RunGroup
 from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.documents import ABSENT, POSITIVE, record_of
 from adagp.program.run.record import read_whole_run
-from adagp.tracing.workloads import model_workload, run_workload
+from adagp.program.workloads import model_workload, run_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from adagp.engine.sites import Site
 from adagp.errors import ModelError
+from adagp.layers.sites import Site
 from adagp.papers.fast.precision import TENSORS, Precision, TensorPlace, Width
 from adagp.papers.fast.precision_meter import FLOAT_BITS, PrecisionMeter
 from adagp.papers.fast.product import converted_product

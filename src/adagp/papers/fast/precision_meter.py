@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 
 FLOAT_BITS = 32
 """What stands for single precision."""

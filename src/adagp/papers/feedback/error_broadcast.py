@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import Size, Tensor
 
 from adagp.core.plan import BACKPROP, BACKPROP_ALL, Plan
-from adagp.distributed.placement import StagePlacement
-from adagp.distributed.processes import World
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.papers.feedback.source import FeedbackSource, Seen
 from adagp.pipe.actions import FORWARD, Program
+from adagp.program.distributed.placement import StagePlacement
+from adagp.program.distributed.processes import World
 from adagp.sources.support.local import Kept
 from adagp.sources.support.taps import on_gradient
 

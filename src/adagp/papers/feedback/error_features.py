@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
 from adagp.errors import ModelError
+from adagp.layers.sites import Site
 from adagp.sources.base import ModelCall
 
 

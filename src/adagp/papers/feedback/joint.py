@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Size, Tensor
 
-from adagp.engine.shards import laid_like, spread_out
-from adagp.engine.sites import Site
 from adagp.errors import UsageError
+from adagp.layers.shards import laid_like, spread_out
+from adagp.layers.sites import Site
 from adagp.papers.feedback.reference import Reference, known
 from adagp.papers.feedback.regression import CallSums, FeatureRows, JointRows
 from adagp.papers.feedback.site_regression import SiteRegression

@@ -6,9 +6,9 @@ from typing import Any, Self
 import torch
 from torch import Size, Tensor
 
-from adagp.engine.shards import laid_like, whole
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.shards import laid_like, whole
+from adagp.layers.sites import Site
 from adagp.papers.feedback.source import FeedbackSource
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, Source, in_step
 from adagp.sources.remembered import ReplaySource

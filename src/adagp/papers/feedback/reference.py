@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.papers.feedback.regression import CallSums
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Size, Tensor
 
-from adagp.engine.sites import SAY_SAMPLE_AXIS, Site
 from adagp.errors import ModelError
+from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
 from adagp.sources.support.taps import nobody_receives
 
 TRIED = (1, 0, 2)

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Size, Tensor
 
-from adagp.engine.sites import Site
 from adagp.errors import ModelError
+from adagp.layers.sites import Site
 from adagp.papers.feedback.products import weighted_sums
 from adagp.papers.feedback.reference import Reference
 from adagp.papers.feedback.regression import FeatureRows, Moments, RunningRegression

@@ -5,7 +5,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Size, Tensor
 
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 from adagp.sources.support.local import padded
 
 SMALL = 64

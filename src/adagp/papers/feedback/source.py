@@ -7,9 +7,9 @@ from typing import Any, Self
 import torch
 from torch import Size, Tensor
 
-from adagp.engine.shards import blank, laid_like
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.shards import blank, laid_like
+from adagp.layers.sites import Site
 from adagp.papers.feedback.error_features import ErrorFeatures, rows_for
 from adagp.papers.feedback.joint import Asked, join_calls
 from adagp.papers.feedback.reference import Reference, known, references_in

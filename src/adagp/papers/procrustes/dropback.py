@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from adagp.core.plan import Step
-from adagp.engine.sites import Survey
 from adagp.engine.upkeep import Upkeep
 from adagp.errors import OptionError, unknown_name
+from adagp.layers.sites import Survey
 from adagp.papers.procrustes.initial import InitialWeights, Regenerate
 from adagp.papers.procrustes.quantile import QuantileEstimate, keep_largest
 

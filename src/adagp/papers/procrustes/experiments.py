@@ -14,7 +14,7 @@ from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, spread
 from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.documents import MODERATE, record_of
-from adagp.tracing.workloads import model_workload
+from adagp.program.workloads import model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

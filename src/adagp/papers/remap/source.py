@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from adagp.engine.layer_rules import pool_maximum
-from adagp.engine.sites import Site
 from adagp.errors import OptionError
+from adagp.layers.rules import pool_maximum
+from adagp.layers.sites import Site
 from adagp.papers.remap.network import RemapNetwork
 from adagp.sources.support.learned import LearnedSource
 from adagp.sources.support.options import LearningOptions

@@ -17,7 +17,7 @@ from adagp.program.tasks.base import Task
 from adagp.program.tasks.classify import Classification
 from adagp.program.train.job import TrainingJob
 from adagp.program.train.session import Session
-from adagp.tracing.workloads import run_workload
+from adagp.program.workloads import run_workload
 
 
 class CostModel(Protocol):

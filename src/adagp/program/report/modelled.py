@@ -16,7 +16,7 @@ from adagp.pipe import simulate as dry_run
 from adagp.pipe.actions import UPDATE
 from adagp.program.figures.gantt import what
 from adagp.program.report.groups import Chapter, MethodRuns
-from adagp.tracing.workloads import run_workload
+from adagp.program.workloads import run_workload
 
 DEVICES = 4
 MICRO_BATCHES = 4

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from adagp.data.batches import Share
 from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.loaders import image_loaders
-from adagp.engine.eval_mode import evaluation_mode
+from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import build_model
 from adagp.papers.camel.duplex import DuplexOptions, build_duplex
 from adagp.program.run.config import TrainConfig

@@ -14,8 +14,8 @@ from adagp.data.boxed import BoxedBatch, BoxedBatches
 from adagp.data.load import DEFAULT_DATA_DIR, locate
 from adagp.data.split import evaluated_on, held_out
 from adagp.data.voc import CLASSES, read_voc
-from adagp.engine.eval_mode import evaluation_mode
 from adagp.errors import ModelError, OptionError
+from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import build_model
 from adagp.models.registry import DETECTION
 from adagp.program.run.config import TrainConfig

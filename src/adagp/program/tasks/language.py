@@ -13,7 +13,7 @@ from adagp.data.bytes import ByteBatches, read_bytes
 from adagp.data.load import DEFAULT_DATA_DIR, locate
 from adagp.data.registry import DATASETS
 from adagp.data.split import held_out_count
-from adagp.engine.eval_mode import evaluation_mode
+from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import build_model
 from adagp.models.registry import LANGUAGE
 from adagp.models.tokens import BYTES

@@ -16,8 +16,8 @@ from adagp.data.sentences import SentenceBatch, SentenceBatches
 from adagp.data.split import evaluated_on, held_out
 from adagp.data.text import Pairs, load_multi30k
 from adagp.data.vocabulary import Vocabulary, require
-from adagp.engine.eval_mode import evaluation_mode
 from adagp.errors import ModelError
+from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.decode import beam_search, greedy
 from adagp.models.references import import_function
 from adagp.models.registry import MODELS, TRANSLATION

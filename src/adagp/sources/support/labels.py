@@ -6,8 +6,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from adagp.engine.sites import Site
 from adagp.errors import DataError
+from adagp.layers.sites import Site
 
 
 def class_count(sites: Sequence[Site], classes: int | None) -> int:

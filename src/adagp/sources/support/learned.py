@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp.engine.batch_means import KeptMean, stand_in
-from adagp.engine.layer_rules import kept_mean, summarize
-from adagp.engine.shards import add_up_parts
-from adagp.engine.sites import Site
-from adagp.engine.weight_layout import gradient_norms
+from adagp.layers.batch_means import KeptMean, stand_in
+from adagp.layers.rules import kept_mean, summarize
+from adagp.layers.shards import add_up_parts
+from adagp.layers.sites import Site
+from adagp.layers.weight_layout import gradient_norms
 from adagp.sources.base import Rounds
 from adagp.sources.support.learner import Learner, TrainedSource
 from adagp.sources.support.norms import RunningNorms

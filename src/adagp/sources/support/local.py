@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Size, Tensor
 
-from adagp.engine.layer_rules import computes_as_built_in
-from adagp.engine.shards import blank
-from adagp.engine.sites import Site
 from adagp.errors import ModelError
+from adagp.layers.rules import computes_as_built_in
+from adagp.layers.shards import blank
+from adagp.layers.sites import Site
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
 

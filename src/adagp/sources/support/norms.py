@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.engine.sites import Site
+from adagp.layers.sites import Site
 
 
 class RunningNorms:

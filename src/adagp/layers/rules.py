@@ -1,0 +1,193 @@
+"""Tensor reorganisation: a layer's output, averaged over the batch, with one sample for each row of its weight.
+
+A **rule** says of one type of layer how its output becomes samples, and which axis of its weight counts its outputs. `samples`
+is a plain function `(module, output) -> samples` of the shape `(rows, height, width)`, where `rows` are the layer's output
+channels or neurons. The predictor then maps each sample to one row of the weight's gradient: the numbers of the weight that
+make this output. So it stays small however large the layer is.
+
+A layer type of your own needs a function and one line::
+
+    register_rule(MyLayer, lambda module, output: output.mean(0)[:, None, None])
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from adagp.errors import ModelError, OptionError
+from adagp.layers.batch_means import KeptMean, batch_mean
+
+Samples = Callable[[nn.Module, Tensor], Tensor]
+Kind = Literal["conv", "linear", "other"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a layer's output becomes samples, and where its weight has its outputs.
+
+    With `axis` 0 the weight is `(outputs, ...)`, with 1 `(inputs, outputs, ...)`. If a layer of the latter has an attribute
+    `groups`, as transposed convolutions do, it is `(inputs, outputs per group, ...)`, the inputs group after group. Schedules
+    count layers by their `kind`.
+    """
+
+    samples: Samples
+    axis: int = 0
+    kind: Kind = "other"
+
+    def __post_init__(self) -> None:
+        if self.axis not in (0, 1):
+            raise OptionError(f"the outputs of a weight are counted on axis {self.axis}; it must be 0 or 1.")
+
+    def groups(self, module: nn.Module) -> int:
+        """Return the groups of inputs that lie one after the other on axis 0 of the weight, if its outputs are on axis 1."""
+        return int(getattr(module, "groups", 1)) if self.axis else 1
+
+    def rows(self, module: nn.Module) -> int:
+        """Return the outputs of `module`: the number of samples the predictor sees."""
+        weight: Tensor = module.weight  # type: ignore[assignment]  # a site has a weight
+        return weight.shape[self.axis] * self.groups(module)
+
+
+def convolution(module: nn.Module, output: Tensor) -> Tensor:
+    """Return `(N, C, ...spatial)` as `(C, height, width)`; one spatial dimension has height 1, of three two are joined."""
+    spatial = len(module.kernel_size)  # type: ignore[arg-type]  # every torch convolution has a tuple here
+    return _planes(batch_mean(output) if output.dim() == spatial + 2 else output)
+
+
+def _planes(mean: Tensor) -> Tensor:
+    return mean.reshape(mean.shape[0], -1, mean.shape[-1])
+
+
+def linear(module: nn.Module, output: Tensor) -> Tensor:
+    """Return `(N, F)` as `(F, 1, 1)`, a sequence `(N, T, F)` as `(F, 1, T)`, more dimensions as `(F, joined, last)`."""
+    return _lines(batch_mean(output) if output.dim() > 1 else output)
+
+
+def _lines(mean: Tensor) -> Tensor:
+    features = mean.shape[-1]
+    positions = mean.shape[-2] if mean.dim() > 1 else 1
+    return mean.reshape(-1, positions, features).permute(2, 0, 1)
+
+
+_CONVOLUTION, _TRANSPOSED = (Rule(convolution, axis, "conv") for axis in (0, 1))
+RULES: dict[type[nn.Module] | str, Rule] = {
+    nn.Conv1d: _CONVOLUTION,
+    nn.Conv2d: _CONVOLUTION,
+    nn.Conv3d: _CONVOLUTION,
+    nn.ConvTranspose1d: _TRANSPOSED,
+    nn.ConvTranspose2d: _TRANSPOSED,
+    nn.ConvTranspose3d: _TRANSPOSED,
+    nn.Linear: Rule(linear, 0, "linear"),
+    "timm.layers.linear.Linear": Rule(linear, 0, "linear"),  # torch's own, but for scripted models
+    "transformers.pytorch_utils.Conv1D": Rule(linear, 1, "linear"),  # GPT-2's linear layers
+}
+"""The rule of each layer type; types of libraries that need not be there go by their full name. A subclass follows its
+nearest base class that is named here."""
+_BUILT_IN = frozenset(RULES)
+
+
+def register_rule(layer_type: type[nn.Module], rule: Samples, axis: int | None = None) -> None:
+    """Make layers of `layer_type` sites, with the function `rule` as their reorganisation. A type is registered once.
+
+    `axis` is the axis of the weight that counts the outputs, 0 or 1 (see `Rule`). None is as in the nearest base class that has
+    a rule, whose kind counts too, and 0 where there is none.
+    """
+    if _key(layer_type) in RULES:
+        raise ModelError(f"there is a rule for {layer_type.__name__} already; a layer type has one rule.")
+    base = _rule_of(layer_type) or Rule(rule)
+    RULES[layer_type] = Rule(rule, base.axis if axis is None else axis, base.kind)
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """Return the rule for `module`, or None where its type and all its base types are unknown."""
+    return _rule_of(type(module))
+
+
+def computes_as_built_in(layer_type: type[nn.Module]) -> bool:
+    """Tell whether a layer type computes as one of those that this library knows; a subclass may have a way of its own."""
+    base = next((one for one in layer_type.__mro__ if _key(one) in _BUILT_IN), nn.Module)
+    same = [getattr(layer_type, name, None) is getattr(base, name, None) for name in ("forward", "_conv_forward")]
+    return base is not nn.Module and all(same)
+
+
+def _rule_of(layer_type: type[nn.Module]) -> Rule | None:
+    return next((RULES[_key(base)] for base in layer_type.__mro__ if _key(base) in RULES), None)
+
+
+def _key(layer_type: type) -> type[nn.Module] | str:
+    """Return what a layer type is called in the table."""
+    name = f"{layer_type.__module__}.{layer_type.__qualname__}"
+    return name if name in RULES else layer_type
+
+
+def kept_mean(rule: Rule, module: nn.Module) -> KeptMean:
+    """Return what takes the samples of one layer, time after time, into the same memory; for the two functions above only."""
+    views: dict[Samples, Callable[[Tensor], Tensor]] = {convolution: _planes, linear: _lines}
+    return KeptMean(views.get(rule.samples), rule.rows(module), module.weight.dim())  # type: ignore[operator]  # as above
+
+
+def pool_average(samples: Tensor, grid: int) -> Tensor:
+    """Average samples `(rows, height, width)` down (or repeat them up) to `(rows, 1, grid, grid)`.
+
+    Each cell is a sum over the picture with constant weights: one matrix product for all rows, in either memory order.
+    """
+    if torch.compiler.is_compiling():  # one loop of a compiled model, which would ask where the matrix comes from
+        return pool_average_directly(samples, grid)
+    rows, height, width = samples.shape
+    kind = samples.device.type
+    if torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            return pool_average(samples, grid)
+    cells = _averages(height, width, grid, samples.device)
+    return torch.mm(samples.reshape(rows, -1), cells).view(rows, 1, grid, grid)
+
+
+def pool_maximum(samples: Tensor, grid: int) -> Tensor:
+    """Take the maximum of samples `(rows, height, width)` in each cell of `(rows, 1, grid, grid)`."""
+    return _pool(samples, grid, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
+
+
+def pool_average_directly(samples: Tensor, grid: int) -> Tensor:
+    """Do what `pool_average` does with torch's own pooling, which is slower outside a compiled model."""
+    return _pool(samples, grid, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d)
+
+
+def _pool(
+    samples: Tensor,
+    grid: int,
+    along_line: Callable[[Tensor, int], Tensor],
+    over_plane: Callable[[Tensor, tuple[int, int]], Tensor],
+) -> Tensor:
+    rows, height, width = samples.shape
+    if height * width == 1:
+        return samples.repeat(1, grid, grid).unsqueeze(1)  # a copy always: what is kept of an output shares no memory
+    if height == 1:  # a sequence fills the grid line by line: grid * grid sections of it instead of grid
+        return along_line(samples, grid * grid).view(rows, 1, grid, grid)
+    return over_plane(samples.unsqueeze(1), (grid, grid))
+
+
+@lru_cache(maxsize=256)
+def _averages(height: int, width: int, grid: int, device: torch.device) -> Tensor:
+    """Return `(height * width, grid * grid)`: the share of each place of a picture in each cell."""
+    if height == 1:  # a sequence fills the grid line by line, as above
+        return F.adaptive_avg_pool1d(torch.eye(width, dtype=torch.float32, device=device), grid * grid)
+    down, across = (
+        F.adaptive_avg_pool1d(torch.eye(size, dtype=torch.float32, device=device), grid) for size in (height, width)
+    )
+    return torch.kron(down, across)
+
+
+def summarize(rule: Rule, module: nn.Module, output: Tensor) -> Tensor:
+    """Return the samples of one forward call, detached, in the predictor's single precision, checked against the weight."""
+    samples, rows = rule.samples(module, output.detach()), rule.rows(module)
+    if samples.dim() != 3 or samples.shape[0] != rows:
+        raise ModelError(
+            f"the rule for {type(module).__name__} gave samples of shape {tuple(samples.shape)}; "
+            f"it must give (rows, height, width) with rows = {rows}, the outputs that axis {rule.axis} of its weight counts."
+        )
+    return samples.float()

@@ -1,0 +1,138 @@
+"""Weights that are spread over processes as DTensors (FSDP2's `fully_shard`): the part held here, and gradients of it.
+
+A spread weight is cut along one axis over one dimension of its device mesh, and copied along the others: what FSDP2 makes of a
+mesh of one dimension, and of one of two (HSDP). Every function here takes ordinary tensors as well, and leaves them alone.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from adagp.layers.weight_layout import gradient_norms, square
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """The part of a spread weight that this process holds: `rows` of the axis along which it is cut.
+
+    `group` are the processes that hold the other parts; None where each of them has the whole weight.
+    """
+
+    axis: int
+    rows: slice
+    group: dist.ProcessGroup | None
+
+
+def is_spread(tensor: object) -> bool:
+    """Tell whether a tensor is a DTensor. Who has made one has imported its module, so nobody else waits for that."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def mesh_of(weight: Any) -> Any:
+    """Return the device mesh of a spread weight."""
+    return weight.device_mesh
+
+
+def is_cut_once(weight: Any) -> bool:
+    """Tell whether a spread weight is cut in the one way that is known here."""
+    cuts = [one for one in weight.placements if not one.is_replicate()]
+    return len(cuts) <= 1 and all(type(one).__name__ == "Shard" for one in cuts)
+
+
+def part_of(weight: Any) -> HeldPart:
+    """Return which part of a spread weight is held here."""
+    mesh = weight.device_mesh
+    for place, placement in enumerate(weight.placements):
+        if placement.is_shard():
+            size = weight.shape[placement.dim]
+            step = -(-size // mesh.size(place))
+            first = min(mesh.get_local_rank(place) * step, size)
+            return HeldPart(placement.dim, slice(first, min(first + step, size)), mesh.get_group(place))
+    return HeldPart(0, slice(0, len(weight)), None)
+
+
+def local(tensor: Any) -> Tensor:
+    """Return the part of a tensor that is held here."""
+    found: Tensor = tensor.detach().to_local() if is_spread(tensor) else tensor
+    return found
+
+
+def whole(tensor: Any) -> Tensor:
+    """Return the whole of a tensor; the processes exchange their parts for it."""
+    found: Tensor = tensor.detach().full_tensor() if is_spread(tensor) else tensor
+    return found
+
+
+def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an ordinary tensor in the shape of a spread weight, its numbers not set; `weight` itself if it is not spread."""
+    if not is_spread(weight):
+        return weight
+    return torch.empty(weight.shape, dtype=dtype or weight.dtype, device=local(weight).device)
+
+
+def spread_out(part: Tensor, weight: Any) -> Tensor:
+    """Return the part held here of a gradient as the spread gradient of `weight`."""
+    kind = sys.modules["torch.distributed.tensor"].DTensor
+    spread: Tensor = kind.from_local(
+        part.to(weight.dtype),
+        weight.device_mesh,
+        weight.placements,
+        run_check=False,
+        shape=weight.shape,
+        stride=weight.stride(),
+    )
+    return spread
+
+
+def laid_like(tensor: Tensor, weight: Tensor) -> Tensor:
+    """Return a tensor in the shape of `weight` spread as the weight is, or gathered where the weight is not spread."""
+    if not is_spread(weight):
+        return whole(tensor)
+    if is_spread(tensor):
+        return tensor
+    part = part_of(weight)
+    own = tensor.narrow(part.axis, part.rows.start, part.rows.stop - part.rows.start)
+    return spread_out(own.to(local(weight).device).contiguous(), weight)
+
+
+@torch.no_grad()
+def add_up_parts(tensors: Sequence[Tensor], weight: Tensor) -> None:
+    """Replace each tensor by its sum over the processes that hold the parts of a spread `weight`, in one exchange."""
+    group = part_of(weight).group
+    if group is not None:
+        add_up_flat(tensors, [group])
+
+
+@torch.no_grad()
+def add_up_flat(tensors: Sequence[Tensor], groups: Sequence[dist.ProcessGroup | None]) -> None:
+    """Replace each tensor by its sum over the processes of `groups`, one after the other; None stands for all processes.
+
+    One exchange of one flat tensor for each type of numbers, whatever the number of tensors. All end with the same bits.
+    """
+    for kind in dict.fromkeys(one.dtype for one in tensors):
+        mine = [one for one in tensors if one.dtype == kind]
+        flat = torch.cat([one.reshape(-1) for one in mine])
+        for group in groups:
+            dist.all_reduce(flat, group=group)
+        for one, part in zip(mine, flat.split([one.numel() for one in mine]), strict=True):
+            one.copy_(part.view_as(one))
+
+
+@torch.no_grad()
+def norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean norm of each whole tensor; of spread ones by one exchange of as many numbers."""
+    spread = [one for one in tensors if is_spread(one)]
+    if not spread:
+        return gradient_norms(tensors)
+    squares = torch.stack([square(local(one)) for one in tensors])
+    chosen = torch.tensor([is_spread(one) for one in tensors], device=squares.device)
+    sums = squares[chosen]
+    add_up_parts([sums], spread[0])
+    squares[chosen] = sums
+    return squares.sqrt_()

@@ -1,0 +1,231 @@
+"""Sites: the layers whose weight gradient can come from somewhere else than backpropagation.
+
+`survey` walks a model once and says of every parameter whether it belongs to a site, and if not, why. Parameters that belong
+to no site (biases, normalisation, embeddings, ...) are trained by backprop in BP batches and held at their values in GP
+batches: they get no gradient, so that neither momentum nor weight decay moves them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from adagp.errors import ModelError, OptionError
+from adagp.layers.rules import Rule, rule_for
+from adagp.layers.shards import blank, is_spread, local, part_of, spread_out, whole
+from adagp.layers.weight_layout import exchanged
+
+SAY_SAMPLE_AXIS = (
+    "Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for sequences "
+    "first), or exclude the site."
+)
+"""What to do where nothing tells which axis of a site's output counts the samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A layer with a weight whose gradient can be predicted. `index` is its place among the model's sites.
+
+    `sequence_first` says that it lies inside a layer whose `batch_first` is False: sequences are `(positions, samples, ...)`;
+    None where no layer around it says anything.
+    """
+
+    name: str
+    index: int
+    module: nn.Module
+    weight: nn.Parameter
+    rule: Rule
+    sequence_first: bool | None = None
+
+    @property
+    def rows(self) -> int:
+        """Output channels or neurons: the number of samples the predictor sees."""
+        return self.rule.rows(self.module)
+
+    @property
+    def width(self) -> int:
+        """Numbers in one row of the weight's gradient."""
+        return self.weight.numel() // self.rows
+
+    @cached_property
+    def is_spread(self) -> bool:
+        """Whether the weight is spread over processes (see `adagp.layers.shards`)."""
+        return is_spread(self.weight)
+
+    @cached_property
+    def holds_rows(self) -> bool:
+        """Whether this process holds some rows of a spread weight, and all numbers of these."""
+        return self.is_spread and not self.rule.axis and part_of(self.weight).axis == 0
+
+    @cached_property
+    def held(self) -> slice:
+        """The rows whose gradient is produced here: all, or those that this process holds of a spread weight."""
+        return part_of(self.weight).rows if self.holds_rows else slice(0, self.rows)
+
+    @cached_property
+    def share(self) -> slice:
+        """The rows that this process learns from: those held here; of a weight that is not cut along its rows, as many as
+        each of the processes that hold its parts can take."""
+        if not self.is_spread or self.holds_rows:
+            return self.held
+        group = part_of(self.weight).group
+        size, rank = (1, 0) if group is None else (group.size(), group.rank())
+        return slice(rank * self.rows // size, (rank + 1) * self.rows // size)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor in the shape and the memory order of the rows `held`, with the outputs first; its numbers mean nothing."""
+        return local(self.weight) if self.holds_rows else self.outputs_first(blank(self.weight))
+
+    def share_of(self, gradient: Tensor) -> Tensor:
+        """Return the rows `share` of a gradient of the weight; processes exchange their parts where these are no rows."""
+        if self.holds_rows:
+            return local(gradient)
+        rows = self.outputs_first(whole(gradient))
+        return rows[self.share] if self.is_spread else rows
+
+    def outputs_first(self, tensor: Tensor) -> Tensor:
+        """Return a tensor in the weight's shape as `(rows, ...)`: itself where the weight's first axis counts the outputs."""
+        return exchanged(tensor, self.rule.groups(self.module)) if self.rule.axis else tensor
+
+    def from_outputs_first(self, tensor: Tensor) -> Tensor:
+        """Return a tensor `(rows, ...)` in the weight's shape: itself, or else in the weight's memory order too."""
+        if not self.rule.axis:
+            return tensor
+        result = torch.empty_like(blank(self.weight), dtype=tensor.dtype)
+        return result.copy_(exchanged(tensor, self.rule.groups(self.module)))
+
+    def from_held(self, tensor: Tensor) -> Tensor:
+        """Return the rows `held` of a gradient, `(held rows, ...)`, as one of the weight, spread where these are not all."""
+        return spread_out(tensor, self.weight) if self.holds_rows else self.from_outputs_first(tensor)
+
+    def macs(self, inputs: tuple[Any, ...], output: Tensor) -> int:
+        """Return the multiply-accumulates of a forward call."""
+        if inputs and self.rule.axis and self.rule.kind == "conv":  # how large its output is does not matter
+            return int(inputs[0].numel()) * self.weight.shape[1:].numel()
+        return output.numel() * self.width
+
+
+@dataclass(frozen=True)
+class Unpredicted:
+    """A trainable parameter that belongs to no site, and why."""
+
+    name: str
+    parameter: nn.Parameter
+    reason: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All trainable parameters of a model: those of sites, and the rest."""
+
+    sites: tuple[Site, ...]
+    rest: tuple[Unpredicted, ...]
+
+
+_NORMALISATION = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm", "LocalResponseNorm")
+
+
+def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude: Sequence[str] = ()) -> Survey:
+    """Sort the trainable parameters of `model` into sites and the rest.
+
+    `optimized` are the optimizer's parameters; a weight that is not among them never moves and is no site. `exclude` are
+    name patterns (`head`, `blocks.0.*`) of layers that shall not be sites; one that matches no layer is refused.
+    """
+    _refuse_uninitialized(model)
+    _refuse_idle_patterns(model, exclude)
+    owners = _owners(model)
+    moving = None if optimized is None else {id(parameter) for parameter in optimized}
+    sites: list[Site] = []
+    rest: list[Unpredicted] = []
+    for parameter, owner in owners.items():
+        module, path, leaf = owner[0]
+        name = _full_name(path, leaf)
+        if not parameter.requires_grad:
+            continue
+        reason = _why_no_site(owner, model, moving, exclude)
+        rule = rule_for(module)
+        if reason is None and rule is not None:
+            sites.append(Site(path, len(sites), module, parameter, rule, _sequence_first(model, path)))
+        else:
+            rest.append(Unpredicted(name, parameter, reason or "no rule"))
+    return Survey(tuple(sites), tuple(rest))
+
+
+_Owner = tuple[nn.Module, str, str]
+
+
+def _owners(model: nn.Module) -> dict[nn.Parameter, list[_Owner]]:
+    """Return for each parameter the modules that hold it, with their paths and the parameter's name there."""
+    owners: dict[nn.Parameter, list[_Owner]] = {}
+    for path, module in model.named_modules():
+        for leaf, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            owners.setdefault(parameter, []).append((module, path, leaf))
+    return owners
+
+
+def _why_no_site(owner: list[_Owner], model: nn.Module, moving: set[int] | None, exclude: Sequence[str]) -> str | None:
+    module, path, leaf = owner[0]
+    kind = type(module).__name__
+    parameter = module._parameters[leaf]
+    if moving is not None and id(parameter) not in moving:
+        return "not in the optimizer, so it never moves"
+    if any(word in kind for word in _NORMALISATION):
+        return "normalisation"
+    if leaf == "bias":
+        return "bias"
+    if len(owner) > 1:
+        return "shared by " + " and ".join(_full_name(where, name) for _, where, name in owner)
+    if leaf.startswith("original") and "parametrizations" in path:
+        return "the layer computes its weight from it (parametrization)"
+    if rule_for(module) is None:
+        return f"no rule for layer type {kind}"
+    if leaf != "weight":
+        return f"not the weight of its {kind}"
+    if isinstance(_parent(model, path), nn.MultiheadAttention):
+        return "used by nn.MultiheadAttention without calling the layer"
+    if any(fnmatchcase(path, pattern) for pattern in exclude):
+        return "excluded"
+    if not parameter.is_floating_point():  # type: ignore[union-attr]  # named_parameters gave it, so it is not None
+        return "not a real floating-point tensor"
+    return None
+
+
+def _full_name(path: str, leaf: str) -> str:
+    return f"{path}.{leaf}" if path else leaf
+
+
+def _parent(model: nn.Module, path: str) -> nn.Module:
+    return model.get_submodule(path.rpartition(".")[0])
+
+
+def _sequence_first(model: nn.Module, path: str) -> bool | None:
+    """Tell whether the nearest layer around `path` that knows about sequences has them first; its attention may say so."""
+    while path:
+        path = path.rpartition(".")[0]
+        around = model.get_submodule(path)
+        for known in (around, getattr(around, "self_attn", None)):
+            if isinstance(known, nn.Module) and isinstance(getattr(known, "batch_first", None), bool):
+                return not known.batch_first
+    return None
+
+
+def _refuse_uninitialized(model: nn.Module) -> None:
+    lazy = [name for name, parameter in model.named_parameters() if isinstance(parameter, UninitializedParameter)]
+    if lazy:
+        raise ModelError(
+            f"parameter '{lazy[0]}' has no shape yet (a lazy layer). Run one forward pass before attaching adagp."
+        )
+
+
+def _refuse_idle_patterns(model: nn.Module, exclude: Sequence[str]) -> None:
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in exclude:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            raise OptionError(f"the pattern '{pattern}' matches no layer of the model. Its layers are: {shown}.")

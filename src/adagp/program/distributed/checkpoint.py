@@ -1,0 +1,222 @@
+"""Checkpoints of runs in several processes, by torch.distributed.checkpoint: each process writes its part, while it trains.
+
+`checkpoints/7/` is a whole checkpoint: files of tensors from each process, their table of contents, and `digests.json`, the
+digests of all these files. It is written as `checkpoints/7.tmp/` and gets its name by one rename, after which the one
+before is deleted. So whenever a process dies, the newest whole one is there; what is half written is deleted on resume.
+
+What all processes have alike (`common`) is written once, spread over them; tensors that are spread already (DTensors) are
+written by their holders. What a process has of its own is written under its rank. A run can so be continued by another
+number of processes: `load` gives back the common state, in shards as they are asked for, and what each process had.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from adagp.core.files import TEMPORARY, sync_folder, write_atomically
+from adagp.errors import RunError
+from adagp.program.distributed.metadata import CONTENTS, CarefulReader
+from adagp.program.distributed.processes import World
+from adagp.program.distributed.tensors import in_memory, memory_orders, put_together, read_rest, take_apart
+from adagp.program.run.documents import TEXT, TableOf, read_document
+
+DIGESTS = "digests.json"
+MOST_DIGESTS = 64 * 2**20
+COMMON, OWN = "common", "process"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint: what all processes had in common, and what each had of its own, in the order of ranks."""
+
+    common: dict[str, Any]
+    own: list[dict[str, Any]]
+
+
+class Checkpoints:
+    """The checkpoints of a run below the folder `path`. All processes of `world` must call each method together."""
+
+    def __init__(self, path: Path, world: World) -> None:
+        self.path = path
+        self._world = world
+        # Exchanges in the background must not get between those of training: they have a group of their own.
+        with world.forming_groups():
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout))
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._running: Future[None] | None = None
+        self._last = world.first_does(lambda: _clean(path))
+
+    def save(self, common: dict[str, Any], own: dict[str, Any]) -> None:
+        """Copy the state, and write it in the background; the last call's writing is awaited before.
+
+        A process whose `common` is empty holds no copy of the common state.
+        """
+        self.settle()
+        self._last += 1
+        folder = self.path / f"{self._last}{TEMPORARY}"
+        state = take_apart(own, f"{OWN}/{self._world.rank}")
+        if common:
+            shared = take_apart(common, COMMON)
+            if self._world.rank > 0:
+                del shared[COMMON]  # plain values, of which there is one copy
+            state |= shared
+        planner = DefaultSavePlanner(flatten_state_dict=False)
+        written = async_save(state, storage_writer=_Writer(folder), planner=planner, process_group=self._group)
+        assert isinstance(written, Future)
+        self._running = self._background.submit(self._publish, written, folder)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the last checkpoint is still being written."""
+        return self._running is not None and not self._running.done()
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is whole; raise what went wrong with it."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def _publish(self, written: "Future[Metadata]", folder: Path) -> None:
+        """Give a checkpoint that all processes have written its name."""
+        try:
+            written.result()
+        except CheckpointException as error:
+            raise _reason(error) from None
+        names = [name.name for name in folder.glob(f"__{self._world.rank}_*")]
+        names += [CONTENTS] if self._world.rank == 0 else []
+        own = {name: _digest(folder / name) for name in names}
+        all_digests: list[dict[str, str]] = [{}] * self._world.size
+        dist.all_gather_object(all_digests, own, group=self._group)
+        problem: list[BaseException | None] = [None]
+        if self._world.rank == 0:
+            try:
+                _finish(folder, {name: digest for table in all_digests for name, digest in table.items()})
+            except (OSError, RunError) as error:
+                problem = [error]
+        dist.broadcast_object_list(problem, group=self._group)
+        if problem[0] is not None:
+            raise problem[0]
+
+    def load(self, shards: Mapping[str, Tensor] | None = None) -> Loaded | None:
+        """Return the newest checkpoint, if there is one. Tensors of the names in `shards` are read in parts like those."""
+        if not self._last:
+            return None
+        folder = self.path / str(self._last)
+        try:
+            reader = self._checked_reader(folder)
+            return self._read(reader, shards or {})
+        except RunError:
+            raise
+        except (CheckpointException, Exception) as error:  # a foreign file can make the reader fail in any way
+            cause = _reason(error) if isinstance(error, CheckpointException) else error
+            words = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+            raise RunError(
+                f"cannot read the checkpoint '{folder}': it is damaged or not a checkpoint ({words})."
+            ) from None
+
+    def _checked_reader(self, folder: Path) -> CarefulReader:
+        """Return a reader of a checkpoint all of whose files are as they were written; each process looks at some."""
+        known = read_document(folder / DIGESTS, TableOf(TEXT), MOST_DIGESTS)
+        names = sorted(known)
+        if any(os.sep in name for name in names) or CONTENTS not in names:
+            raise RunError(f"'{folder / DIGESTS}' is not of a checkpoint.")
+        mine = names[self._world.rank :: self._world.size]
+        damaged = [name for name in mine if not (folder / name).is_file() or _digest(folder / name) != known[name]]
+        for name in chain.from_iterable(self._world.gather(damaged)):
+            raise RunError(f"the checkpoint '{folder}' is damaged: its file '{name}' is not what was written.")
+        return CarefulReader(folder, names, sum((folder / name).stat().st_size for name in names))
+
+    def _read(self, reader: CarefulReader, shards: Mapping[str, Tensor]) -> Loaded:
+        contents = reader.tensors()
+        count = sum(name.count("/") == 1 and name.startswith(f"{OWN}/") for name in contents)
+        roots = [COMMON, *(f"{OWN}/{rank}" for rank in range(count))]
+        texts = {name: torch.empty(contents[name].size, dtype=torch.uint8) for name in roots}
+        self._fill(texts, reader)
+        rests = {name: read_rest(text) for name, text in texts.items()}
+        orders = {name: order for rest in rests.values() for name, order in memory_orders(rest).items()}
+        named: dict[str, Tensor] = {}
+        for name, one in contents.items():
+            if name in shards:
+                named[name] = torch.empty_like(shards[name])
+            elif name not in rests:
+                order = orders.get(name)
+                like = torch.empty(one.size, dtype=one.properties.dtype)
+                named[name] = like if order is None else like.new_empty_strided(one.size, order)
+        self._fill(named, reader)
+        common, *own = (put_together(rest, named) for rest in rests.values())
+        return Loaded(common, own)
+
+    def _fill(self, state: dict[str, Tensor], reader: CarefulReader) -> None:
+        planner = DefaultLoadPlanner(flatten_state_dict=False)
+        load_tensors(state, storage_reader=reader, planner=planner, process_group=self._group)
+
+
+class _Writer(FileSystemWriter):
+    """Writes nothing about where it is: a run folder may be moved. It copies what is to be written by itself.
+
+    torch copies a DTensor by `deepcopy`, which fails once in many times ("invalid python storage", torch 2.13).
+    """
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy in memory, so that training can go on."""
+        self.per_thread_copy_ahead = 0  # as torch has it where all is in memory already
+        return {name: in_memory(one) for name, one in state_dict.items()}
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta(save_id=self.save_id)
+
+
+def _numbers(path: Path) -> list[int]:
+    """Return the numbers of the whole checkpoints, in order."""
+    found = (one.name for one in path.iterdir() if one.is_dir()) if path.is_dir() else ()
+    return sorted(int(name) for name in found if name.isascii() and name.isdecimal() and name == str(int(name)))
+
+
+def _clean(path: Path) -> int:
+    """Delete what is half written, and whole ones but the newest; return its number, 0 if there is none."""
+    numbers = _numbers(path)
+    last = numbers[-1] if numbers else 0
+    if path.is_dir():
+        for one in path.iterdir():
+            if one.name.endswith(TEMPORARY) or (one.name != str(last) and one.name.isdecimal()):
+                shutil.rmtree(one, ignore_errors=True)
+    return last
+
+
+def _finish(folder: Path, digests: dict[str, str]) -> None:
+    write_atomically(folder / DIGESTS, json.dumps(digests, indent=1).encode())
+    sync_folder(folder)
+    folder.rename(folder.with_suffix(""))
+    sync_folder(folder.parent)
+    _clean(folder.parent)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _reason(error: CheckpointException) -> Exception:
+    """Return what went wrong in one of the processes, as far as possible as it was."""
+    for fault, _ in error.failures.values():
+        if isinstance(fault, OSError | RuntimeError | RunError):
+            return fault
+    return RunError(" ".join(str(fault) for fault, _ in error.failures.values()))

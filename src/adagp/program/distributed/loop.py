@@ -1,0 +1,198 @@
+"""What all parallel loops share: one decision for all processes, one row of metrics, checkpoints in parts."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adagp.core.plan import Step
+from adagp.engine.trainer import Trainer
+from adagp.program.distributed.checkpoint import Checkpoints, Loaded
+from adagp.program.distributed.processes import World
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.folder import RunFolder
+from adagp.program.run.origin import refuse_other_origin
+from adagp.program.tasks.base import Task
+from adagp.program.train.checkpoint import load_checkpoint
+from adagp.program.train.loop import Loop
+from adagp.program.train.rates import Rate
+from adagp.sources.support.learned import LearnedSource
+from adagp.sources.support.randomness import step_generator
+
+
+class ParallelLoop(Loop):
+    """A loop that every process runs. The first one keeps the folder; when to save and to stop is agreed on.
+
+    `STOP` and `SAVE` are places in the tensor `requests`, which the processes add up: a request of one counts for all.
+    """
+
+    STOP, SAVE = 0, 1
+    OWN = ("meter", "random", "random_cuda")
+    """What each process has of its own in `state_dict`."""
+    joint_loss = False
+    """Whether every process notes the loss of the whole batch; else each its part, and they add up."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        task: Task,
+        rate: Rate,
+        folder: RunFolder,
+        *,
+        config: TrainConfig,
+        world: World,
+        **options: Any,
+    ) -> None:
+        super().__init__(trainer, task, rate, folder, epochs=config.epochs, **options)
+        self.config = config
+        self.world = world
+        self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
+        self.requests = torch.zeros(2)
+        self.checkpoints = Checkpoints(folder.checkpoints, world)
+        self._checked = 0
+
+    def close(self) -> None:
+        """Free what must not outlive the process group, when the run has ended in any way."""
+
+    def make_requests(self) -> torch.Tensor:
+        """Return this process's own requests, to be added up with those of the others before the next batch."""
+        due = self.world.rank == 0 and super()._is_due() and not self.checkpoints.busy
+        self.requests = torch.tensor([float(self._stop()), float(due)])
+        return self.requests
+
+    def _stops(self) -> bool:
+        return bool(self.requests[self.STOP] > 0)
+
+    def _is_due(self) -> bool:
+        return bool(self.requests[self.SAVE] > 0)
+
+    def save(self) -> None:
+        """Copy the state; every process writes its part of it while training goes on."""
+        state = self.state_dict()
+        own = {name: state.pop(name) for name in self.OWN}
+        common, held = self.spread(state)
+        self.checkpoints.save(common, own | held)
+        self._saved = time.perf_counter()
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is whole."""
+        self.checkpoints.settle()
+
+    def spread(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what of `state` all processes have alike, and what this one holds alone."""
+        return state, {}
+
+    def collected(self, found: Loaded) -> dict[str, Any]:
+        """Return the state that was `spread`, whatever the number of processes then."""
+        return found.common
+
+    def shards(self) -> Mapping[str, Tensor]:
+        """Return the tensors that are spread over the processes, by their names in the checkpoint."""
+        return {}
+
+    @property
+    def checkpoint_place(self) -> Path:
+        """Where the checkpoint is."""
+        return self.folder.checkpoints
+
+    def resume(self) -> None:
+        """Go back to the checkpoint, which another number of processes may have written."""
+        found = self.checkpoints.load(self.shards()) or self._gathered()
+        refuse_other_origin(found.common.get("origin"), self.origin, self.folder.path)
+        self.take_over(self.collected(found) | self._own_of(found))
+
+    def _gathered(self) -> Loaded:
+        """Return the checkpoint of a run of before each process wrote its part: the first one reads it for all."""
+        state = self.world.first_does(lambda: load_checkpoint(self.folder.checkpoint))
+        return Loaded(state, state.pop("parts", []) or [{name: state[name] for name in self.OWN}])
+
+    def _own_of(self, found: Loaded) -> dict[str, Any]:
+        """Return this process's share of what processes had of their own: its own part, where there are as many as then."""
+        parts, rank = found.own, self.world.rank
+        if len(parts) == self.world.size:
+            return {name: parts[rank][name] for name in self.OWN if name in parts[rank]}
+        meter = joined_meter([part["meter"] for part in parts], joint_loss=self.joint_loss)
+        if rank > 0:
+            meter |= {"right": 0.0, "answers": 0, "answers_by_phase": dict.fromkeys(meter["answers_by_phase"], 0)}
+            meter |= {} if self.joint_loss else {"loss": 0.0}
+        if rank < len(parts):
+            random = parts[rank]["random"]
+        else:  # other samples, other masks, from here on
+            place = Step(found.common["trainer"]["epoch"], found.common["trainer"]["batch"])
+            random = step_generator(self.config.seed + rank, place).get_state()
+        return {"meter": meter, "random": random, "random_cuda": []}
+
+    def check_copies(self, copies: Callable[[], dict[str, str]]) -> None:
+        """Compare the processes' copies, once `check_every` batches were trained since the last time."""
+        done = self.trainer.done
+        every = self.config.check_every
+        if every and done // every > self._checked:
+            self._checked = done // every
+            self.world.compare(copies(), f"after {done} batches")
+
+    def _reduce_meter(self, loss_scale: float) -> None:
+        """Make the sums of the epoch those of all processes; each one's loss counts `loss_scale`."""
+        self.world.phase = ""
+        phases = sorted(self.meter.batches)
+        sums = [self.meter.loss * loss_scale, self.meter.score, self.meter.answers]
+        sums += [self.meter.answers_by_phase[phase] for phase in phases]
+        numbers = torch.tensor(sums, dtype=torch.float64)
+        self.world.add_up([numbers], "metrics")
+        self.meter.loss, self.meter.score, answers, *by_phase = numbers.tolist()
+        self.meter.answers = round(answers)
+        for phase, number in zip(phases, by_phase, strict=True):
+            self.meter.answers_by_phase[phase] = round(number)
+
+    def _evaluate(self) -> dict[str, float]:
+        """Evaluate in the first process; the others' figures are not used."""
+        return self.world.wait_for_first(super()._evaluate, {"loss": nan, self.task.metric.name: nan})
+
+    def _extra(self) -> dict[str, Any]:
+        """Return the bytes that all processes sent, by phase and kind, and the seconds that a process waited, on average."""
+        totals: Counter[tuple[str, str]] = Counter()
+        waited: Counter[str] = Counter()
+        for counts, seconds in self.world.gather((self.world.sent, self.world.waited)):
+            totals.update(counts)
+            waited.update(seconds)
+        self.world.sent.clear()
+        self.world.waited.clear()
+        sent: dict[str, dict[str, int]] = {}
+        for (phase, kind), amount in sorted(totals.items()):
+            sent.setdefault(phase or "epoch", {})[kind] = amount
+        means = {phase or "epoch": seconds / self.world.size for phase, seconds in sorted(waited.items())}
+        return {"sent_bytes": sent, "waiting_seconds": means}
+
+
+def joined_meter(meters: Sequence[dict[str, Any]], *, joint_loss: bool) -> dict[str, Any]:
+    """Return the sums of the epoch over all processes; batches and seconds are those of the first one."""
+    losses = [meter["loss"] for meter in meters]
+    answers: Counter[str] = Counter()
+    for meter in meters:
+        answers.update(meter["answers_by_phase"])
+    return meters[0] | {
+        "loss": losses[0] if joint_loss else sum(losses),
+        "right": sum(meter["right"] for meter in meters),
+        "answers": sum(meter["answers"] for meter in meters),
+        "answers_by_phase": dict(answers),
+    }
+
+
+class ReadOnlyFolder(RunFolder):
+    """The run folder as the other processes see it: they may read, and write nothing."""
+
+    def begin(self) -> None:
+        """Leave it to the first process."""
+
+    def release(self) -> None:
+        """Leave it to the first process."""
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Leave it to the first process."""
+
+    def write_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Leave it to the first process."""

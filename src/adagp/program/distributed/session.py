@@ -1,0 +1,165 @@
+"""`adagp train --parallel ...` under torchrun: the same run in several processes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from adagp.core.methods import METHODS
+from adagp.data.batches import Share
+from adagp.errors import AdagpError, OptionError, RunError
+from adagp.program.distributed.cut_model import cut_and_place
+from adagp.program.distributed.data_parallel import DataLoop
+from adagp.program.distributed.fsdp import FsdpLoop, spread_model, whole_weights
+from adagp.program.distributed.loop import ParallelLoop, ReadOnlyFolder
+from adagp.program.distributed.pipeline import PipelineLoop, check_pipeline
+from adagp.program.distributed.processes import TIMEOUT, World
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.folder import RunFolder
+from adagp.program.run.parallel import FSDP, PIPELINE, parse_parallel
+from adagp.program.tasks.base import taken
+from adagp.program.train.loop import Loop, Observer, to_device
+from adagp.program.train.session import Session, resume_words
+
+
+class ParallelSession(Session):
+    """One run in several processes. Each builds the same model from the same seed; the first one keeps the folder."""
+
+    def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **place: Any) -> None:
+        self.layout = parse_parallel(config.parallel)
+        self.kind = self.layout.kinds[-1]
+        if not set(self.layout.kinds) <= set(config.declaration.parallel):
+            able = [name for name in METHODS if set(self.layout.kinds) <= set(METHODS[name].parallel)]
+            raise OptionError(
+                f"method '{config.method}' cannot run with --parallel {config.parallel}; choose from: {', '.join(able)}."
+            )
+        if config.precision != "fp32":
+            raise OptionError(
+                f"--precision {config.precision} is for runs in one process: exponents and widths depend on the whole batch, "
+                f"of which each process has a share; leave it out with --parallel {config.parallel}."
+            )
+        if config.compile:
+            raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
+        if config.keep is not None and self.kind != "data":
+            raise OptionError(
+                f"--keep ranks the weights of the whole model together; with --parallel {config.parallel} no process has them "
+                "all. Use --parallel data."
+            )
+        self.world = World.join(config.device, timeout)
+        self.quiet = self.world.rank > 0
+        self.staged = self.kind == PIPELINE
+        self.shares_batches = not self.staged
+        sizes = self.layout.sizes(self.world.size)
+        self._parts = config.micro_batches * sizes.get(self.layout.copies, 1) if self.staged else self.world.size
+        if config.batch_size % self._parts:
+            what = "micro-batches" if self.staged else "processes"
+            raise OptionError(
+                f"a batch of {config.batch_size} samples does not split into {self._parts} equal parts ({what})."
+            )
+        if self.staged:
+            check_pipeline(config, self.layout, sizes[PIPELINE])
+        super().__init__(config, **place)
+        if self.staged and self.trainer.schedule.adapts:
+            raise OptionError("a pipeline needs to know the coming batches; an adaptive schedule decides after each.")
+        torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
+
+    def agreed_folder(self, path: Path) -> Path:
+        """Return the folder that the first process chose, before torchrun started it again, if it did."""
+        return Path(self.world.first_word("folder", str(path)))
+
+    def start(self, path: Path, *, force: bool = False) -> Loop:
+        """Return the loop of a new run in the folder `path`, which can be resumed from now on."""
+        with self._explained(path):
+            return super().start(path, force=force)
+
+    def resume(self, path: Path) -> Loop:
+        """Return the loop of the run in `path`, where it was left, by this or another number of processes."""
+        with self._explained(path):
+            return super().resume(path)
+
+    def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
+        """Return the folder of a new run, made by the first process."""
+        prepare = super().prepare_folder
+        self.world.first_does(lambda: prepare(path, force=force).path)
+        return self._folder(path)
+
+    def claim_folder(self, path: Path) -> RunFolder:
+        """Return the folder of a run to be continued, in which the first process alone writes."""
+        claim = super().claim_folder
+        self.world.first_does(lambda: claim(path).path)
+        return self._folder(path)
+
+    def _folder(self, path: Path) -> RunFolder:
+        return RunFolder(path) if self.world.rank == 0 else ReadOnlyFolder(path)
+
+    def run(self, loop: Loop, observer: Observer, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
+        """Train to the end; the first process returns the summary, the others an empty one. None if stopped before."""
+        assert isinstance(loop, ParallelLoop)
+        try:
+            with self._explained(loop.folder.path):
+                summary = super().run(loop, observer, stop)
+        finally:
+            loop.close()
+        self.world.leave()
+        return summary
+
+    @contextmanager
+    def _explained(self, path: Path) -> Iterator[None]:
+        """Say in a sentence which process was lost or stands still, where an exchange fails for that."""
+        with self.world.ending_soon():
+            try:
+                yield
+            except AdagpError:
+                raise
+            except RuntimeError as error:
+                reason = self.world.explain(error)
+                if reason is None and "by peer" not in str(error):  # what gloo says of a closed connection
+                    raise
+                reason = (
+                    reason or f"process {self.world.rank} has lost another process of the run: see what that one says."
+                )
+                if RunFolder(path).begun:
+                    reason += f" Continue from the last checkpoint: {resume_words(self.config, path)}"
+                raise RunError(reason) from None
+
+    def finish(self, loop: Loop) -> dict[str, Any]:
+        """Write the results in the first process alone, to which the others give what they hold of the model."""
+        if self.kind == FSDP:
+            weights = whole_weights(self.model)
+            if self.world.rank == 0:
+                self.model = self.task.build_model().to(self.device)
+                self.model.load_state_dict(weights)
+        elif self.world.rank == 0:
+            self.model = loop.whole_model
+        return super().finish(loop) if self.world.rank == 0 else {}
+
+    def spread_model(self, model: nn.Module) -> nn.Module:
+        """Return the model as this process trains it: of a fully sharded run it holds a part, of a pipeline some stages."""
+        if FSDP not in self.layout.kinds:
+            model = super().spread_model(model)
+        if self.shares_batches and self.kind != FSDP:
+            return model
+        if self.staged:
+            self.task.fix_shapes()
+        inputs, _ = next(iter(self.task.batches(0)))
+        inputs = to_device(inputs, self.device)
+        if not self.staged:
+            return spread_model(model, inputs)
+        sample = taken(Share(0, self._parts), inputs)
+        self.cut = cut_and_place(model, sample, self.config, self.layout, self.device, self.world)
+        return model
+
+    def _loop(self, folder: RunFolder) -> ParallelLoop:
+        arguments = (self.trainer, self.task, self.rate, folder)
+        options: dict[str, Any] = {
+            "config": self.config,
+            "world": self.world,
+            "checkpoint_seconds": self.checkpoint_seconds,
+            "origin": self.origin,
+        }
+        if self.shares_batches:
+            return (FsdpLoop if self.kind == FSDP else DataLoop)(*arguments, **options)
+        return PipelineLoop(*arguments, **options, layout=self.layout, cut=self.cut)

@@ -1,0 +1,232 @@
+"""Updates of the stages that a process holds: the engine's batch for their sites, with what copies have seen put together.
+
+Whatever runs the passes (`worker.py`, `schedules.py`), it lets the sources watch by `listeners`, takes the loss by `loss`, and
+asks for an `update` of each stage when its passes of a batch are done.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adagp.core.plan import BACKPROP, Plan, Step
+from adagp.data.batches import Share
+from adagp.engine.batch import Batch
+from adagp.engine.hooks import Listeners, SiteWatcher
+from adagp.engine.trainer import Trainer
+from adagp.papers.feedback.error_broadcast import ErrorBroadcast
+from adagp.papers.feedback.source import FeedbackSource
+from adagp.program.distributed.cut_model import CutModel
+from adagp.program.distributed.processes import World
+from adagp.program.distributed.stage_shards import before_backward, end_passes, exchanged_bytes
+from adagp.program.tasks.base import Task, taken
+from adagp.program.train.rates import Rate
+from adagp.sources.support.learned import LearnedSource
+
+
+@dataclass
+class BatchSums:
+    """What a process saw of a batch: its share of the mean loss, of the right answers and of the answers; and the time."""
+
+    loss: float = 0.0
+    right: float = 0.0
+    answers: int = 0
+    seconds: float = 0.0
+
+
+def predicts(plan: Plan) -> bool:
+    """Tell whether a batch has no backward pass."""
+    return BACKPROP not in (plan.default, *plan.by_site.values())
+
+
+class StageUpdates:
+    """Lets sources watch the stages, and updates these.
+
+    The guard refuses for a stage alone: a common answer would make every stage wait for the last one. `refused` counts the
+    refusals; `busy` is the time spent working, not waiting, in seconds.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        cut: CutModel,
+        micro_batches: int,
+        task: Task,
+        rate: Rate,
+        world: World,
+        shares: Sequence[Sequence[int]],
+    ) -> None:
+        self.trainer, self.placement, self.tied = trainer, cut.placement, cut.tied
+        self.stages = [stage.bound(trainer.setup.survey, trainer.setup.hooks) for stage in cut.stages]
+        self.micro_batches, self.task, self.rate, self.world = micro_batches, task, rate, world
+        self.busy, self.refused = 0.0, 0
+        self._updated: set[int] = set()
+        self._backwards: Counter[int] = Counter()
+        self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
+        for source in self.learners:
+            source.learner.on_gradients = self._add_up_predictor
+        self.errors: ErrorBroadcast | None = None
+        for one in trainer.sources.values():
+            if isinstance(one, FeedbackSource):
+                outputs = self.stages[-1].outputs
+                self.errors = ErrorBroadcast(
+                    one, self.placement, world, outputs, shares, trainer.device, self._measured
+                )
+
+    # During the passes.
+
+    def listeners(self, stages: Sequence[int]) -> Listeners:
+        """Return who watches the sites of some stages."""
+        watchers: list[SiteWatcher] = [*self.learners]
+        if self.errors is not None:
+            watchers.append(self.errors)
+        sites = [site for stage in stages for site in self.stages[stage].sites]
+        return Listeners(dict.fromkeys(sites, watchers), everywhere=True)
+
+    def _measured(self) -> bool:
+        return self.trainer.setup.adapts or self.trainer.setup.quality.due()
+
+    def begin(self, stage: int, number: int, plan: Plan) -> None:
+        """Take note that the forward of a micro-batch begins; they are numbered through the batches of a window."""
+        if self.errors is not None:
+            self.errors.begin(stage, number, plan)
+
+    def part(self, samples: Any, number: int) -> Any:
+        """Return a micro-batch of this process's pipeline out of the inputs or targets of a whole batch."""
+        place, count = self.placement.replica * self.micro_batches + number % self.micro_batches, self.micro_batches
+        return taken(Share(place, count * self.placement.replicas), samples)
+
+    def before_backward(self, stage: int) -> None:
+        """Take note that the backward of a micro-batch begins."""
+        if not self.placement.spread:
+            return
+        self._backwards[stage] += 1
+        before_backward(self.stages[stage], last=self._backwards[stage] == self.micro_batches)
+
+    def loss(self, number: int, plan: Plan, outputs: Sequence[Tensor], targets: Any, sums: BatchSums) -> Tensor:
+        """Return a micro-batch's share of the batch's mean loss, and take note of it, of its score and its error.
+
+        `targets` are those of the whole batch: where the loss is a mean of things of which micro-batches have more or fewer,
+        each counts by their number.
+        """
+        part = self.part(targets, number)
+        share = self._share(part, targets)
+        loss = self.task.loss(as_returned(outputs), part) * share
+        with torch.no_grad():
+            right, answers = self.task.score(as_returned([one.detach() for one in outputs]), part)
+        sums.loss += loss.item()
+        sums.right += float(right)
+        sums.answers += answers
+        if self.errors is not None and self.errors.wanted(plan):
+            self.errors.note_error(number, self._errors(outputs, part, share))
+        return loss
+
+    def _share(self, part: Any, targets: Any) -> float:
+        own, whole = self.task.weight(part), self.task.weight(targets)
+        if own is None or whole is None:
+            return 1 / (self.micro_batches * self.placement.replicas)
+        return max(1, own) / max(1, whole)
+
+    def _errors(self, outputs: Sequence[Tensor], part: Any, share: float) -> list[Tensor]:
+        """Return the gradients of the loss at the model's outputs, zeros where it does not depend on one."""
+        leaves = [one.detach().requires_grad_(one.is_floating_point()) for one in outputs]
+        wanted = [one for one in leaves if one.requires_grad]
+        with torch.enable_grad():
+            loss = self.task.loss(as_returned(leaves), part) * share
+            found: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, allow_unused=True)
+        return [torch.zeros_like(one) if error is None else error for one, error in zip(wanted, found, strict=True)]
+
+    # Updates.
+
+    def update(self, stage: int, batch: int, plan: Plan) -> None:
+        """Update `stage` by a batch; by a BP batch all stages of this process, when the last of them is asked for."""
+        stages = [stage]
+        if not predicts(plan):
+            self._updated.add(stage)
+            if len(self._updated) < len(self.placement.local):
+                return
+            self._updated.clear()
+            stages = list(self.placement.local)
+        if self.errors is not None and self.errors.wanted(plan):
+            self.errors.show(stages, batch)
+        self._exchange(stages, with_gradients=not predicts(plan))
+        self._end_passes(stages, learned=not predicts(plan))
+        start = time.perf_counter()
+        sites = [site for one in stages for site in self.stages[one].sites]
+        at = self.trainer.at
+        self.rate.before_batch(self.trainer.done + batch)
+        update = Batch(self.trainer.setup, plan, Step(at.epoch, at.batch + batch), sites=sites)
+        update.complete(self._all_agree)
+        update.step()
+        self.refused += update.guarded
+        self.trainer.optimizer.zero_grad(set_to_none=True)
+        for source in self.learners:
+            source.drop(sites)
+        if self.errors is not None:
+            self.errors.source.forget()
+        self.busy += time.perf_counter() - start
+
+    def end(self) -> None:
+        """Forget the batches of a window, which are over."""
+        if self.errors is not None:
+            self.errors.end()
+
+    def _all_agree(self, finite: bool) -> bool:
+        refusals = torch.tensor([float(not finite)])
+        self.world.add_up([refusals], "requests")
+        return refusals.item() == 0
+
+    def _end_passes(self, stages: Sequence[int], *, learned: bool) -> None:
+        """Put gathered weights back; let the gradients be spread as these are."""
+        for number in stages if self.placement.spread else ():
+            stage = self.stages[number]
+            self._backwards[number] = 0
+            end_passes(stage, self.placement.copies, learned=learned)
+            held, whole = exchanged_bytes(stage)
+            self.world.count("weights", held)
+            if learned:
+                self.world.count("gradients", whole)
+            if self.errors is not None:
+                self.errors.source.lay_out(stage.sites)
+
+    def _exchange(self, stages: Sequence[int], *, with_gradients: bool) -> None:
+        """Add up the gradients of all copies of each stage, and average their summaries and running statistics.
+
+        Gradients of spread weights have been added up by FSDP2.
+        """
+        if with_gradients:
+            self.tied.add_up(self.world)
+        if self.placement.partners is None:
+            return
+        tensors: list[Tensor] = []
+        for stage in stages:
+            tensors += [tensor for source in self.learners for tensor in source.shared(self.stages[stage].sites)]
+            tensors += self.stages[stage].buffers
+        scales = [1 / self.placement.copies] * len(tensors)
+        if self.errors is not None:
+            sites = [site for stage in stages for site in self.stages[stage].sites]
+            tensors += self.errors.source.partial_sums(sites)
+        whole = with_gradients and not self.placement.spread
+        for one in [one for stage in stages for one in self.stages[stage].parameters] if whole else []:
+            if one in self.tied:
+                continue
+            if one.grad is None:  # all copies must send the same tensors
+                one.grad = torch.zeros_like(one)
+            tensors.append(one.grad)
+        scales += [1.0] * (len(tensors) - len(scales))
+        kind = "gradients" if whole else "summaries"
+        self.world.add_up(tensors, kind, scales, self.placement.partners)
+
+    def _add_up_predictor(self, tensors: list[Tensor]) -> None:
+        """Add up what the predictor learns; copies of a stage learn the same, unless each has its own rows of the weights."""
+        scale = 1.0 if self.placement.spread else 1 / self.placement.copies
+        self.world.add_up(tensors, "predictor", [scale] * len(tensors))
+
+
+def as_returned(outputs: Sequence[Tensor]) -> Any:
+    """Return the tensors of the last stage as the model returns them: one by itself, several in a tuple."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)

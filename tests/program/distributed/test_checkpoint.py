@@ -1,0 +1,192 @@
+"""Checkpoints that several processes write: whole or not at all, while training goes on, read without foreign code."""
+
+import json
+import os
+import pickle
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.program.distributed.conftest import free_port, introduce, run_forks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+import adagp.program.distributed.checkpoint as checkpoint
+from adagp.errors import RunError
+from adagp.program.distributed.checkpoint import DIGESTS, Checkpoints
+from adagp.program.distributed.processes import World
+from adagp.program.train.checkpoint import digest_of
+
+pytestmark = pytest.mark.slow
+
+
+def state(number: int) -> dict[str, Any]:
+    return {
+        "model": {"weight": torch.full((40, 30), float(number)).t()},
+        "trainer": {"epoch": number, "norm": torch.ones(3)},
+    }
+
+
+@pytest.fixture
+def world(one_process: None) -> World:
+    return World.join("cpu", 20)
+
+
+def test_what_is_saved_comes_back(world: World, tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path, world)
+    assert kept.load() is None
+    kept.save(state(1), {"random": torch.get_rng_state()})
+    kept.save(state(2), {"random": torch.get_rng_state()})
+    kept.settle()
+    assert [one.name for one in tmp_path.iterdir()] == ["2"]
+    found = Checkpoints(tmp_path, world).load()
+    assert found is not None
+    assert digest_of(found.common) == digest_of(state(2))
+    assert found.common["model"]["weight"].stride() == state(2)["model"]["weight"].stride()
+    assert torch.equal(found.own[0]["random"], torch.get_rng_state())
+
+
+def test_training_goes_on_while_it_is_written(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on, digest = threading.Event(), checkpoint._digest
+    monkeypatch.setattr(checkpoint, "_digest", lambda path: may_go_on.wait(20) and digest(path))
+    kept, moving = Checkpoints(tmp_path, world), state(1)
+    kept.save(moving, {})
+    moving["model"]["weight"].fill_(7)
+    assert kept.busy
+    assert not (tmp_path / "1").exists()
+    may_go_on.set()
+    kept.settle()
+    found = kept.load()
+    assert found is not None
+    assert digest_of(found.common) == digest_of(state(1))
+
+
+def test_what_cannot_be_written_is_told(world: World, tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path / "file", world)
+    (tmp_path / "file").touch()
+    kept.save(state(1), {})
+    with pytest.raises(OSError, match="Not a directory|File exists"):
+        kept.settle()
+
+
+def refusal(folder: Path, world: World) -> str:
+    with pytest.raises(RunError) as raised:
+        Checkpoints(folder, world).load()
+    return str(raised.value)
+
+
+def test_damage_is_found(world: World, tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path, world)
+    kept.save(state(1), {})
+    kept.settle()
+    for name in ("__0_0.distcp", ".metadata"):
+        path = tmp_path / "1" / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        assert refusal(tmp_path, world) == (
+            f"the checkpoint '{tmp_path / '1'}' is damaged: its file '{name}' is not what was written."
+        )
+        path.write_bytes(content)
+    (tmp_path / "1" / "__0_0.distcp").unlink()
+    assert "'__0_0.distcp' is not what was written." in refusal(tmp_path, world)
+
+
+class Evil:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("owned",)
+
+
+def forged(folder: Path, contents: Any) -> None:
+    """Put another table of contents in the place of a checkpoint's, with the right digest."""
+    path = folder / "1" / ".metadata"
+    path.write_bytes(pickle.dumps(contents))
+    digests = json.loads((folder / "1" / DIGESTS).read_text("utf-8"))
+    (folder / "1" / DIGESTS).write_text(json.dumps(digests | {".metadata": checkpoint._digest(path)}), "utf-8")
+
+
+def test_foreign_contents_run_no_code(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("kept").mkdir()
+    kept = Checkpoints(Path("kept"), world)
+    kept.save(state(1), {})
+    kept.settle()
+    own = pickle.loads(Path("kept/1/.metadata").read_bytes())
+    forged(Path("kept"), Evil())
+    assert refusal(Path("kept"), world) == (
+        "cannot read the checkpoint 'kept/1': it is damaged or not a checkpoint "
+        "(posix.mkdir has no place in a table of contents)."
+    )
+    assert not Path("owned").exists()
+    for place in own.storage_data.values():
+        place.relative_path = "../../secret"
+    forged(Path("kept"), own)
+    assert "it names a file that is no part of it: ../../secret" in refusal(Path("kept"), world)
+
+
+def save_and_watch(folder: Path, copies: Path) -> None:
+    """Save twice; before each file operation of the second time, copy the folder."""
+    from tests.crash_points import Copies
+
+    introduce(0, 1, free_port())
+    kept = Checkpoints(folder, World.join("cpu", 20))
+    kept.save(state(1), {})
+    kept.settle()
+    watched = Copies(folder, copies)
+    kept.save(state(2), {})
+    kept.settle()
+    watched.busy = True
+
+
+def test_a_kill_before_any_file_operation_leaves_a_whole_one(tmp_path: Path, one_process: None) -> None:
+    folder, copies = tmp_path / "kept", tmp_path / "copies"
+    folder.mkdir()
+    copies.mkdir()
+    assert run_forks(save_and_watch, [(folder, copies)]) == [0]
+    world = World.join("cpu", 20)
+    points = sorted(copies.iterdir())
+    assert len(points) > 5
+    seen = set()
+    for copy in points:
+        found = Checkpoints(copy, world).load()
+        assert found is not None
+        epoch = found.common["trainer"]["epoch"]
+        assert digest_of(found.common) == digest_of(state(epoch)), copy.name
+        seen.add(epoch)
+        assert len(list(copy.iterdir())) == 1  # what was half written is gone
+        shutil.rmtree(copy)
+    assert seen == {1, 2}
+
+
+def hold_shards(rank: int, size: int, port: int, folder: Path, saves: bool) -> None:
+    """Save a tensor that is spread over the processes, or read it, spread over others."""
+    introduce(rank, size, port)
+    world = World.join("cpu", 20)
+    whole = torch.arange(70.0).view(7, 10)  # no number of processes divides it
+    spread = distribute_tensor(whole if saves else torch.zeros(7, 10), init_device_mesh("cpu", (size,)), [Shard(0)])
+    kept = Checkpoints(folder, world)
+    if saves:
+        kept.save({"model": {"weight": spread, "bias": torch.ones(99)}}, {"rank": rank})
+        kept.settle()
+        return
+    found = kept.load({"common/model/weight": spread})
+    assert found is not None
+    read = found.common["model"]["weight"]
+    assert isinstance(read, DTensor)
+    assert torch.equal(read.to_local(), whole.chunk(size)[rank] if rank < len(whole.chunk(size)) else whole[:0])
+    assert torch.equal(found.common["model"]["bias"], torch.ones(99))
+    assert [one["rank"] for one in found.own] == [0, 1]
+
+
+def test_shards_are_read_by_another_number_of_processes(tmp_path: Path) -> None:
+    for size, saves in ((2, True), (2, False), (3, False), (1, False)):
+        port = free_port()
+        assert (
+            run_forks(hold_shards, [(rank, size, port, tmp_path / "kept", saves) for rank in range(size)]) == [0] * size
+        )
+    files = {path.name for path in (tmp_path / "kept" / "1").iterdir()}
+    assert files == {"__0_0.distcp", "__1_0.distcp", ".metadata", DIGESTS}  # each has written its part
