@@ -36,8 +36,7 @@ import adagp.program.train.session  # now, not in each fork
 from adagp.core.files import TEMPORARY
 from adagp.program.figures.style import subplots
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, never
-from adagp.program.reproduce.catalogue import EXPERIMENTS
-from adagp.program.reproduce.experiment import Conclusion, Experiment
+from adagp.program.reproduce.experiment import EXPERIMENTS, Conclusion, Experiment
 from adagp.program.reproduce.parts import Part, Place
 from adagp.program.reproduce.training import all_parts, group
 from adagp.program.reproduce.verdict import HOLDS, Verdict

@@ -21,7 +21,7 @@ from tests.damage import altered, damaged
 from tests.time_limit import time_limit
 
 from adagp.cli import main
-from adagp.program.reproduce.catalogue import EXPERIMENTS
+from adagp.program.reproduce.experiment import EXPERIMENTS
 from adagp.program.reproduce.parts import Place
 from adagp.program.reproduce.verdict import Verdict
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adagp.cli import app
-from adagp.program.reproduce.catalogue import EXPERIMENTS
+from adagp.program.reproduce.experiment import EXPERIMENTS
 
 Program = Callable[..., Any]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adagp.papers.camel import experiments as camel
-from adagp.program.reproduce.catalogue import EXPERIMENTS
+from adagp.program.reproduce.experiment import EXPERIMENTS
 from adagp.program.reproduce.parts import Place
 
 pytestmark = pytest.mark.slow

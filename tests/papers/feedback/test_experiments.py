@@ -7,8 +7,7 @@ import pytest
 
 from adagp.papers.feedback import experiments as feedback_worth
 from adagp.papers.feedback.experiments import LONG, PLATFORMS, compare_methods, comparison_part, read_comparison
-from adagp.program.reproduce.catalogue import EXPERIMENTS
-from adagp.program.reproduce.experiment import BUDGETS
+from adagp.program.reproduce.experiment import BUDGETS, EXPERIMENTS
 from adagp.program.reproduce.parts import Part, Place
 
 
