@@ -3,21 +3,25 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-fast lint format docs notebooks bench results clean
+.PHONY: demo test test-fast test-medium test-slow lint format docs notebooks bench results clean
 
 demo: $(READY)
 	$(BIN)/adagp demo --out runs/demo --force
 	@echo "Next: source $(BIN)/activate, which makes adagp a command; then adagp --help"
 
 test: $(READY)
-	$(MAKE) --no-print-directory --jobs 2 lint test-all
-
-test-all: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(MAKE) --no-print-directory --jobs 2 lint test-medium
 
 test-fast: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
+	$(PYTEST) -m "not slow and not medium"
+
+test-medium: $(READY)
+	$(PYTEST) -m "not slow"
+
+test-slow: $(READY)
+	$(PYTEST) -m slow
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -30,15 +30,20 @@ torch.set_num_threads(1)  # the tests run in several processes; small tensors ga
 settings.register_profile("steady", deadline=None, derandomize=True)  # the same examples on any machine, slow or not
 settings.load_profile("steady")
 
-ALL_SLOW = re.compile(r"^pytestmark = (\[[^]]*)?pytest\.mark\.slow", re.MULTILINE)
-"""What a file says all of whose tests are slow."""
+WHOLE_FILE_MARK = re.compile(r"^pytestmark = (?:\[[^]]*)?pytest\.mark\.(medium|slow)\b", re.MULTILINE)
+"""The marker that a file gives to all of its tests."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out whole files of slow tests where these are not wanted: their imports alone take half a minute."""
-    if config.getoption("markexpr") != "not slow" or collection_path.suffix != ".py":
+    """Do not import files of which the Makefile's marker expressions select no test: the imports alone take half a minute."""
+    expression = config.getoption("markexpr")
+    if not expression or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    return True if ALL_SLOW.search(collection_path.read_text("utf-8")) else None
+    text = collection_path.read_text("utf-8")
+    if expression == "slow":
+        return True if "pytest.mark.slow" not in text else None
+    mark = WHOLE_FILE_MARK.search(text)
+    return True if mark and f"not {mark[1]}" in expression.split(" and ") else None
 
 
 Python = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 
 @pytest.mark.parametrize(("scenario", "least"), [("train", 50), ("force", 50), ("compare", 100), ("reproduce", 60)])

@@ -33,7 +33,7 @@ from adagp.schedules import parse_schedule
 from adagp.tracing.importers.exported_program import load_exported_program
 from adagp.tracing.importers.onnx_model import load_onnx
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 some = settings(
     max_examples=int(os.environ.get("MANY", "60")), suppress_health_check=[HealthCheck.function_scoped_fixture]

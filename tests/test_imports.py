@@ -231,7 +231,7 @@ def loaded_after(python: Callable[..., Any]) -> Callable[[str], set[str]]:
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "package",
     [
@@ -252,12 +252,12 @@ def test_importing_it_loads_nothing_heavy(package: str, loaded_after: Callable[[
     assert loaded_after(f"import {package}") == set()
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_training_loads_torch_alone(loaded_after: Callable[[str], set[str]]) -> None:
     assert loaded_after("import adagp.program.train.session") == {"torch"}
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_public_names_come_on_first_use(loaded_after: Callable[[str], set[str]]) -> None:
     assert loaded_after("import adagp; adagp.Ladder, adagp.parse_schedule, adagp.Plan") == set()
     assert sorted(adagp._HOMES) == sorted(set(adagp.__all__) - {"__version__"})

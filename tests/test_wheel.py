@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 import adagp
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).parents[1]
 INSIDE = (

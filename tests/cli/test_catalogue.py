@@ -32,7 +32,7 @@ def test_all_methods_with_their_options() -> None:
     assert "--label-classes (the last layer's)" in " ".join(shown.replace("│", " ").split())
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_all_models_with_their_sizes() -> None:
     rows = {row["name"]: row for row in json.loads(RUNNER.invoke(app, ["models", "--json"]).stdout)}
     assert list(rows) == list(MODELS)
@@ -48,7 +48,7 @@ def test_all_models_with_their_sizes() -> None:
     assert rows["yolov3"]["classes"] == 20
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_table_of_chosen_models() -> None:
     ended = RUNNER.invoke(app, ["models", "resnet20", "--input", "3x32x32", "--classes", "10"])
     assert ended.exit_code == 0

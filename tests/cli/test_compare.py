@@ -36,7 +36,7 @@ def table(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.usefixtures("forked_jobs")
 def test_a_comparison_from_beginning_to_end_and_again(program: Program) -> None:
     ended = program("compare", *OPTIONS, "--target", "0.05", "--json")

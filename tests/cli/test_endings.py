@@ -34,7 +34,7 @@ def shell(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 
 
 @needs_full
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_full_disk_under_standard_output(tmp_path: Path, command: str) -> None:
     ended = shell(f"adagp {command} >/dev/full", tmp_path)
@@ -44,7 +44,7 @@ def test_a_full_disk_under_standard_output(tmp_path: Path, command: str) -> None
     assert "No space left on device" in ended.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("command", ["models digits_cnn", "train --epochs 1"])
 def test_a_closed_standard_output_is_refused_before_work(tmp_path: Path, command: str) -> None:
     ended = shell(f"adagp {command} >&-", tmp_path)
@@ -53,7 +53,7 @@ def test_a_closed_standard_output_is_refused_before_work(tmp_path: Path, command
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("command", ["pipeline", "pipeline --actions"])
 def test_a_reader_that_has_left(tmp_path: Path, command: str) -> None:
     ended = shell(f"adagp {command} | true; exit ${{PIPESTATUS[0]}}", tmp_path)
@@ -61,7 +61,7 @@ def test_a_reader_that_has_left(tmp_path: Path, command: str) -> None:
     assert ended.stderr == ""
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_nobody_to_tell(tmp_path: Path) -> None:
     assert shell("adagp models none 2>&-", tmp_path).returncode == 2
     assert shell("adagp models none 2>/dev/full", tmp_path).returncode == 2
@@ -102,7 +102,7 @@ WRITING = (
 """A command line for each thing that is written."""
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("command", "size"), [*((command, 0) for command in WRITING), *((one, 1500) for one in WRITING[:2])]
 )
@@ -123,7 +123,7 @@ def test_a_full_disk(program: Program, write_run: Callable[..., Path], command: 
     assert [path for path in Path().rglob("*.tmp") if path.stat().st_size] == []
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @needs_full
 @pytest.mark.parametrize(
     "command",

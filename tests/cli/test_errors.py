@@ -246,7 +246,7 @@ def test_options_that_do_not_exist(program: Program) -> None:
     assert "No such option: --epoch" in ended.err
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_fresh_process_ends_with_code_2_and_one_line(python: Callable[..., Any], tmp_path: Path) -> None:
     ended = python("-m", "adagp", "train", "--method", "xyz", "--out", tmp_path / "run")
     assert ended.returncode == 2

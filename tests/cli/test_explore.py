@@ -8,7 +8,7 @@ from tests.cli.conftest import Program
 SMALL = ("--array", "8x8..16x16", "--buffer", "64k..256k", "--dataflow", "ws,os", "--epochs", "3")
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_table_files_and_picture(program: Program, tmp_path: Path) -> None:
     shown = program("explore", "two_layer_cnn", *SMALL, "--out", "all.csv", "--plot", "front.png")
     assert shown.code == 0

@@ -25,7 +25,7 @@ from adagp.program.reproduce.experiment import EXPERIMENTS
 from adagp.program.reproduce.parts import Place
 from adagp.program.reproduce.verdict import Verdict
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 JSON_VALUES = st.recursive(

@@ -119,7 +119,7 @@ def run(words: list[str]) -> tuple[Any, str]:
     return ended.value.code, said.getvalue().decode()
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.skipif(not hasattr(signal, "alarm"), reason="a hang cannot be told here")
 @settings(max_examples=300)
 @given(command_lines())

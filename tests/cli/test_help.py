@@ -15,7 +15,7 @@ PROGRAM: Any = typer.main.get_command(app)
 ALL_COMMANDS = PROGRAM.commands | {f"rtl {name}": one for name, one in PROGRAM.commands["rtl"].commands.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_help_loads_nothing_heavy(python: Callable[..., Any]) -> None:
     heavy = ("torch", "torchvision", "timm", "matplotlib", "numpy")
     program = (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 
 def test_scalars_are_in_the_run_folder(program: Any, short: tuple[str, ...]) -> None:

@@ -54,7 +54,7 @@ def test_errors_name_what_was_given(program: Program, name: str) -> None:
         assert ended.err.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("name", NAMES)
 def test_pictures_and_reports(program: Program, run_writer: Callable[[Path], Any], name: str) -> None:
     folder = run_writer(Path.cwd())(name, method="adagp")

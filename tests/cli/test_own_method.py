@@ -52,7 +52,7 @@ def users_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     sys.modules.pop("users_source", None)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_it_is_trained_replayed_and_reported(program: Program, short: tuple[str, ...], python: Any) -> None:
     ended = program("train", *short, "--method", DAMPED, "--damping", "0.25", "--out", "run", "--json")
     assert ended.code == 0, ended.err
@@ -73,7 +73,7 @@ def test_it_is_trained_replayed_and_reported(program: Program, short: tuple[str,
     assert not Path("imported").exists(), "a page imports nothing that a folder names"
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.usefixtures("forked_jobs")
 def test_it_is_compared(program: Program) -> None:
     options = ("--seeds", "1", "--batches", "12", "--batch-size", "200", "--set", "width=0.25", "--regimes", "batches")

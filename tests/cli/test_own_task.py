@@ -19,7 +19,7 @@ from adagp.program.tasks.build import TASKS
 from adagp.program.train.job import Silent
 from adagp.program.train.session import Session, read_config
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 Program = Callable[..., Any]
 MODULE = "examples.plugins.sine_regression"

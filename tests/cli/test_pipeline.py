@@ -40,7 +40,7 @@ def test_the_text_shows_every_device(program: Program) -> None:
     assert "20 steps; bubble 20.0%; at most 4 micro-batches kept on a device; 1.600x over 32 steps" in out
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_model_on_accelerators(program: Program, tmp_path: Path) -> None:
     picture = tmp_path / "chart.svg"
     options = ("--model", "digits_cnn", "--dataset", "digits", "--schedule", "chimera")

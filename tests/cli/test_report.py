@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 
 def test_a_page_about_a_real_run(program: Any, finished: Path) -> None:

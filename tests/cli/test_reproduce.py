@@ -46,7 +46,7 @@ def test_wrong_options_end_before_any_work(arguments: tuple[str, ...], error: st
     assert not Path("runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.usefixtures("forked_jobs")
 def test_an_experiment_from_start_to_end(tmp_path: Path) -> None:
     ended = CliRunner(env={"COLUMNS": "200"}).invoke(

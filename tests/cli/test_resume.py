@@ -12,7 +12,7 @@ import torch
 
 from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 Program = Callable[..., Any]
 

@@ -12,7 +12,7 @@ Program = Callable[..., Any]
 SMALL = ("--array", "2x2", "--format", "int8", "--value-words", "64", "--sum-words", "64")
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_simulate(program: Program) -> None:
     chip = ("--array", "4x4", "--format", "int8", "--value-words", "1024", "--sum-words", "16384")  # as in tests/rtl
     ended = program("rtl", "simulate", *chip, "--size", "9x4x7", "--dataflow", "os", "--operation", "dw", "--json")
@@ -23,7 +23,7 @@ def test_simulate(program: Program) -> None:
     assert report["wrong_values"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_simulate_groups(program: Program) -> None:
     chip = ("--array", "3x4", "--format", "bfp", "--value-words", "1024", "--sum-words", "2048")  # as in tests/rtl
     ended = program("rtl", "simulate", *chip, "--size", "4x20x5", "--mantissa-bits", "4,2,4", "--json")
@@ -33,7 +33,7 @@ def test_simulate_groups(program: Program) -> None:
     assert (report["wrong_values"], report["passes"]) == (0, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_generate(program: Program) -> None:
     ended = program("rtl", "generate", *SMALL, "--design", "max", "--predictor-words", "16", "--out", "made")
     assert ended.code == 0
@@ -51,7 +51,7 @@ def test_generate(program: Program) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_run(program: Program) -> None:
     ended = program("rtl", "run", "--network", "4-3", "--array", "2x2", "--design", "low", "--format", "int8", "--json")
     assert ended.code == 0

@@ -32,7 +32,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=no_constant)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_json_is_one_document_with_stable_fields(program: Program, short: tuple[str, ...]) -> None:
     ended = program("train", *short, "--json", "--out", "run", "--metrics-every", "1")
     assert ended.code == 0
@@ -124,7 +124,7 @@ def test_the_command_line_wins_over_the_configuration_file(program: Program) -> 
     assert [config[name] for name in chosen] == ["adagp", 2, 256, 0.25, 1, "1:1", 3, 1e-3]
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_remap_alternates_epochs(program: Program, short: tuple[str, ...]) -> None:
     options = ("--method", "remap", "--ratio", "epochs:1:1", "--epochs", "3")
     summary = strict(program("train", *short, *options, "--json").out)
@@ -144,7 +144,7 @@ def test_a_run_that_diverges_is_still_json(program: Program, short: tuple[str, .
     assert "test loss not finite" in again.err
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_fresh_process_prints_only_json(python: Callable[..., Any], tmp_path: Path, short: tuple[str, ...]) -> None:
     ended = python("-m", "adagp", "train", *short, "--json", "--out", tmp_path / "run")
     assert ended.returncode == 0

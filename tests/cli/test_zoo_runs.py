@@ -11,7 +11,7 @@ import torch
 from adagp.models.zoo import BUILDERS
 from adagp.program.run.origin import LIBRARIES
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the libraries have much to say
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]  # the libraries have much to say
 
 Program = Callable[..., Any]
 GPT = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 64}

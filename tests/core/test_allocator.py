@@ -35,7 +35,7 @@ def run(argument: str) -> tuple[str, int]:
     return kept, int(faults)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone has it")
 def test_a_batch_gets_the_memory_of_the_last_one() -> None:
     told, kept = run("keep")

@@ -178,7 +178,7 @@ def registered(name: str, classes: int, image: Any, width: float) -> Any:
 LOADED = "import sys; from adagp.cli import main\ntry: main()\nexcept SystemExit: pass\nprint('torch' in sys.modules)"
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("words", [("models", "digits_cnn", "decoder"), ("simulate", "digits_cnn", "--epochs", "2")])
 def test_warm_commands_do_not_even_import_torch(
     folder: Path, python: Callable[..., Any], words: tuple[str, ...]

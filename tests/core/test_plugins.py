@@ -73,7 +73,7 @@ def test_entry_points_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> 
     assert sys.modules["users_plugin"].LOADED
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_an_installed_package_needs_no_option(tmp_path: Path, python: Callable[..., Any]) -> None:
     """A package with an entry point, as pip would leave it behind, in a process of its own."""
     information = tmp_path / "mine-1.0.dist-info"

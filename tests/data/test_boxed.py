@@ -74,7 +74,7 @@ def test_a_batch_larger_than_the_set_is_refused(samples: list[Annotated]) -> Non
     assert str(caught.value) == "batch size 8 is larger than the training set of 7 samples; choose 1 to 7."
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @given(
     st.sampled_from([-1.0, 1.0]),
     st.floats(0.6, 1.8),

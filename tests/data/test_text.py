@@ -110,7 +110,7 @@ def test_vocabulary_is_the_same_each_time() -> None:
     assert len(one.encode(["the men"])[0]) < len("the men")
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @settings(deadline=None)
 @given(st.text())
 def test_every_text_survives(text: str) -> None:

@@ -30,7 +30,7 @@ from adagp.program.run.metrics import ACCURACY
 from adagp.program.train.loop import Loop
 from adagp.program.train.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 OF_YOUR_OWN = ("README.md", "docs/loop.md", "docs/training.md", "docs/methods/fast.md", "docs/guides/processes.md")
 """Documents whose blocks of Python begin with a model of yours; all others must be complete in themselves."""

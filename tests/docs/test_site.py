@@ -27,7 +27,7 @@ import adagp
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 
 class Page(HTMLParser):

@@ -261,7 +261,7 @@ HOOKING = [
 """Schedules of sources that hook the gradient at a layer's output."""
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("schedule", HOOKING)
 def test_no_activation_outlives_its_batch(schedule: Any) -> None:
     model = model_of_convolutions()

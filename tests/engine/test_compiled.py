@@ -14,7 +14,7 @@ from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError
 from adagp.schedules import parse_schedule
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 
 def build(change: Callable[[nn.Module], nn.Module] = lambda model: model, **options: Any) -> Trainer:

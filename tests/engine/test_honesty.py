@@ -116,7 +116,7 @@ def test_refusals_that_go_on_are_told_once() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_compiled_model_that_was_called_before_is_refused() -> None:
     model = Net()
     compiled: Any = torch.compile(model, backend="eager")
@@ -310,7 +310,7 @@ def test_a_detached_trainer_and_another_sources_state_are_refused() -> None:
     assert str(caught.value) == "the trainer was detached from its model; call adagp.attach again to train."
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_layers_of_timm_and_transformers_are_known() -> None:
     model = nn.Sequential(load_timm().layers.linear.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     trainer = attached(model, "feedback")

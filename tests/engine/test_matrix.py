@@ -30,7 +30,7 @@ from adagp.layers.sites import survey
 from adagp.models.vision import load_timm, load_torchvision
 from adagp.schedules import Ladder, Rung, WarmUp
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the libraries have much to say
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]  # the libraries have much to say
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 METHODS = list(adagp.METHODS)

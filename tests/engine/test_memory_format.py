@@ -39,7 +39,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("source", ["predicted", "remapped", "topk", "replay", "feedback"])
 def test_the_format_changes_nothing_but_rounding(source: str) -> None:
     text = "sites=every 2nd conv" if source == "topk" else "1:1"

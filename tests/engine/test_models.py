@@ -8,7 +8,7 @@ import adagp
 from adagp.models import IMAGES, MODELS, build_model
 from adagp.schedules import Ladder, Rung, WarmUp
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 NARROW = {
     "inception_v3": 1 / 16,

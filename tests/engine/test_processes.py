@@ -11,7 +11,7 @@ from torch import nn
 import adagp
 from adagp.errors import ModelError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 PROGRAM = """
 import sys

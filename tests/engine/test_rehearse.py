@@ -152,7 +152,7 @@ class Loop:
 
 
 @pytest.mark.parametrize("after", [0, 3])
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.medium)])
 def test_training_after_a_rehearsal_is_training_without_one(after: int, workers: int) -> None:
     rehearsed, plain = Loop(workers), None
     kind = type(rehearsed.batches)

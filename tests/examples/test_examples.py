@@ -12,7 +12,7 @@ from torch import nn
 
 from adagp.layers.sites import survey
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

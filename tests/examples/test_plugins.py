@@ -39,7 +39,7 @@ def test_the_file_and_the_readme_give_the_same_command(name: str) -> None:
     assert f"adagp {command(name)}" in (PLUGINS / f"{name}.py").read_text("utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_reached_from_the_command_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Callable[..., Any]

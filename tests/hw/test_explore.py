@@ -28,7 +28,7 @@ SPACE = Space(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_every_point_is_a_simulation() -> None:
     told: list[int] = []
     points = explore(SPACE, 1, told.append)
@@ -50,7 +50,7 @@ def test_every_point_is_a_simulation() -> None:
     assert found == expected
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_several_processes_find_the_same() -> None:
     assert explore(SPACE, 2) == explore(SPACE, 1)
 

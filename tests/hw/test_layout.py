@@ -35,7 +35,7 @@ def test_trained_layers_in_order_each_once() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["two_layer_cnn", "resnet20", "mobilenet_v2", "densenet121"])
 def test_the_sites_are_those_that_a_trial_forward_pass_finds(name: str) -> None:
     with torch.device("meta"):

@@ -10,7 +10,7 @@ from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
 from adagp.program.reproduce.published import published
 from adagp.program.workloads import PAPER_MODELS, model_workload
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 Found = dict[str, dict[str, list[Simulation]]]
 """Simulations of the thirteen CNNs by dataflow and data set."""

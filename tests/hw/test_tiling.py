@@ -150,7 +150,7 @@ def test_traffic_is_that_of_the_loops_and_no_tiling_that_fits_has_less(product: 
     assert found.reads + found.writes == least
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @settings(max_examples=40, deadline=None)
 @given(products(), st.sampled_from(("ws", "os", "is")), st.integers(300, 4000), st.sampled_from((8.0, 64.0, inf)))
 def test_a_tiling_is_about_as_quick_as_any(product: Product, dataflow: str, buffer: int, rate: float) -> None:

@@ -14,7 +14,7 @@ from adagp.integrations.accelerate import AcceleratedBatches, Accelerator
 
 from accelerate.state import AcceleratorState  # isort: skip
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)

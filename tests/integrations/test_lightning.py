@@ -15,7 +15,7 @@ from adagp.errors import UsageError
 from adagp.integrations.lightning import PredictedGradientsCallback, pl
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.medium,
     pytest.mark.filterwarnings("ignore"),  # Lightning has much to say about loaders and loggers
 ]
 

@@ -11,7 +11,7 @@ from adagp.integrations.transformers import STATE, PredictedGradientsMixin
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # isort: skip
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
 
 
 class PredictingTrainer(PredictedGradientsMixin, Trainer):  # type: ignore[misc]  # transformers has no types

@@ -61,7 +61,7 @@ def look_at_parts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     return shares
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("shape", [(4,), (2, 2)])
 def test_parts_are_those_of_dtensor(shape: tuple[int, ...], tmp_path: Path) -> None:
     shares = in_processes(tmp_path, 4, look_at_parts, shape)

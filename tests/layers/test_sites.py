@@ -41,7 +41,7 @@ def test_rows_are_outputs_wherever_the_weight_counts_them() -> None:
     assert reasons(found) == {"0.bias": "bias", "1.bias": "bias", "2.bias": "bias"}
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @settings(max_examples=60)
 @given(output_last())
 def test_an_output_depends_on_its_row_and_on_nothing_else(case: tuple[nn.Module, Tensor]) -> None:

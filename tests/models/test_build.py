@@ -153,7 +153,7 @@ def test_wrong_options(options: dict[str, Any], expected: str) -> None:
     assert message("vgg13", **options) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].task == IMAGES])
 def test_the_smallest_image_works_and_a_smaller_one_is_refused(name: str) -> None:
     info = MODELS[name]

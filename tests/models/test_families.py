@@ -11,7 +11,7 @@ from adagp.models.measure import measure
 from adagp.papers.camel.reversible import ReversibleChain
 from adagp.program.model_table import describe_models
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 # Parameters at 1000 classes and, where stated, 10**9 multiply-accumulates of an image of the usual size.
 # Source: torchvision's table of classification weights (its GFLOPS count a multiply-accumulate once).

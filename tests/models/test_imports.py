@@ -8,7 +8,7 @@ import pytest
 
 import adagp.models
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 SOURCE = Path(adagp.models.__file__).parents[2]
 HEAVY = "print(sorted({'PIL', 'timm', 'torch', 'torchvision'} & set(sys.modules)))"

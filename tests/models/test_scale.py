@@ -15,7 +15,7 @@ def shapes(model: nn.Module) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in model.state_dict().values()]
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("width", [0.25, 0.5, 2.0])
 def test_densenet_scales_as_its_growth_rate_does(width: float) -> None:
     densenet: Any = load_torchvision("torchvision.models").DenseNet
@@ -43,7 +43,7 @@ def test_mobilenet_scales_by_its_own_multiplier() -> None:
     assert shapes(model) == shapes(expected)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["resnet50", "inception_v3", "inception_v4"])
 def test_half_the_width_is_a_quarter_of_each_hidden_convolution(name: str) -> None:
     with torch.device("meta"):

@@ -171,7 +171,7 @@ def test_greedy_equals_the_slow_way(talker: Transformer) -> None:
         assert greedy(talker, source) == [slow_greedy(talker, one) for one in source]
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("beam", [1, 2, 4])
 def test_beam_search_equals_the_slow_way(talker: Transformer, beam: int) -> None:
     source = padded_source()

@@ -47,7 +47,7 @@ def test_which_names_mean_a_library() -> None:
     assert [find_in_zoo(name) for name in ("resnet18", "timm", "hf.net:make", "mine.timm:make")] == [None] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "image"),
     [
@@ -77,7 +77,7 @@ def test_same_seed_same_weights() -> None:
     assert torch.equal(weights(), weights())
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_what_the_vision_libraries_cannot_build() -> None:
     unknown = refusal("timm:convnext_tiney")
     assert unknown.startswith("timm has no model 'convnext_tiney' among its ")
@@ -104,7 +104,7 @@ def vision_names() -> list[str]:
     return list(models.list_models(module=models))
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_transformers_read_bytes_and_see_nothing_ahead(written: Any) -> None:
     """BERT, made to see both ways, is built as a decoder."""
     for name in (written("gpt2", **GPT2), written("bert", **TINY), written("llama", dtype="bfloat16", **TINY)):
@@ -117,7 +117,7 @@ def test_transformers_read_bytes_and_see_nothing_ahead(written: Any) -> None:
         assert workload.layers
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_transformers_tell_images_apart(written: Any) -> None:
     name = written("vit", image_size=224, patch_size=4, **TINY)
     model = build_model(name, classes=5, image=(1, 8, 8))
@@ -125,7 +125,7 @@ def test_transformers_tell_images_apart(written: Any) -> None:
     assert trace_model(name, classes=5, image=(1, 8, 8)).layers
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_what_transformers_cannot_build(written: Any, tmp_path: Path) -> None:
     text = {"classes": 256, "task": LANGUAGE}
     path = tmp_path / "gpt2.json"

@@ -12,7 +12,7 @@ from adagp.program.reproduce.published import published
 from adagp.program.workloads import PAPER_MODELS, model_workload
 from adagp.schedules import parse_schedule
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 NET = Workload(
     "net",

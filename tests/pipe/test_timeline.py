@@ -144,7 +144,7 @@ def programs(draw: st.DrawFn) -> Program:
     return with_broadcast(program) if draw(st.booleans()) else program
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @given(programs(), st.data())
 def test_the_dry_run_is_what_a_ticking_clock_shows(program: Program, data: st.DataObject) -> None:
     times = st.integers(0, 4)
@@ -159,7 +159,7 @@ def test_costs_must_fit_the_program() -> None:
         simulate(generate("gpipe", 4, 4, (Phase.BP,)), constant_costs(3))
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_many_devices_and_micro_batches() -> None:
     """64 devices and 256 micro-batches: the closed form of GPipe, and the memory that DAPPLE is for."""
     timeline = simulate(generate("dapple", 64, 256, (Phase.BP,)), constant_costs(64))

@@ -148,7 +148,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_killed_it_takes_its_processes_along(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(PARENT)

@@ -13,7 +13,7 @@ from adagp.rtl.mapping import find_mapping
 from adagp.rtl.products import expected, run_product
 from adagp.rtl.simulation import SimulatedChip
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 ChipOf = Callable[[str], SimulatedChip]
 FLOATS = ("bf16", "fp16", "fp32")

@@ -22,7 +22,7 @@ from adagp.rtl.products import expected, model_cost, run_product
 from adagp.rtl.simulation import InterpretedChip, SimulatedChip, VerilatedChip
 from adagp.rtl.tools import verilator
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 ChipOf = Callable[[str], SimulatedChip]
 SIZES = st.integers(1, 17)

@@ -11,7 +11,7 @@ from adagp.rtl.formats import FORMATS
 from adagp.rtl.synthesis import synthesize
 from adagp.rtl.targets import OSU018, parse_target
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 WORDS: dict[str, Any] = {
     "value_words": 1024,

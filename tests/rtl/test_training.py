@@ -23,7 +23,7 @@ from adagp.rtl.simulation import SimulatedChip, simulate_chip
 from adagp.rtl.training import run_batch
 from adagp.sources.support.options import LearningOptions
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 NETWORK = SmallNetwork((7, 6, 5), batch=3)
 PICTURES = SmallNetwork((5, 4, 3), batch=2, picture=(4, 2))

@@ -8,7 +8,7 @@ from adagp.papers.camel import experiments as camel
 from adagp.program.reproduce.experiment import EXPERIMENTS
 from adagp.program.reproduce.parts import Place
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 
 def test_a_backbone_of_half_the_classes_and_its_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_model_adds_what_a_cell_adds() -> None:
             assert total.view(np.uint32) == found[row, column]
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 @pytest.mark.parametrize("dataflow", sorted(PLACEMENTS))
 def test_products_of_groups(dataflow: str, operation: str, chip: SimulatedChip) -> None:
@@ -110,7 +110,7 @@ def test_products_of_groups(dataflow: str, operation: str, chip: SimulatedChip) 
     products()
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_every_pair_of_chunks(chip: SimulatedChip) -> None:
     """Every signed magnitude of four bits times every other, alone in its group and beside others."""
     magnitudes = np.arange(-15, 16)
@@ -126,7 +126,7 @@ def test_every_pair_of_chunks(chip: SimulatedChip) -> None:
         assert np.array_equal(found.astype(np.uint32).view(np.float32), wanted)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("unit", [-90, -75, -66, 40, 56])
 def test_sums_at_the_ends_of_fp32(unit: int, chip: SimulatedChip) -> None:
     """Exponents so small that products are rounded to subnormal numbers, or vanish, and so large that sums are infinite."""

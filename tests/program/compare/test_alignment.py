@@ -112,7 +112,7 @@ def test_a_source_of_the_truth_has_cosine_and_norm_ratio_1() -> None:
 METHODS = ("bp", "adagp", "dni", "feedback", "feedback_replay", "zero", "noise", "replay", "random", "topk", "skip")
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("method", METHODS)
 def test_measuring_changes_nothing_and_every_source_is_measured(method: str, tmp_path: Path) -> None:
     ordinary = Session(config(method))

@@ -29,7 +29,7 @@ def test_batches_that_come_in_cycles_count_by_their_share() -> None:
     assert _typical(taken[:2], 4) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_methods_are_timed_in_turns_on_batches_of_each_kind() -> None:
     options = {"width": 0.25, "batch_size": 64, "warmup": None, "warmup_batches": 5, "metrics_every": 0}
     configs = {

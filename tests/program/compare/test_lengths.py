@@ -18,7 +18,7 @@ def run(batches: int, **options: object) -> TrainConfig:
     return TrainConfig.from_dict({"batches": batches, "ratio": "1:1", "warmup": 0, **options}, "test")
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @settings(max_examples=30)
 @given(
     seconds=st.floats(0.1, 150),

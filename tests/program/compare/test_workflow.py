@@ -16,7 +16,7 @@ from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, Stopped, neve
 from adagp.program.run.record import read_whole_run
 from adagp.program.tasks.build import build_task
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 
 class Notes:

@@ -20,7 +20,7 @@ from adagp.program.distributed.checkpoint import DIGESTS, Checkpoints
 from adagp.program.distributed.processes import World
 from adagp.program.train.checkpoint import digest_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 
 def state(number: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 import adagp
 from adagp.layers.sites import Site
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 Weights = dict[str, Tensor]
 BATCHES = 12

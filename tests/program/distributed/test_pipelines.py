@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.program.distributed.test_session import assert_close, rows, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tracer_ready")]
+pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("tracer_ready")]
 
 SHORT = {"model": "nets:small_vgg", "batches": 12, "epochs": 1, "warmup": None, "warmup_batches": 4, "check_every": 1}
 """Four batches of backprop, then two of GP to one of BP; copies are compared after every batch."""

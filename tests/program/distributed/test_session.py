@@ -20,7 +20,7 @@ from adagp.program.distributed.processes import World
 from adagp.program.distributed.session import ParallelSession
 from adagp.program.run import TrainConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 Weights = dict[str, torch.Tensor]
 

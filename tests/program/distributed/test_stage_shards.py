@@ -17,7 +17,7 @@ from adagp.program.distributed.stages import ModelStage
 from adagp.program.run import TrainConfig
 from adagp.program.run.parallel import parse_parallel
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tracer_ready")]
+pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("tracer_ready")]
 
 BACKPROP = {"method": "bp", "ratio": None, "warmup_batches": None}
 

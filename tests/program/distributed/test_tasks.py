@@ -11,7 +11,7 @@ from adagp.data.sentences import SentenceBatches
 from adagp.data.text import PARTS
 from adagp.models.transformer import Transformer
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tracer_ready")]
+pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("tracer_ready")]
 
 WORDS = ("a dog", "the tall tree", "one", "a man with a ball", "the train")
 SENTENCES = [

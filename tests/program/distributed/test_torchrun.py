@@ -15,7 +15,7 @@ from tests.program.distributed.conftest import OPTIONS, Start, plain_values
 import adagp
 from adagp.program.run import RunFolder, TrainConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 NET = """
 import os, signal

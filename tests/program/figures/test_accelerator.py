@@ -11,7 +11,7 @@ from adagp.program.figures.style import check_picture_path, style, subplots
 from adagp.schedules import parse_schedule
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_pictures_are_written(tmp_path: Path, suffix: str) -> None:
     layers = (Convolution("stem", 3, 32, (3, 3), (16, 16), (16, 16), input_gradient=False), Linear("head", 1, 64, 10))

@@ -22,7 +22,7 @@ from adagp.program.train.logged import LoggedRun
 from adagp.program.train.loop import News
 from adagp.program.train.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 CONFIG = TrainConfig(width=0.25, batch_size=64, epochs=2, warmup=1, ratio="1:1", metrics_every=2)
 PER_EPOCH = 22

@@ -22,7 +22,7 @@ from adagp.program.report.live import LiveReport, LiveServer
 from adagp.program.run.lock import locked
 from adagp.program.run.progress import ProgressFile, RunProgress
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -18,7 +18,7 @@ import pytest
 from adagp.errors import OptionError
 from adagp.program.report.page import write_report
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

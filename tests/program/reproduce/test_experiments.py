@@ -21,7 +21,7 @@ from adagp.program.reproduce.parts import Part, Place
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import Verdict
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 Pretend = Callable[..., Place]
 

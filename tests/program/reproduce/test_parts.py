@@ -66,7 +66,7 @@ def test_a_part_as_a_job(tmp_path: Path) -> None:
     assert place.result(part) == {"twice": 8}
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_training_part_stops_with_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
     (part,) = group(1, dataset="digits", width=0.25, batch_size=256, epochs=2, warmup=1, ratio="1:1").parts
     asked = iter([False] * 7 + [True] * 9)  # in the second epoch of six batches

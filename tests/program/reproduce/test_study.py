@@ -20,7 +20,7 @@ from adagp.program.reproduce.parts import Part, Place
 from adagp.program.reproduce.study import Study
 from adagp.program.reproduce.training import group
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(adagp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 

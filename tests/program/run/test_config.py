@@ -175,7 +175,7 @@ CONFIGS = st.builds(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @given(CONFIGS)
 def test_the_command_repeats_the_run(config: TrainConfig) -> None:
     assert parsed(config.command()) == config

@@ -73,7 +73,7 @@ def test_a_bp_batch_changes_all_and_a_gp_batch_the_sites_alone(data_dir: Path, m
     assert seen[Phase.GP] == sites
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_run_stopped_inside_an_epoch_ends_with_the_same_weights(data_dir: Path, tmp_path: Path) -> None:
     config = configured(method="adagp", warmup=1, ratio="1:1")
     whole = Session(config, data_dir=data_dir)
@@ -146,7 +146,7 @@ def test_a_model_that_knows_gets_full_marks(data_dir: Path) -> None:
     assert (int(right), answers) == (3, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_few_steps_of_backprop_lower_the_loss(data_dir: Path) -> None:
     session = Session(configured(method="bp", epochs=8), data_dir=data_dir)
     losses = []

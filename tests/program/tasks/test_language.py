@@ -47,7 +47,7 @@ def test_perplexity_of_a_model_that_knows_nothing_is_the_number_of_bytes() -> No
     assert (perplexity(800.0), perplexity(0.0)) == (inf, 1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_the_figures_are_means_over_the_bytes_of_the_test_set() -> None:
     task = LanguageModelling(config(batch_size=100))
     torch.manual_seed(0)
@@ -78,7 +78,7 @@ class Watch:
         return len(self.scores) >= self.batches
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_a_run_reports_the_perplexity_of_all_its_bytes(tmp_path: Path) -> None:
     session, watch = Session(config(method="bp")), Watch()
     summary = session.run(session.start(tmp_path / "run"), watch)
@@ -89,7 +89,7 @@ def test_a_run_reports_the_perplexity_of_all_its_bytes(tmp_path: Path) -> None:
     assert summary["best_test_perplexity"] == summary["test_perplexity"] < 256
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains(method: str, tmp_path: Path) -> None:
     predicting = {} if method == "bp" else {"ratio": "1:1", "warmup_batches": 4}
@@ -100,7 +100,7 @@ def test_every_method_trains(method: str, tmp_path: Path) -> None:
     assert summary["test_perplexity"] < 270
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @pytest.mark.parametrize("method", ["bp", "adagp", "feedback"])
 def test_resume_is_exact(method: str, tmp_path: Path) -> None:
     options = config(method=method, **({} if method == "bp" else {"ratio": "1:1", "warmup_batches": 4}))

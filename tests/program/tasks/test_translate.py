@@ -21,7 +21,7 @@ from adagp.program.tasks.translate import Translation
 from adagp.program.train.loop import News
 from adagp.program.train.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 COUNTS = {"a": "ein", "one": "ein", "the": "der"}
 NOUNS = {"dog": "Hund", "man": "Mann", "tree": "Baum", "train": "Zug", "ball": "Ball"}

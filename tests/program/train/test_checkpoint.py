@@ -106,7 +106,7 @@ def test_a_file_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> Non
             load_checkpoint(path)
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4), st.booleans()

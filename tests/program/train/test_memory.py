@@ -4,7 +4,7 @@ import torch
 from adagp.program.train.memory import peak_memory
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_the_peak_rises_with_what_is_allocated_and_stays() -> None:
     before = peak_memory(torch.device("cpu"))
     assert before > 2**20

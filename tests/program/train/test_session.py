@@ -21,7 +21,7 @@ from adagp.program.train.rates import BatchRate
 from adagp.program.train.session import Session, build_rate, check_device, initial_weights, read_config
 from adagp.sources.support.options import milestones
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.medium
 
 USER_MODEL = """
 from torch import nn

@@ -50,7 +50,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(Mixed().eval(), tmp_path_factory.mktemp("programs") / "mixed.pt2")
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_the_layers_are_those_of_the_traced_model(program: Path) -> None:
     found, traced = load_exported_program(program, (3, 8, 8)), trace(Mixed(), (3, 8, 8), batch=4)
     assert found.array_layers == traced.array_layers
