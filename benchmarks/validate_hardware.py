@@ -2,7 +2,8 @@
 
     python -m benchmarks.validate_hardware
 
-The published figures come from src/adagp/reproduce/published.toml; ours are computed here, with the defaults for every model.
+The published figures come from src/adagp/papers/adagp/published.toml; ours are computed here, with the defaults for
+every model.
 """
 
 from dataclasses import replace

@@ -26,8 +26,8 @@ INSIDE = (
     "adagp/data/persuasion.txt",
     "adagp/data/PERSUASION.md",
     "adagp/hw/energy_table.csv",
-    "adagp/report/templates/page.html.jinja",
-    "adagp/reproduce/published.toml",
+    "adagp/program/report/templates/page.html.jinja",
+    "adagp/papers/adagp/published.toml",
     "adagp/rtl/harness.cpp",
 )
 TOLD = {

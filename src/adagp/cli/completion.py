@@ -38,7 +38,7 @@ def datasets() -> Iterable[str]:
 
 def experiments() -> Iterable[str]:
     """Return what can be reproduced."""
-    from adagp.program.reproduce.catalogue import all_experiments
+    from adagp.program.reproduce.experiment import all_experiments
 
     return ["list", "all", *(experiment.name for experiment in all_experiments())]
 

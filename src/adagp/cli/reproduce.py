@@ -35,8 +35,7 @@ def reproduce(
     device: Annotated[str, option("Device of training: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Repeat the papers' experiments. Finished parts are kept: the same command continues after a stop."""
-    from adagp.program.reproduce.catalogue import choose
-    from adagp.program.reproduce.experiment import check_budget
+    from adagp.program.reproduce.experiment import check_budget, choose
     from adagp.program.reproduce.parts import Place
 
     check_budget(budget)
@@ -106,8 +105,7 @@ def _report(study: "Study", folder: Path) -> None:
 
 def _list() -> None:
     from adagp.cli.tables import print_table
-    from adagp.program.reproduce.catalogue import all_experiments
-    from adagp.program.reproduce.experiment import BUDGETS
+    from adagp.program.reproduce.experiment import BUDGETS, all_experiments
 
     rows = []
     for experiment in all_experiments():

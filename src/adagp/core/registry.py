@@ -25,6 +25,12 @@ def provide(kind: str, module: str) -> None:
         _providers[kind].append(module)
 
 
+def providers(kind: str) -> tuple[str, ...]:
+    """Return the modules that papers and plug-ins declared for a kind, in the order of declaration."""
+    import_module("adagp.papers")
+    return tuple(_providers[kind])
+
+
 class Registry(Generic[T]):
     """Things of one kind by name, in the order they were added.
 
@@ -71,9 +77,7 @@ class Registry(Generic[T]):
     def _all(self) -> dict[str, T]:
         """The things, once everything that provides some has been imported."""
         if self.extensible:
-            import_module("adagp.papers")
-            modules = _providers[self.kind]
-            while self._imported < len(modules):
+            while self._imported < len(modules := providers(self.kind)):
                 self._imported += 1  # before the import, which may read this table
                 import_module(modules[self._imported - 1])
         return self._things

@@ -8,12 +8,13 @@ import pytest
 
 from adagp.errors import OptionError
 from adagp.models import MODELS
-from adagp.program.reproduce.catalogue import all_experiments, choose
 from adagp.program.reproduce.experiment import (
     BUDGETS,
     EXPERIMENTS,
     Conclusion,
     Experiment,
+    all_experiments,
+    choose,
     read_verdicts,
     write_conclusion,
 )
@@ -36,22 +37,22 @@ def test_every_table_and_figure_is_there() -> None:
         *(f"adagp-table{number}" for number in range(1, 6)),
         *(f"adagp-figure{number}" for number in range(15, 22)),
         "adagp-hypotheses",
+        "ratio-sweep",
+        "dni-comparison",
         *(f"remap-table{number}" for number in range(1, 4)),
         "remap-output-size",
         *(f"approximation-table{number}" for number in range(1, 6)),
-        "ratio-sweep",
-        "dni-comparison",
         "feedback-platforms",
         "long-run",
-        "procrustes-training",
-        "procrustes-hardware",
-        "camel-training",
-        "camel-lifetimes",
-        "camel-hardware",
         "fast-training",
         "fast-speed",
         "fast-time-to-accuracy",
         "fast-combined",
+        "camel-training",
+        "camel-lifetimes",
+        "camel-hardware",
+        "procrustes-training",
+        "procrustes-hardware",
     ]
 
 

@@ -14,8 +14,8 @@ from adagp._version import source_digest
 from adagp.errors import DataError, RunError
 from adagp.papers.approximation.kernels import time_kernels
 from adagp.program.jobs import Job, JobFailure, Stopped
-from adagp.program.reproduce.catalogue import choose
 from adagp.program.reproduce.document import BEGIN, END, put_verdicts
+from adagp.program.reproduce.experiment import choose
 from adagp.program.reproduce.parts import Part, Place
 from adagp.program.reproduce.study import Study
 from adagp.program.reproduce.training import group

@@ -45,3 +45,4 @@ add_method(
 for _module in ("accelerator", "task", "training", "device", "pipeline", "ratio"):
     provide("experiment", f"adagp.papers.adagp.{_module}_experiments")
 provide("experiment", "adagp.papers.adagp.hypotheses")
+provide("published", __name__)

@@ -40,3 +40,4 @@ add_method(
 )
 provide("experiment", "adagp.papers.approximation.experiments")
 provide("experiment", "adagp.papers.approximation.kernels")
+provide("published", __name__)

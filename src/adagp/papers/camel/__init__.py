@@ -4,3 +4,4 @@ from adagp.core.registry import provide
 
 provide("system", "adagp.papers.camel.accelerator")
 provide("experiment", "adagp.papers.camel.experiments")
+provide("published", __name__)

@@ -4,3 +4,4 @@ from adagp.core.registry import provide
 
 provide("experiment", "adagp.papers.fast.experiments")
 provide("experiment", "adagp.papers.fast.hardware_experiments")
+provide("published", __name__)

@@ -40,3 +40,4 @@ add_method(
     )
 )
 provide("experiment", "adagp.papers.feedback.experiments")
+provide("published", __name__)

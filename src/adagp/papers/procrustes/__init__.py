@@ -4,3 +4,4 @@ from adagp.core.registry import provide
 
 provide("system", "adagp.papers.procrustes.accelerator")
 provide("experiment", "adagp.papers.procrustes.experiments")
+provide("published", __name__)

@@ -28,3 +28,4 @@ add_method(
     )
 )
 provide("experiment", "adagp.papers.remap.experiments")
+provide("published", __name__)

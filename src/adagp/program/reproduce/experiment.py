@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.core.files import write_atomically
 from adagp.core.registry import Registry
-from adagp.errors import unknown_name
+from adagp.errors import OptionError, unknown_name
 from adagp.program.figures.style import save, style
 from adagp.program.reproduce.parts import Part, Place
-from adagp.program.reproduce.published import Section, papers, published
+from adagp.program.reproduce.published import Section, published, published_sections
 from adagp.program.reproduce.verdict import VERDICTS, Verdict
 from adagp.program.run.documents import read_result
 from adagp.program.run.folder import flat_csv, to_json
@@ -18,6 +18,7 @@ from adagp.program.run.folder import flat_csv, to_json
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ALL = "all"
 BUDGETS: dict[str, str] = {
     "quick": "offline: training on the embedded digits; accelerator and pipelines in full",
     "standard": "training on real data, with narrower models and fewer epochs than published",
@@ -52,11 +53,6 @@ class Experiment:
         """What was published."""
         return published(self.name)
 
-    @property
-    def paper(self) -> str:
-        """The paper's title."""
-        return papers()[self.published.paper]
-
     def datasets(self, budget: str) -> tuple[str, ...]:
         """Return the data sets that must be on disk at a budget."""
         return tuple(dict.fromkeys(name for part in self.parts(budget) for name in part.datasets))
@@ -68,6 +64,20 @@ EXPERIMENTS: Registry[Experiment] = Registry("experiment", extensible=True)
 def add_experiment(experiment: Experiment) -> Experiment:
     """Enter an experiment into the table."""
     return EXPERIMENTS.add(experiment.name, experiment)
+
+
+def all_experiments() -> list[Experiment]:
+    """Return all experiments, in the order of the published figures; those without any come last."""
+    order = {name: position for position, name in enumerate(published_sections())}
+    return sorted((EXPERIMENTS[name] for name in EXPERIMENTS), key=lambda one: order.get(one.name, len(order)))
+
+
+def choose(names: Sequence[str]) -> list[Experiment]:
+    """Return the named experiments in the order of `all_experiments`; `all` stands for every one."""
+    if not names:
+        raise OptionError("name an experiment, several, or all; `adagp reproduce list` shows them.")
+    chosen = {EXPERIMENTS[name].name for name in names if name != ALL}
+    return [experiment for experiment in all_experiments() if experiment.name in chosen or ALL in names]
 
 
 def check_budget(name: str) -> str:

@@ -1,14 +1,31 @@
-"""The published figures: every number that ours are compared with, from `published.toml`, with its source and tolerance."""
+"""The published figures: every number that ours are compared with, its source in the paper, and the tolerance.
+
+A paper's package holds them in `published.toml` and declares it with `provide("published", __name__)`. The table `[papers]`
+has the titles of papers by short name, mostly one. Each other table is a section, named like its experiment. In a section:
+
+paper      which of [papers] it is from; the first of them if left out
+source     table or figure, section, page where the text has pages
+unit       of the numbers
+tolerance  how far ours may be off before it counts as outside
+read_off   true where the number was not printed but read off a picture's axis; never compared more finely
+claims     what the paper states in words, in ours
+
+`source`, `unit`, `tolerance` and `read_off` hold for all numbers below them, unless given again further in.
+"""
 
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
+from adagp.core.registry import providers
 from adagp.errors import unknown_name
 
-INHERITED = ("place", "unit", "tolerance", "read_off")
+KIND, FILE = "published", "published.toml"
+INHERITED = ("source", "unit", "tolerance", "read_off")
 
 
 @dataclass(frozen=True)
@@ -24,7 +41,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that a paper says in words."""
+    """Something that a paper states in words."""
 
     text: str
     source: str
@@ -49,7 +66,7 @@ class Section:
         return Number(
             float(here),
             unit=known.get("unit", ""),
-            source=known["place"],
+            source=known["source"],
             tolerance=known.get("tolerance"),
             read_off=known.get("read_off", False),
         )
@@ -62,9 +79,9 @@ class Section:
         return {name: float(value) for name, value in here.items() if name not in INHERITED}
 
     def claim(self, name: str) -> Claim:
-        """Return what the paper says in words; claims may stand elsewhere in the paper than the numbers."""
+        """Return a claim in words; its source may be elsewhere in the paper than that of the numbers."""
         claims = self.content["claims"]
-        return Claim(str(claims[name]), str(claims.get("place", self.content["place"])))
+        return Claim(str(claims[name]), str(claims.get("source", self.content["source"])))
 
     @property
     def slack(self) -> float:
@@ -72,24 +89,29 @@ class Section:
         return float(self.content["claims"]["slack"])
 
 
-@cache
-def _content() -> dict[str, Any]:
-    return tomllib.loads((files("adagp.program.reproduce") / "published.toml").read_text(encoding="utf-8"))
+def read_sections(file: Path | Traversable) -> dict[str, Section]:
+    """Return the sections of a file of published figures by name, in their order."""
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    first = next(iter(content.pop("papers")))
+    return {name: Section(name, section.get("paper", first), section) for name, section in content.items()}
 
 
 def published(name: str) -> Section:
     """Return the section called `name`."""
-    if name not in section_names():
-        raise unknown_name("published section", name, section_names())
-    content = _content()[name]
-    return Section(name, content["paper"], content)
+    sections = published_sections()
+    if name not in sections:
+        raise unknown_name("published section", name, sections)
+    return sections[name]
 
 
-def papers() -> dict[str, str]:
-    """Return the papers' titles by their short names."""
-    return dict(_content()["papers"])
+def published_sections() -> dict[str, Section]:
+    """Return the sections of all papers and plug-ins by name, in the order in which these were loaded."""
+    sections: dict[str, Section] = {}
+    for package in providers(KIND):
+        sections |= _of_package(package)
+    return sections
 
 
-def section_names() -> list[str]:
-    """Return the names of the sections, in their order."""
-    return [name for name in _content() if name != "papers"]
+@cache
+def _of_package(package: str) -> dict[str, Section]:
+    return read_sections(files(package) / FILE)

@@ -16,8 +16,7 @@ from adagp.core.files import write_atomically
 from adagp.errors import DataError, RunError
 from adagp.program.figures.style import require_matplotlib
 from adagp.program.jobs import Job, JobFailure, JobObserver, run_jobs
-from adagp.program.reproduce.catalogue import all_experiments
-from adagp.program.reproduce.experiment import BUDGETS, Experiment, read_verdicts, write_conclusion
+from adagp.program.reproduce.experiment import BUDGETS, Experiment, all_experiments, read_verdicts, write_conclusion
 from adagp.program.reproduce.parts import Part, Place, part_job
 from adagp.program.reproduce.verdict import markdown, tally
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, one_of, read_document
