@@ -81,7 +81,7 @@ def test_run(program: Program) -> None:
         ),
         (
             ("simulate", "--mantissa-bits", "4"),
-            "--mantissa-bits is for format bfp; the format is int16.",
+            "--mantissa-bits is for block floating point; the format is int16.",
         ),
         (
             ("simulate", "--format", "bfp", "--mantissa-bits", "3"),

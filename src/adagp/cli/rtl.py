@@ -92,17 +92,10 @@ def simulate(
         program_words=8,
         stages=pipeline_stages,
     )
-    from adagp.papers.fast.groups import check_groups, parse_mantissas
     from adagp.rtl.check import check_product
 
     rows, depth, columns = map(int, size.split("x"))
-    if blueprint.core.groups is not None:
-        widths = parse_mantissas(mantissa_bits or "4")
-        report = check_groups(blueprint, dataflow, operation, (rows, depth, columns), widths, seed, vcd)
-    elif mantissa_bits is not None:
-        raise OptionError(f"--mantissa-bits is for format bfp; the format is {number}.")
-    else:
-        report = check_product(blueprint, dataflow, operation, (rows, depth, columns), seed, vcd)
+    report = check_product(blueprint, dataflow, operation, (rows, depth, columns), seed, vcd, mantissa_bits)
     _tell(report, as_json)
     if not report["equal"]:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from adagp.errors import OptionError
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.formats import Integers, NumberFormat, Words
 from adagp.rtl.mapping import check_fits, find_mapping
@@ -28,9 +29,24 @@ def draw_matrices(number: NumberFormat, sizes: Sequence[int], seed: int) -> dict
 
 
 def check_product(
-    blueprint: Blueprint, dataflow: str, operation: str, sizes: Sequence[int], seed: int = 0, vcd: Path | None = None
+    blueprint: Blueprint,
+    dataflow: str,
+    operation: str,
+    sizes: tuple[int, int, int],
+    seed: int = 0,
+    vcd: Path | None = None,
+    mantissa_bits: str | None = None,
 ) -> dict[str, Any]:
-    """Return cycles, accesses and values of a product in hardware, and whether they are the models'."""
+    """Return cycles, accesses and values of a product in hardware, and whether they are those of the models.
+
+    `mantissa_bits` are for formats of groups.
+    """
+    if blueprint.core.groups is not None:
+        grouped = blueprint.core.groups
+        return grouped.check_product(blueprint, dataflow, operation, sizes, mantissa_bits, seed, vcd)
+    if mantissa_bits is not None:
+        name = blueprint.core.number.name
+        raise OptionError(f"--mantissa-bits is for block floating point; the format is {name}.")
     rows, depth, columns = sizes
     mapping = find_mapping(dataflow, operation, rows, depth, columns)
     check_fits(blueprint.core, mapping)

@@ -7,10 +7,9 @@ from amaranth.hdl import Array as Choice
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from adagp.papers.fast.group_element import GroupElement
 from adagp.rtl.bank import Bank
 from adagp.rtl.block import Block, delayed, place
-from adagp.rtl.element import Element
+from adagp.rtl.element import ArrayElement, Element, GroupedElement
 from adagp.rtl.elements import ElementUnit, is_here, is_remote, request
 from adagp.rtl.instructions import SCALE_BITS, Opcode, Store
 from adagp.rtl.lane import Lane
@@ -117,17 +116,16 @@ class Core(Block):
         leaves = delayed(m, beside[0], self.sizes.stages)
         m.d.comb += [self.array_step.eq(self.rows[0].step | self.columns[0].tag), self.array_leaves.eq(leaves)]
 
-    def _element(self) -> Element | GroupElement:
-        groups = self.sizes.groups
-        stages = self.sizes.stages
-        return Element(self.sizes.single, stages) if groups is None else GroupElement(groups, stages)
+    def _element(self) -> ArrayElement:
+        groups, stages = self.sizes.groups, self.sizes.stages
+        return Element(self.sizes.single, stages) if groups is None else groups.element(stages)
 
-    def _join_groups(self, m: Module, row: int, elements: Sequence[Element | GroupElement]) -> None:
+    def _join_groups(self, m: Module, row: int, elements: Sequence[ArrayElement]) -> None:
         """Give the elements of a row what those of groups need besides: which chunks are multiplied, and exponents."""
         part = self.rows[row].part if self.sizes.groups is not None else None
         wide, scale = Signal(name=f"wide_{row}"), Signal(SCALE_BITS, name=f"scale_{row}")
         for one in elements:
-            if isinstance(one, GroupElement):
+            if isinstance(one, GroupedElement):
                 m.d.sync += [wide.eq(self.sequencer.wide), scale.eq(self.sequencer.scale)]
                 m.d.comb += [one.part.eq(part), one.wide.eq(wide), one.scale.eq(scale)]
                 part = one.part_out

@@ -7,8 +7,8 @@ from amaranth.lib.wiring import In, Out
 
 from adagp.rtl import gates
 from adagp.rtl.block import Block, delayed
-from adagp.rtl.formats import ArrayFormat, NumberFormat
-from adagp.rtl.instructions import Mode
+from adagp.rtl.formats import ArrayFormat, GroupedFormat, NumberFormat
+from adagp.rtl.instructions import PASS, SCALE_BITS, Mode
 
 Gates = Any
 
@@ -83,6 +83,17 @@ class ArrayElement(Block):
                 m.d.sync += [kept.eq(0), pending.eq(0)]
             with m.If(ends):
                 m.d.sync += [full.eq(0), pending.eq(stationary)]
+
+
+class GroupedElement(ArrayElement):
+    """A PE of groups, which multiplies two groups in passes.
+
+    `part` is the pass, and goes right with `step`. `wide` groups are loaded as two words. `scale` is added to the exponents of
+    all products.
+    """
+
+    def __init__(self, number: GroupedFormat, stages: int = 0) -> None:
+        super().__init__(number, stages, wide=In(1), scale=In(SCALE_BITS), part=In(PASS), part_out=Out(PASS))
 
 
 class Element(ArrayElement):

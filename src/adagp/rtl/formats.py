@@ -6,19 +6,18 @@ The same operations in gates are in `gates.py` and `float_gates.py`; the tests h
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adagp.core.block_format import CHUNK_BITS
+from adagp.core.registry import Registry
 from adagp.errors import unknown_name
 
 Words = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
-MOST_CHUNKS = 2
-"""Of a magnitude in block floating point: FAST's have two bits or four."""
 GUARD_BITS = 16
 """Bits of an integer sum above a product's: so many doublings before it can overflow."""
 
@@ -234,26 +233,32 @@ class Floats(NumberFormat):
 
 
 @dataclass(frozen=True)
-class GroupFormat(ArrayFormat):
-    """FAST's block floating point: a value is one chunk, two bits of the magnitude, of each number of a group.
+class GroupedFormat(ArrayFormat):
+    """Groups of numbers that share an exponent; only the array works on them.
 
-    Its lowest bits are the group's exponent; then come, number by number, two bits and a sign. A magnitude has one or two
-    chunks, so that a group is as many values. A cell adds up the products of all pairs of chunks as an integer, then adds it,
-    with the exponents, to a sum in fp32. `groups.py` has the model of it.
+    A group takes one word or two (`wide` matrices). A PE multiplies two groups in one pass for each pair of their words, and
+    adds the product to a sum. A paper or plug-in adds its format to GROUPED_FORMATS.
     """
 
-    group: int = 16
-    exponent_bits: int = 4
+    @abstractmethod
+    def element(self, stages: int) -> Any:
+        """Return a processing element (a `GroupedElement`) with this many pipeline stages."""
 
-    @property
-    def longest_sum(self) -> None:
-        """Products that a sum takes for certain."""
-        return None
+    @abstractmethod
+    def check_product(
+        self,
+        blueprint: Any,
+        dataflow: str,
+        operation: str,
+        sizes: tuple[int, int, int],
+        mantissa_bits: str | None,
+        seed: int,
+        vcd: Path | None,
+    ) -> dict[str, Any]:
+        """Run a product of random matrices on a simulated chip of `blueprint` (a `Blueprint`).
 
-    @property
-    def gathered_bits(self) -> int:
-        """Width of the magnitude of what a pair of groups can add up to."""
-        return (self.group * ((1 << CHUNK_BITS * MOST_CHUNKS) - 1) ** 2).bit_length()
+        Return what it took, and as `equal` whether sums and cycles are those of the models.
+        """
 
 
 def single_reals(words: Words) -> NDArray[np.float32]:
@@ -275,13 +280,14 @@ FORMATS: dict[str, NumberFormat] = {
     "fp32": Floats("fp32", 32, 32),
 }
 """Formats of single numbers."""
-GROUP_FORMATS = {"bfp": GroupFormat("bfp", 4 + 16 * (CHUNK_BITS + 1), 32)}
-"""Formats of groups, which arrays multiply; nothing beside an array works on them."""
+GROUPED_FORMATS = Registry[GroupedFormat]("number format", extensible=True)
+"""Formats of groups, which papers and plug-ins add."""
 
 
 def find_format(name: str) -> ArrayFormat:
     """Return the format of that name."""
-    formats: dict[str, ArrayFormat] = {**FORMATS, **GROUP_FORMATS}
-    if name not in formats:
-        raise unknown_name("number format", name, formats)
-    return formats[name]
+    if name in FORMATS:
+        return FORMATS[name]
+    if name not in GROUPED_FORMATS:
+        raise unknown_name("number format", name, [*FORMATS, *GROUPED_FORMATS])
+    return GROUPED_FORMATS[name]

@@ -17,6 +17,9 @@ POOL_BITS = 8
 SHIFT_BITS = 5
 SCALE_BITS = 10
 """Of the exponent, which may be negative, that a product of groups counts from."""
+PASS = data.StructLayout({"first": unsigned(1), "final": unsigned(1), "other": unsigned(1), "place": unsigned(2)})
+"""A pass over two groups: whether it is their first and their last, which word of the stationary group it takes, and the sum of
+both words' positions (0 to 2)."""
 
 
 class Opcode(IntEnum):

@@ -6,16 +6,16 @@ from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
-from adagp.papers.fast.group_element import PART
 from adagp.rtl import gates
 from adagp.rtl.bank import Bank
 from adagp.rtl.block import Block, delayed, place
+from adagp.rtl.instructions import PASS
 from adagp.rtl.sizes import CoreSizes
 
 
 def read_command(sizes: CoreSizes) -> data.StructLayout:
     """Return the layout of what a lane is told to read: lanes below `count` read a value or a sum, if it is `valid`."""
-    part = {} if sizes.groups is None else {"part": PART}
+    part = {} if sizes.groups is None else {"part": PASS}
     return data.StructLayout(
         {
             "valid": unsigned(1),
@@ -74,7 +74,7 @@ class Lane(Block):
                 "step": Out(1),
                 "last": Out(1),
                 "tag": Out(1),
-                **({"part": Out(PART)} if sizes.groups is not None else {}),
+                **({"part": Out(PASS)} if sizes.groups is not None else {}),
                 "value_read": In(1),
                 "value_address": In(address),
                 "value": Out(value),

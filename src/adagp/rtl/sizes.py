@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from adagp.errors import OptionError
 from adagp.hw.array import Array
-from adagp.rtl.formats import FORMATS, ArrayFormat, GroupFormat, NumberFormat
+from adagp.rtl.formats import FORMATS, ArrayFormat, GroupedFormat, NumberFormat
 from adagp.rtl.instructions import Encoding
 
 MOST_WORDS = 1 << 20
@@ -46,9 +46,9 @@ class CoreSizes:
                 raise OptionError(f"{name} is {value}; it must be 2 to {MOST_WORDS}.")
 
     @property
-    def groups(self) -> GroupFormat | None:
+    def groups(self) -> GroupedFormat | None:
         """The format, if it is one of groups."""
-        return self.number if isinstance(self.number, GroupFormat) else None
+        return self.number if isinstance(self.number, GroupedFormat) else None
 
     @property
     def single(self) -> NumberFormat:

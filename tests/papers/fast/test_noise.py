@@ -1,8 +1,27 @@
 """Noise of stochastic rounding: keyed and counter-based, or that of the hardware's shift register."""
 
+import pytest
 import torch
+from torch import Tensor
 
-from adagp.papers.fast.noise import keyed_noise, lfsr_noise
+from adagp.core.block_format import BlockFormat
+from adagp.papers.fast.noise import LEVELS, keyed_noise
+from adagp.papers.fast.quantise import quantise
+
+LFSR_PERIOD = 255
+
+
+def lfsr_noise(count: int, start: int = 1) -> Tensor:
+    """Return `count` bytes of the hardware's generator: a linear-feedback shift register, x^8 + x^6 + x^5 + x^4 + 1.
+
+    It starts at `start` (1 to 255), runs through 255 values and is never 0.
+    """
+    values = [start]
+    while len(values) < min(count, LFSR_PERIOD):
+        state = values[-1]
+        bit = (state >> 7 ^ state >> 5 ^ state >> 4 ^ state >> 3) & 1
+        values.append((state << 1 | bit) & 0xFF)
+    return torch.tensor(values, dtype=torch.uint8).repeat(-(-count // len(values)))[:count]
 
 
 def test_the_same_key_gives_the_same_noise_and_another_key_other_noise() -> None:
@@ -33,3 +52,10 @@ def test_the_shift_register_runs_through_255_values_and_never_0() -> None:
 def test_its_first_16_values() -> None:
     assert lfsr_noise(16).tolist() == [1, 2, 4, 8, 17, 35, 71, 142, 28, 56, 113, 226, 196, 137, 18, 37]
     assert lfsr_noise(3, start=142).tolist() == [142, 28, 56]
+
+
+@pytest.mark.parametrize("remainder", [0, 1, 100, 255])
+def test_the_shift_register_rounds_without_bias_over_a_period(remainder: int) -> None:
+    numbers = torch.full((LFSR_PERIOD,), 8 + remainder / LEVELS)  # a step of magnitudes of four bits is 1 here
+    rounded = quantise(numbers, BlockFormat(rounding="stochastic"), noise=lfsr_noise(LFSR_PERIOD))
+    assert int((rounded - 8).sum()) == remainder

@@ -5,3 +5,4 @@ from adagp.core.registry import provide
 provide("experiment", "adagp.papers.fast.experiments")
 provide("experiment", "adagp.papers.fast.hardware_experiments")
 provide("published", __name__)
+provide("number format", "adagp.papers.fast.rtl")

@@ -8,7 +8,6 @@ from torch import Tensor
 
 LEVELS = 256
 """Values of the noise: eight bits. A remainder below 1/256 of a step is never rounded up."""
-LFSR_PERIOD = 255
 
 
 def keyed_noise(count: int, *key: object) -> Tensor:
@@ -19,16 +18,3 @@ def keyed_noise(count: int, *key: object) -> Tensor:
     digest = hashlib.blake2b(" ".join(map(str, key)).encode(), digest_size=16).digest()
     words = np.random.Philox(key=int.from_bytes(digest, "big")).random_raw(-(-count // 8))
     return torch.from_numpy(words.view(np.uint8)[:count])
-
-
-def lfsr_noise(count: int, start: int = 1) -> Tensor:
-    """Return `count` bytes of the hardware's generator: a linear-feedback shift register, x^8 + x^6 + x^5 + x^4 + 1.
-
-    It starts at `start` (1 to 255), runs through 255 values and is never 0.
-    """
-    values = [start]
-    while len(values) < min(count, LFSR_PERIOD):
-        state = values[-1]
-        bit = (state >> 7 ^ state >> 5 ^ state >> 4 ^ state >> 3) & 1
-        values.append((state << 1 | bit) & 0xFF)
-    return torch.tensor(values, dtype=torch.uint8).repeat(-(-count // len(values)))[:count]

@@ -13,7 +13,9 @@ from adagp.core.block_format import BlockFormat
 from adagp.errors import OptionError
 from adagp.hw.array import Array
 from adagp.papers.fast.chunks import BlockWidths, chunk_serial_sum
-from adagp.papers.fast.groups import (
+from adagp.papers.fast.quantise import quantise
+from adagp.papers.fast.rtl import (
+    GroupFormat,
     Groups,
     check_groups,
     draw_groups,
@@ -25,14 +27,14 @@ from adagp.papers.fast.groups import (
     to_groups,
     to_values,
 )
-from adagp.papers.fast.quantise import quantise
 from adagp.rtl.chip import Blueprint
 from adagp.rtl.designs import make_blueprint
-from adagp.rtl.formats import FORMATS, GROUP_FORMATS, GroupFormat
+from adagp.rtl.formats import FORMATS, find_format
 from adagp.rtl.mapping import FACTORS, OPERATIONS, PLACEMENTS
 from adagp.rtl.simulation import SimulatedChip, simulate_chip
 
-NUMBER = GROUP_FORMATS["bfp"]
+NUMBER = find_format("bfp")
+assert isinstance(NUMBER, GroupFormat)
 SIZES = st.integers(1, 40)
 WIDTHS = st.builds(BlockWidths, *[st.sampled_from([2, 4])] * 3)
 

@@ -1,28 +1,163 @@
-"""Products of groups in block floating point: the model, exact to the bit, and the same product on a simulated chip.
+"""FAST's block floating point in hardware: the number format, its processing element (the fMAC) in gates, the model of both,
+exact to the bit, and the same product on a simulated chip.
 
 Groups lie along the index over which a product sums. A matrix in groups is an array of values, one or two for each group:
 see `GroupFormat`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from amaranth.hdl import Const, Module, Mux, Signal, signed
 from numpy.typing import NDArray
 
 from adagp.core.block_format import CHUNK_BITS
 from adagp.errors import OptionError
 from adagp.hw.product import Product
 from adagp.papers.fast.chunks import BlockWidths, chunk_serial_cycles, grouped
+from adagp.rtl.block import delayed
 from adagp.rtl.chip import Blueprint
-from adagp.rtl.formats import MOST_CHUNKS, GroupFormat, Words, single_bits
+from adagp.rtl.element import GroupedElement
+from adagp.rtl.float_gates import SINGLE, add, normalise, round_and_pack
+from adagp.rtl.formats import GROUPED_FORMATS, GroupedFormat, Words, single_bits
+from adagp.rtl.instructions import Mode
 from adagp.rtl.mapping import FACTORS, INDICES, OPERATIONS, PLACES, Mapping, check_fits, find_mapping
 from adagp.rtl.products import run_mapped
 from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
 
+Gates = Any
+MOST_CHUNKS = 2
+"""Of a magnitude: two bits or four."""
 SUMMED = {"forward": "depth", "dx": "columns", "dw": "rows"}
 TENSORS = {"x": "activations", "w": "weights", "y": "gradients"}
+
+
+class FastElement(GroupedElement):
+    """FAST's fMAC. It multiplies one chunk of each number of two groups, g times 2 x 2 bits, and adds them up in a tree.
+
+    Magnitudes of two chunks take several passes, one for each pair: the tree's sum is shifted by the chunks' places and
+    accumulated, all as integers. With the last pass the accumulated sum gets the groups' exponents and is added, rounded once,
+    to a sum in fp32. It keeps a chunk of each number before a fold, or two if `wide`.
+    """
+
+    def __init__(self, number: "GroupFormat", stages: int = 0) -> None:
+        super().__init__(number, stages)
+        self.number = number
+
+    def elaborate(self, platform: Any) -> Module:
+        """Build the gates."""
+        m = Module()
+        bits = self.number.value_bits
+        kept = Signal(MOST_CHUNKS * bits)
+        left, right, addend = Signal(bits), Signal(bits), Signal(SINGLE.bits)
+        m.d.comb += [
+            left.eq(Mux(self._is(Mode.DOWN), self.above, self.beside)),
+            right.eq(Mux(self._is(Mode.STATIONARY), self.above, Mux(self.part.other, kept[bits:], kept[:bits]))),
+            addend.eq(self._addend(kept)),
+        ]
+        m.d.sync += self.part_out.eq(self.part)
+        product, done, ends = self._product(m, left, right), self.step & self.part.final, self.step & self.last
+        if self.stages:
+            product, done, ends = (delayed(m, one) for one in (product, done, ends))
+        self._move(m, kept, add(m, addend, product), done, ends)
+        return m
+
+    def _keep(self, m: Module, kept: Gates, full: Gates) -> None:
+        """Keep the word from above: of two, the second goes above the first."""
+        bits, half = self.number.value_bits, Signal()
+        with m.If(half):
+            m.d.sync += kept[bits:].eq(self.above)
+        with m.Else():
+            m.d.sync += kept[:bits].eq(self.above)
+        m.d.sync += [half.eq(self.wide & ~half), full.eq(half | ~self.wide)]
+
+    def _product(self, m: Module, left: Gates, right: Gates) -> Gates:
+        """Return what the passes over two groups have gathered, with this one, as fp32."""
+        number = self.number
+        width = number.gathered_bits
+        tree = _sum_of(m, [_multiplied(m, *_chunks(number, place, left, right)) for place in range(number.group)])
+        gathered, now = Signal(signed(width + 1)), Signal(signed(width + 1))
+        shifted = Mux(self.part.place[1], tree << 2 * CHUNK_BITS, Mux(self.part.place[0], tree << CHUNK_BITS, tree))
+        m.d.comb += now.eq(Mux(self.part.first, 0, gathered) + shifted)
+        with m.If(self.step):
+            m.d.sync += gathered.eq(now)
+        magnitude, exponent, result = Signal(width), Signal(signed(12)), Signal(SINGLE.bits)
+        m.d.comb += magnitude.eq(Mux(now < 0, -now, now))
+        normalised, places = normalise(m, magnitude, width)
+        groups = left[: number.exponent_bits] + right[: number.exponent_bits]
+        m.d.comb += exponent.eq(groups + self.scale.as_signed() + Const(SINGLE.bias + width - 1) - places)
+        packed = round_and_pack(m, now < 0, exponent, normalised, width, SINGLE)
+        m.d.comb += result.eq(Mux(magnitude.any(), packed, 0))
+        return result
+
+
+def _chunks(number: "GroupFormat", place: int, *words: Gates) -> list[Gates]:
+    """Return a number's chunk and sign in each of some values."""
+    start = number.exponent_bits + place * (CHUNK_BITS + 1)
+    return [word[start : start + CHUNK_BITS + 1] for word in words]
+
+
+def _multiplied(m: Module, first: Gates, second: Gates) -> Gates:
+    """Return the product of two chunks with signs."""
+    plain, product = Signal(2 * CHUNK_BITS), Signal(signed(2 * CHUNK_BITS + 1))
+    m.d.comb += plain.eq(first[:CHUNK_BITS] * second[:CHUNK_BITS])
+    m.d.comb += product.eq(Mux(first[CHUNK_BITS] ^ second[CHUNK_BITS], -plain, plain))
+    return product
+
+
+def _sum_of(m: Module, numbers: Sequence[Gates]) -> Gates:
+    """Return the sum of signed numbers, by a tree of adders."""
+    while len(numbers) > 1:
+        pairs = [one + other for one, other in zip(numbers[::2], numbers[1::2], strict=False)]
+        sums = [Signal(signed(len(one))) for one in pairs]
+        m.d.comb += [one.eq(pair) for one, pair in zip(sums, pairs, strict=True)]
+        numbers = sums + list(numbers[len(numbers) & ~1 :])
+    return numbers[0]
+
+
+@dataclass(frozen=True)
+class GroupFormat(GroupedFormat):
+    """FAST's block floating point: a value is one chunk, two bits of the magnitude, of each number of a group.
+
+    Its lowest bits are the group's exponent; then come, number by number, two bits and a sign. A magnitude has one or two
+    chunks, and a group takes as many values.
+    """
+
+    group: int = 16
+    exponent_bits: int = 4
+
+    @property
+    def longest_sum(self) -> None:
+        """Products that a sum takes for certain."""
+        return None
+
+    @property
+    def gathered_bits(self) -> int:
+        """Width of the magnitude of what a pair of groups can add up to."""
+        return (self.group * ((1 << CHUNK_BITS * MOST_CHUNKS) - 1) ** 2).bit_length()
+
+    def element(self, stages: int) -> FastElement:
+        """Return an fMAC."""
+        return FastElement(self, stages)
+
+    def check_product(
+        self,
+        blueprint: Blueprint,
+        dataflow: str,
+        operation: str,
+        sizes: tuple[int, int, int],
+        mantissa_bits: str | None,
+        seed: int,
+        vcd: Path | None,
+    ) -> dict[str, Any]:
+        """Compare a product of groups in hardware with the models."""
+        return check_groups(blueprint, dataflow, operation, sizes, parse_mantissas(mantissa_bits or "4"), seed, vcd)
+
+
+GROUPED_FORMATS.add("bfp", GroupFormat("bfp", 4 + 16 * (CHUNK_BITS + 1), 32))
 
 
 @dataclass(frozen=True)
@@ -87,8 +222,7 @@ def parse_mantissas(text: str) -> BlockWidths:
 
 def run_groups(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Groups]) -> tuple[Words, Counts]:
     """Run a product of groups on a chip. `matrices` are the factors, by name, lines of groups along the summed index."""
-    number = chip.blueprint.core.groups
-    assert number is not None
+    number = _group_format(chip.blueprint)
     contents, fields = {}, {"scale": sum(one.unit for one in matrices.values())}
     for place in PLACES:
         name = getattr(mapping, place)
@@ -99,6 +233,12 @@ def run_groups(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Groups
             contents[place] = turned.reshape(len(turned), -1)
             fields[f"wide_{place}"] = matrices[name].chunks - 1
     return run_mapped(chip, mapping, contents, fields)
+
+
+def _group_format(blueprint: Blueprint) -> GroupFormat:
+    number = blueprint.core.number
+    assert isinstance(number, GroupFormat)
+    return number
 
 
 def group_mapping(number: GroupFormat, dataflow: str, operation: str, sizes: tuple[int, int, int]) -> Mapping:
@@ -141,8 +281,7 @@ def check_groups(
     vcd: Path | None = None,
 ) -> dict[str, Any]:
     """Return cycles and values of a product of groups in hardware, and whether they are the models'."""
-    number = blueprint.core.groups
-    assert number is not None
+    number = _group_format(blueprint)
     mapping = group_mapping(number, dataflow, operation, sizes)
     chunks = {name: getattr(widths, TENSORS[name]) // CHUNK_BITS for name in FACTORS[operation][:2]}
     check_fits(blueprint.core, mapping, {place: chunks.get(getattr(mapping, place), 1) for place in PLACES})
