@@ -15,6 +15,7 @@ from adagp.hw.array import Array
 from adagp.papers.fast.chunks import BlockWidths, chunk_serial_sum
 from adagp.papers.fast.quantise import quantise
 from adagp.papers.fast.rtl import (
+    BFP,
     GroupFormat,
     Groups,
     check_groups,
@@ -33,13 +34,11 @@ from adagp.rtl.formats import FORMATS, find_format
 from adagp.rtl.mapping import FACTORS, OPERATIONS, PLACEMENTS
 from adagp.rtl.simulation import SimulatedChip, simulate_chip
 
-NUMBER = find_format("bfp")
-assert isinstance(NUMBER, GroupFormat)
 SIZES = st.integers(1, 40)
 WIDTHS = st.builds(BlockWidths, *[st.sampled_from([2, 4])] * 3)
 
 
-def blueprint(number: GroupFormat = NUMBER, array: Array | None = None) -> Blueprint:
+def blueprint(number: GroupFormat = BFP, array: Array | None = None) -> Blueprint:
     words: dict[str, Any] = {"value_words": 1024, "sum_words": 2048, "program_words": 8}
     return make_blueprint("baseline", array or Array(3, 4), number, **words)
 
@@ -64,7 +63,7 @@ def test_conversion_is_that_of_training(bits: int) -> None:
     reals[0, :8] = [0.0, 1.0, 0.5, 0.375, -0.375, 2.0, 1.9999, -1e-9]
     reals[1] = 0.0
     wanted = quantise(torch.tensor(reals), BlockFormat(16, 4, bits))
-    assert np.array_equal(worth(to_groups(reals, NUMBER, bits))[:, :70], wanted.numpy())
+    assert np.array_equal(worth(to_groups(reals, BFP, bits))[:, :70], wanted.numpy())
 
 
 def test_values_hold_exponents_chunks_and_signs() -> None:
@@ -75,7 +74,7 @@ def test_values_hold_exponents_chunks_and_signs() -> None:
 
 def test_model_adds_what_a_cell_adds() -> None:
     """Group by group the fMAC's own integer, from pairs of chunks, and one rounding to fp32 after each addition."""
-    matrices = draw_groups(NUMBER, "forward", (3, 50, 2), BlockWidths(4, 2, 4), 3)
+    matrices = draw_groups(BFP, "forward", (3, 50, 2), BlockWidths(4, 2, 4), 3)
     left, right = matrices["x"], matrices["w"]
     found = group_products(left, right)
     for row in range(3):
@@ -100,8 +99,8 @@ def test_products_of_groups(dataflow: str, operation: str, chip: SimulatedChip) 
     @given(SIZES, SIZES, SIZES, WIDTHS, st.integers(0, 1000))
     def products(rows: int, depth: int, columns: int, widths: BlockWidths, seed: int) -> None:
         sizes = (rows, depth, columns)
-        matrices = draw_groups(NUMBER, operation, sizes, widths, seed)
-        found, counts = run_groups(chip, group_mapping(NUMBER, dataflow, operation, sizes), matrices)
+        matrices = draw_groups(BFP, operation, sizes, widths, seed)
+        found, counts = run_groups(chip, group_mapping(BFP, dataflow, operation, sizes), matrices)
         left, right = (matrices[name] for name in FACTORS[operation][:2])
         assert np.array_equal(found, group_products(left, right))
         exact = worth(left) @ worth(right).T
@@ -123,7 +122,7 @@ def test_every_pair_of_chunks(chip: SimulatedChip) -> None:
     codes = np.zeros((31, 1), np.int64)
     for numbers in (alone, among):
         matrices = {"x": Groups(numbers, codes, 0, 2), "w": Groups(alone, codes, 0, 2)}
-        found, _ = run_groups(chip, group_mapping(NUMBER, "os", "forward", (31, 16, 31)), matrices)
+        found, _ = run_groups(chip, group_mapping(BFP, "os", "forward", (31, 16, 31)), matrices)
         wanted = (magnitudes[:, None] * magnitudes[None]).astype(np.float32)
         assert np.array_equal(found.astype(np.uint32).view(np.float32), wanted)
 
@@ -136,13 +135,17 @@ def test_sums_at_the_ends_of_fp32(unit: int, chip: SimulatedChip) -> None:
     matrices = {
         name: Groups(rng.integers(-15, 16, (7, 3, 16)), rng.integers(0, 16, (7, 3)), unit, 2) for name in ("x", "w")
     }
-    found, _ = run_groups(chip, group_mapping(NUMBER, "ws", "forward", (7, 48, 7)), matrices)
+    found, _ = run_groups(chip, group_mapping(BFP, "ws", "forward", (7, 48, 7)), matrices)
     assert np.array_equal(found, group_products(matrices["x"], matrices["w"]))
+
+
+def test_the_format_is_registered() -> None:
+    assert find_format("bfp") is BFP
 
 
 def test_what_groups_cannot_do_is_refused() -> None:
     with pytest.raises(OptionError, match=r"^design 'low' has a predictor, which works on single numbers; format bfp "):
-        make_blueprint("low", Array(2, 2), NUMBER)
+        make_blueprint("low", Array(2, 2), BFP)
     with pytest.raises(OptionError) as error:
         _ = blueprint().core.single
     assert str(error.value) == (

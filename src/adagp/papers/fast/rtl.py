@@ -157,7 +157,8 @@ class GroupFormat(GroupedFormat):
         return check_groups(blueprint, dataflow, operation, sizes, parse_mantissas(mantissa_bits or "4"), seed, vcd)
 
 
-GROUPED_FORMATS.add("bfp", GroupFormat("bfp", 4 + 16 * (CHUNK_BITS + 1), 32))
+BFP = GroupFormat("bfp", 4 + 16 * (CHUNK_BITS + 1), 32)
+GROUPED_FORMATS.add("bfp", BFP)
 
 
 @dataclass(frozen=True)
