@@ -14,7 +14,8 @@ Plan, Phase, Step            which gradient each layer gets in a batch, and whic
 parse_schedule, Ladder, ...  when batches are predicted: from text, or as objects
 Source, register_method      a gradient source of your own, and a method of it
 register_rule                a layer type of your own
-Guard, Upkeep, AdagpError    what refuses bad predictions; what happens to weights after a step; every error of adagp's
+Guard, WeightUpdateHook      what rejects bad predictions; what changes the weights after a step
+AdagpError                   the base class of all errors
 
 `python -m adagp --help` is the command line. The names are imported on first use, so that `import adagp` costs nothing.
 """
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from adagp.engine.attach import attach
     from adagp.engine.guard import Guard
     from adagp.engine.trainer import Trainer
-    from adagp.engine.upkeep import Upkeep
     from adagp.engine.validate import validate
+    from adagp.engine.weight_update import WeightUpdateHook
     from adagp.errors import AdagpError
     from adagp.layers.rules import register_rule
     from adagp.papers.adagp.source import PredictedSource
@@ -81,14 +82,17 @@ _HOMES = {
     "SyntheticSource": "adagp.papers.dni.source",
     "TopKSource": "adagp.papers.approximation.topk",
     "Trainer": "adagp.engine.trainer",
-    "Upkeep": "adagp.engine.upkeep",
     "WarmUp": "adagp.schedules",
+    "WeightUpdateHook": "adagp.engine.weight_update",
     "attach": "adagp.engine.attach",
     "parse_schedule": "adagp.schedules",
     "register_method": "adagp.core.methods",
     "register_rule": "adagp.layers.rules",
     "validate": "adagp.engine.validate",
 }
+
+_RENAMED = {"Upkeep": "WeightUpdateHook"}
+"""Names of earlier versions; using one warns."""
 
 __all__ = [
     "METHODS",
@@ -117,8 +121,8 @@ __all__ = [
     "SyntheticSource",
     "TopKSource",
     "Trainer",
-    "Upkeep",
     "WarmUp",
+    "WeightUpdateHook",
     "__version__",
     "attach",
     "parse_schedule",
@@ -135,6 +139,11 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # to a type checker it would mean that every name is there
 
     def __getattr__(name: str) -> object:
+        if name in _RENAMED:
+            import warnings
+
+            warnings.warn(f"adagp.{name} is now adagp.{_RENAMED[name]}.", DeprecationWarning, stacklevel=2)
+            return __getattr__(_RENAMED[name])
         if name not in _HOMES:
             raise AttributeError(f"module 'adagp' has no attribute '{name}'")
         from importlib import import_module

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from adagp.core.methods import METHODS
+from adagp.core.number_formats import precision_forms
 from adagp.data import DATASETS
 from adagp.models import MODELS
-from adagp.papers.fast.precision_text import FORMS
 
 Program = Callable[..., Any]
 DIGITS_TRAIN = DATASETS["digits"].train
@@ -58,7 +58,7 @@ Refuses = Callable[..., str]
         ("--method", "adapg", f"unknown method 'adapg'. Did you mean 'adagp'? Choose from: {listed(METHODS)}."),
         ("--optimizer", "xyz", "unknown optimizer 'xyz'. Choose from: adam, adamw, sgd."),
         ("--precision", "bfp0", "the precision 'bfp0' has 0 mantissa bits; it must be 1 to 24, or fp32."),
-        ("--precision", "int8", f"cannot read the precision 'int8'. Allowed forms: {', '.join(FORMS)}."),
+        ("--precision", "int8", f"cannot read the precision 'int8'. Allowed forms: {', '.join(precision_forms())}."),
         ("--keep", "0", "--keep is 0.0; it must be above 0 and at most 1."),
         ("--keep", "1.01", "--keep is 1.01; it must be above 0 and at most 1."),
         ("--stream", "fixed", "--stream is about the duplex model; give --model duplex."),

@@ -80,7 +80,7 @@ def test_noise_is_a_function_of_seed_and_batch() -> None:
 def test_the_shares_of_each_precision_are_counted() -> None:
     trainer = trained(model(), precision="temporal:2-4@0.25", batches=6)
     assert trainer.arithmetic is not None
-    figures = trainer.arithmetic.meter.read()["0"]
+    figures = trainer.arithmetic.read_metrics()["0"]
     assert figures == {
         "mantissa_weights": 3.0,
         "mantissa_activations": 3.0,
@@ -88,13 +88,13 @@ def test_the_shares_of_each_precision_are_counted() -> None:
         "share_w2a2g2": 0.5,
         "share_w4a4g4": 0.5,
     }
-    assert trainer.arithmetic.meter.read() == {}
+    assert trainer.arithmetic.read_metrics() == {}
 
 
 def test_fast_gives_early_layers_fewer_bits_than_late_ones() -> None:
     trainer = trained(model(), precision="fast:alpha=0.55,beta=0.3", batches=8)
     assert trainer.arithmetic is not None
-    found = trainer.arithmetic.meter.read()
+    found = trainer.arithmetic.read_metrics()
     assert found["0"]["mantissa_weights"] < found["4"]["mantissa_weights"]
     for figures in found.values():
         assert sum(share for name, share in figures.items() if name.startswith("share_")) == pytest.approx(1)
@@ -114,7 +114,7 @@ def test_layers_by_their_order_of_execution() -> None:
     for options, site in (({}, "last"), ({"sample": INPUTS}, "first")):
         trainer = trained(Backwards(), batches=1, precision="layers:2-fp32@1", **options)
         assert trainer.arithmetic is not None
-        found = trainer.arithmetic.meter.read()
+        found = trainer.arithmetic.read_metrics()
         assert found[site]["mantissa_weights"] == 2
         assert [figures["mantissa_weights"] for figures in found.values()].count(32) == 1
 
@@ -127,7 +127,7 @@ def test_with_predicted_gradients(method: str) -> None:
     assert {"bp", "gp"} <= set(phases)
     assert weights(net).isfinite().all()
     assert trainer.arithmetic is not None
-    figures = trainer.arithmetic.meter.read()["2"]
+    figures = trainer.arithmetic.read_metrics()["2"]
     if method in ("adagp", "feedback"):
         assert figures["share_w4a4"] > 0, "a GP batch has no product with a gradient"
         assert figures["share_w4a4"] + figures["share_w4a4g4"] == pytest.approx(1)
@@ -136,7 +136,7 @@ def test_with_predicted_gradients(method: str) -> None:
 def test_with_predicted_gradients_on_a_sparse_net() -> None:
     net = model()
     sparse = adagp.DropBack(keep=0.3, decay=0.0)
-    trainer = attached(net, method="feedback", schedule="1:1", warmup_batches=2, precision="bfp4", upkeep=sparse)
+    trainer = attached(net, method="feedback", schedule="1:1", warmup_batches=2, precision="bfp4", weight_hooks=sparse)
     for _ in range(6):
         trainer.step(INPUTS, TARGETS, F.cross_entropy)
     figures = trainer.read_sites()["2"]
@@ -168,7 +168,7 @@ def test_activation_checkpointing_runs_again_in_the_same_arithmetic() -> None:
     for net in nets:
         trainer = trained(net, precision="bfp4")
         assert trainer.arithmetic is not None
-        shares.append(trainer.arithmetic.meter.read())
+        shares.append(trainer.arithmetic.read_metrics())
     assert torch.equal(weights(nets[0]), weights(nets[1]))
     assert shares[0] == shares[1]
 
@@ -202,7 +202,7 @@ def test_paused_and_evaluating_calls_are_not_counted() -> None:
         converted = net(INPUTS)
     assert not torch.equal(converted, net(INPUTS))
     assert trainer.arithmetic is not None
-    assert trainer.arithmetic.meter.state_dict()["0"] == {"w2a2g2": 1}
+    assert trainer.arithmetic.state_dict()["0"] == {"w2a2g2": 1}
 
 
 def test_what_is_not_finite_reaches_the_loss_and_the_guard() -> None:

@@ -85,7 +85,7 @@ fully_shard(sharded, mesh=mesh["data"])
 fully_shard(other[0], mesh=mesh["data"])
 fully_shard(other[1], mesh=mesh["tensor"])
 refused = [(one, {}) for one in (parallel, both, parts, other)]
-refused += [(sharded, {"upkeep": adagp.DropBack(0.5)}), (sharded, {"precision": "bfp4"})]
+refused += [(sharded, {"weight_hooks": adagp.DropBack(0.5)}), (sharded, {"precision": "bfp4"})]
 for model, given in refused:
     try:
         adagp.attach(model, torch.optim.SGD(model.parameters()), steps=30, **given)
@@ -114,7 +114,7 @@ def test_weights_that_are_not_spread_by_fully_shard_alone_are_refused(
         "Shard it as well, or exclude it (exclude=['1']).",
         "the weights of layers '1' and '0' are spread over different device meshes. Use one.",
         "DropBack ranks the weights of the whole model together; here each process holds a part of them (fully_shard). Use "
-        "DDP, or no upkeep.",
+        "DDP, or leave out weight_hooks.",
         "precision 'bfp4' is for runs in one process: exponents and widths depend on the whole batch, of which each process "
         "has a share.",
     ]

@@ -1,5 +1,6 @@
 """The one line that adopts adagp."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,8 @@ import torch
 from torch import nn
 
 from adagp.core.methods import find_method
+from adagp.core.number_formats import NumberFormat, parse_precision
+from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.engine.compiled import compile_model
 from adagp.engine.guard import Guard
 from adagp.engine.length import read_schedule, refuse_foreign_options, run_length
@@ -20,12 +23,9 @@ from adagp.engine.processes import (
 )
 from adagp.engine.trainer import Trainer
 from adagp.engine.trial import registered, try_out
-from adagp.engine.upkeep import Upkeep, as_upkeep
 from adagp.engine.validate import validate
+from adagp.engine.weight_update import WeightUpdateHook, as_hooks
 from adagp.errors import OptionError
-from adagp.papers.fast.interpose import ArithmeticFacts
-from adagp.papers.fast.precision import Fixed, Precision
-from adagp.papers.fast.precision_text import parse_precision
 from adagp.schedules import Schedule
 from adagp.sources.base import RunFacts, Source
 from adagp.sources.build import build_source, default_source
@@ -54,8 +54,8 @@ def attach(
     seed: int = 0,
     synchronize: bool | None = None,
     staged: bool = False,
-    precision: Precision | str | None = None,
-    upkeep: Upkeep | Sequence[Upkeep] = (),
+    precision: NumberFormat | str | None = None,
+    weight_hooks: WeightUpdateHook | Sequence[WeightUpdateHook] = (),
     **options: Any,
 ) -> Trainer:
     """Return a trainer for `model` and `optimizer` (or several of these), which stay in use as they are.
@@ -80,15 +80,16 @@ def attach(
     says whether the processes of `torch.distributed` train on shares of one batch; None: if there are several. `staged` says
     that this process runs stages of the model alone, whose weights may be spread, and that the caller exchanges what is needed.
 
-    `precision` says in which arithmetic the sites' products are made: block floating point, emulated in float, or single
-    precision (None). It is a `Precision` or its text form (see `adagp.papers.fast.precision_text`): `"bfp4"`, `"fast"`. Give
-    `sample` too where layers run in another order than the model has registered them.
+    `precision` is the arithmetic of the sites' products: block floating point, emulated in float, or single precision
+    (None). It is a `NumberFormat` or its text form (see `adagp.core.number_formats`): `"bfp4"`, `"fast"`. Give `sample` too
+    where layers run in another order than the model has registered them.
 
-    `upkeep` is done to the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
-    them. It takes the model's weights at this call as the initial ones.
+    `weight_hooks` change the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
+    them. They take the model's weights at this call as the initial ones.
 
     `Trainer.rehearse` tries both kinds of batches in your own loop and puts everything back: do that before a long run.
     """
+    hooks = as_hooks(renamed(options, "upkeep", "weight_hooks", weight_hooks))
     optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
     length = run_length(epochs, batches_per_epoch, batches, steps)
     chosen = None if method is None else find_method(method)
@@ -104,7 +105,7 @@ def attach(
     validation.raise_problems()
     if not staged:
         refuse_mixed_weights(validation.survey)
-    refuse_upkeep(spread, as_upkeep(upkeep))
+    check_weight_hooks(spread, hooks)
     arithmetic = read_precision(precision, compiled=bool(compile), several=several)
     given = dict(sources or {})
     idle = sorted(set(given) - resolved.sources)
@@ -134,7 +135,7 @@ def attach(
         processes=processes,
         precision=arithmetic,
         facts=ArithmeticFacts([named[layer.name] for layer in layout.sites], total, seed),
-        upkeep=as_upkeep(upkeep),
+        weight_hooks=hooks,
     )
     try:
         if trial is not None:
@@ -148,27 +149,36 @@ def attach(
     return trainer
 
 
-def read_precision(precision: Precision | str | None, *, compiled: bool, several: bool) -> Precision | None:
-    """Return the precision schedule of a run; None for single precision. Refuse it where it cannot be kept."""
-    found = parse_precision(precision) if isinstance(precision, str) else precision
-    if found is None or found == Fixed(found.text):
+def renamed(options: dict[str, Any], old: str, new: str, value: Any) -> Any:
+    """Return the value of a keyword that had another name, taken out of `options` if it was given by that."""
+    if old not in options:
+        return value
+    warnings.warn(f"attach({old}=...) is now attach({new}=...).", DeprecationWarning, stacklevel=3)
+    return options.pop(old)
+
+
+def read_precision(precision: NumberFormat | str | None, *, compiled: bool, several: bool) -> NumberFormat | None:
+    """Return the number format of a run, None for single precision; raise where it cannot be used."""
+    number_format = parse_precision(precision) if isinstance(precision, str) else precision
+    if number_format is None or number_format.native:
         return None
+    text = number_format.text
     if compiled:
-        raise OptionError(f"precision '{found.text}' replaces products while the model runs; it cannot be compiled.")
+        raise OptionError(f"precision '{text}' replaces products while the model runs; it cannot be compiled.")
     if several:
         raise OptionError(
-            f"precision '{found.text}' is for runs in one process: exponents and widths depend on the whole batch, of which "
+            f"precision '{text}' is for runs in one process: exponents and widths depend on the whole batch, of which "
             "each process has a share."
         )
-    return found
+    return number_format
 
 
-def refuse_upkeep(spread: bool, upkeep: Sequence[Upkeep]) -> None:
-    """Refuse upkeep of weights that are spread over processes."""
-    if spread and upkeep:
+def check_weight_hooks(sharded: bool, hooks: Sequence[WeightUpdateHook]) -> None:
+    """Raise if there are hooks on weights that are sharded over processes."""
+    if sharded and hooks:
         raise OptionError(
-            f"{type(upkeep[0]).__name__} ranks the weights of the whole model together; here each process holds a part of them "
-            "(fully_shard). Use DDP, or no upkeep."
+            f"{type(hooks[0]).__name__} ranks the weights of the whole model together; here each process holds a part of them "
+            "(fully_shard). Use DDP, or leave out weight_hooks."
         )
 
 

@@ -155,7 +155,7 @@ class Batch:
         if loss is None:
             raise UsageError(f"a {self.phase.upper()} batch needs the loss: call backward(loss).")
         if self._setup.arithmetic is not None:
-            self._setup.arithmetic.refuse_unseen(self._called)
+            self._setup.arithmetic.check_called(self._called)
         scaled = self._setup.scaler.scale(loss)
         with self._setup.hooks.suspended(), all_receive():
             if self.needs_backward:
@@ -205,7 +205,7 @@ class Batch:
                 optimizer.step()
         if self._scaled:
             self._setup.scaler.update()
-        self._keep_up()
+        self._call_weight_hooks()
 
     def finish(self, stepped: bool = True) -> None:
         """End the batch: the trainer moves on to the next one. The optimizers were stepped by somebody else if not here.
@@ -215,7 +215,7 @@ class Batch:
         if not (self._has_gradients or self.skipped or self.abandoned):
             raise UsageError("finish() was called before backward().")
         if stepped and not (self._stepped or self.skipped or self.guarded or self.abandoned):
-            self._keep_up()
+            self._call_weight_hooks()
         self._stepped = self._stepped or stepped
         self.on_end()
 
@@ -242,10 +242,9 @@ class Batch:
                 "to accumulate gradients, call backward(loss, more=True) several times inside it."
             )
 
-    def _keep_up(self) -> None:
-        """After the optimizers' step: change what is to remain of it."""
-        for upkeep in self._setup.upkeep:
-            upkeep.after_step(self.context.step)
+    def _call_weight_hooks(self) -> None:
+        for hook in self._setup.weight_hooks:
+            hook.after_step(self.context.step)
 
     def _context(self, step: Step, targets: Any) -> BatchContext:
         """Return what the sources may know of this batch, or refuse it where that is not enough."""

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp.engine.upkeep import density
 from adagp.layers.sites import Site
 
 
@@ -56,3 +55,8 @@ class DensityMeter:
         """Take over what `state_dict` returned."""
         self._batches = state["batches"]
         self._sums.copy_(state["sums"])
+
+
+def density(weight: Tensor) -> float:
+    """Return the share of the entries that are not zero."""
+    return float(weight.detach().count_nonzero()) / max(1, weight.numel())

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from adagp.engine.arithmetic import Arithmetic
 from adagp.engine.densities import DensityMeter
 from adagp.engine.guard import Guard, Refusals
 from adagp.engine.hooks import ModelHooks
 from adagp.engine.processes import Processes
 from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
-from adagp.engine.upkeep import Upkeep
+from adagp.engine.weight_update import WeightUpdateHook
 from adagp.layers.sites import Survey
-from adagp.papers.fast.interpose import Arithmetic
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
 
@@ -24,7 +24,7 @@ from adagp.sources.support.norms import RunningNorms
 class TrainingSetup:
     """What all batches of a run share. `adapts` says that the schedule wants predictions measured in every BP batch.
 
-    `upkeep` is done after each step of the optimizers, in order; `densities` are measured where there is some.
+    `weight_hooks` are called after each step of the optimizers; `densities` are measured where there are some.
     """
 
     model: nn.Module
@@ -42,7 +42,7 @@ class TrainingSetup:
     device: torch.device
     adapts: bool
     arithmetic: Arithmetic | None = None
-    upkeep: tuple[Upkeep, ...] = ()
+    weight_hooks: tuple[WeightUpdateHook, ...] = ()
     densities: DensityMeter | None = None
 
     @property

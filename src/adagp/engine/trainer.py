@@ -7,7 +7,7 @@ Read top to bottom, this file is the story of a batch::
     output = model(inputs)                      # sources see the sites' forward calls
     batch.backward(loss)                        # differentiate (autograd where some site needs it), then
                                                 # complete: sources learn from the truth and give the other gradients
-    batch.step()                                # the user's own optimizer, then the upkeep of the weights, if there is any
+    batch.step()                                # the user's own optimizer, then the hooks on the weights, if there are any
     advance                                     # to the next step
 
 Within a batch each weight is used with one value, so collecting all gradients and stepping the optimizer once after the
@@ -21,7 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.core.number_formats import NumberFormat
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
+from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.engine.batch import Batch, BatchResult
 from adagp.engine.compiled import restore_forward
 from adagp.engine.densities import DensityMeter
@@ -35,11 +37,9 @@ from adagp.engine.quality import QualityMeter
 from adagp.engine.reach import Reach
 from adagp.engine.rehearsal import Rehearsal
 from adagp.engine.setup import TrainingSetup
-from adagp.engine.upkeep import Upkeep
+from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import UsageError
 from adagp.layers.sites import Survey
-from adagp.papers.fast.interpose import Arithmetic, ArithmeticFacts
-from adagp.papers.fast.precision import Precision
 from adagp.schedules.base import Schedule
 from adagp.sources.base import Source
 from adagp.sources.support.norms import RunningNorms
@@ -69,9 +69,9 @@ class Trainer:
         scaler: torch.amp.GradScaler | None = None,
         output: OutputSelector = None,
         processes: Processes | None = None,
-        precision: Precision | None = None,
+        precision: NumberFormat | None = None,
         facts: ArithmeticFacts | None = None,
-        upkeep: Sequence[Upkeep] = (),
+        weight_hooks: Sequence[WeightUpdateHook] = (),
     ) -> None:
         self.model = model
         self.optimizers = tuple(optimizers)
@@ -88,12 +88,12 @@ class Trainer:
         hooks = ModelHooks(model, survey.sites, output)
         self.arithmetic: Arithmetic | None = None
         if precision is not None and facts is not None:
-            self.arithmetic = Arithmetic(precision, facts, hooks.records)
+            self.arithmetic = precision.arithmetic(facts, hooks.records)
             hooks.beside = self.arithmetic.paused
-        self.upkeep = tuple(upkeep)
-        for one in self.upkeep:
-            one.bind(survey)
-        self.densities = DensityMeter(survey.sites, metrics_every) if self.upkeep else None
+        self.weight_hooks = tuple(weight_hooks)
+        for hook in self.weight_hooks:
+            hook.bind(survey)
+        self.densities = DensityMeter(survey.sites, metrics_every) if self.weight_hooks else None
         self.setup = TrainingSetup(
             model,
             survey,
@@ -110,7 +110,7 @@ class Trainer:
             self.device,
             schedule.adapts,
             self.arithmetic,
-            self.upkeep,
+            self.weight_hooks,
             self.densities,
         )
         self._at = Step(0, 0)
@@ -333,39 +333,39 @@ class Trainer:
             "reach": self.setup.reach.state_dict(),
             "schedule": self.schedule.state_dict(),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
-            **({} if self.arithmetic is None else {"precisions": self.arithmetic.meter.state_dict()}),
-            **self._upkeep_state(),
+            **({} if self.arithmetic is None else {"precisions": self.arithmetic.state_dict()}),
+            **self._weight_hooks_state(),
         }
 
-    def _upkeep_state(self) -> dict[str, Any]:
+    def _weight_hooks_state(self) -> dict[str, Any]:
         if self.densities is None:
             return {}
-        return {"upkeep": [one.state_dict() for one in self.upkeep], "densities": self.densities.state_dict()}
+        return {"upkeep": [hook.state_dict() for hook in self.weight_hooks], "densities": self.densities.state_dict()}
 
     def read_sites(self) -> dict[str, dict[str, float | None]]:
-        """Return the figures of each site since the last call: how good predictions were and, with upkeep, densities,
-        and in which precisions it was computed, unless in single precision."""
+        """Return the metrics of each site since the last call: the quality of predictions, densities where there are hooks on
+        the weights, and the widths of numbers where the arithmetic is not single precision."""
         found = self.quality.read()
         if self.densities is not None:
             own = self.densities.read()
             for name, figures in found.items():  # several learners have a line each: `site (learner)`
                 figures |= own[name if name in own else name.rpartition(" (")[0]]
         if self.arithmetic is not None:
-            for name, widths in self.arithmetic.meter.read().items():
+            for name, widths in self.arithmetic.read_metrics().items():
                 found.setdefault(name, {}).update(widths)
         return found
 
     def packed_weights(self) -> dict[str, Any]:
-        """Return the model's state_dict for a checkpoint, in the form that upkeep makes of it."""
+        """Return the model's state_dict for a checkpoint, in the form that the hooks on the weights make of it."""
         weights: dict[str, Any] = self.model.state_dict()
-        for one in self.upkeep:
-            weights = one.compress(weights)
+        for hook in self.weight_hooks:
+            weights = hook.compress(weights)
         return weights
 
     def load_packed_weights(self, weights: dict[str, Any]) -> None:
         """Give the model the weights that `packed_weights` returned."""
-        for one in reversed(self.upkeep):
-            weights = one.expand(weights)
+        for hook in reversed(self.weight_hooks):
+            weights = hook.expand(weights)
         self.model.load_state_dict(weights)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -384,8 +384,8 @@ class Trainer:
         for name, source in self.sources.items():
             source.load_state_dict(state["sources"][name])
         if self.arithmetic is not None:
-            self.arithmetic.meter.load_state_dict(state.get("precisions", {}))
+            self.arithmetic.load_state_dict(state.get("precisions", {}))
         if self.densities is not None:
-            for upkeep, saved in zip(self.upkeep, state["upkeep"], strict=True):
-                upkeep.load_state_dict(saved)
+            for hook, saved in zip(self.weight_hooks, state["upkeep"], strict=True):
+                hook.load_state_dict(saved)
             self.densities.load_state_dict(state["densities"])

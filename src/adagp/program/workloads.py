@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.core.cache import kept
 from adagp.core.methods import find_method
+from adagp.core.number_formats import parse_precision
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
 from adagp.hw.workload import workload_from_json
 from adagp.models import MODELS
 from adagp.models.registry import is_ours
 from adagp.models.zoo import find_in_zoo
-from adagp.papers.fast.precision_text import parse_precision
 from adagp.papers.fast.widths import WidthShares, recorded_widths
 from adagp.program.run.origin import admit_code
 from adagp.program.run.record import RunRecord, read_whole_run
@@ -231,12 +231,14 @@ def _length(record: RunRecord, target: float | None) -> int:
 
 def _widths(record: RunRecord, length: int) -> WidthShares | None:
     """Return the mantissa widths in which the first epochs of a run were computed; None for single precision."""
-    conversion = parse_precision(str(record.config.get("precision", "fp32"))).conversion
+    shared = parse_precision(str(record.config.get("precision", "fp32"))).shared_exponent
+    if shared is None:
+        return None
     epochs = [
         (sum(epoch.batches.get(kind, 0) for kind in ("bp", "gp", "guarded")), epoch.sites)
         for epoch in record.epochs[:length]
     ]
-    return recorded_widths(epochs, conversion.group, conversion.exponent_bits)
+    return recorded_widths(epochs, *shared)
 
 
 def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | None:

@@ -12,7 +12,7 @@ PLACE = TensorPlace(0, 101, 0, 11)
 
 def test_fixed_precision_is_the_same_everywhere() -> None:
     assert Fixed("bfp4", bits=4).width(PLACE) == Width(4, 4)
-    assert Fixed("fp32").width(replace(PLACE, batch=100, site=10)) is None
+    assert Fixed("bfp2", bits=2).width(replace(PLACE, batch=100, site=10)) == Width(2, 2)
 
 
 @pytest.mark.parametrize(

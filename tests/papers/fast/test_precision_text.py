@@ -2,14 +2,14 @@
 
 import pytest
 
+from adagp.core.number_formats import SinglePrecision, parse_precision, precision_forms
 from adagp.errors import OptionError
 from adagp.papers.fast.precision import ByLayer, Conversion, Fast, Fixed, RandomChoice, Temporal
-from adagp.papers.fast.precision_text import FORMS, parse_precision
 
 
 def test_forms() -> None:
     usual = Conversion()
-    assert parse_precision("fp32") == Fixed("fp32")
+    assert parse_precision("fp32") == SinglePrecision()
     assert parse_precision("bfp2") == Fixed("bfp2", usual, 2)
     assert parse_precision("bfp:g=8,e=3,m=6") == Fixed("bfp:g=8,e=3,m=6", Conversion(8, 3), 6)
     assert parse_precision("bfp4:g=32") == Fixed("bfp4:g=32", Conversion(32), 4)
@@ -22,14 +22,14 @@ def test_forms() -> None:
     )
     assert parse_precision("random:2-4@0.7,e=8") == RandomChoice("random:2-4@0.7,e=8", Conversion(16, 8), 2, 4, 0.7)
     text = "bfp4:rounding=truncate,gradients=nearest,overflow=raise"
-    assert parse_precision(text).conversion == Conversion(16, 4, "truncate", "nearest", "raise")
+    assert parse_precision(text) == Fixed(text, Conversion(16, 4, "truncate", "nearest", "raise"), 4)
 
 
 def test_all_forms_of_the_help_can_be_read() -> None:
-    assert [parse_precision(text).text for text in FORMS] == list(FORMS)
+    assert [parse_precision(text).text for text in precision_forms()] == precision_forms()
 
 
-FORMS_WORDS = f"Allowed forms: {', '.join(FORMS)}."
+FORMS_WORDS = f"Allowed forms: {', '.join(precision_forms())}."
 
 
 @pytest.mark.parametrize(

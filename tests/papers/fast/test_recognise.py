@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from adagp.core.number_formats import parse_precision
+from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.layers.sites import survey
-from adagp.papers.fast.interpose import Arithmetic, ArithmeticFacts
-from adagp.papers.fast.precision_text import parse_precision
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "linear": (nn.Linear(5, 3), (4, 5)),
@@ -43,7 +43,7 @@ def test_layers_of_torch(name: str) -> None:
     torch.manual_seed(0)
     layer, shape = LAYERS[name]
     inputs = torch.randn(shape, requires_grad=True)
-    arithmetic = Arithmetic(parse_precision("bfp24:e=8"), ArithmeticFacts(survey(layer).sites, 1), lambda: True)
+    arithmetic = parse_precision("bfp24:e=8").arithmetic(ArithmeticFacts(survey(layer).sites, 1), lambda: True)
     plain = layer(inputs)
     expected = [plain, *torch.autograd.grad(plain.square().sum(), [inputs, *layer.parameters()])]
     with arithmetic.batch(0):
@@ -51,7 +51,7 @@ def test_layers_of_torch(name: str) -> None:
         found = [output, *torch.autograd.grad(output.square().sum(), [inputs, *layer.parameters()])]
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    assert arithmetic.meter.read()[""]["mantissa_gradients"] == 24, "its product was seen"
+    assert arithmetic.read_metrics()[""]["mantissa_gradients"] == 24, "its product was seen"
 
 
 def test_a_weight_with_its_inputs_first() -> None:
@@ -61,18 +61,18 @@ def test_a_weight_with_its_inputs_first() -> None:
     torch.manual_seed(0)
     layer, inputs = Conv1D(), torch.randn(4, 5)
     site = Site("it", 0, layer, layer.weight, Rule(linear, 1, "linear"))
-    arithmetic = Arithmetic(parse_precision("bfp24:e=8"), ArithmeticFacts([site], 1), lambda: True)
+    arithmetic = parse_precision("bfp24:e=8").arithmetic(ArithmeticFacts([site], 1), lambda: True)
     plain = torch.autograd.grad(layer(inputs).square().sum(), list(layer.parameters()))
     with arithmetic.batch(0):
         found = torch.autograd.grad(layer(inputs).square().sum(), list(layer.parameters()))
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
-    assert arithmetic.meter.read()["it"]["mantissa_weights"] == 24
+    assert arithmetic.read_metrics()["it"]["mantissa_weights"] == 24
 
 
 def test_other_products_pass() -> None:
     layer = nn.Linear(4, 4)
-    arithmetic = Arithmetic(parse_precision("bfp2"), ArithmeticFacts(survey(layer).sites, 1), lambda: True)
+    arithmetic = parse_precision("bfp2").arithmetic(ArithmeticFacts(survey(layer).sites, 1), lambda: True)
     inputs = torch.randn(3, 4)
     with arithmetic.batch(0):
         assert torch.equal(torch.addmm(torch.zeros(4), inputs, layer.weight.t()), inputs @ layer.weight.t())
-    assert arithmetic.meter.read() == {}
+    assert arithmetic.read_metrics() == {}

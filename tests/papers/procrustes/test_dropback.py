@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import adagp
 from adagp.core.plan import Step
-from adagp.engine.upkeep import Upkeep
 from adagp.errors import OptionError
 from adagp.layers.sites import survey
 from adagp.papers.procrustes.dropback import DropBack, pack, unpack
@@ -229,8 +228,8 @@ def test_masked_products_are_those_of_the_sparse_matrix(layout: str) -> None:
     torch.testing.assert_close(by_inputs.t(), error @ inputs.t())
 
 
-class Halved(Upkeep):
-    """An upkeep of one's own: halves all weights after each step."""
+class Halved(adagp.WeightUpdateHook):
+    """Halves all weights after each step."""
 
     def bind(self, survey: Any) -> None:
         self.weights = [site.weight for site in survey.sites]
@@ -244,7 +243,7 @@ class Halved(Upkeep):
 
 
 @pytest.mark.parametrize("method", ["bp", "adagp", "feedback", "skip"])
-def test_upkeep_follows_every_step_of_the_optimizer(method: str) -> None:
+def test_weight_hooks_are_called_after_every_step_of_the_optimizer(method: str) -> None:
     model = small()
     own = Halved()
     trainer = adagp.attach(
@@ -255,7 +254,7 @@ def test_upkeep_follows_every_step_of_the_optimizer(method: str) -> None:
         warmup=None if method == "bp" else 0,
         epochs=1,
         batches_per_epoch=6,
-        upkeep=[own, DropBack(0.2)],
+        weight_hooks=[own, DropBack(0.2)],
     )
     for _ in range(6):
         trainer.step(torch.randn(8, 6), torch.randint(4, (8,)), nn.functional.cross_entropy)
@@ -267,10 +266,10 @@ def test_upkeep_follows_every_step_of_the_optimizer(method: str) -> None:
     trainer.load_state_dict(trainer.state_dict())
 
 
-def test_upkeep_follows_a_step_that_somebody_else_makes() -> None:
+def test_weight_hooks_are_called_after_a_step_outside_the_batch() -> None:
     model, own = small(), Halved()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = adagp.attach(model, optimizer, method="bp", epochs=1, batches_per_epoch=3, upkeep=own)
+    trainer = adagp.attach(model, optimizer, method="bp", epochs=1, batches_per_epoch=3, weight_hooks=own)
     for stepped, times in ((True, 1), (False, 1)):
         batch = trainer.begin()
         batch.backward(model(torch.randn(2, 6)).sum())
@@ -281,3 +280,13 @@ def test_upkeep_follows_a_step_that_somebody_else_makes() -> None:
     batch = trainer.begin()
     batch.abandon()
     assert len(own.steps) == 1
+
+
+def test_the_former_names_still_work_and_warn() -> None:
+    with pytest.warns(DeprecationWarning, match=r"^adagp\.Upkeep is now adagp\.WeightUpdateHook\.$"):
+        assert adagp.Upkeep is adagp.WeightUpdateHook  # type: ignore[attr-defined]  # for type checkers it is gone
+    model, own = small(), Halved()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(DeprecationWarning, match=r"^attach\(upkeep=\.\.\.\) is now attach\(weight_hooks=\.\.\.\)\.$"):
+        trainer = adagp.attach(model, optimizer, method="bp", epochs=1, batches_per_epoch=3, upkeep=own)
+    assert trainer.weight_hooks == (own,)

@@ -4,9 +4,8 @@ A `TorchFunctionMode` sees every call of torch's functions. Those that multiply 
 tensor) are made by `ConvertedProduct`; all others pass. No module is wrapped, and `state_dict` is what it was.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.errors import ModelError
 from adagp.layers.sites import Site
 from adagp.papers.fast.precision import TENSORS, Precision, TensorPlace, Width
@@ -23,19 +23,10 @@ from adagp.papers.fast.recognise import ProductCall, recognise
 from adagp.papers.fast.site_call import SiteCall
 
 
-@dataclass(frozen=True)
-class ArithmeticFacts:
-    """What precisions depend on besides the batch: the sites in the order of execution, the run's batches, a seed."""
+class BlockArithmetic(Arithmetic):
+    """Block floating point: `batch` computes the products of the sites in the precisions of one batch.
 
-    order: Sequence[Site]
-    batches: int
-    seed: int = 0
-
-
-class Arithmetic:
-    """The arithmetic of a run: `batch` makes the products of the sites in the precisions of one batch.
-
-    `is_training` tells of a call whether it is one of training; others are made in single precision.
+    Calls for which `is_training` returns False are computed in single precision.
     """
 
     def __init__(self, precision: Precision, facts: ArithmeticFacts, is_training: Callable[[], bool]) -> None:
@@ -50,7 +41,7 @@ class Arithmetic:
 
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
-        """Make the sites' products inside the context as in the batch `number` of the run, and count the widths."""
+        """Compute the sites' products inside the context as in batch `number` of the run, and count the widths."""
         self._batch, self._calls = number, []
         with self._mode:
             try:
@@ -62,7 +53,7 @@ class Arithmetic:
 
     @contextmanager
     def evaluation(self, number: int) -> Iterator[None]:
-        """Make all products of the sites inside the context as in the batch `number` of the run, and count nothing."""
+        """Compute all products of the sites inside the context as in batch `number`, without counting widths."""
         before = self._batch, self._calls
         self._batch, self._calls = number, []
         self._mode.everywhere = True
@@ -75,15 +66,15 @@ class Arithmetic:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave all products alone inside the context."""
+        """Use torch's own products inside the context."""
         before, self._mode.resting = self._mode.resting, True
         try:
             yield
         finally:
             self._mode.resting = before
 
-    def refuse_unseen(self, called: Mapping[Site, bool]) -> None:
-        """Refuse a batch in which a site was called whose product was not seen: it would be in single precision unnoticed."""
+    def check_called(self, called: Mapping[Site, bool]) -> None:
+        """Raise if a site was called whose product was not recognised: it would silently be in single precision."""
         seen = {site for site, _ in self._calls}
         for site in called:
             if site not in seen and site in self._places:
@@ -92,6 +83,18 @@ class Arithmetic:
                     f"precision '{self.precision.text}' knows (torch's convolutions, linear and addmm); exclude the layer, "
                     "or train in fp32."
                 )
+
+    def read_metrics(self) -> dict[str, dict[str, float]]:
+        """Return the mean mantissa widths of each site, and the share of calls at each, since the last call."""
+        return self.meter.read()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counted widths."""
+        return self.meter.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.meter.load_state_dict(state)
 
     def _multiply(self, site: Site, product: ProductCall) -> Tensor | None:
         """Return the result of a site's product; None where it is one of single precision."""

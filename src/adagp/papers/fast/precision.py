@@ -9,11 +9,17 @@ is low where r, the relative improvement of the high one, is below a threshold t
 """
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from adagp.core.block_format import BlockFormat
+from adagp.core.number_formats import NumberFormat
 from adagp.errors import OptionError
+
+if TYPE_CHECKING:
+    from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 
 TENSORS = ("weights", "activations", "gradients")
 
@@ -88,20 +94,28 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class Precision(ABC):
+class Precision(NumberFormat):
     """A pure function from a tensor's place to its width; None is single precision. `text` is what `parse_precision` reads."""
 
     text: str
     conversion: Conversion = field(default_factory=Conversion)
 
-    by_layer = False
-    """Whether the order of the sites matters."""
+    @property
+    def shared_exponent(self) -> tuple[int, int]:  # type: ignore[override]  # here it follows from the conversion
+        """How many numbers share an exponent, and its bits."""
+        return self.conversion.group, self.conversion.exponent_bits
+
+    def arithmetic(self, facts: "ArithmeticFacts", is_training: Callable[[], bool]) -> "Arithmetic":
+        """Return what computes the products of a run in block floating point."""
+        from adagp.papers.fast.interpose import BlockArithmetic  # which needs torch
+
+        return BlockArithmetic(self, facts, is_training)
 
     @abstractmethod
     def width(self, place: TensorPlace) -> Width | None:
         """Return the width of the tensor at `place`."""
 
-    def check(self, sites: int) -> None:  # noqa: B027  # most fit every model
+    def check(self, sites: int) -> None:  # most fit every model
         """Refuse a model with so many sites if it does not fit."""
 
 
@@ -109,7 +123,7 @@ class Precision(ABC):
 class Fixed(Precision):
     """The same width everywhere."""
 
-    bits: int | None = None
+    bits: int = 4
 
     def width(self, place: TensorPlace) -> Width | None:
         """Return the one width."""

@@ -1,6 +1,5 @@
 """Precision schedules in a small text form, the same on the command line, in config files and in run folders.
 
-fp32                       single precision, torch's own
 bfp4                       block floating point of 4 mantissa bits, in groups of 16 with 4 exponent bits; also bfp2, bfp8, ...
 bfp:g=16,e=4,m=4           the same with all sizes given
 temporal:2-4@0.5           2 bits in the first half of the run, then 4; 4-2 is the reverse; fp32 may stand for a width
@@ -9,7 +8,7 @@ fast                       each tensor has 2 or 4 bits, as its relative improvem
 fast:alpha=0.6,beta=0.3    the same with the threshold alpha - beta * time - beta * depth; low=2 and high=4 are the widths
 random:2-4@0.5             a control: 4 bits with probability 0.5, else 2
 
-All but fp32 take, separated by commas: g=16 (numbers in a group), e=4 (bits of an exponent), rounding=nearest|truncate (of
+All take, separated by commas: g=16 (numbers in a group), e=4 (bits of an exponent), rounding=nearest|truncate (of
 weights and activations), gradients=stochastic|nearest|truncate, overflow=saturate|raise.
 """
 
@@ -19,19 +18,17 @@ from math import isfinite
 from typing import Any
 
 from adagp.core.block_format import MOST_MANTISSA_BITS
+from adagp.core.number_formats import NUMBER_FORMATS, FormatFamily, unreadable_precision
 from adagp.errors import OptionError, unknown_name
 from adagp.papers.fast.precision import ByLayer, Conversion, Fast, Fixed, Precision, RandomChoice, Temporal
 
-FORMS = (
-    "fp32",
-    "bfp4",
-    "bfp:g=16,e=4,m=4",
-    "temporal:2-4@0.5",
-    "layers:2-4@10",
-    "fast",
-    "fast:alpha=0.6,beta=0.3",
-    "random:2-4@0.5",
-)
+FORMS = {
+    "bfp": ("bfp4", "bfp:g=16,e=4,m=4"),
+    "temporal": ("temporal:2-4@0.5",),
+    "layers": ("layers:2-4@10",),
+    "fast": ("fast", "fast:alpha=0.6,beta=0.3"),
+    "random": ("random:2-4@0.5",),
+}
 _CONVERSION = {
     "g": "group",
     "e": "exponent_bits",
@@ -43,30 +40,24 @@ _WORDS = ("rounding", "gradients", "overflow")
 _WHOLE = ("g", "e", "m", "low", "high")
 
 
-def parse_precision(text: str) -> Precision:
+def parse_block_precision(text: str) -> Precision:
     """Return the precision schedule that `text` describes."""
     name, _, rest = text.partition(":")
     items = [item for item in rest.split(",") if item] if rest else []
     split = items.pop(0) if items and "=" not in items[0] else ""
     found = re.fullmatch(r"bfp(\d{1,9})", name)
     kind = "bfp" if found else name
-    if len(text) > 200 or kind not in _READERS or (rest and not items and not split):
-        raise _unreadable(text)
+    if kind not in _READERS or (rest and not items and not split):
+        raise unreadable_precision(text)
     options = _options(text, items, _OWN[kind])
     if found:
         if "m" in options:
             raise OptionError(f"the precision '{text}' says the mantissa bits twice, as {name} and as m.")
         options["m"] = int(found[1])
-    if kind == "fp32" and (items or split):
-        raise OptionError(f"the precision '{text}' is single precision, which takes no options: write fp32.")
     if bool(split) != (kind in ("temporal", "layers", "random")):
-        raise _unreadable(text)
+        raise unreadable_precision(text)
     conversion = Conversion(**{_CONVERSION[key]: options.pop(key) for key in list(options) if key in _CONVERSION})
     return _READERS[kind](text, conversion, split, options)
-
-
-def _unreadable(text: str) -> OptionError:
-    return OptionError(f"cannot read the precision '{text[:80]}'. Allowed forms: {', '.join(FORMS)}.")
 
 
 def _options(text: str, items: list[str], own: tuple[str, ...]) -> dict[str, Any]:
@@ -104,7 +95,7 @@ def _split(text: str, split: str) -> tuple[int | None, int | None, str]:
     """Return the two widths of `A-B@WHERE`, and where they change."""
     found = re.fullmatch(r"(fp32|\d{1,9})-(fp32|\d{1,9})@(.+)", split)
     if not found:
-        raise _unreadable(text)
+        raise unreadable_precision(text)
     first, second = (None if one == "fp32" else _bits(text, int(one)) for one in found.groups()[:2])
     return first, second, found[3]
 
@@ -151,11 +142,19 @@ def _read_fast(text: str, conversion: Conversion, split: str, options: Mapping[s
 
 
 _READERS: dict[str, Callable[[str, Conversion, str, Mapping[str, Any]], Precision]] = {
-    "fp32": lambda text, conversion, split, options: Fixed(text, conversion),
     "bfp": _read_fixed,
     "temporal": _read_temporal,
     "layers": _read_layers,
     "fast": _read_fast,
     "random": _read_random,
 }
-_OWN = {"fp32": (), "bfp": ("m",), "temporal": (), "layers": (), "fast": ("alpha", "beta", "low", "high"), "random": ()}
+_OWN: dict[str, tuple[str, ...]] = {
+    "bfp": ("m",),
+    "temporal": (),
+    "layers": (),
+    "fast": ("alpha", "beta", "low", "high"),
+    "random": (),
+}
+
+for _family, _forms in FORMS.items():
+    NUMBER_FORMATS.add(_family, FormatFamily(_forms, parse_block_precision))

@@ -2,6 +2,7 @@
 
 from adagp.core.registry import provide
 
+provide("weight update hook", "adagp.papers.procrustes.dropback")
 provide("system", "adagp.papers.procrustes.accelerator")
 provide("experiment", "adagp.papers.procrustes.experiments")
 provide("published", __name__)

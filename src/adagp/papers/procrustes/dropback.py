@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.core.plan import Step
-from adagp.engine.upkeep import Upkeep
+from adagp.engine.weight_update import WEIGHT_UPDATE_HOOKS, WeightUpdateHook
 from adagp.errors import OptionError, unknown_name
 from adagp.layers.sites import Survey
 from adagp.papers.procrustes.initial import InitialWeights, Regenerate
@@ -36,7 +36,7 @@ GONE = 1e-10
 """Initial weights that have decayed to this share count as zero."""
 
 
-class DropBack(Upkeep):
+class DropBack(WeightUpdateHook):
     """Keeps the share `keep` of the weights; all others are their initial values times a factor that falls to 0.
 
     `threshold` is `sort` (exact: never more than the share), `estimate` (one pass), or None: sort below 100,000 weights.
@@ -169,6 +169,21 @@ class DropBack(Upkeep):
             return {name: torch.zeros_like(one) for name, one in self._parameters.items()}
         initial = self.initial.read()
         return initial if factor == 1 else {name: factor * one for name, one in initial.items()}
+
+
+@WEIGHT_UPDATE_HOOKS.register("dropback")
+def from_options(options: Mapping[str, Any], initial_weights: Regenerate) -> DropBack | None:
+    """Return DropBack as the options of a run have it; None without `keep`."""
+    if options.get("keep") is None:
+        return None
+    return DropBack(
+        options["keep"],
+        decay=options["keep_decay"],
+        threshold=options["keep_threshold"],
+        rule=options["keep_rule"],
+        over=options["keep_over"],
+        regenerate=initial_weights,
+    )
 
 
 def pack(weight: Tensor, base: Tensor) -> dict[str, Tensor]:

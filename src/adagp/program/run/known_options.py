@@ -7,9 +7,9 @@ from typing import Any
 
 from adagp.core.files import read_text
 from adagp.core.methods import METHODS, Method, find_method, method_options, methods_with
+from adagp.core.number_formats import precision_forms
 from adagp.core.options import Option
 from adagp.errors import OptionError, unknown_name
-from adagp.papers.fast.precision_text import FORMS
 from adagp.program.run.defaults import DATASET_DEFAULTS
 from adagp.program.run.parallel import parallel_choices
 from adagp.program.run.settings import CONFIG_OPTIONS, DUPLEX
@@ -45,7 +45,7 @@ def known_options() -> dict[str, Option]:
 def help_text(option: Option) -> str:
     """Return an option's line of help, with the choices that plugins may have added and the methods that it belongs to."""
     text = option.help.replace("{forms}", schedule_forms()).replace("{parallel}", ", ".join(parallel_choices()))
-    text = text.replace("{precisions}", ", ".join(FORMS))
+    text = text.replace("{precisions}", ", ".join(precision_forms()))
     if option.name == "method":
         text += f" One of: {', '.join(METHODS)}."
     if option.name in CONFIG_OPTIONS:

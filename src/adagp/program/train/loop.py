@@ -226,7 +226,7 @@ class Loop:
             "answers": dict(self.meter.answers_by_phase),
             "seconds": dict(self.meter.seconds),
             **self._refused(),
-            **{name: value for one in self.trainer.upkeep for name, value in one.figures().items()},
+            **{name: value for hook in self.trainer.weight_hooks for name, value in hook.figures().items()},
             **self._model_figures(),
             **self._extra(),
             "sites": self.trainer.read_sites(),

@@ -14,15 +14,14 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR, ReduceLROnPlateau
 
 from adagp._version import __version__
+from adagp.core.number_formats import parse_precision
 from adagp.core.plan import Phase
 from adagp.core.plugins import loaded_plugins
 from adagp.engine.attach import attach
 from adagp.engine.guard import Guard
 from adagp.engine.trainer import Trainer
-from adagp.engine.upkeep import Upkeep
+from adagp.engine.weight_update import build_weight_hooks
 from adagp.errors import ModelError, OptionError
-from adagp.papers.fast.precision_text import parse_precision
-from adagp.papers.procrustes.dropback import DropBack
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.folder import RunFolder
 from adagp.program.run.origin import CODE, admit_code
@@ -230,23 +229,8 @@ def build_trainer(
         seed=config.seed,
         synchronize=several,
         staged=staged,
-        upkeep=build_upkeep(config, task),
+        weight_hooks=build_weight_hooks(config.as_dict(), lambda: initial_weights(config.seed, task)),
     )
-
-
-def build_upkeep(config: TrainConfig, task: Task) -> list[Upkeep]:
-    """Return what is done to the weights after each step."""
-    if config.keep is None:
-        return []
-    sparse = DropBack(
-        config.keep,
-        decay=config.keep_decay,
-        threshold=config.keep_threshold,
-        rule=config.keep_rule,
-        over=config.keep_over,
-        regenerate=lambda: initial_weights(config.seed, task),
-    )
-    return [sparse]
 
 
 def initial_weights(seed: int, task: Task) -> dict[str, torch.Tensor]:
