@@ -160,7 +160,7 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
             ["--batches", "9", "--epochs", "9"],
             "--epochs and --batches both say how long the runs are; give one of them.",
         ),
-        (["--set", "seed=1"], "a comparison takes no option 'seed': it is not the user's to choose there."),
+        (["--set", "seed=1"], "option 'seed' cannot be set here: the comparison chooses it for each run."),
         (
             ["--batches", "50", "--warmup-batches", "50"],
             "method 'adagp': warm-up of 50 batches does not fit a run of 50: nothing would be predicted. "
@@ -173,8 +173,8 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
         (["--regimes", ""], "--regimes is empty; choose from: batches, seconds, accelerator, pipeline."),
         (
             ["--methods", "bp,feedback@adaptive", "--regimes", "seconds"],
-            "method 'feedback@adaptive': how many batches an adaptive schedule predicts is not known before it ran; add the "
-            "regime batches, from which it is taken.",
+            "method 'feedback@adaptive': the number of GP batches of an adaptive schedule is known only after a run; add the "
+            "regime batches, whose runs are counted.",
         ),
         (
             ["--regimes", "pipeline", "--pipeline", "best,devices=9,micro-batches=4"],
@@ -224,5 +224,5 @@ def test_options_from_a_file(program: Program) -> None:
     assert program("compare", "--config", "run.toml").err == "error: --batch-size is 0; it must be 1 or more.\n"
     Path("run.toml").write_text('method = "skip"\n')
     assert program("compare", "--config", "run.toml").err == (
-        "error: a comparison takes no option 'method': it is not the user's to choose there.\n"
+        "error: option 'method' cannot be set here: the comparison chooses it for each run.\n"
     )

@@ -30,7 +30,7 @@ from adagp.core.options import Option
 from adagp.core.plugins import load_installed_plugins, take_plugins
 from adagp.errors import AdagpError
 from adagp.hw.settings import setting_options
-from adagp.program.compare.contenders import COMPARED_EPOCHS, DEFAULTS
+from adagp.program.compare.methods import COMPARED_EPOCHS, DEFAULTS
 from adagp.program.run.known_options import help_text, known_options
 
 EPILOG = (

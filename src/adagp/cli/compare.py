@@ -11,7 +11,7 @@ from adagp.cli.options import DataFolder, Download, Json, option
 from adagp.core.escape import shown
 from adagp.core.files import check_output_folder
 from adagp.errors import OptionError
-from adagp.program.compare.contenders import COMPARED_EPOCHS
+from adagp.program.compare.methods import COMPARED_EPOCHS
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.folder import to_json
 from adagp.program.run.known_options import read_toml
@@ -119,7 +119,7 @@ def compare(
 ) -> None:
     """Train several methods over several seeds, at equal batches and at equal cost, and tell what each is worth."""
     from adagp.program.compare.comparison import FORMER
-    from adagp.program.compare.tuning_choice import read_tuning
+    from adagp.program.compare.methods import read_tuning
 
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
     chosen = tuple(FORMER.get(regime, regime) for regime in _words(regimes))
@@ -173,18 +173,20 @@ def _read(
 ) -> "tuple[Comparison, dict[str, int]]":
     """Return the comparison, its length yet unknown, and what was said of it: epochs or batches."""
     from adagp.program.compare.comparison import Comparison
-    from adagp.program.compare.contenders import read_entries, read_settings, refuse_fixed
+    from adagp.program.compare.methods import check_user_options, read_candidates, read_settings
 
-    entries = read_entries(methods)
-    common, own = read_settings(texts, entries)
+    candidates = read_candidates(methods)
+    common, own = read_settings(texts, candidates)
     options = {**file, **common, **given}
-    refuse_fixed(options)
+    check_user_options(options)
     length = {name: options.pop(name) for name in ("epochs", "batches") if options.get(name) is not None}
     if len(length) == 2:
         raise OptionError("--epochs and --batches both say how long the runs are; give one of them.")
     TrainConfig.from_dict({"method": "bp", **length}, "command line")
     place = None if data_dir is None else str(data_dir)
-    return Comparison(entries, options=options, settings=own, batches=_UNKNOWN_LENGTH, data_dir=place, **wanted), length
+    return Comparison(
+        candidates, options=options, settings=own, batches=_UNKNOWN_LENGTH, data_dir=place, **wanted
+    ), length
 
 
 def _with_data(
@@ -197,7 +199,7 @@ def _with_data(
     from adagp.program.tasks.build import build_task
 
     require_matplotlib()
-    task = build_task(comparison.config(comparison.entries[0], 0), data_dir, download)
+    task = build_task(comparison.config(comparison.candidates[0], 0), data_dir, download)
     batches = length.get("batches") or length.get("epochs", COMPARED_EPOCHS) * task.batches_per_epoch
     return task, replace(comparison, batches=batches)
 

@@ -19,7 +19,7 @@ def worth(
     """Tell from a comparison what a GP batch is worth in BP batches, what it costs on each platform, and where it pays."""
     found = read_worth(comparison)
     if plot is not None:
-        from adagp.program.compare.worth_picture import draw_worth
+        from adagp.program.compare.plots import draw_worth
 
         draw_worth(found, plot)
     if as_json:
@@ -33,7 +33,7 @@ def worth(
 
 def read_worth(folder: Path) -> dict[str, Any]:
     """Return the break-even that a comparison found; refuse a folder that has none."""
-    from adagp.program.compare.finished import read_report
+    from adagp.program.compare.tables import read_report
 
     found: dict[str, Any] | None = read_report(folder).get("worth")
     if not found or not found["methods"]:

@@ -9,7 +9,7 @@ import pytest
 
 from adagp.errors import AdagpError, OptionError, RunError
 from adagp.program.compare.comparison import Comparison, ComparisonFolder
-from adagp.program.compare.contenders import read_entries
+from adagp.program.compare.methods import read_candidates
 
 
 def comparison(**options: Any) -> Comparison:
@@ -19,7 +19,7 @@ def comparison(**options: Any) -> Comparison:
         "batches": 20,
         "seeds": 2,
     }
-    return Comparison(read_entries("bp,skip,dni"), **given | options)
+    return Comparison(read_candidates("bp,skip,dni"), **given | options)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_runs_that_two_regimes_share_are_one(tmp_path: Path) -> None:
     ]
     shared = {run.folder.path for run in at_batches} & {run.folder.path for run in at_seconds}
     assert {path.name for path in shared} == {"bp-20-seed0", "bp-20-seed1"}
-    assert at_seconds[1].config == wanted.config(wanted.entries[1], 0, 35)
+    assert at_seconds[1].config == wanted.config(wanted.candidates[1], 0, 35)
     assert not any(run.finished for run in at_batches)
 
 
@@ -99,15 +99,15 @@ def test_a_folder_keeps_its_comparison(tmp_path: Path) -> None:
 
 def test_a_comparison_grows_but_what_is_there_stays(tmp_path: Path) -> None:
     folder = ComparisonFolder(tmp_path / "one")
-    folder.begin(Comparison(read_entries("bp,fast:dni@1:1"), 2, {}, {"fast": {"predictor_lr": 0.1}}, 20))
-    more = read_entries("bp,fast:dni@1:1,skip,slow:dni@1:1")
+    folder.begin(Comparison(read_candidates("bp,fast:dni@1:1"), 2, {}, {"fast": {"predictor_lr": 0.1}}, 20))
+    more = read_candidates("bp,fast:dni@1:1,skip,slow:dni@1:1")
     settings = {"fast": {"predictor_lr": 0.1}, "slow": {"predictor_lr": 0.01}}
     grown = Comparison(more, 5, {}, settings, 20, aligned_seeds=2)
     folder.begin(grown)
     assert json.loads((folder.path / "comparison.json").read_bytes()) == grown.as_dict()
     ending = "Repeat it with the same ones to continue, or give another --out."
-    for entries in ("bp,fast:dni@2:1,skip,slow:dni@1:1", "bp,skip,slow:dni@1:1"):  # changed, dropped
-        changed = replace(grown, entries=read_entries(entries))
+    for candidates in ("bp,fast:dni@2:1,skip,slow:dni@1:1", "bp,skip,slow:dni@1:1"):  # changed, dropped
+        changed = replace(grown, candidates=read_candidates(candidates))
         assert refusal(folder, changed) == (
             f"'{folder.path}' holds a comparison with other options (methods differ). {ending}"
         )
@@ -117,8 +117,8 @@ def test_a_comparison_grows_but_what_is_there_stays(tmp_path: Path) -> None:
     )
     folder.timing.touch()
     folder.begin(replace(grown, seeds=6))
-    assert refusal(folder, replace(grown, entries=(*more, *read_entries("bp,zero")[1:]))) == (
-        f"'{folder.path}' holds a comparison with other options (methods, which were timed in turns, differ). {ending}"
+    assert refusal(folder, replace(grown, candidates=(*more, *read_candidates("bp,zero")[1:]))) == (
+        f"'{folder.path}' holds a comparison with other options (methods, which were timed together, differ). {ending}"
     )
 
 

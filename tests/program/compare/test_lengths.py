@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.program.compare.calibrate import seconds_of
-from adagp.program.compare.lengths import longest_run, planned_batches
+from adagp.program.compare.longest import longest_run
 from adagp.program.run import TrainConfig
-from adagp.schedules import Layout
 
 COSTS = {"bp": 3.0, "gp": 1.0, "data": 0.5}
 
@@ -61,12 +59,3 @@ def test_a_method_whose_batches_cost_nothing_is_refused() -> None:
     with pytest.raises(OptionError) as caught:
         longest_run(5.0, run(10, ratio="1:0"), lambda config: 0.0, 7)
     assert str(caught.value) == "its batches cost so little that 16,384 of them are not enough for equal cost."
-
-
-def test_plans_come_in_the_order_of_the_batches() -> None:
-    config = run(10, method="skip", warmup=None, warmup_batches=4)
-    found = [(plan.phase, count) for plan, count in planned_batches(config, 7, Layout(()))]
-    wanted = [(Phase.WARMUP, 4), (Phase.GP, 1), (Phase.BP, 1), (Phase.GP, 2), (Phase.BP, 1), (Phase.GP, 1)]
-    assert found == wanted  # the second epoch begins with GP
-    adapted = [(plan.phase, count) for plan, count in planned_batches(config, 7, Layout(()), share=0.3)]
-    assert adapted == [(Phase.BP, 7), (Phase.GP, 3)]

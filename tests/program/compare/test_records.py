@@ -7,7 +7,7 @@ import pytest
 
 from adagp.program.compare.alignment import FIGURES
 from adagp.program.compare.comparison import ComparedRun
-from adagp.program.compare.contenders import read_entries
+from adagp.program.compare.methods import read_candidates
 from adagp.program.compare.records import (
     ahead_record,
     aligned_record,
@@ -51,8 +51,8 @@ def test_the_time_to_a_target_has_no_evaluation_in_it(folder: RunFolder) -> None
 
 
 def test_the_record_of_a_run(folder: RunFolder) -> None:
-    entry = read_entries("bp,quick:feedback@1:1")[1]
-    run = ComparedRun(entry, TrainConfig(method="feedback", batches=15, seed=4), folder)
+    candidate = read_candidates("bp,quick:feedback@1:1")[1]
+    run = ComparedRun(candidate, TrainConfig(method="feedback", batches=15, seed=4), folder)
     assert run.finished
     assert run_record(run, "batches", 0.75) == {
         "regime": "batches",
@@ -85,9 +85,9 @@ def record(name: str, seed: int, accuracy: float, **more: Any) -> dict[str, Any]
 
 
 def test_the_record_of_a_method() -> None:
-    (entry,) = read_entries("bp")
+    (candidate,) = read_candidates("bp")
     runs = [record("bp", 0, 0.5, seconds_to_target=4.0), record("bp", 1, 0.7, peak_memory=300)]
-    found = method_record(entry, runs, {"calibrated_seconds": 1.5}, 0.6)
+    found = method_record(candidate, runs, {"calibrated_seconds": 1.5}, 0.6)
     assert found is not None
     assert found["accuracy_mean"] == pytest.approx(0.6)
     assert (found["accuracy_low"], found["accuracy_high"]) == (0.0, 1.0)  # 0.6 ± 12.706 * 0.1, as far as it is possible
@@ -95,61 +95,61 @@ def test_the_record_of_a_method() -> None:
     assert (found["runs"], found["calibrated_seconds"], found["peak_memory"]) == (2, 1.5, 200)
     assert (found["target_share"], found["seconds_to_target_mean"], found["seconds_to_target_low"]) == (0.5, 4.0, None)
     assert found["seconds_by_phase"] == {"warmup": 2.0, "bp": 2.0, "gp": 2.0, "data": 2.0}
-    assert method_record(entry, [], {}, None) is None
-    without = method_record(entry, runs[:1], {}, None)
+    assert method_record(candidate, [], {}, None) is None
+    without = method_record(candidate, runs[:1], {}, None)
     assert without is not None
     assert (without["accuracy_mean"], without["accuracy_low"], without["target_share"]) == (0.5, None, None)
 
 
 def test_the_share_of_the_gap() -> None:
-    entries = read_entries("bp,skip,feedback")
+    candidates = read_candidates("bp,skip,feedback")
     runs = [record("bp", 0, 0.9), record("skip", 0, 0.7), record("feedback", 0, 0.8)]
-    assert gap_record(entries[2], entries, runs) == {"gap_closed": pytest.approx(0.5), "gap_clear": False}
-    assert gap_record(entries[0], entries, runs)["gap_closed"] == pytest.approx(1)
-    assert gap_record(entries[1], entries, runs)["gap_closed"] == pytest.approx(0)
+    assert gap_record(candidates[2], candidates, runs) == {"gap_closed": pytest.approx(0.5), "gap_clear": False}
+    assert gap_record(candidates[0], candidates, runs)["gap_closed"] == pytest.approx(1)
+    assert gap_record(candidates[1], candidates, runs)["gap_closed"] == pytest.approx(0)
     # the third seed has no skip: it does not count
     runs += [record("bp", 1, 0.8), record("skip", 1, 0.59), record("feedback", 1, 0.7), record("feedback", 2, 0.1)]
-    assert gap_record(entries[2], entries, runs) == {"gap_closed": pytest.approx(0.21 / 0.41), "gap_clear": True}
+    assert gap_record(candidates[2], candidates, runs) == {"gap_closed": pytest.approx(0.21 / 0.41), "gap_clear": True}
     nothing = {"gap_closed": None, "gap_clear": False}
-    assert gap_record(entries[2], entries, [record(one.name, 0, 0.9) for one in entries]) == nothing
-    assert gap_record(entries[2], entries, runs[:2]) == nothing
-    assert gap_record(entries[2], (entries[0], entries[2]), runs) == nothing
+    assert gap_record(candidates[2], candidates, [record(one.name, 0, 0.9) for one in candidates]) == nothing
+    assert gap_record(candidates[2], candidates, runs[:2]) == nothing
+    assert gap_record(candidates[2], (candidates[0], candidates[2]), runs) == nothing
 
 
 def test_a_method_is_ahead_seed_by_seed() -> None:
     """What a seed does to both alike does not count."""
-    entries = read_entries("bp,feedback,skip")
+    candidates = read_candidates("bp,feedback,skip")
     runs = [record("bp", seed, level) for seed, level in enumerate((0.5, 0.7, 0.9))]
     runs += [record("feedback", seed, level) for seed, level in enumerate((0.51, 0.72, 0.93))]
-    found = ahead_record(entries[1], entries, runs)
+    found = ahead_record(candidates[1], candidates, runs)
     assert found["ahead_mean"] == pytest.approx(0.02)
     assert found["ahead_high"] - found["ahead_mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
-    assert ahead_record(entries[1], entries, runs, Metric("accuracy", higher_is_better=False))["ahead_mean"] == (
+    assert ahead_record(candidates[1], candidates, runs, Metric("accuracy", higher_is_better=False))["ahead_mean"] == (
         pytest.approx(-0.02)
     )
     none = dict.fromkeys(("ahead_mean", "ahead_low", "ahead_high"))
-    assert ahead_record(entries[0], entries, runs) == none
-    assert ahead_record(entries[2], entries, runs) == none
+    assert ahead_record(candidates[0], candidates, runs) == none
+    assert ahead_record(candidates[2], candidates, runs) == none
 
 
 def test_the_gap_of_an_error_that_shall_be_low() -> None:
-    entries, error = read_entries("bp,skip,feedback"), Metric("error", higher_is_better=False)
+    candidates, error = read_candidates("bp,skip,feedback"), Metric("error", higher_is_better=False)
     values = {"bp": 0.2, "skip": 0.6, "feedback": 0.3}
     runs = [record(name, 0, 0.0, error=value) for name, value in values.items()]
-    assert gap_record(entries[2], entries, runs, error)["gap_closed"] == pytest.approx(0.75)
+    assert gap_record(candidates[2], candidates, runs, error)["gap_closed"] == pytest.approx(0.75)
     runs[0]["error"] = None  # not finite
-    assert gap_record(entries[2], entries, runs, error)["gap_closed"] is None
-    found = method_record(entries[1], runs[1:2], {}, None, error)
+    assert gap_record(candidates[2], candidates, runs, error)["gap_closed"] is None
+    found = method_record(candidates[1], runs[1:2], {}, None, error)
     assert found is not None
     assert (found["error_mean"], found["error_low"]) == (0.6, None)
 
 
 def test_each_schedule_has_its_own_gap() -> None:
-    entries = read_entries("bp,skip@1:1,skip@4:1,feedback@4:1,dni")
+    candidates = read_candidates("bp,skip@1:1,skip@4:1,feedback@4:1,dni")
     accuracies = {"bp": 0.9, "skip@1:1": 0.8, "skip@4:1": 0.5, "feedback@4:1": 0.7, "dni": 0.7}
     runs = [record(name, 0, accuracy) for name, accuracy in accuracies.items()]
-    assert gap_record(entries[3], entries, runs)["gap_closed"] == pytest.approx(0.5)
-    assert gap_record(entries[4], entries, runs)["gap_closed"] is None  # neither skip has its schedule
+    assert gap_record(candidates[3], candidates, runs)["gap_closed"] == pytest.approx(0.5)
+    assert gap_record(candidates[4], candidates, runs)["gap_closed"] is None  # neither skip has its schedule
 
 
 def figures(value: float | None) -> dict[str, float | None]:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from adagp.errors import OptionError
-from adagp.program.compare import prices, regime_costs, work, workflow
+from adagp.program.compare import comparison as comparison_module
+from adagp.program.compare import prices, regime_costs, workflow
 from adagp.program.compare.comparison import Comparison
-from adagp.program.compare.contenders import read_entries
-from adagp.program.compare.tuning_choice import Tuning
+from adagp.program.compare.methods import Tuning, read_candidates
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, Stopped, never
 from adagp.program.run.record import read_whole_run
 from adagp.program.tasks.build import build_task
@@ -58,7 +58,7 @@ def run_here(jobs: Sequence[Job], at_once: int, observer: JobObserver, stop: Sto
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "run_jobs", run_here)
+    monkeypatch.setattr(comparison_module, "run_jobs", run_here)
     monkeypatch.setattr(workflow, "usable_cores", lambda: 3)
 
 
@@ -72,7 +72,7 @@ def comparison(methods: str, **more: Any) -> Comparison:
         **more.pop("options", {}),
     }
     given: dict[str, Any] = {"seeds": 2, "batches": 16, "large_batch": 400, "points": 2, "rounds": 2, **more}
-    return Comparison(read_entries(methods), options=options, settings={}, **given)
+    return Comparison(read_candidates(methods), options=options, settings={}, **given)
 
 
 def carried_out(wanted: Comparison, out: Path, notes: Notes, **more: Any) -> dict[str, Any]:

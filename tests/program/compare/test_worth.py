@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from adagp.program.compare.plots import draw_worth
 from adagp.program.compare.tables import worth_sheets
 from adagp.program.compare.worth import Price, Worth, find_worth, read_curve, verdict, worth_record
-from adagp.program.compare.worth_picture import draw_worth
 from adagp.program.run.metrics import ACCURACY, Metric
 
 CURVE = read_curve(

@@ -9,7 +9,7 @@ import pytest
 
 from adagp.papers.adagp.hypotheses import TASKS, published_numbers
 from adagp.papers.camel.experiments import VARIANTS
-from adagp.program.compare.contenders import read_entries
+from adagp.program.compare.methods import read_candidates
 from adagp.program.reproduce.experiment import Experiment
 from adagp.program.reproduce.parts import Part, Place
 from adagp.program.reproduce.training import train_run
@@ -85,7 +85,7 @@ def result(part: Part) -> dict[str, Any]:
 
 def comparison(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the outcome of a comparison in which each method is better than the one before."""
-    names = [entry.name for entry in read_entries(options["methods"])]
+    names = [candidate.name for candidate in read_candidates(options["methods"])]
     methods = {
         name: {
             "runs": 3,

@@ -71,13 +71,12 @@ def comparison_part(name: str, budget: str) -> Part:
 def read_comparison(options: Mapping[str, Any], place: Place) -> "Comparison":
     """Return the comparison that a part's options mean."""
     from adagp.program.compare.comparison import Comparison
-    from adagp.program.compare.contenders import read_entries
-    from adagp.program.compare.tuning_choice import Tuning
+    from adagp.program.compare.methods import Tuning, read_candidates
 
     runs = {key: value for key, value in options.items() if key not in _OWN}
     own = {key: options[key] for key in ("regimes", "curve", "pipeline", "batches", "seeds") if key in options}
     return Comparison(
-        read_entries(options["methods"]),
+        read_candidates(options["methods"]),
         options={**runs, **({} if place.device == "cpu" else {"device": place.device})},
         settings={},
         tuning=Tuning("lr", RATES, options.get("tune_batches")),

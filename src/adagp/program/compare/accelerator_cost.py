@@ -17,7 +17,7 @@ from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import source_work
 from adagp.papers.feedback.turn_costs import feedback_turns, has_true_gradients
-from adagp.program.compare.lengths import planned_batches
+from adagp.program.compare.methods import planned_batches
 from adagp.program.run.config import TrainConfig
 from adagp.schedules import Schedule
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from adagp.core.plan import Phase, Step
 from adagp.papers.feedback.turn_costs import feedback_turns
-from adagp.program.compare.lengths import fitted_schedule, steps_of
+from adagp.program.compare.methods import fitted_schedule, steps_of
 from adagp.program.run.config import TrainConfig
 from adagp.program.tasks.base import Task
 from adagp.program.train.loop import to_device

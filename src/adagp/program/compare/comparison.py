@@ -1,53 +1,64 @@
-"""What is asked for, the folder that keeps it, and the runs that it consists of."""
+"""A comparison: its options, its folder, the runs that it consists of, and the state while it runs."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from adagp.errors import OptionError, RunError, unknown_name
-from adagp.program.compare.accelerator_cost import parse_accelerator
-from adagp.program.compare.contenders import BACKPROP, Entry, entry_config
-from adagp.program.compare.pipeline_cost import parse_pipeline
-from adagp.program.compare.tuning_choice import Tuning
+from adagp.hw import Workload
+from adagp.program.compare.accelerator_cost import AcceleratorCost, BatchCost, parse_accelerator
+from adagp.program.compare.methods import BACKPROP, Candidate, Tuning, candidate_config, fitted_schedule
+from adagp.program.compare.pipeline_cost import PipelineCost, parse_pipeline
+from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, run_jobs
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, ListOf, TableOf, read_document, record_of
 from adagp.program.run.folder import MEGABYTE, RunFolder
 
+if TYPE_CHECKING:
+    from adagp.program.tasks.base import Task
+
 BATCHES, SECONDS, ACCELERATOR, PIPELINE = "batches", "seconds", "accelerator", "pipeline"
 REGIMES = (BATCHES, SECONDS, ACCELERATOR, PIPELINE)
-"""What is equal for all: batches; seconds, as calibrated; modelled cycles of an accelerator, or of a pipeline of them."""
+"""What is equal for all methods: batches, calibrated seconds, or modelled cycles of an accelerator or of a pipeline of them."""
 MODELLED = (ACCELERATOR, PIPELINE)
 FORMER = {"epochs": BATCHES}
-"""Names that regimes once had."""
+"""Regime names of earlier versions, still accepted and read from earlier folders."""
 USUAL = (BATCHES, SECONDS)
 GROWING = ("regimes", "accelerator", "pipeline", "curve", "seeds", "aligned_seeds", "entries", "settings")
-"""What a comparison in a folder may be continued with other values of: no run depends on them, only which ones there are.
+"""Fields that may change when a folder is continued: they decide which runs exist, but not the result of any run.
 
-Methods that are there stay, as they are and with their settings. Those that were timed in turns stay among themselves."""
+Methods can be added but not dropped or changed, and no longer added once batches were timed: methods are timed interleaved."""
 LONGEST_CURVE = 100
-"""Times as long as its other runs that backprop's may be for its curve."""
+"""Upper limit of the factors of `--curve`."""
 FULL_DECAY = ("cosine", "linear")
 FILE = "comparison.json"
-_ENTRY = record_of({"name": TEXT, "method": TEXT})
-KEPT = Fields({"entries": ListOf(_ENTRY), "settings": TableOf(TableOf(ANYTHING))}, ANYTHING, ("entries", "settings"))
-"""The shape of what a folder says that it compares, as far as it is looked into."""
+_CANDIDATE = record_of({"name": TEXT, "method": TEXT})
+KEPT = Fields(
+    {"entries": ListOf(_CANDIDATE), "settings": TableOf(TableOf(ANYTHING))}, ANYTHING, ("entries", "settings")
+)
+"""The fields of comparison.json that are read back. Candidates are stored under `entries`, the name of earlier versions."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that decides the figures of a comparison.
+    """All options of a comparison that its results depend on.
 
-    `options` are those of `adagp train`, the same for all entries; `settings` those of single methods. `batches` is the
-    length of the runs at equal batches. `seconds` is the time at equal seconds, None for what backprop takes; `accelerator`
-    and `pipeline` are those whose cycles are equal. Backprop is trained at `curve` times
-    its batches too. `tuning` says which option is chosen for each method before the runs;
-    `picked` has what was. Alignment is measured at `points` batches of the runs of the first `aligned_seeds` seeds, against
-    `large_batch` samples. `rounds` is how often each kind of batch is timed.
+    candidates      the methods to compare
+    options         options of `adagp train` for all methods;  settings: for single methods, by name
+    batches         length of the runs at equal batches
+    seconds         budget of the runs at equal seconds; None: the calibrated seconds of backprop's run
+    accelerator, pipeline   the modelled platforms of the regimes of these names
+    curve           backprop is also trained at these multiples of `batches`
+    tuning          the option that is tuned for each method first;  picked: the outcome, by method
+    points          batches per run at which gradients are compared with those of `large_batch` samples
+    aligned_seeds   seeds for which gradients are compared
+    rounds          how often each kind of batch is timed
     """
 
-    entries: tuple[Entry, ...]
+    candidates: tuple[Candidate, ...]
     seeds: int
     options: Mapping[str, Any]
     settings: Mapping[str, Mapping[str, Any]]
@@ -78,54 +89,54 @@ class Comparison:
             raise OptionError(f"--regimes is empty; choose from: {', '.join(REGIMES)}.")
         parse_accelerator(self.accelerator)
         parse_pipeline(self.pipeline)
-        for place, regime in enumerate(self.regimes):
+        for index, regime in enumerate(self.regimes):
             if regime not in REGIMES:
                 raise unknown_name("regime", regime, REGIMES)
-            if regime in self.regimes[:place]:
+            if regime in self.regimes[:index]:
                 raise OptionError(f"--regimes names '{regime}' twice.")
         self._check_curve()
         self._check_seconds()
         if self.tuning is not None:
             self.tuning.check(self.options, self.settings)
-        self.check_each(self._check_entry)
+        self.check_each(self._check_candidate)
 
     @property
-    def reference(self) -> Entry:
-        """The entry of backprop, by which time and results of the others are measured."""
-        return next(entry for entry in self.entries if entry.method == BACKPROP)
+    def reference(self) -> Candidate:
+        """Backprop, the reference for the cost and the results of the others."""
+        return next(candidate for candidate in self.candidates if candidate.method == BACKPROP)
 
     @property
     def curve_lengths(self) -> list[int]:
-        """The batches of backprop's runs for its curve."""
+        """Lengths in batches of backprop's runs for `curve`."""
         return sorted({max(1, round(factor * self.batches)) for factor in self.curve})
 
     @property
     def data_folder(self) -> Path | None:
-        """Where the data sets are, None for the usual place."""
+        """Folder of the data sets; None for the default."""
         return None if self.data_dir is None else Path(self.data_dir)
 
-    def check_each(self, check: Callable[[Entry], None]) -> None:
-        """Check every entry; what is wrong with backprop is wrong with all, anything else with a method."""
+    def check_each(self, check: Callable[[Candidate], None]) -> None:
+        """Call `check` for each candidate; an error names the method, unless backprop has it too."""
         check(self.reference)
-        for entry in self.entries:
+        for candidate in self.candidates:
             try:
-                check(entry)
+                check(candidate)
             except OptionError as error:
-                raise OptionError(f"method '{entry.name}': {error}") from None
+                raise OptionError(f"method '{candidate.name}': {error}") from None
 
-    def _check_entry(self, entry: Entry) -> None:
-        config = self.config(entry, 0)
+    def _check_candidate(self, candidate: Candidate) -> None:
+        config = self.config(candidate, 0)
         if BATCHES not in self.regimes and config.schedule().adapts:
             raise OptionError(
-                "how many batches an adaptive schedule predicts is not known before it ran; add the regime batches, from "
-                "which it is taken."
+                "the number of GP batches of an adaptive schedule is known only after a run; add the regime batches, whose "
+                "runs are counted."
             )
 
     def _check_curve(self) -> None:
-        for place, factor in enumerate(self.curve):
+        for index, factor in enumerate(self.curve):
             if not (isfinite(factor) and 0 < factor <= LONGEST_CURVE):
                 raise OptionError(f"--curve has {factor:g}; each number must be above 0 and at most {LONGEST_CURVE}.")
-            if factor in self.curve[:place]:
+            if factor in self.curve[:index]:
                 raise OptionError(f"--curve has {factor:g} twice.")
 
     def _check_seconds(self) -> None:
@@ -141,18 +152,19 @@ class Comparison:
                 f"choose from: {', '.join(FULL_DECAY)}."
             )
 
-    def config(self, entry: Entry, seed: int, batches: int | None = None) -> TrainConfig:
-        """Return the configuration of a run of an entry, at equal batches unless its number is given."""
-        own = {name: self.settings.get(name, {}) for name in (entry.method, entry.name)}
-        if self.tuning is not None and entry.name in self.picked:
-            own[entry.name] = {**own[entry.name], self.tuning.option: self.picked[entry.name]}
-        return entry_config(entry, self.options, own, batches or self.batches, seed)
+    def config(self, candidate: Candidate, seed: int, batches: int | None = None) -> TrainConfig:
+        """Return the configuration of one run; `batches` defaults to the length at equal batches."""
+        own = {name: self.settings.get(name, {}) for name in (candidate.method, candidate.name)}
+        if self.tuning is not None and candidate.name in self.picked:
+            own[candidate.name] = {**own[candidate.name], self.tuning.option: self.picked[candidate.name]}
+        return candidate_config(candidate, self.options, own, batches or self.batches, seed)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all values by name, ready for JSON."""
+        """Return the content of comparison.json."""
         lists = {"regimes": list(self.regimes), "curve": list(self.curve)}
-        values = asdict(self) | lists | {"entries": [asdict(entry) for entry in self.entries]}
-        del values["picked"]  # found on the way
+        values = asdict(self) | lists
+        values = {"entries": list(values.pop("candidates")), **values}
+        del values["picked"]  # a result, stored in tuning.json
         if self.tuning is not None:
             values["tuning"]["values"] = list(self.tuning.values)
         return values
@@ -162,45 +174,45 @@ class Comparison:
 class ComparedRun:
     """One training run of a comparison in its folder."""
 
-    entry: Entry
+    candidate: Candidate
     config: TrainConfig
     folder: RunFolder
 
     @property
     def name(self) -> str:
-        """The name under which people are told of it."""
-        return f"{self.entry.name} seed {self.config.seed}, {self.config.batches} batches"
+        """The name shown in messages."""
+        return f"{self.candidate.name} seed {self.config.seed}, {self.config.batches} batches"
 
     @property
     def finished(self) -> bool:
-        """Whether it has a result."""
+        """Whether the run wrote its summary."""
         return (self.folder.path / "summary.json").is_file()
 
 
 class ComparisonFolder:
-    """The files of one comparison. Runs that two regimes have in common exist once."""
+    """The files of one comparison. A run that two regimes share is trained once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def begin(self, comparison: Comparison) -> None:
-        """Write down what is compared; refuse a folder that holds something else."""
+        """Write comparison.json, or check that the folder holds the same comparison."""
         folder = RunFolder(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            held = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+            files = sorted(file.name for file in self.path.iterdir() if not file.name.startswith("."))
         except OSError as error:
             raise RunError(f"cannot write the folder '{self.path}': {error.strerror}.") from None
-        if FILE not in held:
-            if held:
+        if FILE not in files:
+            if files:
                 raise RunError(
-                    f"'{self.path}' holds files that are not a comparison ({held[0]}, ...); give another --out."
+                    f"'{self.path}' holds files that are not a comparison ({files[0]}, ...); give another --out."
                 )
             folder.write_json(FILE, comparison.as_dict())
             return
         before, now = read_document(self.path / FILE, KEPT, MEGABYTE), comparison.as_dict()
-        unchanged = {"tuning": None}  # what a folder of before does not name
-        changed = [name for name in now if name not in GROWING and before.get(name, unchanged.get(name)) != now[name]]
+        absent = {"tuning": None}  # a field that earlier versions did not write
+        changed = [name for name in now if name not in GROWING and before.get(name, absent.get(name)) != now[name]]
         changed += self._changed_methods(before, now)
         if changed:
             raise RunError(
@@ -211,26 +223,26 @@ class ComparisonFolder:
             folder.write_json(FILE, now)
 
     def _changed_methods(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        """Return what of the methods must not be changed, and is."""
-        known, wanted = ({one["name"]: one for one in values["entries"]} for values in (before, now))
-        if any(entry != wanted.get(name) for name, entry in known.items()):
-            return ["methods"]  # none is dropped: another one of its name would be taken for it later
+        """Return which parts of the methods changed although they must not."""
+        known, wanted = ({method["name"]: method for method in values["entries"]} for values in (before, now))
+        if any(candidate != wanted.get(name) for name, candidate in known.items()):
+            return ["methods"]  # not even dropped: a later method of the same name would take over its runs
         if known != wanted and self.timing.is_file():
-            return ["methods, which were timed in turns,"]
-        names = {name for entry in known.values() for name in (entry["name"], entry["method"])}
+            return ["methods, which were timed together,"]
+        names = {name for candidate in known.values() for name in (candidate["name"], candidate["method"])}
         old, new = ({name: values["settings"].get(name) for name in names} for values in (before, now))
         return [] if old == new else ["settings"]
 
     def runs(self, comparison: Comparison, batches: Mapping[str, int]) -> Iterator[ComparedRun]:
-        """Yield the runs with the number of batches that each entry has, seed by seed."""
+        """Yield the runs, seed by seed; `batches` has the length by method."""
         for seed in range(comparison.seeds):
-            for entry in comparison.entries:
-                config = comparison.config(entry, seed, batches[entry.name])
-                name = f"{entry.folder}-{config.batches}-seed{seed}"
-                yield ComparedRun(entry, config, RunFolder(self.path / "runs" / name))
+            for candidate in comparison.candidates:
+                config = comparison.config(candidate, seed, batches[candidate.name])
+                name = f"{candidate.folder}-{config.batches}-seed{seed}"
+                yield ComparedRun(candidate, config, RunFolder(self.path / "runs" / name))
 
     def curve_runs(self, comparison: Comparison) -> Iterator[ComparedRun]:
-        """Yield the runs of backprop at other lengths, seed by seed."""
+        """Yield backprop's runs for `curve`, seed by seed."""
         reference = comparison.reference
         for seed in range(comparison.seeds):
             for batches in comparison.curve_lengths:
@@ -239,21 +251,137 @@ class ComparisonFolder:
                     reference, config, RunFolder(self.path / "runs" / f"{reference.folder}-{batches}-seed{seed}")
                 )
 
-    def alignment(self, entry: Entry, seed: int) -> Path:
-        """Return where the alignment of an entry's gradients is kept."""
-        return self.path / "alignment" / f"{entry.folder}-seed{seed}.json"
+    def alignment(self, candidate: Candidate, seed: int) -> Path:
+        """Return the file of the gradient comparison of one run."""
+        return self.path / "alignment" / f"{candidate.folder}-seed{seed}.json"
 
     @property
     def timing(self) -> Path:
-        """Where the seconds of single batches are kept."""
+        """The file of the seconds of single batches."""
         return self.path / "timing.json"
 
     @property
     def calibration(self) -> Path:
-        """Where the calibrated costs are kept."""
+        """The file of the calibrated costs."""
         return self.path / "calibration.json"
 
     @property
     def tuning(self) -> Path:
-        """Where it is kept what was chosen for each method."""
+        """The file of the tuned values."""
         return self.path / "tuning.json"
+
+
+class CostModel(Protocol):
+    """The cost of runs on a modelled platform, in cycles.
+
+    `share` is the fraction of GP batches of an adaptive schedule, which cannot be counted in advance; None otherwise.
+    """
+
+    @property
+    def text(self) -> str:
+        """The platform in the text form of the option."""
+
+    def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
+        """Return the cost of a whole run."""
+
+    def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
+        """Return the number and the cost of each kind of batch of a run."""
+
+    def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
+        """Return further JSON fields of a run's cost."""
+
+
+class ComparisonObserver(JobObserver, Protocol):
+    """Receives the progress of a comparison."""
+
+    def say(self, text: str) -> None:
+        """Show a message."""
+
+    def begin(self, what: str, total: int) -> None:
+        """Start a part of the work with `total` steps."""
+
+    def advance(self) -> None:
+        """Complete a step."""
+
+
+@dataclass
+class ComparisonWork:
+    """A comparison while it runs. `jobs` is the number of runs at a time."""
+
+    comparison: Comparison
+    folder: ComparisonFolder
+    task: "Task"
+    observer: ComparisonObserver
+    stop: Stop
+    jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        self.failures: list[JobFailure] = []
+        self._models: dict[str, CostModel] = {}
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches per epoch of the data set."""
+        return self.task.batches_per_epoch
+
+    def check(self) -> None:
+        """Build each method once, so that bad options fail before the first run."""
+        from adagp.program.train.session import Session
+
+        def build(candidate: Candidate) -> None:
+            Session(self.comparison.config(candidate, 0), task=self.task, threads=1)
+
+        self.comparison.check_each(build)
+        for regime in MODELLED:
+            if regime in self.comparison.regimes:
+                self.comparison.check_each(partial(self._check_cost, regime))
+        tuning = self.comparison.tuning
+        if tuning is not None and tuning.batches is not None:
+            self.comparison.check_each(lambda candidate: self._check_length(candidate, tuning.batches or 0))
+
+    def _check_cost(self, regime: str, candidate: Candidate) -> None:
+        """Check that the platform can cost the method; the share of GP batches of an adaptive schedule does not matter here."""
+        config = self.comparison.config(candidate, 0)
+        self.cost_model(regime).run_cost(config, 0.5 if config.schedule().adapts else None)
+
+    def _check_length(self, candidate: Candidate, batches: int) -> None:
+        fitted_schedule(replace(self.comparison.config(candidate, 0), batches=batches), self.batches_per_epoch)
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The model's layers, as input of the accelerator model."""
+        from adagp.program.tasks.classify import Classification
+        from adagp.program.workloads import run_workload
+
+        config = self.comparison.config(self.comparison.reference, 0)
+        if config.dataset.endswith(".npz") and isinstance(self.task, Classification):
+            from adagp.tracing.trace import trace_model
+
+            data = self.task.data
+            return trace_model(config.model, classes=data.classes, image=data.shape, width=config.width)
+        return run_workload(config.model, config.dataset, config.image_size, config.width, config.sequence_length)
+
+    def cost_model(self, regime: str) -> CostModel:
+        """Return the cost model of a regime's platform."""
+        if regime not in self._models:
+            accelerator = parse_accelerator(self.comparison.accelerator)
+            if regime == ACCELERATOR:
+                self._models[regime] = AcceleratorCost(accelerator, self.workload, self.batches_per_epoch)
+            else:
+                pipeline = parse_pipeline(self.comparison.pipeline)
+                self._models[regime] = PipelineCost(pipeline, accelerator, self.workload, self.batches_per_epoch)
+        return self._models[regime]
+
+    def run_job(self, run: ComparedRun) -> Job:
+        """Return the job that trains a run in its folder."""
+        from adagp.program.train.job import TrainingJob
+
+        path = run.folder.path
+        log = self.folder.path / "logs" / f"{path.name}.log"
+        return Job(run.name, TrainingJob(run.config, path, self.comparison.data_folder), path / "summary.json", log)
+
+    def execute(self, jobs: Sequence[Job], what: str) -> None:
+        """Run the jobs; collect failures."""
+        assert self.jobs is not None
+        self.observer.begin(what, len(jobs))
+        self.failures += run_jobs(jobs, self.jobs, self.observer, self.stop, fresh=True)

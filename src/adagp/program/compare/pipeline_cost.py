@@ -22,7 +22,7 @@ from adagp.papers.feedback.turn_costs import feedback_turns
 from adagp.pipe import PIPELINES, Costs, Timeline, generate, simulate, with_broadcast
 from adagp.pipe.modelled import modelled_costs
 from adagp.program.compare.accelerator_cost import AcceleratorPlatform, BatchCost
-from adagp.program.compare.lengths import planned_batches
+from adagp.program.compare.methods import planned_batches
 from adagp.program.run.config import TrainConfig
 
 BEST = "best"

@@ -10,7 +10,7 @@ from adagp.core.plan import Phase
 from adagp.errors import RunError
 from adagp.program.compare.alignment import COSINES, FIGURES
 from adagp.program.compare.comparison import ComparedRun, Comparison
-from adagp.program.compare.contenders import BACKPROP, Entry
+from adagp.program.compare.methods import BACKPROP, Candidate
 from adagp.program.run.documents import AMOUNT, COUNT, FIGURE, Shape, TableOf, find_fault, record_of
 from adagp.program.run.metrics import ACCURACY, Metric
 from adagp.program.run.record import NOT_TRAINING, RunRecord, read_whole_run
@@ -37,7 +37,7 @@ def run_record(run: ComparedRun, regime: str, target: float | None) -> Record:
     batches = summary["batches"]
     return {
         "regime": regime,
-        "name": run.entry.name,
+        "name": run.candidate.name,
         "method": run.config.method,
         "seed": run.config.seed,
         metric: summary[f"test_{metric}"],
@@ -59,7 +59,7 @@ def seconds_to(target: float, run: RunRecord) -> float | None:
 
 
 def method_record(
-    entry: Entry,
+    candidate: Candidate,
     records: Sequence[Record],
     costs: Mapping[str, float],
     target: float | None,
@@ -72,8 +72,8 @@ def method_record(
     peak = estimate([one["peak_memory"] for one in records], NEVER_NEGATIVE)
     assert peak is not None
     return {
-        "method": entry.method,
-        "ratio": entry.ratio,
+        "method": candidate.method,
+        "ratio": candidate.ratio,
         "runs": len(records),
         **_means(records, ("batches", "warmup_batches", "bp_batches", "gp_batches", "guarded_batches")),
         **estimate_fields(metric.name, [one[metric.name] for one in records], metric.bounds),
@@ -93,20 +93,22 @@ def _means(records: Sequence[Record], names: Sequence[str], prefix: str = "") ->
     return {name: mean(one[f"{prefix}{name}"] for one in records) for name in names}
 
 
-def gap_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record], metric: Metric = ACCURACY) -> Record:
+def gap_record(
+    candidate: Candidate, candidates: Sequence[Candidate], runs: Sequence[Record], metric: Metric = ACCURACY
+) -> Record:
     """Return the share of the gap between `skip` and backprop in the metric that a method closes, and whether there is one.
 
     A method is measured by the skip with its own schedule, or by the only one. Over the seeds that all three have. The gap
     is clear if the 95% interval of the difference, seed by seed, is above 0; with one seed nothing is. `gap_closed` is None
     where backprop is not ahead of skip.
     """
-    skips = [one for one in entries if one.method == "skip"]
-    alike = [one for one in skips if one.ratio == entry.ratio] or (skips if len(skips) == 1 else [])
-    top = next(one for one in entries if one.method == BACKPROP)
+    skips = [one for one in candidates if one.method == "skip"]
+    alike = [one for one in skips if one.ratio == candidate.ratio] or (skips if len(skips) == 1 else [])
+    top = next(one for one in candidates if one.method == BACKPROP)
     nothing = {"gap_closed": None, "gap_clear": False}
     if not alike:
         return nothing
-    common = _of_equal_seeds((entry.name, alike[0].name, top.name), runs, metric)
+    common = _of_equal_seeds((candidate.name, alike[0].name, top.name), runs, metric)
     gap = estimate([best - worst for _, worst, best in common])
     if gap is None or gap.mean <= 0:
         return nothing
@@ -114,15 +116,17 @@ def gap_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record], m
     return {"gap_closed": closed, "gap_clear": gap.low is not None and gap.low > 0}
 
 
-def ahead_record(entry: Entry, entries: Sequence[Entry], runs: Sequence[Record], metric: Metric = ACCURACY) -> Record:
+def ahead_record(
+    candidate: Candidate, candidates: Sequence[Candidate], runs: Sequence[Record], metric: Metric = ACCURACY
+) -> Record:
     """Return by how much a method is better than backprop, seed by seed: what a seed does to both alike cancels."""
-    top = next(one for one in entries if one.method == BACKPROP)
-    common = [] if entry is top else _of_equal_seeds((entry.name, top.name), runs, metric)
+    top = next(one for one in candidates if one.method == BACKPROP)
+    common = [] if candidate is top else _of_equal_seeds((candidate.name, top.name), runs, metric)
     return estimate_fields("ahead", [own - other for own, other in common])
 
 
 def _of_equal_seeds(names: Sequence[str], runs: Sequence[Record], metric: Metric) -> list[list[float]]:
-    """Return the metric (the larger, the better) of these entries for each seed that all of them have."""
+    """Return the metric (the larger, the better) of these candidates for each seed that all of them have."""
     by_seed: dict[int, dict[str, float]] = defaultdict(dict)
     for run in runs:
         if run[metric.name] is not None:
@@ -176,12 +180,12 @@ def regime_record(
 ) -> Record:
     """Return `{"methods": {name: figures}}` of one regime; methods without a finished run are left out."""
     methods: dict[str, Record] = {}
-    for entry in comparison.entries:
-        own = [one for one in runs if one["name"] == entry.name]
-        record = method_record(entry, own, costs.get(entry.name, {}), target, metric)
+    for candidate in comparison.candidates:
+        own = [one for one in runs if one["name"] == candidate.name]
+        record = method_record(candidate, own, costs.get(candidate.name, {}), target, metric)
         if record is not None:
-            methods[entry.name] = record
-            methods[entry.name] |= gap_record(entry, comparison.entries, runs, metric)
-            methods[entry.name] |= ahead_record(entry, comparison.entries, runs, metric)
-            methods[entry.name] |= alignment.get(entry.name) or aligned_record([])
+            methods[candidate.name] = record
+            methods[candidate.name] |= gap_record(candidate, comparison.candidates, runs, metric)
+            methods[candidate.name] |= ahead_record(candidate, comparison.candidates, runs, metric)
+            methods[candidate.name] |= alignment.get(candidate.name) or aligned_record([])
     return {"methods": methods}

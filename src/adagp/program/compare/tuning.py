@@ -1,21 +1,30 @@
 """Each method's own value of an option, picked by data that are held out of the training set, before the seeds are run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 from adagp.core.files import write_atomically
 from adagp.errors import RunError
-from adagp.program.compare.comparison import BATCHES, ComparedRun
-from adagp.program.compare.contenders import Entry
+from adagp.program.compare.comparison import BATCHES, REGIMES, ComparedRun, ComparisonWork
+from adagp.program.compare.methods import Candidate, Tuning
 from adagp.program.compare.records import Record
 from adagp.program.compare.regime_costs import equal_lengths, run_costs
-from adagp.program.compare.shapes import tuning_shape
-from adagp.program.compare.tuning_choice import Tuning
-from adagp.program.compare.work import ComparisonWork
 from adagp.program.run.config import TrainConfig
-from adagp.program.run.documents import FIGURE, read_result, record_of
+from adagp.program.run.documents import (
+    ABSENT,
+    FIGURE,
+    POSITIVE,
+    SWITCH,
+    WHOLE,
+    Fields,
+    Plain,
+    Shape,
+    one_of,
+    read_result,
+    record_of,
+)
 from adagp.program.run.folder import RunFolder, to_json
 from adagp.program.run.settings import CONFIG_OPTIONS
 
@@ -32,10 +41,16 @@ def tune(work: ComparisonWork) -> None:
     if path.is_file():
         before = _read(work)
         regime, known = before["regime"], before["methods"]
-    entries = [entry for entry in work.comparison.entries if entry.name not in known and _has_option(work, entry)]
-    if entries or not path.is_file():
+    candidates = [
+        candidate
+        for candidate in work.comparison.candidates
+        if candidate.name not in known and _has_option(work, candidate)
+    ]
+    if candidates or not path.is_file():
         batches = _lengths(work, tuning, regime)
-        trials = {entry.name: list(_trials(work, tuning, entry, batches[entry.name])) for entry in entries}
+        trials = {
+            candidate.name: list(_trials(work, tuning, candidate, batches[candidate.name])) for candidate in candidates
+        }
         in_turns = [run for value in zip(*trials.values(), strict=True) for run in value]
         work.execute([work.run_job(run) for _, run in in_turns], "tuning")
         found = {name: _outcome(work, tuning, name, batches[name], own) for name, own in trials.items()}
@@ -54,7 +69,7 @@ def tune(work: ComparisonWork) -> None:
 
 def read_tuned(work: ComparisonWork) -> Record:
     """Return what was found, in the order in which methods are compared."""
-    names = [entry.name for entry in work.comparison.entries]
+    names = [candidate.name for candidate in work.comparison.candidates]
     found = _read(work)
     return found | {"methods": {name: found["methods"][name] for name in names if name in found["methods"]}}
 
@@ -62,36 +77,38 @@ def read_tuned(work: ComparisonWork) -> Record:
 def _read(work: ComparisonWork) -> Record:
     tuning = work.comparison.tuning
     assert tuning is not None
-    names = (entry.name for entry in work.comparison.entries)
+    names = (candidate.name for candidate in work.comparison.candidates)
     found: Record = read_result(work.folder.tuning, tuning_shape(tuning, names, work.task.metric.name))
     return found
 
 
-def _has_option(work: ComparisonWork, entry: Entry) -> bool:
+def _has_option(work: ComparisonWork, candidate: Candidate) -> bool:
     """Tell whether a method has the option that is tuned."""
     tuning = work.comparison.tuning
     assert tuning is not None
-    return tuning.option in CONFIG_OPTIONS or tuning.option in work.comparison.config(entry, 0).method_options
+    return tuning.option in CONFIG_OPTIONS or tuning.option in work.comparison.config(candidate, 0).method_options
 
 
 def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int]:
     """Return the lengths of the tuning runs; how much an adaptive schedule predicts is not known, so they count as backprop."""
 
-    def share(entry: Entry) -> float | None:
-        return 0.0 if work.comparison.config(entry, 0).schedule().adapts else None
+    def share(candidate: Candidate) -> float | None:
+        return 0.0 if work.comparison.config(candidate, 0).schedule().adapts else None
 
     batches = tuning.batches or work.comparison.batches
     return equal_lengths(work, regime, batches, run_costs(work, regime, share))
 
 
-def _trials(work: ComparisonWork, tuning: Tuning, entry: Entry, batches: int) -> Iterator[tuple[float, ComparedRun]]:
-    """Yield the tuning runs of an entry with their values."""
-    config = work.comparison.config(entry, 0, batches)
+def _trials(
+    work: ComparisonWork, tuning: Tuning, candidate: Candidate, batches: int
+) -> Iterator[tuple[float, ComparedRun]]:
+    """Yield the tuning runs of a candidate with their values."""
+    config = work.comparison.config(candidate, 0, batches)
     for value in tuning.values:
         for seed in range(FIRST_SEED, FIRST_SEED + tuning.seeds):
             own = replace(_with(config, tuning.option, value), seed=seed, validation=tuning.share)
-            name = f"{entry.folder}-{tuning.option}-{value:g}-{batches}-seed{seed}"
-            yield value, ComparedRun(entry, own, RunFolder(work.folder.path / "tuning" / name))
+            name = f"{candidate.folder}-{tuning.option}-{value:g}-{batches}-seed{seed}"
+            yield value, ComparedRun(candidate, own, RunFolder(work.folder.path / "tuning" / name))
 
 
 def _with(config: TrainConfig, option: str, value: float) -> TrainConfig:
@@ -124,3 +141,30 @@ def _outcome(
         "picked": picked,
         "at_the_edge": picked in (min(tuning.values), max(tuning.values)),
     }
+
+
+def tuning_shape(tuning: Tuning, names: Iterable[str], metric: str) -> Shape:
+    """Return the shape of what tuning found for the candidates `names`; one without the option is left out."""
+    values = list(tuning.values)
+    found = record_of(
+        {
+            "batches": WHOLE,
+            metric: record_of({f"{value:g}": FIGURE for value in values}),
+            "picked": _one_like(values, "one of the values of --tune"),
+            "at_the_edge": SWITCH,
+        }
+    )
+    return record_of(
+        {
+            "option": one_of(tuning.option),
+            "values": _one_like([values], "the values of --tune"),
+            "regime": one_of(*REGIMES),
+            "validation": POSITIVE,
+            "seeds": WHOLE,
+            "methods": Fields(dict.fromkeys(names, found), others=ABSENT),
+        }
+    )
+
+
+def _one_like(values: list[Any], words: str) -> Plain:
+    return Plain(words, lambda value: not isinstance(value, bool) and value in values)

@@ -15,18 +15,18 @@ from adagp.program.compare.comparison import (
     ComparedRun,
     Comparison,
     ComparisonFolder,
+    ComparisonObserver,
+    ComparisonWork,
 )
-from adagp.program.compare.contenders import Entry
-from adagp.program.compare.pareto import draw_pareto
+from adagp.program.compare.methods import Candidate
 from adagp.program.compare.pipeline_cost import parse_pipeline
+from adagp.program.compare.plots import draw_pareto, draw_worth
 from adagp.program.compare.prices import measured_price, method_prices, platform_models
 from adagp.program.compare.records import Record, aligned_record, regime_record, run_record
 from adagp.program.compare.regime_costs import calibration, lengths, modelled, predicted_share
 from adagp.program.compare.tables import markdown, method_rows, site_rows
 from adagp.program.compare.tuning import read_tuned, tune
-from adagp.program.compare.work import ComparisonObserver, ComparisonWork
 from adagp.program.compare.worth import worth_record
-from adagp.program.compare.worth_picture import draw_worth
 from adagp.program.jobs import Job, Stop, affordable_jobs, never, usable_cores
 from adagp.program.run.documents import POSITIVE, read_result, record_of
 from adagp.program.run.folder import RunFolder, flat_csv, to_json
@@ -86,11 +86,11 @@ def _measured_jobs(work: ComparisonWork) -> int:
     On other devices than the CPU that is one: they would wait for each other.
     """
     cores, free = usable_cores(), free_memory()
-    entry = work.comparison.reference
-    config = replace(work.comparison.config(entry, 0), batches=PROBE_BATCHES)
+    candidate = work.comparison.reference
+    config = replace(work.comparison.config(candidate, 0), batches=PROBE_BATCHES)
     if config.device != "cpu":
         return 1
-    probe = ComparedRun(entry, config, RunFolder(work.folder.path / "probe"))
+    probe = ComparedRun(candidate, config, RunFolder(work.folder.path / "probe"))
     work.jobs = 1
     work.execute([work.run_job(probe)], "memory")
     if not probe.finished:
@@ -105,17 +105,17 @@ def _measured_jobs(work: ComparisonWork) -> int:
 
 
 def _alignment_jobs(work: ComparisonWork) -> list[Job]:
-    seeds, entries = range(work.comparison.aligned_seeds), work.comparison.entries
-    return [_alignment_job(work, entry, seed) for seed in seeds for entry in entries]
+    seeds, candidates = range(work.comparison.aligned_seeds), work.comparison.candidates
+    return [_alignment_job(work, candidate, seed) for seed in seeds for candidate in candidates]
 
 
-def _alignment_job(work: ComparisonWork, entry: Entry, seed: int) -> Job:
-    comparison, path = work.comparison, work.folder.alignment(entry, seed)
+def _alignment_job(work: ComparisonWork, candidate: Candidate, seed: int) -> Job:
+    comparison, path = work.comparison, work.folder.alignment(candidate, seed)
     measure = AlignmentJob(
-        comparison.config(entry, seed), comparison.large_batch, comparison.points, path, comparison.data_folder
+        comparison.config(candidate, seed), comparison.large_batch, comparison.points, path, comparison.data_folder
     )
     log = work.folder.path / "logs" / f"alignment-{path.stem}.log"
-    return Job(f"alignment of {entry.name} seed {seed}", measure, path, log)
+    return Job(f"alignment of {candidate.name} seed {seed}", measure, path, log)
 
 
 def _document(
@@ -126,21 +126,21 @@ def _document(
     measured_costs = calibration(work) if SECONDS in comparison.regimes else None
     platforms = {regime: modelled(work, regime) for regime in comparison.regimes if regime in MODELLED}
     found = {
-        entry.name: [
+        candidate.name: [
             read_result(path, ALIGNMENT)
-            for path in (work.folder.alignment(entry, seed) for seed in range(comparison.aligned_seeds))
+            for path in (work.folder.alignment(candidate, seed) for seed in range(comparison.aligned_seeds))
             if path.is_file()
         ]
-        for entry in comparison.entries
+        for candidate in comparison.candidates
     }
     alignment = {name: aligned_record(own) for name, own in found.items()}
     runs = {regime: [run_record(run, regime, target) for run in own if run.finished] for regime, own in regimes.items()}
-    config, metric = comparison.config(comparison.entries[0], 0), work.task.metric
+    config, metric = comparison.config(comparison.candidates[0], 0), work.task.metric
     return {
         "command": command,
         "dataset": config.dataset,
         "model": config.model,
-        "methods": [entry.name for entry in comparison.entries],
+        "methods": [candidate.name for candidate in comparison.candidates],
         "seeds": comparison.seeds,
         "batches": comparison.batches,
         "batches_per_epoch": work.batches_per_epoch,
@@ -192,10 +192,14 @@ def break_even(work: ComparisonWork, document: Record) -> Record:
     )
     plain = comparison.config(reference, 0)
     prices = {}
-    for entry in comparison.entries:
-        if entry != reference:
-            modelled_prices = method_prices(comparison.config(entry, 0), plain, models, predicted_share(work, entry))
-            prices[entry.name] = measured_price(document["calibration"], entry.name, reference.name) | modelled_prices
+    for candidate in comparison.candidates:
+        if candidate != reference:
+            modelled_prices = method_prices(
+                comparison.config(candidate, 0), plain, models, predicted_share(work, candidate)
+            )
+            prices[candidate.name] = (
+                measured_price(document["calibration"], candidate.name, reference.name) | modelled_prices
+            )
     return worth_record(document, work.task.metric, prices)
 
 

@@ -1,16 +1,12 @@
 """The shapes of what a comparison keeps in its folder until it is continued: anybody may have written it."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from adagp.program.compare.comparison import BATCHES, FORMER, REGIMES, SECONDS
-from adagp.program.compare.tuning_choice import Tuning
+from adagp.program.compare.comparison import BATCHES, FORMER, SECONDS
 from adagp.program.run.documents import (
     ABSENT,
     AMOUNT,
-    FIGURE,
     POSITIVE,
-    SWITCH,
     WHOLE,
     Both,
     Either,
@@ -18,7 +14,6 @@ from adagp.program.run.documents import (
     Plain,
     Shape,
     TableOf,
-    one_of,
     record_of,
 )
 
@@ -28,7 +23,7 @@ COSTS = Fields({"bp": POSITIVE, "gp": POSITIVE, "data": POSITIVE}, others=ABSENT
 
 
 def timing_shape(names: Iterable[str]) -> Shape:
-    """Return the shape of the seconds of batches of the entries `names`."""
+    """Return the shape of the seconds of batches of the candidates `names`."""
     methods = record_of(dict.fromkeys(names, COSTS), others=ABSENT)
     comparable = Plain(f"costs of which none is {MOST_TIMES:,} times another one", _are_comparable)
     return record_of({"methods": Both(methods, comparable)})
@@ -41,7 +36,7 @@ def _are_comparable(methods: Mapping[str, Mapping[str, float]]) -> bool:
 
 
 def calibration_shape(names: Iterable[str], batches: int) -> Shape:
-    """Return the shape of a calibration of the entries `names`, with runs of `batches` in the regime of equal ones."""
+    """Return the shape of a calibration of the candidates `names`, with runs of `batches` in the regime of equal ones."""
     most = MOST_TIMES * batches
     former = {now: before for before, now in FORMER.items()}
     seconds = Either(
@@ -50,30 +45,3 @@ def calibration_shape(names: Iterable[str], batches: int) -> Shape:
     fitting = Plain(f"a whole number from 1 to {most:,}", lambda value: WHOLE.accepted(value) and value <= most)
     found = record_of({"cost": TableOf(AMOUNT), "batches": fitting, "seconds": seconds})
     return record_of({"budget_seconds": AMOUNT, "methods": record_of(dict.fromkeys(names, found), others=ABSENT)})
-
-
-def tuning_shape(tuning: Tuning, names: Iterable[str], metric: str) -> Shape:
-    """Return the shape of what tuning found for the entries `names`; one without the option is left out."""
-    values = list(tuning.values)
-    found = record_of(
-        {
-            "batches": WHOLE,
-            metric: record_of({f"{value:g}": FIGURE for value in values}),
-            "picked": _one_like(values, "one of the values of --tune"),
-            "at_the_edge": SWITCH,
-        }
-    )
-    return record_of(
-        {
-            "option": one_of(tuning.option),
-            "values": _one_like([values], "the values of --tune"),
-            "regime": one_of(*REGIMES),
-            "validation": POSITIVE,
-            "seeds": WHOLE,
-            "methods": Fields(dict.fromkeys(names, found), others=ABSENT),
-        }
-    )
-
-
-def _one_like(values: list[Any], words: str) -> Plain:
-    return Plain(words, lambda value: not isinstance(value, bool) and value in values)

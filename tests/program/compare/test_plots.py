@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.text import Text
 
-from adagp.program.compare import pareto
+from adagp.program.compare import plots
 from adagp.program.figures.style import save
 
 
@@ -37,13 +37,13 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(figure)
         return save(figure, path)
 
-    monkeypatch.setattr(pareto, "save", keep)
+    monkeypatch.setattr(plots, "save", keep)
     return found
 
 
 def test_sixteen_methods_are_named_apart_and_have_colours_of_their_own(tmp_path: Path, drawn: list[Any]) -> None:
     methods = {f"method_{place}@4:1": method(0.5 + 0.002 * (place % 5), 50 + 3 * (place % 4)) for place in range(16)}
-    assert len(pareto.draw_pareto(document(methods), tmp_path, ("png",))) == 1
+    assert len(plots.draw_pareto(document(methods), tmp_path, ("png",))) == 1
     (figure,) = drawn
     for axes in figure.axes:
         texts = [one for one in axes.texts if one.get_text() in methods]
@@ -58,7 +58,7 @@ def test_sixteen_methods_are_named_apart_and_have_colours_of_their_own(tmp_path:
 
 
 def test_bars_end_where_values_do(tmp_path: Path, drawn: list[Any]) -> None:
-    pareto.draw_pareto(document({"bp": method(0.99, 5, 0.2)}), tmp_path, ("png",))
+    plots.draw_pareto(document({"bp": method(0.99, 5, 0.2)}), tmp_path, ("png",))
     (figure,) = drawn
     for axes in figure.axes:
         ends = [tuple(point) for bars in axes.collections for line in bars.get_segments() for point in line]
