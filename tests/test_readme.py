@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOR_CONTRIBUTORS = {"dev", "docs"}
-WORDS = ("site", "ladder", "held", "guard", "yardstick")
+WORDS = ("site", "BP batch, GP batch", "ladder")
 
 
 def test_every_extra_is_there_with_what_it_is_for() -> None:
