@@ -30,7 +30,19 @@ WALKS = {
     "GP batch": GP_BATCH,
     "train": CALL.format(words=["train", "--method", "adagp", "--epochs", "2", "--warmup", "1", "--out", "run"]),
     "compare": CALL.format(
-        words="compare --methods bp,skip@1:1 --seeds 1 --batches 40 --regimes batches --out comparison".split()
+        words=[
+            "compare",
+            "--methods",
+            "bp,skip@1:1",
+            "--seeds",
+            "1",
+            "--batches",
+            "40",
+            "--regimes",
+            "batches",
+            "--out",
+            "comparison",
+        ]
     ),
     "simulate": CALL.format(words=["simulate", "digits_cnn", "--epochs", "2"]),
 }
