@@ -159,4 +159,4 @@ def test_what_says_nothing_of_its_cost_is_refused(monkeypatch: pytest.MonkeyPatc
         accelerator_work("nonsense")
     with pytest.raises(OptionError) as caught:
         AcceleratorWork("all")
-    assert str(caught.value) == "unknown weight gradient 'all'. Choose from: exact, feedback, none, top_one."
+    assert str(caught.value) == "unknown weight gradient 'all'. Choose from: exact, none, package.module:function."

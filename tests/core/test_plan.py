@@ -33,3 +33,9 @@ def test_plans_are_values() -> None:
 
 def test_phases_print_as_their_names() -> None:
     assert [f"{phase}" for phase in Phase] == ["warmup", "bp", "gp"]
+
+
+def test_batches_with_true_gradients() -> None:
+    assert BACKPROP_ALL.has_true_gradients
+    assert Plan(Phase.GP, default="feedback", by_site={"head": "backprop"}).has_true_gradients
+    assert not Plan(Phase.GP, default="feedback", hold_rest=True).has_true_gradients

@@ -2,9 +2,9 @@ from math import inf
 
 import pytest
 
+from adagp.core.methods import METHODS, AcceleratorWork, Method
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan
-from adagp.hw import Accelerator, Attention, Convolution, Linear, Stage, Workload, stages
-from adagp.hw.predictions import FeedbackWork
+from adagp.hw import Accelerator, Attention, Convolution, Linear, Predictions, SiteWork, Stage, Workload, stages
 from adagp.hw.product import Cost
 from adagp.hw.stages import duties
 
@@ -79,60 +79,6 @@ def test_supplied_gradients_cost_no_weight_gradient(found: tuple[Stage, ...], so
     assert all(duty.backward.cycles == 0 and not duty.predicts for duty in batch)
 
 
-def test_top_one_costs_a_patch_for_each_sample_and_channel(found: tuple[Stage, ...]) -> None:
-    plan = Plan(Phase.BP, by_site={"middle": "topk"})
-    batch = duties(found, plan, ACCELERATOR, predictor_learns=False)
-    macs = 4 * 16 * 16 * 9
-    assert batch[1].backward.cycles - found[1].input_gradient.cycles == -(-macs // 180)
-    assert found[1].weight_gradient.macs == macs * 64
-
-
-def test_feedback_needs_no_chain_but_a_projection_and_the_weight_gradient(found: tuple[Stage, ...]) -> None:
-    plan = Plan(Phase.GP, default="feedback", hold_rest=True)
-    batch = duties(found, plan, ACCELERATOR, predictor_learns=False, feedback=FeedbackWork(subtracts=False))
-    # Four samples are fewer than ten features; what all samples have in common is one more, made of ten patterns.
-    projection = (4 * (10 + 1) + 10) * LAYERS[1].output_words
-    assert batch[1].backward.macs == projection + found[1].weight_gradient.macs
-    assert batch[2].backward.cycles == 0
-
-
-def test_feedback_mixes_large_batches_to_as_many_samples_as_features() -> None:
-    many = stages(Workload("w", LAYERS), ACCELERATOR, 40)
-    plan = Plan(Phase.GP, default="feedback", hold_rest=True)
-    plain = duties(many, plan, ACCELERATOR, False, feedback=FeedbackWork(subtracts=False))
-    mixing = (10 + 1) * 40 * LAYERS[1].input_words
-    common = 10 * LAYERS[1].output_words
-    one = many[1].weight_gradient.macs // 40
-    assert plain[1].backward.macs == mixing + common + (10 + 1) * one
-    # What is subtracted: mixed inputs of recent batches, brought from memory, times the inverse; and one sample more.
-    batch = duties(many, plan, ACCELERATOR, False)
-    assert batch[1].backward.macs == plain[1].backward.macs + common + 10 * 10 * LAYERS[1].input_words + one
-    noted = (10 + 1) * LAYERS[1].input_words * ACCELERATOR.width("sums")
-    truth = LAYERS[1].weights * ACCELERATOR.width("gradients")
-    assert batch[1].backward.dram_reads - plain[1].backward.dram_reads >= noted + truth
-
-    learning = duties(many, BACKPROP_ALL, ACCELERATOR, True, "feedback")
-    assert [duty.learns for duty in learning] == [True, True, False, True]
-    assert not any(duty.predicts for duty in learning)
-    assert learning[1].predictions is not None
-    moments = 40 * ((10 + 1) * LAYERS[1].output_words + 10 * 10)
-    assert learning[1].predictions.training.macs == moments + mixing
-    fitting = duties(many, BACKPROP_ALL, ACCELERATOR, True, "feedback", FeedbackWork(corrects=False))
-    assert fitting[1].predictions is not None
-    assert fitting[1].predictions.training.macs == moments
-
-
-def test_synthetic_gradients_run_a_network_and_the_exact_product(found: tuple[Stage, ...]) -> None:
-    batch = duties(found, Plan(Phase.GP, default="dni", hold_rest=True), ACCELERATOR, False)
-    assert batch[1].backward.cycles == found[1].weight_gradient.cycles
-    assert batch[1].predicts
-    assert batch[1].predictions is not None
-    one = 4 * 64 * 16 * 9 * 32  # a layer of the network, from 16 channels to 32 or back, 3x3
-    assert batch[1].predictions.forward.macs == 2 * one
-    assert batch[1].predictions.training.macs == 5 * one
-    assert not batch[2].predicts
-
-
 @pytest.mark.parametrize(("source", "gradients"), [("replay", 1), ("average", 4)])
 def test_remembered_gradients_are_read_from_memory(found: tuple[Stage, ...], source: str, gradients: int) -> None:
     remembering, supplied = (
@@ -152,3 +98,25 @@ def test_a_gradient_that_was_computed_is_read_back_by_the_update(found: tuple[St
 def test_a_skipped_batch_costs_nothing(found: tuple[Stage, ...]) -> None:
     batch = duties(found, Plan(Phase.GP, default="skip", hold_rest=True), ACCELERATOR, predictor_learns=True)
     assert all(duty.forward == Cost() and duty.backward == Cost() for duty in batch)
+
+
+def doubled_gradient(site: SiteWork) -> Cost:
+    return site.accelerator.tiled_cost(site.layer.product(2 * site.batch))
+
+
+def small_predictions(site: SiteWork) -> Predictions | None:
+    return (
+        Predictions(Cost(5), Cost(site.variant if isinstance(site.variant, int) else 7)) if site.layer.weights else None
+    )
+
+
+def test_a_method_brings_cost_functions_of_its_own(found: tuple[Stage, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    work = AcceleratorWork(f"{__name__}:doubled_gradient", predictions=f"{__name__}:small_predictions")
+    method = Method("outside", "a plug-in", "package.module:Class", accelerator=work)
+    monkeypatch.setitem(METHODS._things, "outside", method)
+    served = duties(found, Plan(Phase.GP, default="outside", hold_rest=True), ACCELERATOR, True, "outside")
+    assert served[1].backward.macs == 2 * found[1].forward.macs
+    assert [duty.predicts for duty in served] == [True, True, False, True]
+    learning = duties(found, BACKPROP_ALL, ACCELERATOR, True, "outside", variant=11)
+    assert [duty.learns for duty in learning] == [True, True, False, True]
+    assert learning[1].predictions == Predictions(Cost(5), Cost(11))

@@ -8,9 +8,9 @@ A method of your own is a class derived from `adagp.Source`, which may declare t
 `own_schedule`, `accelerator`). `--method package.module:Class` finds it; `register_method("name")` gives it a short name.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from adagp.core.options import Option
 from adagp.core.references import import_reference
@@ -18,7 +18,7 @@ from adagp.core.registry import Registry
 from adagp.errors import OptionError, unknown_name
 
 PANEL = "Options of methods"
-WEIGHT_GRADIENTS = ("none", "top_one", "feedback", "exact")
+WEIGHT_GRADIENTS = ("none", "exact")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
 
 
@@ -26,29 +26,62 @@ PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
 class AcceleratorWork:
     """What a source makes an accelerator do for a site, beyond the site's forward pass.
 
-    In the batches that it serves: `weight_gradient` names the product that gives the weight's gradient (`none`; `top_one`,
-    from the positions of the largest output gradients; `feedback`, from the output's error; `exact`), `input_gradients` says
-    whether it needs the chain of input gradients down to the site, and `skips` that the batch is not run at all.
-    `remembered` are the gradients of earlier batches that it reads. `predictor` says that the shared predictor runs for each
-    such site, and is trained in batches by backprop; `synthetic`, that a small network of the site's own does, from the site's
-    output to the gradient there. The fit of `feedback` is continued in batches by backprop.
+    weight_gradient   the cost of the weight gradient in a GP batch: `none`, `exact` (as in backprop), or a function
+    input_gradients   a GP batch needs the chain of input gradients down to the site
+    output_error      a GP batch needs the error at the model's output
+    skips             a GP batch is not run at all
+    remembered        gradients of earlier batches that a GP batch reads
+    predictor         the accelerator's own predictor runs for each site, and is trained in BP batches
+    predictions       a function: the cost of predicting in a GP batch, and of learning in a BP batch
+    variation         a function: how the work differs from batch to batch
+
+    Functions are named as `package.module:function` and imported when they are first called. Those of `weight_gradient` and
+    `predictions` take an `adagp.hw.SiteWork` and return a `Cost` without stalls, and `Predictions` (None: nothing to do). They
+    must be pure, because results are cached. `variation` takes the method's options and returns a `BatchVariation`.
     """
 
     weight_gradient: str = "none"
     input_gradients: bool = False
     predictor: bool = False
     skips: bool = False
-    synthetic: bool = False
     remembered: int = 0
+    predictions: str = ""
+    output_error: bool = False
+    variation: str = ""
 
     def __post_init__(self) -> None:
-        if self.weight_gradient not in WEIGHT_GRADIENTS:
-            raise unknown_name("weight gradient", self.weight_gradient, WEIGHT_GRADIENTS)
+        if self.weight_gradient not in WEIGHT_GRADIENTS and ":" not in self.weight_gradient:
+            raise unknown_name("weight gradient", self.weight_gradient, (*WEIGHT_GRADIENTS, "package.module:function"))
 
     @property
     def learns(self) -> bool:
-        """Tell whether something is trained in batches by backprop."""
-        return self.predictor or self.synthetic or self.weight_gradient == "feedback"
+        """Whether something is trained in batches by backprop."""
+        return self.predictor or bool(self.predictions)
+
+
+class BatchVariation(Protocol):
+    """How a source's work differs from batch to batch. Variants are hashable values that only its cost functions look into."""
+
+    @property
+    def cycle(self) -> int:
+        """Batches with true gradients after which the variants repeat."""
+
+    @property
+    def predicted(self) -> Hashable:
+        """The variant of batches without true gradients."""
+
+    def at(self, number: int) -> Hashable:
+        """Return the variant of a batch, counted from 0 over those with true gradients."""
+
+
+class _SameWork:
+    """Every batch has the variant None: the source's defaults."""
+
+    cycle = 1
+    predicted = None
+
+    def at(self, number: int) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -205,6 +238,15 @@ def accelerator_work(source: str) -> AcceleratorWork:
             f"Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.core.methods)."
         )
     return method.accelerator
+
+
+def batch_variation(method: str, options: Mapping[str, Any]) -> BatchVariation:
+    """Return how the work of a method differs from batch to batch in a run with these options of the method."""
+    work = find_method(method).accelerator
+    if work is None or not work.variation:
+        return _SameWork()
+    variation = import_reference(work.variation, what="the variation of a method's work", kind="function")
+    return cast(BatchVariation, variation(options))
 
 
 for _method in (

@@ -49,6 +49,11 @@ class Plan:
         """Return the name of the source of `site`'s weight gradient."""
         return self.by_site.get(site, self.default)
 
+    @property
+    def has_true_gradients(self) -> bool:
+        """Whether some sites are trained by backprop, so that a source may learn from the batch."""
+        return BACKPROP in (self.default, *self.by_site.values())
+
     def holds(self, parameter: str) -> bool:
         """Tell whether a parameter that belongs to no site keeps its value."""
         return self.hold_rest or parameter in self.held

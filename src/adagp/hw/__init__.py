@@ -6,6 +6,7 @@ from adagp.hw.dataflows import DATAFLOWS, array_cost
 from adagp.hw.designs import DESIGNS
 from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
 from adagp.hw.memory import Memory
+from adagp.hw.predictions import Predictions, SiteWork
 from adagp.hw.predictor import PredictorShape, parse_predictor
 from adagp.hw.product import Bits, Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
@@ -29,10 +30,12 @@ __all__ = [
     "Linear",
     "Memory",
     "Operation",
+    "Predictions",
     "PredictorShape",
     "Product",
     "Run",
     "Simulation",
+    "SiteWork",
     "Stage",
     "Technology",
     "Window",

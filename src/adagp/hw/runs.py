@@ -1,14 +1,13 @@
 """Whole training runs as counts of batches under plans: from a schedule, or from the phases that a real run recorded."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from adagp.core.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.errors import OptionError
 from adagp.hw.layout import workload_layout
-from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.stages import source_work
 from adagp.hw.workload import Workload
 from adagp.papers.fast.widths import FIXED, WidthShares
@@ -26,7 +25,7 @@ class Run:
 
     `widths` are the mantissa bits in which a recorded run was computed; None is single precision.
     `predictor_learns` says whether backprop batches also train a predictor, that of the source `learner` or, if None, the
-    shared one. `feedback` is what that source does in each batch, where it is in use.
+    accelerator's own. `variant` is what the cost functions of sources get for every batch (`AcceleratorWork.variation`).
     """
 
     batch: int
@@ -34,7 +33,7 @@ class Run:
     predictor_learns: bool = True
     learner: str | None = None
     widths: WidthShares | None = FIXED
-    feedback: FeedbackWork = FULL_FEEDBACK
+    variant: Hashable = None
 
     def __post_init__(self) -> None:
         if self.batch < 1:

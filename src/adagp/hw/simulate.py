@@ -137,7 +137,7 @@ class _Work:
         for plan, count in run.counts:
             key = plan_key(plan)
             if key not in alike:
-                learning = run.predictor_learns, run.learner, run.feedback
+                learning = run.predictor_learns, run.learner, run.variant
                 alike[key] = (duties(self.stages, plan, accelerator, *learning), Counter())
             alike[key][1][plan.phase] += count
         self.scheduled = list(alike.values())

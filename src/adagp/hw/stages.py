@@ -8,27 +8,26 @@ the lowest site that needs the true gradient of its output; no weight gradient w
 if the batch is skipped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from adagp.core.methods import AcceleratorWork, accelerator_work
 from adagp.core.plan import BACKPROP, Plan
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.fusion import Moved, moved_words
-from adagp.hw.predictions import (
-    FULL_FEEDBACK,
-    FeedbackWork,
-    Predictions,
-    feedback_gradient,
-    feedback_regression,
-    shared_predictor,
-    synthetic_gradients,
-)
+from adagp.hw.predictions import Predictions, SiteWork, predictions_cost, shared_predictor, weight_gradient_cost
 from adagp.hw.product import NOTHING, Cost, Operation
 from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Workload
 
-_BACKPROP = AcceleratorWork("exact", input_gradients=True)
-_SHARED = AcceleratorWork(predictor=True)
+OWN_PREDICTOR = "(predictor)"
+"""The source of a plan whose gradients come from the accelerator's own predictor, whatever method uses it."""
+SUPPLIED = "(supplied)"
+"""The source of a plan whose gradients cost nothing."""
+_BUILT_IN = {
+    BACKPROP: AcceleratorWork("exact", input_gradients=True),
+    OWN_PREDICTOR: AcceleratorWork(predictor=True),
+    SUPPLIED: AcceleratorWork(),
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Stage:
     """A layer of the array, the element-wise work after it, and the costs of their passes for one batch, without stalls.
 
     `update` is the optimizer's traffic while the weights are on chip; `read_back` brings weights and gradient there again after
-    a backward pass. `top_one` is the weight gradient of the largest output gradients. `batch` samples, and the `error_words`
+    a backward pass. `batch` samples, and the `error_words`
     of one sample at the network's output, are what further sources need.
     """
 
@@ -48,7 +47,6 @@ class Stage:
     elementwise_backward: Cost = NOTHING
     update: Cost = NOTHING
     read_back: Cost = NOTHING
-    top_one: Cost = NOTHING
     predictions: Predictions | None = None
     batch: int = 1
     error_words: int = 0
@@ -133,26 +131,13 @@ def _stage(
         stage,
         update=NOTHING.moving(state, state + weights),
         read_back=NOTHING.moving(weights + own_weights * accelerator.width("gradients"), 0),
-        top_one=_top_one(layer, accelerator, batch),
         predictions=shared_predictor(layer, beside_buffer) if own_weights else None,
     )
 
 
-def _top_one(layer: ArrayLayer, accelerator: Accelerator, batch: int) -> Cost:
-    """One input patch for each sample and output channel, found by reading the output's gradient once."""
-    macs = batch * layer.weights
-    gradients, patches = (
-        batch * layer.output_words * accelerator.width("gradients"),
-        macs * accelerator.width("activations"),
-    )
-    result = layer.weights * accelerator.width("gradients")
-    compute = Cost(-(-macs // accelerator.array.pes), macs, buffer_reads=gradients + patches)
-    return compute.moving(gradients + patches, result)
-
-
 def source_work(source: str) -> AcceleratorWork:
-    """Return what a source, or backprop, makes the accelerator do for a site; a source that does not say is refused."""
-    return _BACKPROP if source == BACKPROP else accelerator_work(source)
+    """Return what a source, or backprop, makes the accelerator do for a site; raise for one that does not declare it."""
+    return _BUILT_IN[source] if source in _BUILT_IN else accelerator_work(source)
 
 
 @dataclass(frozen=True)
@@ -176,31 +161,25 @@ def duties(
     accelerator: Accelerator,
     predictor_learns: bool,
     learner: str | None = None,
-    feedback: FeedbackWork = FULL_FEEDBACK,
+    variant: Hashable = None,
 ) -> list[Duty]:
     """Return what each stage does under `plan`; `predictor_learns` says whether true gradients train a predictor.
 
-    It is that of the source `learner`, the shared one unless given. `feedback` is what that source does, where it is in use.
+    It is that of the source `learner`, the accelerator's own unless given. `variant` is what cost functions get for this batch.
     """
     if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
     sources = {plan.source_of(stage.layer.name) for stage in stages if stage.is_site}
     works = {name: source_work(name) for name in sources}
-    teaches = _taught(learner, feedback) if predictor_learns else None
+    teaches = source_work(learner or OWN_PREDICTOR) if predictor_learns else None
     found = []
     for index, stage in enumerate(stages):
         source = plan.source_of(stage.layer.name) if stage.is_site else None
         work = AcceleratorWork() if source is None else works[source]
         taught = teaches if source == BACKPROP else None
-        found.append(_duty(stage, work, accelerator, taught, index - stop, feedback))
+        found.append(_duty(stage, work, accelerator, taught, index - stop, variant))
     return found
-
-
-def _taught(learner: str | None, feedback: FeedbackWork) -> AcceleratorWork | None:
-    """Return the work of the source that learns from a batch, None if this one is not its turn."""
-    work = _SHARED if learner is None else source_work(learner)
-    return None if work.weight_gradient == "feedback" and not (feedback.fits or feedback.corrects) else work
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
@@ -222,9 +201,9 @@ def _duty(
     accelerator: Accelerator,
     teaches: AcceleratorWork | None,
     above_stop: int,
-    feedback: FeedbackWork,
+    variant: Hashable,
 ) -> Duty:
-    gradient = _weight_gradient(stage, work, accelerator, feedback)
+    gradient = _weight_gradient(stage, work, accelerator, variant)
     forward = stage.forward + stage.elementwise_forward
     backward = _chain(stage, above_stop) + gradient
     update = _update(stage, work, accelerator)
@@ -232,16 +211,16 @@ def _duty(
         forward += update  # the weights are there, so they are updated as the forward pass proceeds
     else:
         backward += update if gradient == NOTHING else update + stage.read_back
+    passes = accelerator.with_stalls(forward), accelerator.with_stalls(backward)
     learns, predictor = teaches is not None, teaches or work
-    predicts = predictor.predictor or (predictor.synthetic and not learns)
-    return Duty(
-        stage,
-        accelerator.with_stalls(forward),
-        accelerator.with_stalls(backward),
-        predicts,
-        learns,
-        _predictions(stage, predictor, accelerator, feedback) if predicts or learns else None,
-    )
+    if predictor.predictor:  # it predicts before it learns
+        return Duty(stage, *passes, True, learns, stage.predictions)
+    if not predictor.predictions:
+        return Duty(stage, *passes)
+    predictions = predictions_cost(predictor.predictions, _site_work(stage, accelerator, variant, learns))
+    if predictions is None:
+        return Duty(stage, *passes)
+    return Duty(stage, *passes, not learns, learns, predictions)
 
 
 def _update(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Cost:
@@ -249,16 +228,6 @@ def _update(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Co
     if not work.remembered:
         return stage.update
     return stage.update.moving(work.remembered * stage.layer.weights * accelerator.width("gradients"), 0)
-
-
-def _predictions(
-    stage: Stage, work: AcceleratorWork, accelerator: Accelerator, feedback: FeedbackWork
-) -> Predictions | None:
-    if work.synthetic:
-        return synthetic_gradients(_unnamed(stage), accelerator, stage.batch)
-    if work.weight_gradient == "feedback":
-        return feedback_regression(_unnamed(stage), accelerator, stage.batch, stage.error_words, feedback)
-    return stage.predictions
 
 
 def _chain(stage: Stage, above_stop: int) -> Cost:
@@ -272,12 +241,13 @@ def _chain(stage: Stage, above_stop: int) -> Cost:
     return through + stage.weight_gradient if isinstance(stage.layer, Attention) else through
 
 
-def _weight_gradient(stage: Stage, work: AcceleratorWork, accelerator: Accelerator, feedback: FeedbackWork) -> Cost:
-    if work.weight_gradient == "feedback":
-        return feedback_gradient(_unnamed(stage), accelerator, stage.batch, stage.error_words, feedback)
-    return {"exact": stage.weight_gradient, "top_one": stage.top_one}.get(work.weight_gradient, NOTHING)
+def _weight_gradient(stage: Stage, work: AcceleratorWork, accelerator: Accelerator, variant: Hashable) -> Cost:
+    if work.weight_gradient == "none":
+        return NOTHING
+    if work.weight_gradient == "exact":
+        return stage.weight_gradient
+    return weight_gradient_cost(work.weight_gradient, _site_work(stage, accelerator, variant))
 
 
-def _unnamed(stage: Stage) -> ArrayLayer:
-    """Return the layer without its name, by which layers of one shape share what is known of them."""
-    return replace(stage.layer, name="")
+def _site_work(stage: Stage, accelerator: Accelerator, variant: Hashable, learns: bool = False) -> SiteWork:
+    return SiteWork(replace(stage.layer, name=""), accelerator, stage.batch, stage.error_words, variant, learns)

@@ -8,7 +8,7 @@
 
 Micro-batches are numbered through the whole program: with four per batch, batch 1 has the micro-batches 4 to 7. A **program**
 has a list of actions for each device. Who waits for whom follows from the actions (`adagp.pipe.order`). With an **error
-broadcast**, the update of a GP batch needs the error at the model's output, as that of the source `feedback` does: every stage
+broadcast**, the update of a GP batch needs the error at the model's output (`AcceleratorWork.output_error`): every stage
 waits for the last one's forwards, and keeps its own inputs until then.
 """
 

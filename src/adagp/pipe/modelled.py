@@ -3,12 +3,12 @@
 A stage's forward and backward are its layers' cycles for a micro-batch. The update is what a whole batch has to do besides: the
 optimizer's traffic and the predictor's work, as far as they do not hide behind the last micro-batch's pass. It is the
 difference between a micro-batch under the design with all duties and one with forward and backward alone; for sources whose
-work grows with the samples (`feedback`: its regression, its mixed inputs), the same difference for a whole batch.
+work grows with the samples (all that the accelerator's own predictor is not), the same difference for a whole batch.
 
 The bytes that cross a cut are those of the one output at the cut. Where several branches or shortcuts cross it, more would.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
@@ -16,9 +16,8 @@ from adagp.core.plan import BACKPROP_ALL, Phase, Plan
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
 from adagp.hw.designs import run_baseline
-from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.product import NOTHING, total
-from adagp.hw.stages import duties, error_width, source_work
+from adagp.hw.stages import OWN_PREDICTOR, SUPPLIED, duties, error_width, source_work
 from adagp.pipe.costs import Costs, StageCosts
 from adagp.pipe.partition import partition
 from adagp.schedules.base import predicted_plan
@@ -48,21 +47,21 @@ def modelled_costs(
     *,
     design: str = "max",
     link: Link | None = None,
-    source: str = "predicted",
+    source: str = OWN_PREDICTOR,
     micro_batches: int = 1,
-    feedback: FeedbackWork = FULL_FEEDBACK,
+    variant: Hashable = None,
 ) -> Costs:
     """Return costs in cycles for micro-batches of `samples`, the model cut so that forward and backward are balanced.
 
     `design` says how the predictor shares the hardware; with `baseline` there is none. GP batches take their gradients from
-    `source`; `micro_batches` make a batch, which matters to sources whose work grows with the samples. `feedback` is what
-    that source does in a batch, where it is in use.
+    `source`; `micro_batches` make a batch, which matters to sources whose work grows with the samples. `variant` is what
+    the source's cost functions get for a batch.
     """
     link = link or Link()
     layers = stages(workload, accelerator, samples)
     shared = source_work(source).predictor
     whole = layers if shared else stages(workload, accelerator, samples * micro_batches)
-    work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload), feedback)
+    work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload), variant)
     passes = [_passes(layer, accelerator) for layer in layers]
     outputs = output_words(workload)
     cuts = partition([forward + backward for forward, backward in passes], devices)
@@ -85,7 +84,7 @@ class _StageWork:
     design: str
     source: str
     error_words: int
-    feedback: FeedbackWork
+    variant: Hashable
 
 
 def _stage(layers: Sequence[Stage], whole: Sequence[Stage], outputs: int, work: _StageWork) -> StageCosts:
@@ -134,9 +133,9 @@ def _parts(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
     return duty.backward.cycles, weights
 
 
-_FORWARD_ALONE = predicted_plan("zero")
+_FORWARD_ALONE = predicted_plan(SUPPLIED)
 """The passes of a GP batch, whatever its source does besides."""
-_CHAIN_ALONE = Plan(Phase.BP, default="zero")
+_CHAIN_ALONE = Plan(Phase.BP, default=SUPPLIED)
 """All gradients but those of the sites' weights."""
 
 
@@ -144,7 +143,7 @@ def _beyond_passes(layers: Sequence[Stage], plan: Plan, work: _StageWork) -> int
     """Return the cycles by which a batch under `plan` exceeds its passes: update and predictor."""
     shape, accelerator = DESIGNS[work.design], work.accelerator
     learns = shape.predicts and source_work(work.source).learns
-    learning = learns, work.source if learns else None, work.feedback
+    learning = learns, work.source if learns else None, work.variant
     whole = total(shape.step(duties(layers, plan, accelerator, *learning)))
     plain = [replace(stage, update=NOTHING, read_back=NOTHING) for stage in layers]
     passes = plan if plan is BACKPROP_ALL else _FORWARD_ALONE

@@ -35,7 +35,7 @@ add_method(
                 "published_scale", bool, False, "Divide topk by the batch size, as printed.", parameter="published"
             ),
         ),
-        accelerator=AcceleratorWork("top_one", input_gradients=True),
+        accelerator=AcceleratorWork("adagp.papers.approximation.hardware:top_one_gradient", input_gradients=True),
     )
 )
 provide("experiment", "adagp.papers.approximation.experiments")

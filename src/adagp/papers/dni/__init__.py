@@ -2,7 +2,7 @@
 
 from adagp.core.methods import LABEL_CLASSES, AcceleratorWork, Method, add_method, predictor_options
 
-_WORK = AcceleratorWork("exact", synthetic=True)
+_WORK = AcceleratorWork("exact", predictions="adagp.papers.dni.hardware:synthetic_gradients")
 
 add_method(
     Method(

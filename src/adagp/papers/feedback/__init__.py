@@ -1,5 +1,7 @@
 """feedback: each layer's output gradient is regressed on the error at the model's output."""
 
+from dataclasses import replace
+
 from adagp.core.methods import AcceleratorWork, Method, add_method, method_option
 from adagp.core.registry import provide
 
@@ -17,6 +19,12 @@ _OPTIONS = (
         allowed="0 (none) to 1",
     ),
 )
+_WORK = AcceleratorWork(
+    "adagp.papers.feedback.hardware:feedback_gradient",
+    predictions="adagp.papers.feedback.hardware:feedback_regression",
+    output_error=True,
+    variation="adagp.papers.feedback.hardware:feedback_turns",
+)
 
 add_method(
     Method(
@@ -25,7 +33,7 @@ add_method(
         "adagp.papers.feedback.source:FeedbackSource",
         schedule="1:1",
         options=_OPTIONS,
-        accelerator=AcceleratorWork("feedback"),
+        accelerator=_WORK,
         parallel=("data", "fsdp", "pipeline"),
     )
 )
@@ -36,7 +44,7 @@ add_method(
         "adagp.papers.feedback.mixed:FeedbackReplaySource",
         schedule="1:1",
         options=_OPTIONS,
-        accelerator=AcceleratorWork("feedback", remembered=1),
+        accelerator=replace(_WORK, remembered=1),
     )
 )
 provide("experiment", "adagp.papers.feedback.experiments")

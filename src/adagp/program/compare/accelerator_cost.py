@@ -5,18 +5,18 @@ nothing there.
 """
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from adagp.core.methods import batch_variation
 from adagp.core.plan import Phase, Plan
 from adagp.errors import OptionError
 from adagp.hw import DATAFLOWS, DESIGNS, Accelerator, Array, Workload, parse_array, simulate
 from adagp.hw.layout import workload_layout
-from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
 from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import source_work
-from adagp.papers.feedback.turn_costs import feedback_turns, has_true_gradients
 from adagp.program.compare.methods import planned_batches
 from adagp.program.run.config import TrainConfig
 from adagp.schedules import Schedule
@@ -87,7 +87,7 @@ class AcceleratorCost:
         self.platform = platform
         self.workload = workload
         self.batches_per_epoch = batches_per_epoch
-        self._known: dict[tuple[PlanKey, str | None, FeedbackWork, str, Accelerator, int], float] = {}
+        self._known: dict[tuple[PlanKey, str | None, Hashable, str, Accelerator, int], float] = {}
 
     @property
     def text(self) -> str:
@@ -101,39 +101,37 @@ class AcceleratorCost:
     def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
         """Return the kinds of batches of a run with their cost; `share` is that of GP batches, if no schedule tells."""
         learner = learner_of(config.schedule())
-        turns, taught = feedback_turns(config), 0
-        kinds: Counter[tuple[Phase, PlanKey, FeedbackWork]] = Counter()
+        variation, taught = batch_variation(config.method, config.method_options), 0
+        kinds: Counter[tuple[Phase, PlanKey, Hashable]] = Counter()
         examples: dict[PlanKey, Plan] = {}
         for plan, count in planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share):
             key = plan_key(plan)
             examples[key] = plan
-            if has_true_gradients(plan):
-                kinds.update((plan.phase, key, turns.at(place)) for place in range(taught, taught + count))
+            if plan.has_true_gradients:
+                kinds.update((plan.phase, key, variation.at(number)) for number in range(taught, taught + count))
                 taught += count
             else:
-                kinds[plan.phase, key, turns.work] += count
+                kinds[plan.phase, key, variation.predicted] += count
         return [
-            BatchCost(phase, count, self.batch_cost(examples[key], config, learner, work))
-            for (phase, key, work), count in kinds.items()
+            BatchCost(phase, count, self.batch_cost(examples[key], config, learner, variant))
+            for (phase, key, variant), count in kinds.items()
         ]
 
     def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
         """Return the cycles of a whole run."""
         return sum(one.batches * one.cost for one in self.batch_costs(config, share))
 
-    def batch_cost(
-        self, plan: Plan, config: TrainConfig, learner: str | None, feedback: FeedbackWork = FULL_FEEDBACK
-    ) -> float:
+    def batch_cost(self, plan: Plan, config: TrainConfig, learner: str | None, variant: Hashable = None) -> float:
         """Return the cycles of one batch under `plan`; `learner` is the source that learns in batches by backprop.
 
-        `feedback` is what that source does in this batch, where it is in use.
+        `variant` is what its cost functions get for this batch.
         """
         design = self.platform.design if config.schedule().sources else "baseline"
         accelerator = self.platform.accelerator(config)
-        key = (plan_key(plan), learner, feedback, design, accelerator, config.batch_size)
+        key = (plan_key(plan), learner, variant, design, accelerator, config.batch_size)
         if key not in self._known:
             counts = ((replace(plan, phase=Phase.BP), 1),)
-            run = Run(config.batch_size, counts, learner is not None, learner, feedback=feedback)
+            run = Run(config.batch_size, counts, learner is not None, learner, variant=variant)
             outcome = simulate(self.workload, accelerator, run, [design]).outcomes[design]
             self._known[key] = float(outcome.cost.cycles)
         return self._known[key]

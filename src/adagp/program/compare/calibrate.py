@@ -13,8 +13,8 @@ from itertools import count
 from statistics import fmean, median
 from typing import Any
 
+from adagp.core.methods import batch_variation
 from adagp.core.plan import Phase, Step
-from adagp.papers.feedback.turn_costs import feedback_turns
 from adagp.program.compare.methods import fitted_schedule, steps_of
 from adagp.program.run.config import TrainConfig
 from adagp.program.tasks.base import Task
@@ -36,7 +36,7 @@ def calibrate(
     for timer in timers.values():
         for _ in range(WARM):
             timer.time(timer.places[0])
-    cycles = {name: feedback_turns(config).cycle for name, config in configs.items()}
+    cycles = {name: batch_variation(config.method, config.method_options).cycle for name, config in configs.items()}
     taken: dict[str, defaultdict[str, list[float]]] = {name: defaultdict(list) for name in timers}
     for _ in range(rounds):
         for name, timer in timers.items():

@@ -3,22 +3,21 @@
 A run is cut into windows: GP batches and the BP batch after them. A window's cost is what it adds after a BP batch, so that
 batches may overlap as far as the pipeline's rule of weights lets them. Plain backprop gets the best of all exact pipelines,
 without any predictor. Methods get the pipeline that was asked for, `best` being the one on which the run is cheapest.
-A source that needs the error at the model's output (`feedback`) has it broadcast to all stages, which wait for it.
+A source that needs the error at the model's output has it broadcast to all stages, which wait for it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
 
+from adagp.core.methods import batch_variation
 from adagp.core.plan import BACKPROP, Phase, Plan
 from adagp.errors import OptionError, unknown_name
 from adagp.hw import Accelerator, Workload
 from adagp.hw.layout import workload_layout
-from adagp.hw.predictions import FULL_FEEDBACK, FeedbackWork
-from adagp.hw.stages import source_work
-from adagp.papers.feedback.turn_costs import feedback_turns
+from adagp.hw.stages import SUPPLIED, source_work
 from adagp.pipe import PIPELINES, Costs, Timeline, generate, simulate, with_broadcast
 from adagp.pipe.modelled import modelled_costs
 from adagp.program.compare.accelerator_cost import AcceleratorPlatform, BatchCost
@@ -34,11 +33,11 @@ _FORM = "write for example dapple,devices=4,micro-batches=4 or best,devices=8,mi
 
 @dataclass(frozen=True)
 class BatchWindow:
-    """GP batches, and the BP batch that ends them, if one does; and what feedback does in that one, where it is in use."""
+    """GP batches, and the BP batch that ends them, if one does; `variant` is what the source's cost functions get for it."""
 
     length: int = 0
     ended: bool = True
-    work: FeedbackWork = FULL_FEEDBACK
+    variant: Hashable = None
 
 
 LONGEST_WINDOW = 12
@@ -100,7 +99,7 @@ class PipelineCost:
         self.platform, self.accelerator, self.candidates = platform, accelerator, candidates
         self.workload, self.batches_per_epoch = workload, batches_per_epoch
         self._cuts: dict[str, int] = {}
-        self._costs: dict[tuple[str | None, FeedbackWork, int, int, Accelerator], Costs] = {}
+        self._costs: dict[tuple[str | None, Hashable, int, int, Accelerator], Costs] = {}
         self._windows: dict[tuple[str, str | None, BatchWindow, int, Accelerator], float] = {}
 
     @property
@@ -132,13 +131,13 @@ class PipelineCost:
         windows = Counter(self._cut(config, share))
         source = source_of(config)
         predicted = sum(window.length * count for window, count in windows.items())
-        backprop: Counter[FeedbackWork] = Counter()
+        backprop: Counter[Hashable] = Counter()
         for window, count in windows.items():
             if window.ended:
-                backprop[window.work] += count
+                backprop[window.variant] += count
         found = [
-            BatchCost(Phase.BP, count, self._window(name, config, source, BatchWindow(work=work)))
-            for work, count in backprop.items()
+            BatchCost(Phase.BP, count, self._window(name, config, source, BatchWindow(variant=variant)))
+            for variant, count in backprop.items()
         ]
         rest = cost - sum(one.batches * one.cost for one in found)
         return found + ([BatchCost(Phase.GP, predicted, rest / predicted)] if predicted else [])
@@ -164,7 +163,7 @@ class PipelineCost:
         source = source_of(config)
         runs = source is not None and not source_work(source).skips
         phases = [Phase.GP] * runs + [Phase.BP]
-        return max(self._dry_run(name, config, source, phases, FULL_FEEDBACK).peak_bytes)
+        return max(self._dry_run(name, config, source, phases).peak_bytes)
 
     def _is_able(self, name: str, config: TrainConfig) -> bool:
         try:
@@ -178,7 +177,7 @@ class PipelineCost:
 
     def _cut(self, config: TrainConfig, share: float | None) -> Iterator[BatchWindow]:
         """Yield the windows of a run."""
-        turns, waiting, taught = feedback_turns(config), 0, 0
+        variation, waiting, taught = batch_variation(config.method, config.method_options), 0, 0
         planned = planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share)
         if share is not None:
             planned = _spread(list(planned))
@@ -187,12 +186,12 @@ class PipelineCost:
             if kind is Phase.GP:
                 waiting += count
             elif kind is Phase.BP:
-                for place in range(taught, taught + count):
-                    yield BatchWindow(waiting, work=turns.at(place))
+                for number in range(taught, taught + count):
+                    yield BatchWindow(waiting, variant=variation.at(number))
                     waiting = 0
                 taught += count
         if waiting:
-            yield BatchWindow(waiting, ended=False, work=turns.work)
+            yield BatchWindow(waiting, ended=False, variant=variation.predicted)
 
     def _window(self, name: str, config: TrainConfig, source: str | None, window: BatchWindow) -> float:
         if window.length > LONGEST_WINDOW:
@@ -204,26 +203,24 @@ class PipelineCost:
         if key not in self._windows:
             phases = [Phase.BP] + [Phase.GP] * window.length + [Phase.BP] * window.ended
             first, whole = (
-                self._dry_run(name, config, source, part, window.work).steps for part in (phases[:1], phases)
+                self._dry_run(name, config, source, part, window.variant).steps for part in (phases[:1], phases)
             )
             self._windows[key] = whole - first
         return self._windows[key]
 
     def _dry_run(
-        self, name: str, config: TrainConfig, source: str | None, phases: list[Phase], work: FeedbackWork
+        self, name: str, config: TrainConfig, source: str | None, phases: list[Phase], variant: Hashable = None
     ) -> Timeline:
         program = generate(name, self.platform.devices, self.platform.micro_batches, phases)
-        if source is not None and source_work(source).weight_gradient == "feedback":
+        if source is not None and source_work(source).output_error:
             program = with_broadcast(program)
-        return simulate(program, self._stage_costs(name, source, config, work))
+        return simulate(program, self._stage_costs(name, source, config, variant))
 
-    def _stage_costs(
-        self, name: str, source: str | None, config: TrainConfig, work: FeedbackWork = FULL_FEEDBACK
-    ) -> Costs:
+    def _stage_costs(self, name: str, source: str | None, config: TrainConfig, variant: Hashable = None) -> Costs:
         stages = self._stages(name)
-        key = (source, work, stages, config.batch_size, self.accelerator.accelerator(config))
+        key = (source, variant, stages, config.batch_size, self.accelerator.accelerator(config))
         if key not in self._costs:
-            self._costs[key] = self._modelled(source, stages, config, work)
+            self._costs[key] = self._modelled(source, stages, config, variant)
         return self._costs[key]
 
     def _stages(self, name: str) -> int:
@@ -233,7 +230,7 @@ class PipelineCost:
             self._cuts[name] = program.stages
         return self._cuts[name]
 
-    def _modelled(self, source: str | None, stages: int, config: TrainConfig, work: FeedbackWork) -> Costs:
+    def _modelled(self, source: str | None, stages: int, config: TrainConfig, variant: Hashable) -> Costs:
         platform, place = self.platform, self.accelerator
         layers = len(self.workload.array_layers)
         if platform.costs == MODELLED and stages > layers:
@@ -248,9 +245,9 @@ class PipelineCost:
             stages if platform.costs == MODELLED else 1,
             samples,
             design="baseline" if source is None else place.design,
-            source="zero" if source is None or source_work(source).skips else source,
+            source=SUPPLIED if source is None or source_work(source).skips else source,
             micro_batches=platform.micro_batches,
-            feedback=work,
+            variant=variant,
         )
         return costs if platform.costs == MODELLED else _balanced(costs, stages)
 

@@ -1,0 +1,162 @@
+"""What feedback costs on an accelerator: its gradient in a GP batch, its regression in those BP batches that update it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import lcm
+from typing import Any, cast
+
+from adagp.hw.accelerator import Accelerator
+from adagp.hw.predictions import Predictions, SiteWork, on_predictor_array
+from adagp.hw.product import NOTHING, Cost, Operation, Product
+from adagp.hw.workload import ArrayLayer, Convolution, Linear
+
+
+@dataclass(frozen=True)
+class FeedbackWork:
+    """What feedback does in a batch. It uses at most `features` numbers of the output's error, and as many again of their mean.
+
+    In a batch by backprop it may learn (`fits`), and take note of its inputs, for what predictions lack (`corrects`). Where a
+    run does so at all, the prediction for recent batches by backprop is subtracted from that for a GP batch (`subtracts`).
+    """
+
+    features: int = 64
+    fits: bool = True
+    corrects: bool = True
+    subtracts: bool = True
+
+
+FULL_FEEDBACK = FeedbackWork()
+"""All that feedback does, with its options at their defaults."""
+
+
+@dataclass(frozen=True)
+class FeedbackTurns:
+    """In which batches of a run feedback learns and corrects itself: the first one with true gradients, then every N.
+
+    `predicted` is what it does where both are due, and in batches without true gradients.
+    """
+
+    predicted: FeedbackWork = FULL_FEEDBACK
+    learn_every: int = 1
+    correct_every: int = 1
+    corrects: bool = True
+
+    @property
+    def cycle(self) -> int:
+        """Batches with true gradients after which the turns repeat."""
+        return lcm(self.learn_every, self.correct_every)
+
+    def at(self, number: int) -> FeedbackWork:
+        """Return what is done in the batch of this number, counted from 0 over those with true gradients."""
+        corrects = self.corrects and number % self.correct_every == 0
+        return _turn(self.predicted, number % self.learn_every == 0, corrects)
+
+
+@lru_cache(maxsize=256)
+def _turn(work: FeedbackWork, fits: bool, corrects: bool) -> FeedbackWork:
+    return replace(work, fits=fits, corrects=corrects)
+
+
+def feedback_turns(options: Mapping[str, Any]) -> FeedbackTurns:
+    """Return the turns of a run with these options of feedback."""
+    corrects = options["correction"] > 0
+    work = FeedbackWork(options["features"], subtracts=corrects)
+    return FeedbackTurns(work, options["learn_every"], options["correct_every"], corrects)
+
+
+def _batch_work(site: SiteWork) -> FeedbackWork:
+    return FULL_FEEDBACK if site.variant is None else cast(FeedbackWork, site.variant)
+
+
+@dataclass(frozen=True)
+class FeedbackRows:
+    """A layer as feedback sees it: so many rows in a batch, of so many inputs and outputs each, and so many features."""
+
+    rows: int
+    inputs: int
+    outputs: int
+    features: int
+
+
+def feedback_rows(layer: ArrayLayer, batch: int, error_words: int, most: int) -> FeedbackRows:
+    """Return a sample's whole map as a row, or each position of a linear layer; features are `most` at most."""
+    positions = layer.rows if isinstance(layer, Linear) else 1
+    features = max(1, min(error_words, most))
+    return FeedbackRows(batch * positions, layer.input_words // positions, layer.output_words // positions, features)
+
+
+def feedback_gradient(site: SiteWork) -> Cost:
+    """Cost the weight gradient from the output's error, without stalls.
+
+    The inputs of a batch are mixed to as many samples as there are features, and one of their mean; the weight gradient is
+    taken of those. A batch of fewer rows than features gets its output gradients predicted, and the exact product. To subtract
+    the prediction for recent batches, their mixed inputs are brought from memory, and one sample is added.
+    """
+    layer, accelerator, work = site.layer, site.accelerator, _batch_work(site)
+    found = feedback_rows(layer, site.batch, site.error_words, work.features)
+    common = accelerator.trained_with(Product(1, found.features, found.outputs), Operation.FORWARD)  # the mean's part
+    if found.rows <= found.features and not work.subtracts:
+        project = Product(found.rows, found.features + 1, found.outputs)
+        return accelerator.tiled_cost(
+            common,
+            accelerator.trained_with(project, Operation.FORWARD),
+            accelerator.trained_with(layer.product(site.batch), Operation.WEIGHT_GRADIENT),
+        )
+    samples = found.features + 1 + work.subtracts
+    few = layer.product(samples) if isinstance(layer, Convolution) else Product(samples, found.inputs, found.outputs)
+    cost = accelerator.tiled_cost(
+        common,
+        _mixing(accelerator, found),
+        accelerator.trained_with(few, Operation.WEIGHT_GRADIENT),
+    )
+    if not work.subtracts:
+        return cost
+    usual = accelerator.trained_with(Product(found.features, found.features, found.inputs), Operation.FORWARD)
+    truth = layer.weights * accelerator.width("gradients")
+    return cost + accelerator.tiled_cost(common, usual).moving(_noted_bits(accelerator, found) + truth, 0)
+
+
+def _mixing(accelerator: Accelerator, found: FeedbackRows) -> Product:
+    """Return the product that mixes the inputs of a batch to one sample a feature, and one of their mean."""
+    mix = Product(found.features + 1, found.rows, found.inputs)
+    return accelerator.trained_with(mix, Operation.FORWARD)
+
+
+def _noted_bits(accelerator: Accelerator, found: FeedbackRows) -> int:
+    """Return how many bits the running mean of mixed inputs has."""
+    return (found.features + 1) * found.inputs * accelerator.width("sums")
+
+
+def feedback_regression(site: SiteWork) -> Predictions | None:
+    """Cost what a batch by backprop adds to feedback's fit: both moments, and running means of mixed inputs and gradient."""
+    layer, accelerator, work = site.layer, site.accelerator, _batch_work(site)
+    if not site.learns or not (work.fits or work.corrects):
+        return None
+    found = feedback_rows(layer, site.batch, site.error_words, work.features)
+    truth = layer.weights * accelerator.width("gradients")
+    costs = []
+    for array in (accelerator, on_predictor_array(accelerator)):
+        cost = NOTHING
+        if work.fits:
+            cost += _feedback_moments(array, found)
+        if work.corrects:
+            # The means are read before they move; mixed inputs are written as the product's result.
+            noted = _noted_bits(accelerator, found)
+            cost += array.tiled_cost(_mixing(array, found)).moving(noted + truth, truth)
+        costs.append(accelerator.with_stalls(cost))
+    return Predictions(NOTHING, costs[0], NOTHING, costs[1], own_memory=False)
+
+
+def _feedback_moments(accelerator: Accelerator, found: FeedbackRows) -> Cost:
+    """Cost the moments of a batch, without stalls."""
+    features = found.features
+    # Differences from the mean and the mean's own part: one row of products each. Second moments are those of the differences;
+    # layers with the same rows could share them, but each is charged for its own.
+    products = [
+        accelerator.trained_with(Product(sums, found.rows, outputs), Operation.FORWARD)
+        for sums, outputs in ((features + 1, found.outputs), (features, features))
+    ]
+    # The running moments are read before the batch's are added to them.
+    kept = 2 * features * (found.outputs + features) * accelerator.width("sums")
+    return accelerator.tiled_cost(*products).moving(kept, 0)
