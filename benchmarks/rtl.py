@@ -3,11 +3,10 @@
 import numpy as np
 
 from adagp.hw.array import Array
-from adagp.rtl.check import draw_matrices
-from adagp.rtl.designs import make_blueprint
+from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.mapping import OPERATIONS, PLACEMENTS, find_mapping
-from adagp.rtl.products import model_cost, run_product
+from adagp.rtl.products import draw_matrices, model_cost, run_product
 from adagp.rtl.simulation import simulate_chip
 from benchmarks.measure import Ratio
 

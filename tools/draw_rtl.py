@@ -13,11 +13,10 @@ from matplotlib.patches import Rectangle
 
 from adagp.hw.array import Array
 from adagp.program.figures.style import save, style, subplots
-from adagp.rtl.check import check_product
-from adagp.rtl.designs import DESIGNS, make_blueprint
+from adagp.rtl.blueprint import DESIGNS, make_blueprint
 from adagp.rtl.formats import FORMATS
-from adagp.rtl.synthesis import ChipReport, synthesize
-from adagp.rtl.targets import parse_target
+from adagp.rtl.products import check_product
+from adagp.rtl.synthesis import ChipReport, parse_target, synthesize
 
 
 def draw_floor(path: Path) -> None:

@@ -11,7 +11,7 @@ WORK = (
     ("adagp.program.train.session:Session", "run"),
     ("adagp.program.jobs", "get_context"),
     ("adagp.cli.explore", "explore_space"),
-    ("adagp.rtl.netlist", "Chip"),
+    ("adagp.rtl.verilog", "Chip"),
 )
 """Where the work of commands begins: the first batch, the first process, the first simulation of many, the first chip."""
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from adagp.hw.array import Array
-from adagp.rtl.chip import Blueprint
-from adagp.rtl.designs import make_blueprint
+from adagp.rtl.blueprint import Blueprint, make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.simulation import SimulatedChip, simulate_chip
 

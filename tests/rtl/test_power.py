@@ -10,13 +10,13 @@ import pytest
 
 from adagp.errors import OptionError, ToolError
 from adagp.hw.array import Array
-from adagp.rtl.designs import make_blueprint
+from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.gate_netlist import GateNetlist, structural_verilog
 from adagp.rtl.liberty import read_cells, truth_table
 from adagp.rtl.network import SmallNetwork, random_state
 from adagp.rtl.power import check_power, measure_power
-from adagp.rtl.targets import OSU018, parse_target
+from adagp.rtl.synthesis import OSU018, parse_target
 from adagp.rtl.tools import verilator
 
 LIBRARY = """

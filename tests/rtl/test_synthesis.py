@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from adagp.hw.array import Array
-from adagp.rtl.designs import make_blueprint
+from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS
-from adagp.rtl.synthesis import synthesize
-from adagp.rtl.targets import OSU018, parse_target
+from adagp.rtl.synthesis import OSU018, parse_target, synthesize
 
 pytestmark = pytest.mark.medium
 

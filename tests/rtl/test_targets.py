@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adagp.errors import OptionError
-from adagp.rtl.targets import Target, parse_target
+from adagp.rtl.synthesis import Target, parse_target
 
 
 def test_targets(tmp_path: Path) -> None:

@@ -13,12 +13,10 @@ from adagp.hw.array import Array
 from adagp.hw.predictor import PredictorShape
 from adagp.papers.adagp.network import PredictorNetwork
 from adagp.papers.adagp.source import PredictedSource
-from adagp.rtl.chip import Blueprint
-from adagp.rtl.designs import make_blueprint
+from adagp.rtl.blueprint import Blueprint, make_blueprint
+from adagp.rtl.compiler import Compiler
 from adagp.rtl.formats import FORMATS
-from adagp.rtl.golden import golden_batch, pooled_means
-from adagp.rtl.network import SmallNetwork, State, parse_network, random_state
-from adagp.rtl.program import Compiler
+from adagp.rtl.network import SmallNetwork, State, golden_batch, parse_network, pooled_means, random_state
 from adagp.rtl.simulation import SimulatedChip, simulate_chip
 from adagp.rtl.training import run_batch
 from adagp.sources.support.options import LearningOptions

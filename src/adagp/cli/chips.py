@@ -7,7 +7,7 @@ from adagp.cli.options import option
 from adagp.hw.array import check_size
 
 if TYPE_CHECKING:
-    from adagp.rtl.chip import Blueprint
+    from adagp.rtl.blueprint import Blueprint
 
 DESIGNS = ("baseline", "low", "efficient", "max")
 CHIP = "Chip"
@@ -66,7 +66,7 @@ def make_chip(design: str, array: str, predictor_array: str | None, number: str,
     from adagp.rtl.tools import need_amaranth
 
     need_amaranth()
-    from adagp.rtl.designs import make_blueprint
+    from adagp.rtl.blueprint import make_blueprint
     from adagp.rtl.formats import find_format
 
     beside = None if predictor_array is None else parse_array(predictor_array)

@@ -54,9 +54,9 @@ def generate(
 ) -> None:
     """Write a chip as Verilog, with a manifest and a page on how to use it."""
     blueprint = chip.blueprint(design)
-    from adagp.rtl import generate as generation
+    from adagp.rtl import verilog
 
-    about = generation.generate(blueprint, out)
+    about = verilog.generate(blueprint, out)
     _tell(about if as_json else {"written": out, "digest": about["digest"]}, as_json)
 
 
@@ -92,7 +92,7 @@ def simulate(
         program_words=8,
         stages=pipeline_stages,
     )
-    from adagp.rtl.check import check_product
+    from adagp.rtl.products import check_product
 
     rows, depth, columns = map(int, size.split("x"))
     report = check_product(blueprint, dataflow, operation, (rows, depth, columns), seed, vcd, mantissa_bits)
@@ -127,8 +127,8 @@ def run(
     """Train a small network for some batches in simulated hardware, and hold every weight against the golden model."""
     blueprint = make_chip(design, array, predictor_array, number, predictor_words=4096, stages=pipeline_stages)
     from adagp.hw.predictor import PredictorShape
-    from adagp.rtl.check import check_batches
     from adagp.rtl.network import parse_network
+    from adagp.rtl.training import check_batches
 
     shape = PredictorShape(grid, channels)
     rates = {"rate": rate, "predictor_rate": predictor_rate}
@@ -149,8 +149,8 @@ def synthesize(
     """LUTs, registers, DSPs and block RAMs, or cells and area, by kind of module. Results are kept; the first takes minutes."""
     blueprints = chip.blueprints(design)
     from adagp.hw.designs import equal_pes
+    from adagp.rtl.synthesis import parse_target
     from adagp.rtl.synthesis import synthesize as synthesis
-    from adagp.rtl.targets import parse_target
 
     chosen = parse_target(f"liberty:{liberty}" if liberty is not None else target)
     report: dict[str, Any] = {}
@@ -195,7 +195,7 @@ def power(
     from adagp.hw.designs import equal_pes
     from adagp.rtl.network import digits, parse_network, random_state
     from adagp.rtl.power import check_power, measure_power
-    from adagp.rtl.targets import parse_target
+    from adagp.rtl.synthesis import parse_target
 
     target = parse_target("liberty" if liberty is None else f"liberty:{liberty}")
     small = parse_network(network, batch=batch)

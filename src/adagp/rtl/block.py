@@ -1,15 +1,16 @@
-"""Blocks: Amaranth components of which a machine has many alike.
+"""Blocks: Amaranth components, of which a chip has many alike; and the simplest, a bank of memory.
 
 In Amaranth's own simulator each block is a part of its parent. For Verilog, every **kind** of block becomes one module that
-is instantiated as often as it is there; so it is written, compiled and synthesised once.
+is instantiated as often as needed; so it is written, compiled and synthesised once.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Signal
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Signal, unsigned
 from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 __all__ = ["Block", "In", "Netlist", "Out", "delayed", "place", "port_bits", "to_rtlil"]
@@ -73,3 +74,36 @@ def to_rtlil(top: Block) -> dict[str, str]:
 
     visit(top)
     return texts
+
+
+class Bank(Block):
+    """`words` of `bits` each. What is asked for with `read` is in `data` from the next cycle on, until more is asked for."""
+
+    def __init__(self, words: int, bits: int) -> None:
+        self.words, self.bits = words, bits
+        self.kind = f"bank_{words}x{bits}"
+        super().__init__(
+            {
+                "read": In(1),
+                "address": In(range(words)),
+                "data": Out(bits),
+                "write": In(1),
+                "write_address": In(range(words)),
+                "write_data": In(bits),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        """Build the memory."""
+        m = Module()
+        m.submodules.memory = memory = Memory(shape=unsigned(self.bits), depth=self.words, init=[])
+        reader, writer = memory.read_port(), memory.write_port()
+        m.d.comb += [
+            reader.en.eq(self.read),
+            reader.addr.eq(self.address),
+            self.data.eq(reader.data),
+            writer.en.eq(self.write),
+            writer.addr.eq(self.write_address),
+            writer.data.eq(self.write_data),
+        ]
+        return m

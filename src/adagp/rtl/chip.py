@@ -6,7 +6,6 @@ efficient    one core whose columns have a further bank each, for the predictor'
 max          a core for the layers and a smaller one for the predictor, which meet to exchange means and gradients
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
@@ -14,27 +13,8 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl.block import Block, place
+from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.core import COUNTERS, SLICE, Core
-from adagp.rtl.sizes import CoreSizes
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """What a chip is made of: the sizes of its core and, in design `max`, of the predictor's."""
-
-    design: str
-    core: CoreSizes
-    predictor: CoreSizes | None = None
-
-    @property
-    def cores(self) -> tuple[CoreSizes, ...]:
-        """All cores, the layers' first."""
-        return (self.core,) if self.predictor is None else (self.core, self.predictor)
-
-    @property
-    def memory_bits(self) -> int:
-        """Bits of all banks and programs."""
-        return sum(one.memory_bits for one in self.cores)
 
 
 class Chip(Block):

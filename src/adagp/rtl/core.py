@@ -7,14 +7,13 @@ from amaranth.hdl import Array as Choice
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from adagp.rtl.bank import Bank
-from adagp.rtl.block import Block, delayed, place
-from adagp.rtl.element import ArrayElement, Element, GroupedElement
-from adagp.rtl.elements import ElementUnit, is_here, is_remote, request
+from adagp.rtl.block import Bank, Block, delayed, place
+from adagp.rtl.blueprint import CoreSizes
+from adagp.rtl.element_unit import ElementUnit, is_here, is_remote, request
 from adagp.rtl.instructions import SCALE_BITS, Opcode, Store
 from adagp.rtl.lane import Lane
+from adagp.rtl.processing_element import ArrayElement, Element, GroupedElement
 from adagp.rtl.sequencer import Sequencer
-from adagp.rtl.sizes import CoreSizes
 
 SLICE = 32
 """Bits of an instruction that are written at a time."""

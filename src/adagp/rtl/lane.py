@@ -7,10 +7,9 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl import gates
-from adagp.rtl.bank import Bank
-from adagp.rtl.block import Block, delayed, place
+from adagp.rtl.block import Bank, Block, delayed, place
+from adagp.rtl.blueprint import CoreSizes
 from adagp.rtl.instructions import PASS
-from adagp.rtl.sizes import CoreSizes
 
 
 def read_command(sizes: CoreSizes) -> data.StructLayout:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.product import Operation
+from adagp.rtl.blueprint import CoreSizes
 from adagp.rtl.instructions import Mode, Store
-from adagp.rtl.sizes import CoreSizes
 
 OPERATIONS = {"forward": Operation.FORWARD, "dx": Operation.INPUT_GRADIENT, "dw": Operation.WEIGHT_GRADIENT}
 

@@ -1,14 +1,29 @@
 """Matrix products on a simulated chip: the factors written, the product run, and what comes out, against adagp.hw."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+from adagp.errors import OptionError
 from adagp.hw.dataflows import array_cost
 from adagp.hw.product import Bits, Cost, Product
-from adagp.rtl.formats import NumberFormat, Words
+from adagp.rtl.blueprint import Blueprint, CoreSizes
+from adagp.rtl.formats import Integers, NumberFormat, Words
 from adagp.rtl.instructions import Mode, Opcode, Store
-from adagp.rtl.mapping import FACTORS, INDICES, OPERATIONS, PLACES, Mapping, check_fits, sum_store, value_store
-from adagp.rtl.simulation import Counts, SimulatedChip
-from adagp.rtl.sizes import CoreSizes
+from adagp.rtl.mapping import (
+    FACTORS,
+    INDICES,
+    OPERATIONS,
+    PLACES,
+    Mapping,
+    check_fits,
+    find_mapping,
+    sum_store,
+    value_store,
+)
+from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
 
 
 def model_cost(sizes: CoreSizes, dataflow: str, operation: str, rows: int, depth: int, columns: int) -> Cost:
@@ -84,3 +99,63 @@ def expected(number: NumberFormat, operation: str, matrices: dict[str, Words]) -
     for place in range(left.shape[1]):
         total = number.multiply_add(left[:, place, None], right[None, place], total)
     return total
+
+
+def draw_matrices(number: NumberFormat, sizes: Sequence[int], seed: int) -> dict[str, Words]:
+    """Return x, w and y: integers from all of their range, floats from a normal distribution."""
+    rows, depth, columns = sizes
+    rng = np.random.default_rng(seed)
+    shapes = {"x": (rows, depth), "w": (depth, columns), "y": (rows, columns)}
+    if isinstance(number, Integers):
+        return {name: rng.integers(0, 1 << number.value_bits, shape) for name, shape in shapes.items()}
+    return {name: number.encode(rng.normal(size=shape)) for name, shape in shapes.items()}
+
+
+def check_product(
+    blueprint: Blueprint,
+    dataflow: str,
+    operation: str,
+    sizes: tuple[int, int, int],
+    seed: int = 0,
+    vcd: Path | None = None,
+    mantissa_bits: str | None = None,
+) -> dict[str, Any]:
+    """Return cycles, accesses and values of a product in hardware, and whether they are those of the models.
+
+    `mantissa_bits` are for formats of groups.
+    """
+    if blueprint.core.groups is not None:
+        grouped = blueprint.core.groups
+        return grouped.check_product(blueprint, dataflow, operation, sizes, mantissa_bits, seed, vcd)
+    if mantissa_bits is not None:
+        name = blueprint.core.number.name
+        raise OptionError(f"--mantissa-bits is for block floating point; the format is {name}.")
+    rows, depth, columns = sizes
+    mapping = find_mapping(dataflow, operation, rows, depth, columns)
+    check_fits(blueprint.core, mapping)
+    number = blueprint.core.single
+    matrices = draw_matrices(number, sizes, seed)
+    del matrices[mapping.result]
+    with simulate_chip(blueprint, vcd) as chip:
+        found, counts = run_product(chip, mapping, matrices)
+        simulator = type(chip).__name__
+    cost = model_cost(blueprint.core, dataflow, operation, rows, depth, columns)
+    wrong = int(np.count_nonzero(found != expected(number, operation, matrices)))
+    same = (counts.cycles, counts.span, counts.reads, counts.writes)
+    return {
+        "cycles": counts.cycles,
+        "model_cycles": cost.cycles,
+        "elapsed_cycles": counts.elapsed,
+        "buffer_reads": counts.reads,
+        "model_buffer_reads": cost.buffer_reads,
+        "buffer_writes": counts.writes,
+        "model_buffer_writes": cost.buffer_writes,
+        "values": found.size,
+        "wrong_values": wrong,
+        "equal": wrong == 0 and same == (cost.cycles, cost.cycles, cost.buffer_reads, cost.buffer_writes),
+        "array": str(blueprint.core.array),
+        "dataflow": dataflow,
+        "operation": operation,
+        "format": number.name,
+        "simulator": simulator,
+    }

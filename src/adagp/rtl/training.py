@@ -1,19 +1,20 @@
 """A batch of a small network on a simulated chip, against the golden model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from adagp.hw.dataflows import array_cost
-from adagp.rtl.code import Matrix
+from adagp.rtl.assembler import Matrix
+from adagp.rtl.blueprint import Blueprint
+from adagp.rtl.compiler import CompiledBatch, Compiler
 from adagp.rtl.formats import Words
-from adagp.rtl.golden import golden_batch
 from adagp.rtl.instructions import Store
-from adagp.rtl.network import SmallNetwork, State
+from adagp.rtl.network import SmallNetwork, State, golden_batch, random_state
 from adagp.rtl.products import fetch
-from adagp.rtl.program import CompiledBatch, Compiler
-from adagp.rtl.simulation import Counts, SimulatedChip
+from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,39 @@ def _weights(chip: SimulatedChip, taps: Sequence[Matrix], straight: bool) -> Wor
 
 def _cut(text: Words, kernel: Words, readout: Words) -> tuple[Words, Words]:
     return text[: kernel.size].reshape(kernel.T.shape).T, text[kernel.size :].reshape(readout.T.shape).T
+
+
+def check_batches(
+    blueprint: Blueprint, network: SmallNetwork, phases: Sequence[str], dataflow: str = "ws", seed: int = 0
+) -> dict[str, Any]:
+    """Return what some batches took in hardware, and whether all weights are the golden model's."""
+    number = blueprint.core.single
+    state = random_state(network, number, seed)
+    for phase in phases:  # before anything is built
+        Compiler(blueprint, network, phase, dataflow).compile(state)
+    rows = []
+    with simulate_chip(blueprint) as chip:
+        for phase in phases:
+            result = run_batch(chip, network, state, phase, dataflow)
+            rows.append(
+                {
+                    "phase": phase,
+                    "equal": result.equal,
+                    "different_words": result.differences,
+                    "model_cycles": result.model_cycles,
+                    "model_predictor_cycles": result.model_predictor_cycles,
+                    **asdict(result.counts),
+                }
+            )
+            state = result.state
+    widths = "-".join(map(str, network.widths))
+    about = {
+        "network": widths,
+        "picture": "x".join(map(str, network.picture)),
+        "kernel": network.kernel,
+        "dataflow": dataflow,
+        "design": blueprint.design,
+        "array": str(blueprint.core.array),
+        "format": number.name,
+    }
+    return {"equal": all(row["equal"] for row in rows), **about, "batches": rows}

@@ -28,8 +28,7 @@ from adagp.papers.fast.rtl import (
     to_groups,
     to_values,
 )
-from adagp.rtl.chip import Blueprint
-from adagp.rtl.designs import make_blueprint
+from adagp.rtl.blueprint import Blueprint, make_blueprint
 from adagp.rtl.formats import FORMATS, find_format
 from adagp.rtl.mapping import FACTORS, OPERATIONS, PLACEMENTS
 from adagp.rtl.simulation import SimulatedChip, simulate_chip

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from adagp.papers.procrustes.accelerator import index_bits
 from adagp.papers.procrustes.balance import Tile, drawn_counts, fullest, inverse_speedup, tile_counts, unbalanced
-from adagp.papers.procrustes.compressed import index_bits, pack_blocks, packed_bits, unpack_blocks
 
 
 def matchings(items: list[int]) -> Iterator[list[tuple[int, int]]]:
@@ -90,11 +90,33 @@ def test_the_speed_ups_of_large_layers() -> None:
     assert 1 / inverse_speedup(*counts) == pytest.approx(9.5, abs=0.2)
 
 
+Packed = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float32]]
+"""Masks of the blocks, the index of each block's first value, and the values."""
+
+
+def pack_blocks(weights: NDArray[np.float32], block: int) -> Packed:
+    """Return weights in compressed sparse blocks; the last block is filled up with zeros."""
+    flat = np.zeros(-(-weights.size // block) * block, dtype=np.float32)
+    flat[: weights.size] = weights.reshape(-1)
+    mask = flat.reshape(-1, block) != 0
+    starts = np.concatenate([[0], np.cumsum(mask.sum(axis=1))[:-1]])
+    return np.packbits(mask, axis=1), starts, flat[flat != 0]
+
+
+def unpack_blocks(packed: Packed, block: int, size: int) -> NDArray[np.float32]:
+    """Return the weights that were packed, each block by its pointer alone."""
+    bits, starts, values = packed
+    weights = np.zeros((len(bits), block), dtype=np.float32)
+    for row, (mask, start) in enumerate(zip(np.unpackbits(bits, axis=1, count=block), starts, strict=True)):
+        kept = np.flatnonzero(mask)
+        weights[row, kept] = values[start : start + len(kept)]
+    return weights.reshape(-1)[:size]
+
+
 @pytest.mark.parametrize("block", [1, 9, 16])
-def test_compressed_blocks_come_back_and_have_the_bits_of_the_formula(block: int) -> None:
+def test_compressed_blocks_restore_the_weights_and_take_the_modelled_bits(block: int) -> None:
     weights = np.where(random_mask(0.2, 5, 3), 1.5, 0).astype(np.float32)
-    packed = pack_blocks(weights, block)
+    masks, starts, values = packed = pack_blocks(weights, block)
     assert np.array_equal(unpack_blocks(packed, block, weights.size), weights.reshape(-1))
-    blocks = -(-weights.size // block)
-    assert index_bits(weights.size, block) == blocks * (block + 20)
-    assert packed_bits(weights.size, len(packed[2]), block) == blocks * (block + 20) + 32 * np.count_nonzero(weights)
+    assert index_bits(weights.size, block) == len(masks) * block + 20 * len(starts)
+    assert len(values) == np.count_nonzero(weights)

@@ -21,10 +21,9 @@ def synthesize_design(part: Part, place: Place) -> dict[str, Any]:
     options = part.options
     try:
         need_amaranth()
-        from adagp.rtl.designs import make_blueprint
+        from adagp.rtl.blueprint import make_blueprint
         from adagp.rtl.formats import find_format
-        from adagp.rtl.synthesis import synthesize
-        from adagp.rtl.targets import parse_target
+        from adagp.rtl.synthesis import parse_target, synthesize
 
         beside = parse_array(PREDICTOR_ARRAY)
         array, number = parse_array(ARRAY), find_format(options["format"])
@@ -47,11 +46,11 @@ def design_power(part: Part, place: Place) -> dict[str, Any]:
 
     try:
         need_amaranth()
-        from adagp.rtl.designs import make_blueprint
+        from adagp.rtl.blueprint import make_blueprint
         from adagp.rtl.formats import find_format
         from adagp.rtl.network import digits, parse_network, random_state
         from adagp.rtl.power import measure_power
-        from adagp.rtl.targets import parse_target
+        from adagp.rtl.synthesis import parse_target
 
         beside = parse_array(PREDICTOR_ARRAY)
         blueprint = make_blueprint(
@@ -78,11 +77,10 @@ def synthesize_element(part: Part, place: Place) -> dict[str, Any]:
     options = part.options
     try:
         need_amaranth()
-        from adagp.rtl.designs import make_blueprint
+        from adagp.rtl.blueprint import make_blueprint
         from adagp.rtl.formats import find_format
-        from adagp.rtl.netlist import chip_modules
-        from adagp.rtl.synthesis import synthesize_kind
-        from adagp.rtl.targets import Target
+        from adagp.rtl.synthesis import Target, synthesize_kind
+        from adagp.rtl.verilog import chip_modules
 
         blueprint = make_blueprint("baseline", parse_array(ARRAY), find_format(options["format"]))
         found = synthesize_kind(chip_modules(blueprint), "element", Target(dsp=options["dsp"]))

@@ -19,12 +19,12 @@ from adagp.errors import OptionError
 from adagp.hw.product import Product
 from adagp.papers.fast.chunks import BlockWidths, chunk_serial_cycles, grouped
 from adagp.rtl.block import delayed
-from adagp.rtl.chip import Blueprint
-from adagp.rtl.element import GroupedElement
+from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.float_gates import SINGLE, add, normalise, round_and_pack
 from adagp.rtl.formats import GROUPED_FORMATS, GroupedFormat, Words, single_bits
 from adagp.rtl.instructions import Mode
 from adagp.rtl.mapping import FACTORS, INDICES, OPERATIONS, PLACES, Mapping, check_fits, find_mapping
+from adagp.rtl.processing_element import GroupedElement
 from adagp.rtl.products import run_mapped
 from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
 

@@ -16,9 +16,9 @@ import numpy as np
 from adagp.hw.systems import SYSTEMS, LayerRecord, PassCost, System, SystemCost, SystemOptions
 from adagp.hw.workload import ArrayLayer, Attention, Convolution, Workload
 from adagp.papers.procrustes.balance import Tile, drawn_counts, inverse_speedup
-from adagp.papers.procrustes.compressed import WORD_BITS, index_bits
 
 SIDE = 16
+WORD_BITS, POINTER_BITS = 32, 20
 PE_WORDS = 256
 CLOCK_HZ = 200e6
 UNIT = 1.5e-12
@@ -31,6 +31,11 @@ TILE_CHANNELS = (2, 4, 8)
 MOST_KERNEL = 16
 """Inputs of a channel that a PE holds at a time in the weight gradient, where whole maps stand in a kernel's place."""
 DENSE = LayerRecord()
+
+
+def index_bits(weights: int, block: int) -> int:
+    """Return the bits that compressed sparse blocks take besides their values: a mask bit per weight, a pointer per block."""
+    return -(-weights // block) * (block + POINTER_BITS)
 
 
 class LayerShape:

@@ -14,8 +14,8 @@ from amaranth.lib.wiring import In, Out
 
 from adagp.rtl import gates
 from adagp.rtl.block import Block, delayed
+from adagp.rtl.blueprint import CoreSizes
 from adagp.rtl.instructions import LOOPS, REMOTE, SIZE_BITS, Start, Store
-from adagp.rtl.sizes import CoreSizes
 
 OPERANDS = ("first", "second", "result")
 UNIT_STAGES = 4

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adagp.rtl.buffers import LOADS, best_buffer, port_loads, with_buffers
-from adagp.rtl.gate_netlist import GateNetlist
+from adagp.rtl.gate_netlist import LOADS, GateNetlist, best_buffer, port_loads, with_buffers
 from adagp.rtl.liberty import read_cells
 
 LIBRARY = """

@@ -7,10 +7,10 @@ import numpy as np
 
 from adagp.errors import OptionError
 from adagp.hw.product import Product
+from adagp.rtl.blueprint import CoreSizes
 from adagp.rtl.formats import Words
 from adagp.rtl.instructions import REMOTE, Look, Mode, Opcode, Start, Store
 from adagp.rtl.mapping import OPERATIONS, check_sums, find_mapping, sum_store
-from adagp.rtl.sizes import CoreSizes
 
 NO_WALK = 3
 
