@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adagp.core.methods import METHODS
-from adagp.core.number_formats import precision_forms
+from adagp.core.precision import precision_forms
 from adagp.data import DATASETS
 from adagp.models import MODELS
 

@@ -1,7 +1,7 @@
 """The contract of an arithmetic: how the products of a model's sites are computed in each batch.
 
 A plan decides where a site's weight gradient comes from; an arithmetic, in which numbers the site's products (forward, input
-gradient, weight gradient) are computed. The two are independent. `adagp.core.number_formats` makes one from its text form.
+gradient, weight gradient) are computed. The two are independent. `adagp.core.precision` makes one from its text form.
 """
 
 from abc import ABC, abstractmethod

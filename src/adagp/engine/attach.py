@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from adagp.core.methods import find_method
-from adagp.core.number_formats import NumberFormat, parse_precision
+from adagp.core.precision import Precision, parse_precision
 from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.engine.compiled import compile_model
 from adagp.engine.guard import Guard
@@ -54,7 +54,7 @@ def attach(
     seed: int = 0,
     synchronize: bool | None = None,
     staged: bool = False,
-    precision: NumberFormat | str | None = None,
+    precision: Precision | str | None = None,
     weight_hooks: WeightUpdateHook | Sequence[WeightUpdateHook] = (),
     **options: Any,
 ) -> Trainer:
@@ -81,7 +81,7 @@ def attach(
     that this process runs stages of the model alone, whose weights may be spread, and that the caller exchanges what is needed.
 
     `precision` is the arithmetic of the sites' products: block floating point, emulated in float, or single precision
-    (None). It is a `NumberFormat` or its text form (see `adagp.core.number_formats`): `"bfp4"`, `"fast"`. Give `sample` too
+    (None). It is a `Precision` or its text form (see `adagp.core.precision`): `"bfp4"`, `"fast"`. Give `sample` too
     where layers run in another order than the model has registered them.
 
     `weight_hooks` change the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
@@ -157,12 +157,12 @@ def renamed(options: dict[str, Any], old: str, new: str, value: Any) -> Any:
     return options.pop(old)
 
 
-def read_precision(precision: NumberFormat | str | None, *, compiled: bool, several: bool) -> NumberFormat | None:
-    """Return the number format of a run, None for single precision; raise where it cannot be used."""
-    number_format = parse_precision(precision) if isinstance(precision, str) else precision
-    if number_format is None or number_format.native:
+def read_precision(precision: Precision | str | None, *, compiled: bool, several: bool) -> Precision | None:
+    """Return the precision of a run, None for single precision; raise where it cannot be used."""
+    chosen = parse_precision(precision) if isinstance(precision, str) else precision
+    if chosen is None or chosen.native:
         return None
-    text = number_format.text
+    text = chosen.text
     if compiled:
         raise OptionError(f"precision '{text}' replaces products while the model runs; it cannot be compiled.")
     if several:
@@ -170,7 +170,7 @@ def read_precision(precision: NumberFormat | str | None, *, compiled: bool, seve
             f"precision '{text}' is for runs in one process: exponents and widths depend on the whole batch, of which "
             "each process has a share."
         )
-    return number_format
+    return chosen
 
 
 def check_weight_hooks(sharded: bool, hooks: Sequence[WeightUpdateHook]) -> None:

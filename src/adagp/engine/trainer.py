@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.core.number_formats import NumberFormat
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
+from adagp.core.precision import Precision
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.engine.batch import Batch, BatchResult
 from adagp.engine.compiled import restore_forward
@@ -69,7 +69,7 @@ class Trainer:
         scaler: torch.amp.GradScaler | None = None,
         output: OutputSelector = None,
         processes: Processes | None = None,
-        precision: NumberFormat | None = None,
+        precision: Precision | None = None,
         facts: ArithmeticFacts | None = None,
         weight_hooks: Sequence[WeightUpdateHook] = (),
     ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.core.cache import kept
 from adagp.core.methods import find_method
-from adagp.core.number_formats import parse_precision
+from adagp.core.precision import parse_precision
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
 from adagp.hw.workload import workload_from_json

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adagp.core.number_formats import SinglePrecision, parse_precision, precision_forms
+from adagp.core.precision import SinglePrecision, parse_precision, precision_forms
 from adagp.errors import OptionError
 from adagp.papers.fast.precision import ByLayer, Conversion, Fast, Fixed, RandomChoice, Temporal
 

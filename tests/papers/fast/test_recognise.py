@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adagp.core.number_formats import parse_precision
+from adagp.core.precision import parse_precision
 from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.layers.sites import survey
 

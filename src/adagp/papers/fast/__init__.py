@@ -2,7 +2,7 @@
 
 from adagp.core.registry import provide
 
-provide("number format", "adagp.papers.fast.precision_text")
+provide("precision", "adagp.papers.fast.precision_text")
 provide("experiment", "adagp.papers.fast.experiments")
 provide("experiment", "adagp.papers.fast.hardware_experiments")
 provide("published", __name__)

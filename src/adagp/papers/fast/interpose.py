@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.errors import ModelError
 from adagp.layers.sites import Site
-from adagp.papers.fast.precision import TENSORS, Precision, TensorPlace, Width
+from adagp.papers.fast.precision import TENSORS, BlockPrecision, TensorPlace, Width
 from adagp.papers.fast.precision_meter import FLOAT_BITS, PrecisionMeter
 from adagp.papers.fast.product import converted_product
 from adagp.papers.fast.recognise import ProductCall, recognise
@@ -29,7 +29,7 @@ class BlockArithmetic(Arithmetic):
     Calls for which `is_training` returns False are computed in single precision.
     """
 
-    def __init__(self, precision: Precision, facts: ArithmeticFacts, is_training: Callable[[], bool]) -> None:
+    def __init__(self, precision: BlockPrecision, facts: ArithmeticFacts, is_training: Callable[[], bool]) -> None:
         precision.check(len(facts.order))
         self.precision = precision
         self.meter = PrecisionMeter(facts.order)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from adagp.core.block_format import BlockFormat
-from adagp.core.number_formats import NumberFormat
+from adagp.core.precision import Precision
 from adagp.errors import OptionError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class Precision(NumberFormat):
+class BlockPrecision(Precision):
     """A pure function from a tensor's place to its width; None is single precision. `text` is what `parse_precision` reads."""
 
     text: str
@@ -120,7 +120,7 @@ class Precision(NumberFormat):
 
 
 @dataclass(frozen=True)
-class Fixed(Precision):
+class Fixed(BlockPrecision):
     """The same width everywhere."""
 
     bits: int = 4
@@ -131,7 +131,7 @@ class Fixed(Precision):
 
 
 @dataclass(frozen=True)
-class Temporal(Precision):
+class Temporal(BlockPrecision):
     """One width in the first part of the run, another one in the rest; `share` is the first part's."""
 
     first: int | None = 2
@@ -144,7 +144,7 @@ class Temporal(Precision):
 
 
 @dataclass(frozen=True)
-class ByLayer(Precision):
+class ByLayer(BlockPrecision):
     """One width in the first `count` sites, another one in the others."""
 
     first: int | None = 2
@@ -166,7 +166,7 @@ class ByLayer(Precision):
 
 
 @dataclass(frozen=True)
-class Fast(Precision):
+class Fast(BlockPrecision):
     """FAST's adaptive precision: the threshold is `alpha - beta * time - beta * depth`, both from 0 to 1.
 
     The paper's alpha and beta are not in the text at hand: 0.6 and 0.3 are our choice, with which the threshold starts just
@@ -189,7 +189,7 @@ class Fast(Precision):
 
 
 @dataclass(frozen=True)
-class RandomChoice(Precision):
+class RandomChoice(BlockPrecision):
     """A control: each tensor has the second width with probability `share`, whatever is in it."""
 
     first: int | None = 2

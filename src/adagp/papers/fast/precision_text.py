@@ -18,9 +18,9 @@ from math import isfinite
 from typing import Any
 
 from adagp.core.block_format import MOST_MANTISSA_BITS
-from adagp.core.number_formats import NUMBER_FORMATS, FormatFamily, unreadable_precision
+from adagp.core.precision import PRECISIONS, PrecisionFamily, unreadable_precision
 from adagp.errors import OptionError, unknown_name
-from adagp.papers.fast.precision import ByLayer, Conversion, Fast, Fixed, Precision, RandomChoice, Temporal
+from adagp.papers.fast.precision import BlockPrecision, ByLayer, Conversion, Fast, Fixed, RandomChoice, Temporal
 
 FORMS = {
     "bfp": ("bfp4", "bfp:g=16,e=4,m=4"),
@@ -40,7 +40,7 @@ _WORDS = ("rounding", "gradients", "overflow")
 _WHOLE = ("g", "e", "m", "low", "high")
 
 
-def parse_block_precision(text: str) -> Precision:
+def parse_block_precision(text: str) -> BlockPrecision:
     """Return the precision schedule that `text` describes."""
     name, _, rest = text.partition(":")
     items = [item for item in rest.split(",") if item] if rest else []
@@ -107,16 +107,16 @@ def _share(text: str, written: str, name: str) -> float:
     return share
 
 
-def _read_fixed(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> Precision:
+def _read_fixed(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
     return Fixed(text, conversion, _bits(text, options.get("m", 4)))
 
 
-def _read_temporal(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> Precision:
+def _read_temporal(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
     first, second, where = _split(text, split)
     return Temporal(text, conversion, first, second, _share(text, where, "share of the run"))
 
 
-def _read_layers(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> Precision:
+def _read_layers(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
     first, second, where = _split(text, split)
     count = _number(text, "number of layers", where, whole=True)
     if count < 1:
@@ -124,12 +124,12 @@ def _read_layers(text: str, conversion: Conversion, split: str, options: Mapping
     return ByLayer(text, conversion, first, second, count)
 
 
-def _read_random(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> Precision:
+def _read_random(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
     first, second, where = _split(text, split)
     return RandomChoice(text, conversion, first, second, _share(text, where, "probability"))
 
 
-def _read_fast(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> Precision:
+def _read_fast(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
     low, high = (_bits(text, options.get(name, bits)) for name, bits in (("low", 2), ("high", 4)))
     if not low < high:
         raise OptionError(f"the precision '{text[:80]}' has low={low} and high={high}; low must be below high.")
@@ -141,7 +141,7 @@ def _read_fast(text: str, conversion: Conversion, split: str, options: Mapping[s
     return Fast(text, conversion, alpha, beta, low, high)
 
 
-_READERS: dict[str, Callable[[str, Conversion, str, Mapping[str, Any]], Precision]] = {
+_READERS: dict[str, Callable[[str, Conversion, str, Mapping[str, Any]], BlockPrecision]] = {
     "bfp": _read_fixed,
     "temporal": _read_temporal,
     "layers": _read_layers,
@@ -157,4 +157,4 @@ _OWN: dict[str, tuple[str, ...]] = {
 }
 
 for _family, _forms in FORMS.items():
-    NUMBER_FORMATS.add(_family, FormatFamily(_forms, parse_block_precision))
+    PRECISIONS.add(_family, PrecisionFamily(_forms, parse_block_precision))

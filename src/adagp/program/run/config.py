@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adagp.core.methods import Method, find_method, methods_with
-from adagp.core.number_formats import parse_precision
+from adagp.core.precision import parse_precision
 from adagp.errors import OptionError
 from adagp.program.run.defaults import DATASET_DEFAULTS
 from adagp.program.run.known_options import check_names_and_types, default_options

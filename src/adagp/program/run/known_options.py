@@ -7,8 +7,8 @@ from typing import Any
 
 from adagp.core.files import read_text
 from adagp.core.methods import METHODS, Method, find_method, method_options, methods_with
-from adagp.core.number_formats import precision_forms
 from adagp.core.options import Option
+from adagp.core.precision import precision_forms
 from adagp.errors import OptionError, unknown_name
 from adagp.program.run.defaults import DATASET_DEFAULTS
 from adagp.program.run.parallel import parallel_choices

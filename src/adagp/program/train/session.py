@@ -14,9 +14,9 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR, ReduceLROnPlateau
 
 from adagp._version import __version__
-from adagp.core.number_formats import parse_precision
 from adagp.core.plan import Phase
 from adagp.core.plugins import loaded_plugins
+from adagp.core.precision import parse_precision
 from adagp.engine.attach import attach
 from adagp.engine.guard import Guard
 from adagp.engine.trainer import Trainer

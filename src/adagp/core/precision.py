@@ -1,7 +1,7 @@
-"""Number formats by their text form: the arithmetic in which the products of a model's layers are computed. No torch here.
+"""Precisions by their text form: the arithmetic in which the products of a model's layers are computed. No torch here.
 
-`precision="bfp4"` is read by the family `bfp`, which adds itself to `NUMBER_FORMATS`. A paper or plug-in whose module does
-that calls `provide("number format", "package.module")`. The core has single precision alone.
+`precision="bfp4"` is read by the family `bfp`, which adds itself to `PRECISIONS`. A paper or plug-in whose module does
+that calls `provide("precision", "package.module")`. The core has single precision alone.
 """
 
 import re
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 
 
-class NumberFormat(ABC):
+class Precision(ABC):
     """The arithmetic of a run, as plain values; `text` is the form that `parse_precision` reads."""
 
     text: str
@@ -34,7 +34,7 @@ class NumberFormat(ABC):
 
 
 @dataclass(frozen=True)
-class SinglePrecision(NumberFormat):
+class SinglePrecision(Precision):
     """Torch's own products."""
 
     text: str = "fp32"
@@ -46,28 +46,28 @@ class SinglePrecision(NumberFormat):
 
 
 @dataclass(frozen=True)
-class FormatFamily:
+class PrecisionFamily:
     """Texts that begin with the same word: `forms` are examples for the help, `parse` reads one of them."""
 
     forms: tuple[str, ...]
-    parse: Callable[[str], NumberFormat]
+    parse: Callable[[str], Precision]
 
 
-NUMBER_FORMATS: Registry[FormatFamily] = Registry("number format", extensible=True)
+PRECISIONS: Registry[PrecisionFamily] = Registry("precision", extensible=True)
 
 
 def precision_forms() -> list[str]:
     """Return examples of all text forms."""
-    return [form for name in NUMBER_FORMATS for form in NUMBER_FORMATS[name].forms]
+    return [form for name in PRECISIONS for form in PRECISIONS[name].forms]
 
 
-def parse_precision(text: str) -> NumberFormat:
-    """Return the number format that `text` describes: `bfp4` and `bfp:m=4` are of the family `bfp`."""
+def parse_precision(text: str) -> Precision:
+    """Return the precision that `text` describes: `bfp4` and `bfp:m=4` are of the family `bfp`."""
     word = text.partition(":")[0]
-    family = word if word in NUMBER_FORMATS else re.sub(r"\d+$", "", word)
-    if len(text) > 200 or family not in NUMBER_FORMATS:
+    family = word if word in PRECISIONS else re.sub(r"\d+$", "", word)
+    if len(text) > 200 or family not in PRECISIONS:
         raise unreadable_precision(text)
-    return NUMBER_FORMATS[family].parse(text)
+    return PRECISIONS[family].parse(text)
 
 
 def unreadable_precision(text: str) -> OptionError:
@@ -75,10 +75,10 @@ def unreadable_precision(text: str) -> OptionError:
     return OptionError(f"cannot read the precision '{text[:80]}'. Allowed forms: {', '.join(precision_forms())}.")
 
 
-def _parse_single(text: str) -> NumberFormat:
+def _parse_single(text: str) -> Precision:
     if text.partition(":")[2]:
         raise OptionError(f"the precision '{text}' is single precision, which takes no options: write fp32.")
     return SinglePrecision(text)
 
 
-NUMBER_FORMATS.add("fp32", FormatFamily(("fp32",), _parse_single))
+PRECISIONS.add("fp32", PrecisionFamily(("fp32",), _parse_single))
