@@ -84,7 +84,7 @@ def explore(
     if out is not None:
         write_points(points, front, out)
     if plot is not None:
-        from adagp.program.figures.exploration import plot_front
+        from adagp.program.figures.accelerator import plot_front
 
         plot_front(points, front, objectives, f"{space.workload.name}: {len(points):,} designs", plot)
     best = sorted((point for point, on in zip(points, front, strict=True) if on), key=lambda point: point.cycles)

@@ -5,8 +5,8 @@ import pytest
 
 from adagp.core.methods import METHODS
 from adagp.hw import Accelerator, replayed_run, simulate
-from adagp.program.report.groups import Chapter, chapters
 from adagp.program.report.modelled import accelerate, pattern, pipelines
+from adagp.program.report.run_groups import Chapter, chapters
 from adagp.program.run.record import collect, read_whole_run
 from adagp.program.workloads import model_workload
 

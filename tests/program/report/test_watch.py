@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from adagp.errors import RunError
-from adagp.program.report.now import duration, time_left, under_way
-from adagp.program.report.watch import Watch
+from adagp.program.report.watch import Watch, duration, time_left, under_way
 from adagp.program.run.lock import locked
 from adagp.program.run.progress import PROGRESS, ProgressFile, RunProgress
 

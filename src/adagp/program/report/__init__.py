@@ -1,1 +1,1 @@
-"""One self-contained page about runs: read (run.record), compare (groups, verdict), draw (charts), write (page)."""
+"""One self-contained HTML page about runs: grouped (run_groups), ranked (ranking), drawn (charts, curves, tables)."""

@@ -21,11 +21,9 @@ from typing import Any
 
 from adagp.core.escape import shown
 from adagp.errors import OptionError
-from adagp.program.report.groups import chapters
-from adagp.program.report.now import under_way
-from adagp.program.report.page import TEMPLATES, fill_template, library, require_library
-from adagp.program.report.sections import write_chapter
-from adagp.program.report.watch import Watch, WatchedRun
+from adagp.program.report.page import TEMPLATES, fill_template, library, require_library, write_chapter
+from adagp.program.report.run_groups import chapters
+from adagp.program.report.watch import Watch, WatchedRun, under_way
 
 HOST = "127.0.0.1"
 PORT = 8765

@@ -15,7 +15,7 @@ from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.actions import UPDATE
 from adagp.program.figures.gantt import what
-from adagp.program.report.groups import Chapter, MethodRuns
+from adagp.program.report.run_groups import Chapter, MethodRuns
 from adagp.program.workloads import run_workload
 
 DEVICES = 4

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from statistics import mean
 
 from adagp.core.intervals import NEVER_NEGATIVE, Interval, interval
-from adagp.program.report.groups import Chapter, MethodRuns, batches, final_value, seconds_of, training_seconds
 from adagp.program.report.modelled import Accelerated, Pipelined
-from adagp.program.report.standings import EqualTime
-from adagp.program.report.verdict import seconds_text
+from adagp.program.report.ranking import EqualTime, seconds_text
+from adagp.program.report.run_groups import Chapter, MethodRuns, batches, final_value, seconds_of, training_seconds
 from adagp.program.run.metrics import Metric
 from adagp.program.run.record import RunRecord
 

@@ -2,15 +2,20 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
+from adagp.core.escape import shown
 from adagp.errors import RunError
-from adagp.program.run.folder import CONFIG, STARTING
+from adagp.program.report.tables import UNKNOWN, Cell, Table, count, table, words
+from adagp.program.run.documents import ANYTHING, COUNT, ListOf, TableOf, read_document, record_of
+from adagp.program.run.folder import CONFIG, MEGABYTE, STARTING
 from adagp.program.run.lock import is_held
 from adagp.program.run.progress import PROGRESS, RunProgress, read_progress
-from adagp.program.run.record import EXPECTED, RunRecord, is_run, name_runs, read_run
+from adagp.program.run.record import EXPECTED, Epoch, RunRecord, is_run, name_runs, read_run
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each of several files: when it was changed, its size, which file it is; None where there is none."""
@@ -110,3 +115,139 @@ def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+COMPARISON = "comparison.json"
+"""The file that makes a folder a comparison; its runs are in the folder `runs` beside it."""
+_SHAPE = record_of({"entries": ListOf(TableOf(ANYTHING)), "seeds": COUNT, "regimes": ListOf(ANYTHING)})
+PHASES = {"warmup": "warm-up", "bp": "BP", "gp": "GP"}
+COLUMNS = (
+    *("run", "method", "state", "epoch", "batch", "phase", "GP share", "refused by the guard", "training loss"),
+    *("training value", "time left"),
+)
+
+
+@dataclass(frozen=True)
+class Now:
+    """What is under way: a sentence about all runs, one about each comparison, and the runs that are not finished."""
+
+    heading: str
+    comparisons: tuple[str, ...]
+    runs: Table | None
+
+
+def under_way(runs: Sequence[WatchedRun]) -> Now:
+    """Return what is under way in `runs`."""
+    open_runs = [run for run in runs if not run.record.finished]
+    running = [run for run in open_runs if run.running]
+    done = len(runs) - len(open_runs)
+    heading = f"{len(running)} running, {len(open_runs) - len(running)} stopped or waiting, {done} finished"
+    rows = [_row(run) for run in sorted(open_runs, key=lambda run: not run.running)]
+    found = table("Runs that are not finished", COLUMNS, rows) if rows else None
+    return Now(heading if runs else "no run yet", tuple(_comparisons(runs)), found)
+
+
+def _row(run: WatchedRun) -> tuple[Cell, ...]:
+    record, progress = run.record, run.progress
+    last = record.epochs[-1] if record.epochs else None
+    counts: Mapping[str, int] = progress.counts if progress else last.batches if last else {}
+    whole = record.planned_epochs or UNKNOWN
+    left = time_left(run)
+    loss = progress.loss if progress else last.train_loss if last else None
+    value = progress.score if progress else last.train_value if last else None
+    return (
+        words(record.name),
+        words(str(record.config.get("method", "?"))),
+        words("running" if run.running else "stopped" if record.epochs else "waiting"),
+        Cell(f"{progress.epoch if progress else len(record.epochs)} of {whole}", len(record.epochs)),
+        Cell(f"{progress.batch:,} of {progress.batches:,}", progress.batch) if progress else _all_batches(record),
+        words(PHASES.get(progress.phase, progress.phase) if progress else last.label if last else UNKNOWN),
+        _share(counts),
+        _refused(counts, last),
+        Cell(UNKNOWN) if loss is None else Cell(f"{loss:.4g}", loss),
+        Cell(UNKNOWN) if value is None else Cell(record.metric.text(value), value),
+        Cell(UNKNOWN) if left is None else Cell(duration(left), left),
+    )
+
+
+def _all_batches(record: RunRecord) -> Cell:
+    return count(record.batch_clock[-1]) if record.epochs else Cell(UNKNOWN)
+
+
+def _share(counts: Mapping[str, int]) -> Cell:
+    """Return the share of GP batches in the running epoch, or in the last one."""
+    predicted = counts.get("gp", 0) + counts.get("guarded", 0)
+    whole = predicted + counts.get("bp", 0)
+    return Cell(f"{predicted / whole:.0%}", predicted / whole) if whole else Cell(UNKNOWN)
+
+
+def _refused(counts: Mapping[str, int], last: Epoch | None) -> Cell:
+    """Return the batches that the guard refused in the epoch, and the share of gradients in the last finished one."""
+    batches, share = counts.get("guarded", 0), last.refused if last else 0.0
+    return Cell(f"{batches:,}", batches, f"{share:.1%} of the gradients" if share else "")
+
+
+def time_left(run: WatchedRun) -> float | None:
+    """Return the seconds that a running run will still take, as it says or as its epochs took; None if nobody knows."""
+    if not run.running:
+        return None
+    if run.progress is not None:
+        return run.progress.seconds_left
+    planned, record = run.record.planned_epochs, run.record
+    if planned is None or not record.epochs:
+        return None
+    return mean(_wall(record)) * max(0, planned - len(record.epochs))
+
+
+def _wall(record: RunRecord) -> list[float]:
+    return [sum(epoch.seconds.values()) for epoch in record.epochs]
+
+
+def duration(seconds: float) -> str:
+    """Return a time for reading: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _comparisons(runs: Sequence[WatchedRun]) -> list[str]:
+    """Return a sentence about each comparison that runs belong to and that is not over."""
+    by_folder: dict[Path, list[WatchedRun]] = {}
+    for run in runs:
+        if run.record.path.parent.name == "runs":
+            by_folder.setdefault(run.record.path.parent.parent, []).append(run)
+    return [text for folder, own in by_folder.items() if (text := _comparison(folder, own))]
+
+
+def _comparison(folder: Path, runs: Sequence[WatchedRun]) -> str:
+    finished = [run for run in runs if run.record.finished]
+    running = [run for run in runs if run.running]
+    planned = _planned(folder) if running else None
+    if planned is None:
+        return ""
+    text = f"Comparison {shown(folder.name)}: {len(finished)} of about {max(planned, len(runs))} runs are finished"
+    lasting = [left for run in running if (left := time_left(run)) is not None]
+    if finished and len(lasting) == len(running):
+        waiting = max(0, planned - len(finished) - len(running))
+        work = sum(lasting) + waiting * mean(sum(_wall(run.record)) for run in finished)
+        text += f", about {duration(work / len(running))} left"
+    return f"{text}."
+
+
+def _planned(folder: Path) -> int | None:
+    """Return how many runs a comparison will have, as far as it is known before its costs are; None for what is none.
+
+    Backprop's runs are the same at equal batches and at its own cost.
+    """
+    try:
+        found: dict[str, Any] = read_document(folder / COMPARISON, _SHAPE, MEGABYTE)
+    except RunError:
+        return None
+    others = max(0, len(found["entries"]) - 1)
+    curve = found.get("curve")
+    lengths = sum(factor != 1 for factor in curve) if isinstance(curve, list) else 0
+    return int(found["seeds"]) * (1 + others * len(found["regimes"]) + lengths)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from adagp.program.report.groups import Chapter, chapters, final_value, training_seconds
+from adagp.program.report.run_groups import Chapter, chapters, final_value, training_seconds
 from adagp.program.run.metrics import ACCURACY, Metric
 from adagp.program.run.record import collect
 
