@@ -41,7 +41,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     text = collection_path.read_text("utf-8")
     if expression == "slow":
-        return True if "pytest.mark.slow" not in text else None
+        return None if "mark.slow" in text or "tests.marks" in text else True
     mark = WHOLE_FILE_MARK.search(text)
     return True if mark and f"not {mark[1]}" in expression.split(" and ") else None
 

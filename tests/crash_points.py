@@ -1,4 +1,6 @@
-"""Kills a command of adagp before each of its file operations, and sees what recovers: `python -m tests.crash_points SCENARIO`.
+"""Kills a command of adagp before each of its file operations, and sees what recovers.
+
+`python -m tests.crash_points SCENARIO [SAMPLE]`
 
 A process that is killed leaves what the system has of its files, whatever it still had in mind. So the command is run
 once, and before each of its file operations the folder is copied: the copies are what a kill at that point would leave.
@@ -7,8 +9,8 @@ temporary name. What a user would do next is then done in each copy. All are for
 imported already.
 
 Jobs of `compare` and `reproduce` are done in the process itself, so that every operation of theirs is a point as well;
-that real processes of theirs die with their parent is tested elsewhere. Prints one JSON document: what became of each
-point.
+that real processes of theirs die with their parent is tested elsewhere. With SAMPLE, only the first point, the last one and so
+many others, chosen by a fixed seed, are tried. Prints one JSON document: what became of each point.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -200,7 +203,13 @@ def recoveries(scenario: str, folder: Path) -> Iterator[tuple[str, Sequence[str]
         yield "force", [*same, "--force"]
 
 
-def examine(scenario: str, place: Path) -> dict[str, Any]:
+def chosen(points: list[Path], sample: int | None) -> list[Path]:
+    """Return the first and the last of `points`, and `sample` of the others: all, if it is None."""
+    inner = points[1:-1]
+    return points if sample is None else [points[0], *random.Random(0).sample(inner, sample), points[-1]]
+
+
+def examine(scenario: str, place: Path, sample: int | None) -> dict[str, Any]:
     """Return the result of the whole command, and of each point how it recovered and to which result."""
     folder, copies = place / "whole", place / "copies"
     folder.mkdir()
@@ -211,7 +220,7 @@ def examine(scenario: str, place: Path) -> dict[str, Any]:
     code, said = ended(folder, SCENARIOS[scenario], copies)
     assert code == 0, said
     states = []
-    for copy in sorted(copies.iterdir()):
+    for copy in chosen(sorted(copies.iterdir()), sample):
         for way, words in recoveries(scenario, copy):
             attempt = Path(shutil.copytree(copy, place / "attempt"))
             code, said = ended(attempt, words)
@@ -223,7 +232,7 @@ def examine(scenario: str, place: Path) -> dict[str, Any]:
     return {"before": before, "expected": result(folder), "points": points, "states": states}
 
 
-def start(scenario: str) -> dict[str, Any]:
+def start(scenario: str, sample: int | None) -> dict[str, Any]:
     """Examine a scenario in a folder of its own, in memory if there is one."""
     prepare()
     memory = Path("/dev/shm")
@@ -234,8 +243,8 @@ def start(scenario: str) -> dict[str, Any]:
         quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
         with quiet[0], quiet[1], contextlib.suppress(SystemExit):
             adagp.cli.main(SCENARIOS[scenario])  # all that is imported on the way is there in each fork
-        return examine(scenario, Path(place))
+        return examine(scenario, Path(place), sample)
 
 
 if __name__ == "__main__":
-    json.dump(start(sys.argv[1]), sys.stdout)
+    json.dump(start(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None), sys.stdout)

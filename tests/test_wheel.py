@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 import adagp
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 INSIDE = (

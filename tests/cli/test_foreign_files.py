@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.crash_points import run_here
 from tests.damage import altered, damaged
+from tests.marks import slow
 from tests.time_limit import time_limit
 
 from adagp.cli import main
@@ -116,24 +117,29 @@ def make_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize("name", ["config.json", "summary.json", "versions.json", "metrics.jsonl", "checkpoint.pt"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        make_pipe,
-        lambda path: path.mkdir(),
-        lambda path: path.symlink_to("/dev/zero"),
-        lambda path: path.symlink_to(path),
-        lambda path: path.write_bytes(b"[" * 200_000),
-        lambda path: path.write_bytes(b"\xff\xfe\0"),
-        lambda path: path.write_bytes(b""),
-    ],
-    ids=["pipe", "folder", "device", "loop", "deep", "binary", "empty"],
-)
-def test_strange_things_in_the_place_of_files(whole: Path, answer: Any, name: str, make: Callable[[Path], Any]) -> None:
+STRANGE: dict[str, Callable[[Path], Any]] = {
+    "pipe": make_pipe,
+    "folder": lambda path: path.mkdir(),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "loop": lambda path: path.symlink_to(path),
+    "deep": lambda path: path.write_bytes(b"[" * 200_000),
+    "binary": lambda path: path.write_bytes(b"\xff\xfe\0"),
+    "empty": lambda path: path.write_bytes(b""),
+}
+FILES = ("config.json", "summary.json", "versions.json", "metrics.jsonl", "checkpoint.pt")
+PAIRS = [
+    (name, kind) if (place + other) % 5 == 0 else slow(name, kind)
+    for place, name in enumerate(FILES)
+    for other, kind in enumerate(STRANGE)
+]
+"""`make test` takes every file and every kind of thing at least once."""
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_strange_things_in_the_place_of_files(whole: Path, answer: Any, name: str, kind: str) -> None:
     path = copied(whole) / name
     path.unlink()
-    make(path)
+    STRANGE[kind](path)
     ask_about(answer, path.parent)
 
 

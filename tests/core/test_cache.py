@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import slow
 
 from adagp.core import cache
 from adagp.core.cache import cache_root, kept, models_folder
@@ -153,9 +154,9 @@ def test_kept_rows_are_the_measured_ones_and_options_tell_them_apart(folder: Pat
 
 def test_models_of_others_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their code may change from one call to the next."""
-    describe_models(["tests.test_cache:small"])
+    describe_models(["tests.core.test_cache:small"])
     monkeypatch.setitem(
-        MODELS._things, "mine", ModelInfo("mine", "images", "mine", "me", "tests.test_cache:registered", (3, 8, 8))
+        MODELS._things, "mine", ModelInfo("mine", "images", "mine", "me", "tests.core.test_cache:registered", (3, 8, 8))
     )
     describe_models(["mine"])
     monkeypatch.setattr("adagp.program.model_table.loaded_plugins", lambda: ["rules_of_my_own"])
@@ -179,7 +180,9 @@ LOADED = "import sys; from adagp.cli import main\ntry: main()\nexcept SystemExit
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("words", [("models", "digits_cnn", "decoder"), ("simulate", "digits_cnn", "--epochs", "2")])
+@pytest.mark.parametrize(
+    "words", [slow(("models", "digits_cnn", "decoder")), ("simulate", "digits_cnn", "--epochs", "2")]
+)
 def test_warm_commands_do_not_even_import_torch(
     folder: Path, python: Callable[..., Any], words: tuple[str, ...]
 ) -> None:

@@ -42,7 +42,7 @@ PYTHON: dict[str, tuple[str, str, str]] = {
     "docs/distributed.md": (
         "torch.distributed.device_mesh",
         "init_device_mesh",
-        "eight GPUs; tests/distributed/test_own_loops.py runs such loops on the CPU",
+        "eight GPUs; tests/program/distributed/test_own_loops.py runs such loops on the CPU",
     ),
 }
 """Documents whose Python stops: the module and the function where that happens, and what it would need or who runs it."""

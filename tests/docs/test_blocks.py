@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from tests.conftest import epoch_row
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, commands, of_language
 from tests.docs.stopping import PARSED, PYTHON, STOPPED, WORK, reason
+from tests.marks import slow
 from tests.program.compare.test_worth import document as worth_document
 
 from adagp.cli import main
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.medium
 
 OF_YOUR_OWN = ("README.md", "docs/loop.md", "docs/training.md", "docs/methods/fast.md", "docs/guides/processes.md")
 """Documents whose blocks of Python begin with a model of yours; all others must be complete in themselves."""
+LONG = ("docs/guides/source.md", "docs/guides/choose.md", "docs/guides/accelerator.md", "docs/methods/feedback.md")
+"""Documents whose commands take five seconds or more; those of the README take as long, but are what people try first."""
 Words = Sequence[str]
 Carry = Callable[[Words], None]
 
@@ -74,7 +77,7 @@ def compile_block(block: Block) -> CodeType:
     return compile("\n" * (block.line - 1) + block.code, str(ROOT / block.document), "exec")
 
 
-@pytest.mark.parametrize("document", with_language("sh"))
+@pytest.mark.parametrize("document", [slow(name) if name in LONG else name for name in with_language("sh")])
 def test_shell_runs(document: str, reader: Path, tmp_path: Path, carry: Carry) -> None:
     for block in of_language(document, "sh"):
         for words in commands(block, tmp_path):

@@ -35,7 +35,7 @@ def test_they_are_stored_with_outputs_in_order(path: Path) -> None:
         assert private not in shown
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_they_run_and_show_the_same_kinds_of_things(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Callable[..., Any]
 ) -> None:

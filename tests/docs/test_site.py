@@ -27,7 +27,7 @@ import adagp
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow
 
 
 class Page(HTMLParser):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import slow
 from torch import nn
 
 from adagp.layers.sites import survey
@@ -30,7 +31,7 @@ def test_every_example_has_a_proof() -> None:
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(PROOFS)
 
 
-@pytest.mark.parametrize("name", PROOFS)
+@pytest.mark.parametrize("name", [name if name.startswith("own_") else slow(name) for name in PROOFS])
 def test_it_runs_and_learns(name: str, python: Callable[..., Any]) -> None:
     ended = python("-W", "error", EXAMPLES / name)
     assert ended.stderr == ""

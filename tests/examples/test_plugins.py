@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import slow
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "examples" / "plugins"
@@ -40,7 +41,9 @@ def test_the_file_and_the_readme_give_the_same_command(name: str) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [slow(name) if name in ("damped_replay", "patch_mixer", "sparse_backprop") else name for name in NAMES]
+)
 def test_it_is_reached_from_the_command_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Callable[..., Any]
 ) -> None:

@@ -28,7 +28,7 @@ def test_the_plan_counts_what_the_sessions_do() -> None:
     assert contenders["bp short"][0].epochs == 10  # 451 BP batches of 44 an epoch
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_jobs")
 def test_the_demonstration_trains_compares_and_draws(tmp_path: Path) -> None:
     arguments = ["demo", "--out", str(tmp_path / "demo"), "--seeds", "1", "--epochs", "3"]

@@ -140,7 +140,7 @@ import sys
 from pathlib import Path
 from adagp.program.jobs import Job, run_jobs
 from tests.job_works import Work
-from tests.test_jobs import Notes
+from tests.program.test_jobs import Notes
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
@@ -152,7 +152,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_killed_it_takes_its_processes_along(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(PARENT)
-    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")])
+    path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "src")])
     process = subprocess.Popen(
         [sys.executable, str(tmp_path / "parent.py"), str(tmp_path)], env={**os.environ, "PYTHONPATH": path}
     )

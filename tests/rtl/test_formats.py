@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from tests.marks import slow
 
 from adagp.errors import OptionError
 from adagp.rtl import gates
@@ -50,7 +51,7 @@ def test_every_product_of_int8(chip_of: ChipOf) -> None:
     assert np.array_equal(number.decode_sums(found) * 256, signed[:, None] * signed[None])
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", [slow(name) if name != "bf16" else name for name in FLOATS])
 def test_corner_cases_of_floats_in_gates(name: str, chip_of: ChipOf) -> None:
     """Every corner case times every other, added to every third: two products a sum."""
     chip, number = chip_of(name), FORMATS[name]

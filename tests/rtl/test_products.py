@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.marks import slow
 from tests.rtl.conftest import STAGED
 
 from adagp.errors import OptionError
@@ -45,7 +46,7 @@ def check(chip: SimulatedChip, dataflow: str, operation: str, sizes: tuple[int, 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 @pytest.mark.parametrize("dataflow", sorted(PLACEMENTS))
-@pytest.mark.parametrize("name", [*sorted(FORMATS), STAGED])
+@pytest.mark.parametrize("name", ["int8", "int16", STAGED, *map(slow, sorted(set(FORMATS) - {"int8", "int16"}))])
 def test_products(name: str, dataflow: str, operation: str, chip_of: ChipOf) -> None:
     chip = chip_of(name)
 
@@ -82,7 +83,7 @@ FAULTS = (("$add", "$sub"), ("$and", "$or"), ("$not", "$pos"), ("$eq", "$ne"), (
 
 
 @pytest.mark.skipif(verilator() is None, reason="needs Verilator")
-@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("place", [0, *map(slow, range(1, 6))])
 def test_a_fault_in_any_pe_is_found(place: int) -> None:
     """One cell of one PE exchanged for another: some product is no longer right."""
     words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
@@ -111,6 +112,7 @@ def test_a_fault_in_any_pe_is_found(place: int) -> None:
             check(chip, dataflow, operation, (5, 4, 5), seed)
 
 
+@pytest.mark.slow
 def test_waves_are_written(tmp_path: Path) -> None:
     words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
     blueprint = make_blueprint("baseline", Array(2, 2), FORMATS["int8"], **words)

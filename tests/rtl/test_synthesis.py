@@ -21,6 +21,7 @@ WORDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_fpga_resources() -> None:
     blueprint = make_blueprint("efficient", Array(2, 3), FORMATS["int16"], **WORDS)
     heard: list[str] = []

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
+from tests.marks import slow
 from torch import nn
 
 import adagp
@@ -61,11 +62,11 @@ def chip_of_design() -> Iterator[Callable[..., SimulatedChip]]:
 @pytest.mark.parametrize(
     ("design", "name", "stages"),
     [
-        ("baseline", "int16", 0),
+        slow("baseline", "int16", 0),
         ("low", "int16", 0),
-        ("efficient", "int16", 0),
-        ("max", "int16", 0),
-        ("low", "bf16", 0),
+        slow("efficient", "int16", 0),
+        slow("max", "int16", 0),
+        slow("low", "bf16", 0),
         ("max", "int16", 1),
     ],
 )
@@ -91,6 +92,7 @@ def test_batches_leave_the_golden_models_weights(
         state = result.state
 
 
+@pytest.mark.slow
 def test_outputs_are_pooled_while_they_leave(chip_of_design: Callable[..., SimulatedChip]) -> None:
     """A layer's means take the element unit one step a cell, not one an output, where outputs leave in one lane each."""
     state = random_state(NETWORK, FORMATS["int16"], 5)
@@ -178,9 +180,9 @@ def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
     ("design", "dataflow", "picture", "kernel"),
     [
         ("low", "ws", (1, 1), 1),
-        ("efficient", "os", (4, 2), 1),
-        ("max", "is", (1, 1), 1),
-        ("max", "ws", (2, 4), 1),
+        slow("efficient", "os", (4, 2), 1),
+        slow("max", "is", (1, 1), 1),
+        slow("max", "ws", (2, 4), 1),
         ("low", "ws", (4, 2), 3),
     ],
 )

@@ -41,6 +41,7 @@ def test_conclusions(pretend: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.medium  # trains eight short runs, each in a process of its own
 def test_a_comparison_as_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feedback_worth, "RATES", (0.05, 0.1))

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import socket
 import warnings
 from collections.abc import Callable, Iterator
@@ -250,13 +251,37 @@ def start(nets: Path) -> Start:
     return run
 
 
+@pytest.fixture(scope="session")
+def trained_alone() -> dict[str, tuple[Path, dict[str, torch.Tensor]]]:
+    """Return the run folders and weights of trainings in one process, by their options: many tests compare with the same."""
+    return {}
+
+
 @pytest.fixture
-def alone(nets: Path) -> Callable[..., dict[str, torch.Tensor]]:
-    """Return a function that trains in this process and returns the weights."""
+def alone(
+    nets: Path,
+    trained_alone: dict[str, tuple[Path, dict[str, torch.Tensor]]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., dict[str, torch.Tensor]]:
+    """Return a function that trains in this process, into the folder `alone`, and returns the weights."""
+
+    def train(data_dir: Path | None, options: dict[str, Any]) -> dict[str, torch.Tensor]:
+        session = Session(TrainConfig.from_dict(options, "test", foreign="drop"), data_dir=data_dir)
+        session.run(session.start(nets / "alone", force=True), Nobody())
+        return {name: tensor.clone() for name, tensor in session.model.state_dict().items()}
 
     def run(data_dir: Path | None = None, **options: Any) -> dict[str, torch.Tensor]:
-        session = Session(TrainConfig.from_dict(OPTIONS | options, "test", foreign="drop"), data_dir=data_dir)
-        session.run(session.start(nets / "alone", force=True), Nobody())
-        return dict(session.model.state_dict())
+        options = OPTIONS | options
+        if data_dir is not None:
+            return train(data_dir, options)
+        key = repr(sorted(options.items()))
+        if key not in trained_alone:
+            weights = train(None, options)
+            trained_alone[key] = (tmp_path_factory.mktemp("alone") / "run", weights)
+            shutil.copytree(nets / "alone", trained_alone[key][0])
+        folder, weights = trained_alone[key]
+        shutil.rmtree(nets / "alone", ignore_errors=True)
+        shutil.copytree(folder, nets / "alone")
+        return weights
 
     return run

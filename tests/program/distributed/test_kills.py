@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.program.distributed.kills import kill_some
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("kind", ["data", "pipeline:chimera"])

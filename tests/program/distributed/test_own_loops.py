@@ -13,6 +13,7 @@ import torch
 import torch._dynamo  # which every optimizer imports: now, not in each fork
 import torch.distributed as dist
 from benchmarks.collectives import Collectives, count
+from tests.marks import slow
 from tests.program.distributed.own_loops import (
     Loop,
     data,
@@ -67,7 +68,8 @@ def difference(one: Weights, other: Weights) -> float:
 
 
 @pytest.mark.parametrize(
-    ("size", "ways", "models"), [(2, ["ddp", "fsdp"], ["vgg"]), (4, ["ddp", "fsdp", "hsdp"], ["vgg", "transformer"])]
+    ("size", "ways", "models"),
+    [(2, ["ddp", "fsdp"], ["vgg"]), slow(4, ["ddp", "fsdp", "hsdp"], ["vgg", "transformer"])],
 )
 def test_several_processes_train_as_one(size: int, ways: list[str], models: list[str], tmp_path: Path) -> None:
     found = in_processes(tmp_path, size, train_everywhere, ways, models)[0]
@@ -121,6 +123,7 @@ def all_methods(ways: list[str]) -> dict[tuple[str, str], Weights]:
     return found
 
 
+@pytest.mark.slow
 def test_every_method_works_and_most_train_as_one_process_does(tmp_path: Path) -> None:
     found = in_processes(tmp_path, 2, all_methods, ["ddp", "fsdp"])[0]
     with one_thread():
@@ -233,7 +236,7 @@ def hand_written_loops(ways: list[str], cases: list[Case]) -> list[tuple[str, Ca
     return found
 
 
-@pytest.mark.parametrize("cases", [CASES, COMPILED], ids=["plain", "compiled"])
+@pytest.mark.parametrize("cases", [CASES, slow(COMPILED)], ids=["plain", "compiled"])
 def test_micro_batches_clipping_and_evaluations_work_as_in_one_process(cases: list[Case], tmp_path: Path) -> None:
     found = in_processes(tmp_path, 2, hand_written_loops, ["ddp", "fsdp"], cases)[0]
     with one_thread():

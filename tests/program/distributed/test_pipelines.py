@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.marks import slow
 from tests.program.distributed.test_session import assert_close, rows, weights
 
 pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("tracer_ready")]
@@ -11,8 +12,8 @@ SHORT = {"model": "nets:small_vgg", "batches": 12, "epochs": 1, "warmup": None, 
 """Four batches of backprop, then two of GP to one of BP; copies are compared after every batch."""
 TOLERANCE = 1e-5
 
-PROGRAMS = ["gpipe", "dapple", "chimera", "interleaved", "zb-h1", "zb-v"]
-TORCH = ["gpipe", "dapple", "interleaved", "zb-v"]
+PROGRAMS = [slow("gpipe"), slow("dapple"), "chimera", slow("interleaved"), slow("zb-h1"), "zb-v"]
+TORCH = [slow("gpipe", "adagp"), ("dapple", "feedback"), slow("interleaved", "feedback"), slow("zb-v", "adagp")]
 
 
 def check(start: Any, alone: Any, parallel: str, tolerance: float = TOLERANCE, **options: Any) -> None:
@@ -28,12 +29,12 @@ def test_feedback_in_every_pipeline(name: str, start: Any, alone: Any) -> None:
     check(start, alone, f"pipeline:{name}", method="feedback", lr=0.02)
 
 
-@pytest.mark.parametrize("name", ["interleaved", "zb-h1", "zb-v"])
+@pytest.mark.parametrize("name", ["interleaved", slow("zb-h1"), slow("zb-v")])
 def test_the_predictor_in_pipelines_of_several_stages(name: str, start: Any, alone: Any) -> None:
     check(start, alone, f"pipeline:{name}")
 
 
-@pytest.mark.parametrize(("name", "method"), list(zip(TORCH, ["adagp", "feedback", "feedback", "adagp"], strict=True)))
+@pytest.mark.parametrize(("name", "method"), TORCH)
 def test_schedules_of_torch(name: str, method: str, start: Any, alone: Any) -> None:
     check(start, alone, f"pipeline:{name}", method=method, runtime="torch", lr=0.02)
 
@@ -41,16 +42,17 @@ def test_schedules_of_torch(name: str, method: str, start: Any, alone: Any) -> N
 @pytest.mark.parametrize(
     ("parallel", "options"),
     [
-        ("data=2,pipeline=2", {}),
+        slow("data=2,pipeline=2", {}),
         ("data=2,pipeline=2", {"method": "feedback"}),
-        ("data=2,pipeline:chimera=2", {"method": "feedback"}),
-        ("data=2,pipeline:zb-v=2", {"runtime": "torch", "method": "feedback"}),
+        slow("data=2,pipeline:chimera=2", {"method": "feedback"}),
+        slow("data=2,pipeline:zb-v=2", {"runtime": "torch", "method": "feedback"}),
     ],
 )
 def test_two_dimensions(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
     check(start, alone, parallel, **{"lr": 0.02, **options})
 
 
+@pytest.mark.slow
 def test_eight_processes(start: Any, alone: Any) -> None:
     options = SHORT | {"batches": 6, "warmup_batches": 2, "method": "feedback", "lr": 0.02}
     assert start(8, "run", "data=2,pipeline=4", **options) == [0] * 8
@@ -63,10 +65,10 @@ PARTIAL = {"method": "zero", "ratio": "approx:2", "warmup_batches": None}
 @pytest.mark.parametrize(
     ("parallel", "options"),
     [
-        ("pipeline:zb-v", {"method": "bp", "ratio": None, "warmup_batches": None}),
-        ("pipeline:dapple", {"method": "zero"}),
+        slow("pipeline:zb-v", {"method": "bp", "ratio": None, "warmup_batches": None}),
+        slow("pipeline:dapple", {"method": "zero"}),
         ("pipeline:zb-v", PARTIAL),
-        ("pipeline:dapple", {**PARTIAL, "runtime": "torch"}),
+        slow("pipeline:dapple", {**PARTIAL, "runtime": "torch"}),
     ],
 )
 def test_backprop_and_zero(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
@@ -91,9 +93,9 @@ SPEAKER = {
     ("parallel", "options"),
     [
         ("pipeline:dapple", {}),
-        ("pipeline:chimera", {"method": "feedback", "features": 8}),
-        ("pipeline:zb-v", {"method": "feedback", "features": 8, "runtime": "torch"}),
-        ("pipeline:gpipe", {"split": "layers.0.feed_forward,layers.1.attention,head", "runtime": "torch"}),
+        slow("pipeline:chimera", {"method": "feedback", "features": 8}),
+        slow("pipeline:zb-v", {"method": "feedback", "features": 8, "runtime": "torch"}),
+        slow("pipeline:gpipe", {"split": "layers.0.feed_forward,layers.1.attention,head", "runtime": "torch"}),
     ],
 )
 def test_a_transformer(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
@@ -110,9 +112,9 @@ DENSE_NET = {"model": "nets:dense_net", "runtime": "torch", "lr": 1e-3, "batches
     ("parallel", "size", "options"),
     [
         ("pipeline:interleaved", 4, RESNET),
-        ("pipeline:zb-v", 4, RESNET | {"method": "feedback"}),
-        ("pipeline:dapple", 4, RESNET | {"runtime": "torch"}),
-        ("pipeline:dapple", 2, DENSE_NET),
+        slow("pipeline:zb-v", 4, RESNET | {"method": "feedback"}),
+        slow("pipeline:dapple", 4, RESNET | {"runtime": "torch"}),
+        slow("pipeline:dapple", 2, DENSE_NET),
     ],
 )
 def test_batch_norm_in_several_processes_as_in_one_with_the_same_micro_batches(

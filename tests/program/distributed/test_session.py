@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.marks import slow
 from tests.program.distributed.conftest import free_port, introduce, plain_values, run_forks
 
 from adagp.errors import OptionError, TaskError
@@ -45,7 +46,13 @@ def assert_equal(found: Weights, expected: Weights) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-WAYS = [(2, "data"), (4, "data"), (4, "pipeline:gpipe"), (4, "pipeline:dapple"), (4, "pipeline:chimera")]
+WAYS = [
+    (2, "data"),
+    slow(4, "data"),
+    slow(4, "pipeline:gpipe"),
+    slow(4, "pipeline:dapple"),
+    (4, "pipeline:chimera"),
+]
 
 
 @pytest.mark.parametrize(("size", "parallel"), WAYS)
@@ -70,7 +77,7 @@ def test_a_pipeline_of_a_plugin_trains_as_one_process_does(
 ) -> None:
     """Breadth first: two processes with two stages each, which do not lie side by side."""
     monkeypatch.setattr(PIPELINES, "_things", dict(PIPELINES._things))
-    runpy.run_path(str(Path(__file__).parents[2] / "examples/plugins/breadth_first.py"))
+    runpy.run_path(str(Path(__file__).parents[3] / "examples/plugins/breadth_first.py"))
     expected = alone()
     assert start(2, "run", "pipeline:breadth-first") == [0, 0]
     assert_close(weights("run"), expected)
@@ -89,7 +96,8 @@ def test_an_adaptive_schedule_decides_the_same_in_every_process(start: Any, alon
 
 
 @pytest.mark.parametrize(
-    ("method", "more"), [("zero", {"warmup": None, "ratio": None}), ("skip", {}), ("replay", {}), ("noise", {})]
+    ("method", "more"),
+    [slow("zero", {"warmup": None, "ratio": None}), ("skip", {}), slow("replay", {}), slow("noise", {})],
 )
 def test_methods_without_a_predictor_train_as_in_one_process(method: str, more: Any, start: Any, alone: Any) -> None:
     options = {"method": method, "check_every": 1, "batches": 12, "batch_size": 200, **more}
@@ -99,8 +107,19 @@ def test_methods_without_a_predictor_train_as_in_one_process(method: str, more: 
     assert [row["batches"] for row in rows("run")] == [row["batches"] for row in rows("alone")]
 
 
-@pytest.mark.parametrize("method", ["bp", "adagp", "feedback", "zero"])
-@pytest.mark.parametrize(("parallel", "size"), [("fsdp", 4), ("data", 2)])
+@pytest.mark.parametrize(
+    ("parallel", "size", "method"),
+    [
+        slow("fsdp", 4, "bp"),
+        slow("fsdp", 4, "adagp"),
+        ("fsdp", 4, "feedback"),
+        slow("fsdp", 4, "zero"),
+        ("data", 2, "bp"),
+        ("data", 2, "adagp"),
+        slow("data", 2, "feedback"),
+        slow("data", 2, "zero"),
+    ],
+)
 def test_methods_train_as_in_one_process(parallel: str, size: int, method: str, start: Any, alone: Any) -> None:
     more = {"adagp": {}, "feedback": {}}.get(method, {"warmup": None, "ratio": None})
     options = {"method": method, "check_every": 1, "batches": 12, "batch_size": 200, "lr_scheduler": "cosine", **more}
@@ -141,7 +160,7 @@ def test_copies_of_a_stage_need_equal_shares() -> None:
     )
 
 
-@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (2, "pipeline:gpipe"), (2, "pipeline:chimera")])
+@pytest.mark.parametrize(("size", "parallel"), [slow(2, "data"), slow(2, "pipeline:gpipe"), (2, "pipeline:chimera")])
 def test_a_rate_that_falls_with_each_batch_and_an_epoch_that_is_not_whole(
     size: int, parallel: str, start: Any, alone: Any
 ) -> None:
@@ -218,7 +237,7 @@ SEVEN = {"batch_size": 192}
 
 @pytest.mark.parametrize(
     ("parallel", "sizes"),
-    [("data", (2, 4, 1)), ("fsdp", (4, 2)), ("pipeline:dapple", (2, 4)), ("pipeline:chimera", (4, 2))],
+    [("data", (2, 4, 1)), slow("fsdp", (4, 2)), slow("pipeline:dapple", (2, 4)), slow("pipeline:chimera", (4, 2))],
 )
 def test_a_run_goes_on_with_another_number_of_processes(
     parallel: str, sizes: tuple[int, ...], start: Any, alone: Any
@@ -239,7 +258,7 @@ LIVELY = SEVEN | {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "
 
 
 @pytest.mark.parametrize(
-    ("size", "parallel"), [(2, "data"), (2, "fsdp"), (4, "pipeline:dapple"), (4, "pipeline:chimera")]
+    ("size", "parallel"), [slow(2, "data"), slow(2, "fsdp"), (4, "pipeline:dapple"), slow(4, "pipeline:chimera")]
 )
 def test_a_stopped_run_goes_on_exactly(size: int, parallel: str, start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
@@ -280,7 +299,7 @@ def stumble(rank: int, seen: int) -> None:
         raise ValueError("a process stumbles")
 
 
-@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (4, "pipeline:chimera")])
+@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), slow(4, "pipeline:chimera")])
 def test_a_killed_process_ends_the_run_which_goes_on_to_the_same_weights(size: int, parallel: str, start: Any) -> None:
     """With a checkpoint in the making all the time."""
     assert start(size, "whole", parallel) == [0] * size
@@ -291,7 +310,7 @@ def test_a_killed_process_ends_the_run_which_goes_on_to_the_same_weights(size: i
     assert_equal(weights("run"), weights("whole"))
 
 
-@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), (4, "pipeline:gpipe")])
+@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), slow(4, "pipeline:gpipe")])
 def test_a_process_that_raises_leaves_no_other_behind(size: int, parallel: str, start: Any, capfd: Any) -> None:
     assert start(size, "run", parallel, accident=stumble) == [1] * size
     err = capfd.readouterr().err

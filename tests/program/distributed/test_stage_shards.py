@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import slow
 from tests.program.distributed.test_pipelines import SHORT, SPEAKER, check
 from tests.program.distributed.test_session import LIVELY, assert_equal, rows, weights
 from torch import nn
@@ -25,11 +26,11 @@ BACKPROP = {"method": "bp", "ratio": None, "warmup_batches": None}
 @pytest.mark.parametrize(
     ("parallel", "options"),
     [
-        ("fsdp=2,pipeline=2", {}),
-        ("fsdp=2,pipeline:gpipe=2", {"method": "zero"}),
+        slow("fsdp=2,pipeline=2", {}),
+        slow("fsdp=2,pipeline:gpipe=2", {"method": "zero"}),
         ("fsdp=2,pipeline:interleaved=2", {"method": "feedback"}),
-        ("fsdp=2,pipeline:zb-v=2", BACKPROP | {"runtime": "torch"}),
-        ("fsdp=2,pipeline=2", SPEAKER | {"method": "feedback", "features": 8, "runtime": "torch", "batches": 6}),
+        slow("fsdp=2,pipeline:zb-v=2", BACKPROP | {"runtime": "torch"}),
+        slow("fsdp=2,pipeline=2", SPEAKER | {"method": "feedback", "features": 8, "runtime": "torch", "batches": 6}),
     ],
 )
 def test_spread_stages_train_as_one_process(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
@@ -43,6 +44,7 @@ def test_spread_stages_train_as_one_process(parallel: str, options: dict[str, An
         assert phase == "gp" or sent[phase]["gradients"] == 2 * 4 * numbers * batches[phase]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_spread_stages_goes_on_exactly(start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
     options = SHORT | LIVELY | {"method": "feedback", "batches": 8, "warmup_batches": 2}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import slow
 from tests.program.distributed.test_session import assert_close, rows, weights
 
 from adagp.data.sentences import SentenceBatches
@@ -70,12 +71,12 @@ FEEDBACK = {"method": "feedback", "features": 8}
 @pytest.mark.parametrize(
     ("name", "parallel", "more"),
     [
-        ("translation", "data", {}),
+        slow("translation", "data", {}),
         ("translation", "fsdp", {}),
-        ("translation", "pipeline:dapple", TORCH | FEEDBACK),
-        ("translation", "pipeline:chimera", {}),
-        ("detection", "data", {}),
-        ("detection", "pipeline:gpipe", TORCH),
+        slow("translation", "pipeline:dapple", TORCH | FEEDBACK),
+        slow("translation", "pipeline:chimera", {}),
+        slow("detection", "data", {}),
+        slow("detection", "pipeline:gpipe", TORCH),
         ("detection", "pipeline:dapple", FEEDBACK),
         ("language", "data", {}),
     ],

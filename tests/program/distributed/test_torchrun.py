@@ -54,6 +54,7 @@ def torchrun(folder: Path, *arguments: str, marker: str = "none") -> "subprocess
     )
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_weights(tmp_path: Path, start: Start) -> None:
     (tmp_path / "net.py").write_text(NET, "utf-8")
     assert start(2, "whole", "data", **RUN) == [0, 0]
@@ -98,6 +99,7 @@ def is_running(number: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_workers_die_with_torchrun(tmp_path: Path) -> None:
     process = begun(tmp_path)
     left = workers(process)
@@ -117,6 +119,7 @@ def test_a_request_to_end_leaves_a_checkpoint(tmp_path: Path) -> None:
     assert plain_values(tmp_path / "run")["trainer"]["epoch"] > 0  # the first one is of the start
 
 
+@pytest.mark.slow
 def test_a_process_that_stands_still_ends_the_run_and_is_named(tmp_path: Path) -> None:
     process = begun(tmp_path, "--timeout", "2")
     alive = workers(process)

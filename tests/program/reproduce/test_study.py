@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.marks import slow
 
 import adagp
 from adagp._version import source_digest
@@ -116,7 +117,7 @@ def test_a_request_to_stop_reaches_a_training_run(tmp_path: Path) -> None:
     assert study.left == [part]
 
 
-@pytest.mark.parametrize("moment", ["parts/*.json", "reproduce.json"])
+@pytest.mark.parametrize("moment", [slow("parts/*.json"), "reproduce.json"])
 def test_ctrl_c_ends_without_a_traceback(tmp_path: Path, moment: str) -> None:
     """In the middle of the work, and while the processes are still starting."""
     out = tmp_path / "out"
@@ -134,6 +135,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path, moment: str) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_killed_and_begun_again_it_does_not_repeat_finished_parts(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "adagp", "reproduce", "approximation-table1", "--jobs", "2", "--out", str(out)]

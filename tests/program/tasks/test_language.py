@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import slow
 from torch import Tensor, nn
 
 from adagp.core.methods import METHODS
@@ -90,7 +91,7 @@ def test_a_run_reports_the_perplexity_of_all_its_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name if name in ("bp", "adagp", "feedback") else slow(name) for name in METHODS])
 def test_every_method_trains(method: str, tmp_path: Path) -> None:
     predicting = {} if method == "bp" else {"ratio": "1:1", "warmup_batches": 4}
     session = Session(config(method=method, **predicting))

@@ -184,6 +184,7 @@ def test_a_stopped_run_ends_as_if_never_stopped(data: Path, tmp_path: Path, meth
         assert summary[name] == resumed[name]
 
 
+@pytest.mark.slow
 def test_a_model_that_has_learned_translates(data: Path, tmp_path: Path) -> None:
     session = Session(options(method="bp", width=1 / 16, epochs=25, lr=4e-3, label_smoothing=0.0), data_dir=data)
     summary = session.run(session.start(tmp_path / "run"), Silent())

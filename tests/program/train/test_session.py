@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import slow
 
 from adagp.core.methods import METHODS
 from adagp.errors import OptionError, RunError
@@ -104,7 +105,7 @@ def same_rows(one: RunFolder, other: RunFolder) -> None:
     assert_same(one.rows(), other.rows())
 
 
-@pytest.mark.parametrize("method", ["adagp", "remap", "bp"])
+@pytest.mark.parametrize("method", ["adagp", slow("remap"), "bp"])
 def test_stopped_anywhere_and_resumed_ends_bit_equal(method: str, tmp_path: Path, user_model: str) -> None:
     options = (
         {} if method == "adagp" else {"ratio": "epochs:1:1"} if method == "remap" else {"ratio": None, "warmup": None}
@@ -260,6 +261,7 @@ def assert_resumes(config: TrainConfig, loop: Loop, path: Path, batches: int) ->
     same_rows(resumed.folder, loop.folder)
 
 
+@pytest.mark.slow
 def test_killed_at_any_time_and_resumed_ends_bit_equal(tmp_path: Path) -> None:
     """kill -9 in the middle of a run that writes checkpoints all the time, again and again."""
     command = [sys.executable, "-m", "adagp", "train", "--epochs", "4", "--batch-size", "64", "--ratio", "2:1"]
