@@ -15,8 +15,7 @@ from adagp.data import DATASETS, DatasetInfo
 from adagp.data.batches import epoch_order
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.references import import_function
-from adagp.program.run.config import TrainConfig
-from adagp.program.run.defaults import DATASET_DEFAULTS
+from adagp.program.run.config import DATASET_DEFAULTS, TrainConfig
 from adagp.program.run.metrics import SHARE, Metric
 from adagp.program.tasks.base import Task
 from adagp.program.tasks.build import TASKS

@@ -61,12 +61,8 @@ Refuses = Callable[..., str]
         ("--precision", "int8", f"cannot read the precision 'int8'. Allowed forms: {', '.join(precision_forms())}."),
         ("--keep", "0", "--keep is 0.0; it must be above 0 and at most 1."),
         ("--keep", "1.01", "--keep is 1.01; it must be above 0 and at most 1."),
-        ("--stream", "fixed", "--stream is about the duplex model; give --model duplex."),
-        (
-            "--keep-rule",
-            "magnitude",
-            "--keep-rule is about sparse training; give --keep, the share of weights to keep.",
-        ),
+        ("--stream", "fixed", "model 'digits_cnn' has no option --stream; it belongs to: duplex."),
+        ("--keep-rule", "magnitude", "--keep-rule has no effect without --keep; give --keep as well."),
     ],
 )
 def test_unknown_names(refuses: Refuses, option: str, value: str, message: str) -> None:

@@ -31,7 +31,7 @@ from adagp.core.plugins import load_installed_plugins, take_plugins
 from adagp.errors import AdagpError
 from adagp.hw.settings import setting_options
 from adagp.program.compare.methods import COMPARED_EPOCHS, DEFAULTS
-from adagp.program.run.known_options import help_text, known_options
+from adagp.program.run.config import help_text, known_options
 
 EPILOG = (
     "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."

@@ -12,9 +12,8 @@ from adagp.core.escape import shown
 from adagp.core.files import check_output_folder
 from adagp.errors import OptionError
 from adagp.program.compare.methods import COMPARED_EPOCHS
-from adagp.program.run.config import TrainConfig
+from adagp.program.run.config import TrainConfig, read_toml
 from adagp.program.run.folder import to_json
-from adagp.program.run.known_options import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

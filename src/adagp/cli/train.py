@@ -11,10 +11,9 @@ from adagp.cli.options import DataFolder, Download, Json, option, switch
 from adagp.errors import OptionError, RunError
 from adagp.program.loggers import require_loggers
 from adagp.program.run import RunFolder, TrainConfig
+from adagp.program.run.config import PARALLEL, read_toml
 from adagp.program.run.folder import to_json, unused_path
-from adagp.program.run.known_options import read_toml, refuse_idle_options
 from adagp.program.run.origin import CODE
-from adagp.program.run.settings import PARALLEL
 
 if TYPE_CHECKING:
     from adagp.program.train.loop import Loop
@@ -73,7 +72,6 @@ def train(
     place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
     place |= {"checkpoint_seconds": checkpoint_seconds, "timeout": timeout}
     if resume is None:
-        refuse_idle_options(given)
         begin = partial(_start, TrainConfig.from_dict(given, "command line"), place, out, force)
     else:
         begin = partial(_resume, RunFolder.open(resume), given, place, trust)

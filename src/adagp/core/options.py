@@ -1,6 +1,6 @@
 """Options: one declaration each, with type, default, range, choices and help, for files and the command line alike."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -24,8 +24,8 @@ class Option:
     above `above`, below `below` or at most `high`; `allowed` says it in better words than these. It must be finite, unless
     `infinite` allows infinity. `also` is a further check, which raises. `panel` is the heading of the help that the option
     stands under; `flags` are how it is written, if not as its name. In a comparison of methods an option is `common` to all of
-    them, or each may have its `own`, or it is `fixed` by the comparison itself. `parameter` is the keyword by which a source
-    gets it, if that is not the option's name.
+    them, or each may have its `own`, or it is `fixed` by the comparison itself. `parameter` is the keyword by which a source,
+    a model's builder or a hook gets it, if that is not the option's name.
     """
 
     name: str
@@ -97,3 +97,8 @@ class Option:
             yield value <= MOST, f"at most {MOST:,}"
         elif self.kind is float:
             yield abs(value) <= LARGEST, f"at most {LARGEST:g}, so that it fits single precision"
+
+
+def keyword_options(options: Iterable[Option], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `options` as keywords for what they configure, at their defaults where `values` has none of the name."""
+    return {option.parameter or option.name: values.get(option.name, option.default) for option in options}

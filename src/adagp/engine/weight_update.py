@@ -1,8 +1,7 @@
 """Hooks that change the weights after each step of the optimizer, as DropBack does.
 
 They see predicted updates like any other. In a training loop of your own, give them to `adagp.attach(weight_hooks=...)`. For
-the command line a module adds a builder to `WEIGHT_UPDATE_HOOKS`, and its package calls
-`provide("weight update hook", "package.module")`.
+the command line a package declares them in `adagp.core.weight_hooks`.
 """
 
 from abc import ABC, abstractmethod
@@ -11,8 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from adagp.core.options import keyword_options
 from adagp.core.plan import Step
-from adagp.core.registry import Registry
+from adagp.core.references import import_reference
+from adagp.core.weight_hooks import hooks_in_use
 from adagp.layers.sites import Survey
 
 
@@ -55,18 +56,19 @@ class WeightUpdateHook(ABC):
         return weights
 
 
-HookBuilder = Callable[[Mapping[str, Any], Callable[[], dict[str, Tensor]]], WeightUpdateHook | None]
-"""From the options of a run by name, and a function that draws the initial weights again, to a hook; None if not wanted."""
-
-WEIGHT_UPDATE_HOOKS: Registry[HookBuilder] = Registry("weight update hook", extensible=True)
-
-
 def build_weight_hooks(
-    options: Mapping[str, Any], initial_weights: Callable[[], dict[str, Tensor]]
+    options: Mapping[str, Any], regenerate: Callable[[], dict[str, Tensor]]
 ) -> list[WeightUpdateHook]:
-    """Return the hooks that a run with these options has, in the order in which they were registered."""
-    hooks = (WEIGHT_UPDATE_HOOKS[name](options, initial_weights) for name in WEIGHT_UPDATE_HOOKS)
-    return [hook for hook in hooks if hook is not None]
+    """Return the hooks that are on in a run with these options, in the order of the table.
+
+    `regenerate` draws the run's initial weights again and returns them by parameter name.
+    """
+    return [
+        import_reference(hook.builds, what="a weight-update hook", kind="Class")(
+            **keyword_options(hook.options, options), regenerate=regenerate
+        )
+        for hook in hooks_in_use(options)
+    ]
 
 
 def as_hooks(hooks: WeightUpdateHook | Sequence[WeightUpdateHook]) -> tuple[WeightUpdateHook, ...]:

@@ -1,5 +1,6 @@
 """From a model's name to the model."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from adagp.core.memory import check_memory
@@ -25,6 +26,7 @@ def build_model(
     width: float = 1.0,
     task: str = IMAGES,
     length: int = LENGTH,
+    options: Mapping[str, Any] | None = None,
 ) -> "nn.Module":
     """Return a fresh model of `task` for `classes` classes and images of shape `image` (channels, height, width).
 
@@ -33,7 +35,7 @@ def build_model(
     (`with torch.device("meta")` allocates nothing). `name` is one of `MODELS`; a model of a library (see
     `adagp.models.zoo`); or `package.module:function` for a function of your own, called with the keyword arguments it
     accepts out of `classes` (or `num_classes`), `image` and `width`, and for language out of `vocabulary`, `length` and
-    `width`.
+    `width`. `options` are those of a registered model (`ModelInfo.options`); other names are ignored.
     """
     _check_options(classes, image, width)
     zoo = find_in_zoo(name)
@@ -42,26 +44,32 @@ def build_model(
     elif ":" in name:
         model = _build_users(name, classes, image, width, task, length)
     else:
-        return _build_registered(_checked_info(name, image, task), classes, image, width)
+        return _build_registered(_checked_info(name, image, task), classes, image, width, options or {})
     _try_out(model, name, classes, image, task, length)
     return model
 
 
-def _build_registered(info: ModelInfo, classes: int, image: Image, width: float) -> "nn.Module":
+def _build_registered(
+    info: ModelInfo, classes: int, image: Image, width: float, options: Mapping[str, Any]
+) -> "nn.Module":
     import torch
 
     from adagp.models.initialise import materialise
 
     builder = import_function(info.builder)
+    own = info.keywords(options)
     if info.task == IMAGES:
+        if info.ready:
+            ready: nn.Module = builder(name=info.name, classes=classes, image=image, width=width, **own)
+            return ready
         with torch.device("meta"):
-            network: nn.Module = builder(name=info.name, classes=classes, image=image, width=width)
+            network: nn.Module = builder(name=info.name, classes=classes, image=image, width=width, **own)
         if torch.get_default_device().type != "meta":
             size = sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
             check_memory(size, f"model '{info.name}' with {classes:,} classes and width {width:g}", ModelError)
         return materialise(network)
-    options = {"vocabulary" if info.task == LANGUAGE else "classes": classes}
-    model: nn.Module = builder(**options, width=width)
+    outputs = {"vocabulary" if info.task == LANGUAGE else "classes": classes}
+    model: nn.Module = builder(**outputs, width=width, **own)
     return model
 
 

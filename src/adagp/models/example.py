@@ -1,6 +1,8 @@
 """Any model by its name with an input of its kind, for measuring and tracing; best on the meta device."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,25 +39,26 @@ def build_example(
     batch: int = 1,
     task: str | None = None,
     length: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Example:
     """Return the model `name` of whatever task with a batch of inputs. `image` None means the model's usual input.
 
     A function of your own may be for inputs of any shape, and its model may have any output. `task` is what it is for:
-    images, if it is None. `length` is that of a sequence of bytes.
+    images, if it is None. `length` is that of a sequence of bytes; `options` are the model's own.
     """
     info = MODELS[name] if ":" not in name else None
     task = task_of(name, task)
     if info is not None and task == TRANSLATION:
-        tokens = torch.ones(batch, SENTENCE, dtype=torch.long)
-        return Example(import_function(info.builder)(vocabulary=VOCABULARY, width=width), (tokens, tokens))
+        tokens, own = torch.ones(batch, SENTENCE, dtype=torch.long), info.keywords(options or {})
+        return Example(import_function(info.builder)(vocabulary=VOCABULARY, width=width, **own), (tokens, tokens))
     if task == LANGUAGE:
-        model = build_model(name, classes=BYTES, width=width, task=task, length=length or LENGTH)
+        model = build_model(name, classes=BYTES, width=width, task=task, length=length or LENGTH, options=options)
         return Example(model, (torch.ones(batch, length or LENGTH, dtype=torch.long),))
     shape = image or (info.image if info is not None else None) or (3, 32, 32)
     if info is not None and len(shape) != 3:
         raise OptionError(f"image {shape} is not allowed; it must be channels, height and width.")
-    own = info is None and find_in_zoo(name) is None
-    model = build_model(name, classes=classes, image=shape, width=width, task=ANY if own else task)
+    users = info is None and find_in_zoo(name) is None
+    model = build_model(name, classes=classes, image=shape, width=width, task=ANY if users else task, options=options)
     return Example(model, (torch.zeros(batch, *shape),))
 
 

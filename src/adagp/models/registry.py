@@ -1,8 +1,10 @@
 """The models by name. No torch here: a builder is named by text and imported when it is called."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from adagp.core.options import Option, keyword_options
 from adagp.core.registry import Registry
 
 IMAGES = "images"
@@ -23,6 +25,9 @@ class ModelInfo:
     `classes`, `image` and `width` (see `build_model`) on the meta device. `image` is the usual input as
     channels, height, width, and `smallest` the least height and width in pixels; both concern image models
     only. `classes` is the usual number of classes, where it is not that of ImageNet or of the task.
+
+    `options` are the model's own, which `adagp train` offers too; the builder gets them by their `parameter`. With
+    `ready` the builder returns a model with its weights, instead of being called on the meta device.
     """
 
     name: str
@@ -33,6 +38,12 @@ class ModelInfo:
     image: tuple[int, int, int] | None = None
     smallest: int = 1
     classes: int | None = None
+    options: tuple[Option, ...] = ()
+    ready: bool = False
+
+    def keywords(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the model's own options as its builder takes them, at their defaults where `options` has none."""
+        return keyword_options(self.options, options)
 
 
 def is_ours(info: ModelInfo) -> bool:
@@ -109,18 +120,9 @@ def _image_models() -> Iterator[ModelInfo]:
         smallest=7,
         pixels=299,
     )
-    yield model(
-        "duplex",
-        "duplex:duplex",
-        "adagp",
-        "a reversible branch of 6 blocks beside a frozen ResNet-20, as in CAMEL (Zhang et al. 2024)",
-        smallest=2,
-        pixels=32,
-        classes=10,
-    )
 
 
-MODELS: Registry[ModelInfo] = Registry("model")
+MODELS: Registry[ModelInfo] = Registry("model", extensible=True)
 
 for _info in _image_models():
     MODELS.add(_info.name, _info)

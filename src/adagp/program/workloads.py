@@ -49,10 +49,12 @@ def model_workload(
     *,
     classes: int | None = None,
     length: int | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> Workload:
     """Trace a model for a data set, or for images of another shape, other classes or sequences of another length.
 
-    Where a set's images vary in size, the model's usual size counts, if it is larger. What was traced of our own models is
+    Where a set's images vary in size, the model's usual size counts, if it is larger. `own` are the model's own options. What
+    was traced of our own models without them is
     kept (`adagp.core.cache`): torch is imported only for what is new.
     """
     info = dataset_info(dataset)
@@ -71,43 +73,25 @@ def model_workload(
     def traced() -> Workload:
         from adagp.tracing.trace import trace_model
 
-        return trace_model(name, **options)
+        return trace_model(name, **options, options=own)
 
-    if ":" in name or not is_ours(MODELS[name]):
+    if ":" in name or own or not is_ours(MODELS[name]):
         return traced()
     return kept("workload", {"name": name, **options}, traced, write=Workload.to_json, read=workload_from_json)
 
 
-def run_workload(name: str, dataset: str, image_size: int | None, width: float, length: int | None = None) -> Workload:
+def run_workload(
+    name: str,
+    dataset: str,
+    image_size: int | None,
+    width: float,
+    length: int | None = None,
+    own: Mapping[str, Any] | None = None,
+) -> Workload:
     """Trace a model as a training run has it: its images have the run's size; None is the data set's own."""
     shape = dataset_info(dataset).shape
     image = (shape[0], image_size, image_size) if image_size else shape or None
-    return model_workload(name, dataset, image, width, length=length)
-
-
-DUPLEX = "duplex"
-
-
-def duplex_workload(config: Mapping[str, Any], dataset: str, image_size: int | None, width: float) -> Workload:
-    """Trace a duplex model with the branch and backbone of a run's configuration."""
-    import torch
-
-    from adagp.papers.camel.duplex import DuplexOptions, check_options, duplex_network, scaled_channels
-    from adagp.tracing.trace import trace
-
-    info = dataset_info(dataset)
-    image = (info.shape[0], image_size, image_size) if image_size else tuple(info.shape)
-    options = DuplexOptions(
-        backbone=config["backbone"],
-        backbone_width=config["backbone_width"],
-        blocks=config["branch"],
-        channels=scaled_channels(config["branch_channels"], width),
-        trained=config["trained"],
-    )
-    check_options(options)
-    with torch.device("meta"):
-        model = duplex_network(info.classes, image, options, info.classes)
-    return trace(model, image, DUPLEX)
+    return model_workload(name, dataset, image, width, length=length, own=own)
 
 
 def dataset_info(name: str) -> "DatasetInfo":
@@ -201,9 +185,9 @@ def _replay(
 
     def workload() -> Workload:
         if shape is None:
-            if name == DUPLEX and model is None:
-                return duplex_workload(record.config, dataset, record.image_size, width)
-            return run_workload(name, dataset, record.image_size, width, record.sequence_length)
+            options = MODELS[name].options if model is None and name in MODELS else ()
+            own = {option.name: record.config[option.name] for option in options if option.name in record.config}
+            return run_workload(name, dataset, record.image_size, width, record.sequence_length, own)
         return model_workload(name, dataset, shape, width)
 
     length = _length(record, target)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adagp.core.methods import Method, find_source
+from adagp.core.options import keyword_options
 from adagp.core.references import import_reference
 from adagp.errors import OptionError
 from adagp.sources.base import RunFacts, Source
@@ -12,8 +13,7 @@ from adagp.sources.base import RunFacts, Source
 def build_source(method: Method, run: RunFacts, options: Mapping[str, Any] | None = None) -> Source:
     """Return the source of `method` for a run; its own `options` are at their defaults where they are not given."""
     kind = _kind(method)
-    values = {**method.defaults, **(options or {})}
-    return kind.build(run, **{option.parameter or option.name: values[option.name] for option in method.options})
+    return kind.build(run, **keyword_options(method.options, options or {}))
 
 
 def default_source(name: str) -> Source:

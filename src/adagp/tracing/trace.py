@@ -56,10 +56,13 @@ def trace_model(
     batch: int = BATCH,
     task: str | None = None,
     length: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Workload:
     """Build a model of any task by its name (see `adagp.models.example`) without allocating weights, and trace it."""
     with torch.device("meta"), _NoValues():  # type: ignore[no-untyped-call]
-        example = build_example(name, classes=classes, image=image, width=width, batch=batch, task=task, length=length)
+        example = build_example(
+            name, classes=classes, image=image, width=width, batch=batch, task=task, length=length, options=options
+        )
     return trace(example.model, example.inputs, name, batch)
 
 

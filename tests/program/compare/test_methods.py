@@ -140,7 +140,7 @@ def test_the_nearest_setting_wins() -> None:
     assert dni == TrainConfig(method="dni", lr=0.5, ratio="4:1", warmup=1, **shared)
     assert feedback == TrainConfig(method="feedback", lr=0.1, ratio="1:1", warmup_batches=9, **shared)
     assert quick == TrainConfig(
-        method="feedback", lr=0.2, ratio="4:1", warmup_batches=9, method_options={"features": 4}, **shared
+        method="feedback", lr=0.2, ratio="4:1", warmup_batches=9, own_options={"features": 4}, **shared
     )
     linear = candidate_config(CANDIDATES[0], {"lr_scheduler": "linear", "epochs": 5}, {}, 600, 0)
     assert (linear.lr_scheduler, linear.batches) == ("linear", 600)

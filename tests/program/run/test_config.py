@@ -1,4 +1,7 @@
+"""What suits a data set takes the place of the general defaults, and only where nothing is given."""
+
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +12,7 @@ from hypothesis import strategies as st
 from adagp.cli import app
 from adagp.core.methods import METHODS
 from adagp.errors import OptionError
-from adagp.program.run.config import TrainConfig
-from adagp.program.run.settings import HIGHEST_SEED
+from adagp.program.run.config import DATASET_DEFAULTS, HIGHEST_SEED, TrainConfig, read_toml
 from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, WarmUp
 
 
@@ -18,8 +20,8 @@ def test_the_defaults_are_the_papers() -> None:
     config = TrainConfig()
     assert (config.optimizer, config.lr, config.lr_scheduler) == ("sgd", 1e-3, "plateau")
     own = {"predictor_lr": 1e-4, "predictor_scheduler": "multistep", "predictor_parts": 1}
-    assert config.method_options == {**own, "normalize": False, "hold_norm": False}
-    assert TrainConfig(method="remap").method_options["predictor_scheduler"] == "plateau"
+    assert config.own_options == {**own, "normalize": False, "hold_norm": False, "keep": None}
+    assert TrainConfig(method="remap").own_options["predictor_scheduler"] == "plateau"
     assert TrainConfig(epochs=90).schedule() == WarmUp(Ladder(), epochs=10)
     assert TrainConfig(epochs=45, method="remap").schedule() == WarmUp(EpochAlternation(Rung(3, 1)), epochs=5)
     assert TrainConfig(method="bp").schedule() == BackpropOnly()
@@ -98,7 +100,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_values_by_name_come_back() -> None:
-    config = TrainConfig(epochs=7, ratio="2:1", method_options={"normalize": True})
+    config = TrainConfig(epochs=7, ratio="2:1", own_options={"normalize": True})
     assert TrainConfig.from_dict(config.as_dict(), "here") == config
 
 
@@ -164,7 +166,7 @@ CONFIGS = st.builds(
     seed=st.integers(0, HIGHEST_SEED),
     metrics_every=st.integers(0, 100),
     device=st.sampled_from(["cpu", "cuda:1"]),
-    method_options=st.fixed_dictionaries(
+    own_options=st.fixed_dictionaries(
         {
             "predictor_lr": POSITIVE,
             "predictor_scheduler": st.sampled_from(["multistep", "plateau", "none"]),
@@ -192,7 +194,7 @@ def test_batches_are_as_many_epochs_as_they_need() -> None:
 
 def test_the_command_names_only_what_is_not_default() -> None:
     assert TrainConfig().command() == "adagp train"
-    config = TrainConfig(lr=0.1, method_options={"normalize": True}, dataset="my set.npz")
+    config = TrainConfig(lr=0.1, own_options={"normalize": True}, dataset="my set.npz")
     assert config.command() == "adagp train --dataset 'my set.npz' --lr 0.1 --normalize"
 
 
@@ -214,3 +216,129 @@ def test_batches_of_less_than_an_epoch_are_warmed_up_by_a_share_of_them() -> Non
         config = TrainConfig(batches=20, **own)
         assert config.fit(44).warmup_batches == config.warmup_batches
     assert TrainConfig(batches=90).fit(44).warmup_batches is None, "three epochs have room for one of warm-up"
+
+
+def test_a_data_set_brings_its_defaults() -> None:
+    config = TrainConfig.from_dict({"dataset": "multi30k"}, "test")
+    assert {name: getattr(config, name) for name in DATASET_DEFAULTS["multi30k"]} == DATASET_DEFAULTS["multi30k"]
+    assert config.command() == "adagp train --dataset multi30k"
+
+
+def test_given_options_win() -> None:
+    config = TrainConfig.from_dict({"dataset": "multi30k", "lr": 0.5, "optimizer": "sgd", "beam": 2}, "test")
+    assert (config.lr, config.optimizer, config.beam) == (0.5, "sgd", 2)
+    assert config.command() == "adagp train --dataset multi30k --lr 0.5 --optimizer sgd --beam 2"
+
+
+def test_general_defaults_can_be_asked_for() -> None:
+    config = TrainConfig.from_dict({"dataset": "multi30k", "label_smoothing": 0.0}, "test")
+    assert config.label_smoothing == 0.0
+    assert config.command() == "adagp train --dataset multi30k --label-smoothing 0.0"
+
+
+def test_other_data_sets_keep_the_general_defaults() -> None:
+    assert TrainConfig.from_dict({}, "test") == TrainConfig()
+    assert TrainConfig().command() == "adagp train"
+
+
+def test_a_saved_configuration_is_taken_as_it_is() -> None:
+    saved = TrainConfig(dataset="multi30k", model="transformer", lr=1e-4)
+    assert TrainConfig.from_dict(saved.as_dict(), "test") == saved
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_smoothing": 1.0}, "--label-smoothing is 1.0; it must be 0 or more and below 1."),
+        ({"label_smoothing": -0.1}, "--label-smoothing is -0.1; it must be 0 or more and below 1."),
+        ({"beam": 0}, "--beam is 0; it must be 1 (greedy) to 1000."),
+    ],
+)
+def test_values_that_are_not_allowed(options: dict[str, float], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        TrainConfig.from_dict(options, "test")
+    assert str(error.value) == message
+
+
+def toml(folder: Path, text: str | bytes) -> Path:
+    path = folder / "run.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_toml_names_take_hyphens_and_underscores(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'batch-size = 8\nweight_decay = 0.5\nnormalize = true\nratio = "2:1"\n')
+    assert read_toml(path) == {"batch_size": 8, "weight_decay": 0.5, "normalize": True, "ratio": "2:1"}
+
+
+def test_toml_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as caught:
+        read_toml(tmp_path / "none.toml")
+    assert str(caught.value) == (
+        f"cannot read the configuration file '{tmp_path / 'none.toml'}': No such file or directory."
+    )
+    with pytest.raises(OptionError) as caught:
+        read_toml(tmp_path)
+    assert str(caught.value) == f"cannot read the configuration file '{tmp_path}': Is a directory."
+
+
+@pytest.mark.parametrize("text", ["epochs = ", "epochs 3"])
+def test_broken_toml_is_refused(tmp_path: Path, text: str) -> None:
+    path = toml(tmp_path, text)
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value).startswith(f"'{path}' is not valid TOML: ")
+
+
+def test_toml_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = toml(tmp_path, b"\xff\xfe")
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value) == f"cannot read the configuration file '{path}': it is not text."
+
+
+def test_toml_options_are_checked_with_the_files_name(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'epochs = "three"')
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value) == f"{path}: option 'epochs' is 'three'; it must be of type int."
+    path = toml(tmp_path, "[train]\nepochs = 3")
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value).startswith(f"{path}: unknown option 'train'. ")
+
+
+def test_an_option_twice_in_toml_is_refused(tmp_path: Path) -> None:
+    path = toml(tmp_path, "batch-size = 8\nbatch_size = 9")
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value) == f"{path}: option 'batch_size' is given twice, with hyphens and with underscores."
+
+
+def test_options_of_models_and_hooks_stand_next_to_all_others() -> None:
+    values = {"model": "duplex", "branch": 2, "keep": 0.1, "keep_rule": "magnitude"}
+    config = TrainConfig.from_dict(values, "test")
+    assert {name: config.as_dict()[name] for name in values} == values
+    assert config.own_options["stream"] == "float"
+    assert config.command() == "adagp train --model duplex --branch 2 --keep 0.1 --keep-rule magnitude"
+    assert TrainConfig.from_dict(config.as_dict(), "test") == config
+
+
+def test_configurations_that_list_options_of_models_and_hooks_not_in_use_still_load() -> None:
+    older = {**TrainConfig().as_dict(), "backbone": "resnet20", "branch": 6, "keep": None, "keep_decay": 0.9}
+    assert TrainConfig.from_dict(older, "test", foreign="drop") == TrainConfig()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "duplex", "stream": "int"}, "unknown stream 'int'. Choose from: bfp, fixed, float."),
+        ({"model": "duplex", "branch": 0}, "--branch is 0; it must be 1 or more."),
+        ({"branch": 2}, "model 'digits_cnn' has no option --branch; it belongs to: duplex."),
+        ({"keep_decay": 0.5}, "--keep-decay has no effect without --keep; give --keep as well."),
+    ],
+)
+def test_options_of_models_and_hooks_are_checked(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        TrainConfig.from_dict(values, "test")
+    assert str(error.value) == message

@@ -203,11 +203,14 @@ def find_stages(backbone: nn.Module, image: tuple[int, ...]) -> list[tuple[str, 
     return list(stages.values())[-MOST_TAPS:]
 
 
-def duplex(name: str, classes: int, image: tuple[int, int, int], width: float) -> nn.Module:
-    """Return the model with its default options and a backbone of random weights, for the table of models."""
-    return duplex_network(
-        classes, image, replace(DuplexOptions(), channels=scaled_channels(DuplexOptions.channels, width)), classes
-    )
+def duplex(name: str, classes: int, image: tuple[int, ...], width: float, **options: Any) -> nn.Module:
+    """Return a duplex model with the `DuplexOptions` in `options`: the builder in the table of models."""
+    chosen = DuplexOptions(**options)
+    if (
+        torch.get_default_device().type == "meta"
+    ):  # only shapes count: no weights are read, and values need no arithmetic
+        chosen = replace(chosen, weights=None, stream="float", recompute=True, read_faults=0.0)
+    return build_duplex(classes, image, chosen, width)
 
 
 def build_duplex(classes: int, image: tuple[int, ...], options: DuplexOptions, width: float = 1.0) -> nn.Module:

@@ -1,8 +1,70 @@
 """Procrustes (Yang et al., MICRO 2020): sparse training, in which only a share of the weights may move."""
 
-from adagp.core.registry import provide
+from functools import partial
 
-provide("weight update hook", "adagp.papers.procrustes.dropback")
+from adagp.core.options import Option
+from adagp.core.registry import provide
+from adagp.core.weight_hooks import WEIGHT_UPDATE_HOOKS, WeightHookInfo
+
+_option = partial(Option, panel="Sparse training")
+
+WEIGHT_UPDATE_HOOKS.add(
+    "dropback",
+    WeightHookInfo(
+        "dropback",
+        "adagp.papers.procrustes.dropback:DropBack",
+        switch="keep",
+        options=(
+            _option(
+                "keep",
+                float,
+                None,
+                "Share of the weights that may differ from their decaying initial values (DropBack).",
+                optional=True,
+                above=0,
+                high=1,
+                allowed="above 0 and at most 1",
+                unset="all",
+            ),
+            _option(
+                "keep_decay",
+                float,
+                0.9,
+                "Factor on the initial weights in each batch; 1: no decay.",
+                parameter="decay",
+                low=0,
+                high=1,
+                allowed="from 0 to 1",
+            ),
+            _option(
+                "keep_threshold",
+                str,
+                None,
+                "How the smallest kept weight is found: estimate (one pass) or sort (exact).",
+                parameter="threshold",
+                optional=True,
+                choices=("estimate", "sort"),
+                unset="sort below 100,000 weights",
+            ),
+            _option(
+                "keep_rule",
+                str,
+                "accumulated",
+                "What is ranked: accumulated (updates, as printed) or magnitude (as in the published code).",
+                parameter="rule",
+                choices=("accumulated", "magnitude"),
+            ),
+            _option(
+                "keep_over",
+                str,
+                "sites",
+                "Which parameters are ranked: the weights of sites, or all. Our choice: as published it is all.",
+                parameter="over",
+                choices=("sites", "all"),
+            ),
+        ),
+    ),
+)
 provide("system", "adagp.papers.procrustes.accelerator")
 provide("experiment", "adagp.papers.procrustes.experiments")
 provide("published", __name__)

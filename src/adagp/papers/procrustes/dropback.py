@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.core.plan import Step
-from adagp.engine.weight_update import WEIGHT_UPDATE_HOOKS, WeightUpdateHook
+from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import OptionError, unknown_name
 from adagp.layers.sites import Survey
 from adagp.papers.procrustes.initial import InitialWeights, Regenerate
@@ -169,21 +169,6 @@ class DropBack(WeightUpdateHook):
             return {name: torch.zeros_like(one) for name, one in self._parameters.items()}
         initial = self.initial.read()
         return initial if factor == 1 else {name: factor * one for name, one in initial.items()}
-
-
-@WEIGHT_UPDATE_HOOKS.register("dropback")
-def from_options(options: Mapping[str, Any], initial_weights: Regenerate) -> DropBack | None:
-    """Return DropBack as the options of a run have it; None without `keep`."""
-    if options.get("keep") is None:
-        return None
-    return DropBack(
-        options["keep"],
-        decay=options["keep_decay"],
-        threshold=options["keep_threshold"],
-        rule=options["keep_rule"],
-        over=options["keep_over"],
-        regenerate=initial_weights,
-    )
 
 
 def pack(weight: Tensor, base: Tensor) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from adagp.program.compare.comparison import BATCHES, REGIMES, ComparedRun, Comp
 from adagp.program.compare.methods import Candidate, Tuning
 from adagp.program.compare.records import Record
 from adagp.program.compare.regime_costs import equal_lengths, run_costs
-from adagp.program.run.config import TrainConfig
+from adagp.program.run.config import CONFIG_OPTIONS, TrainConfig
 from adagp.program.run.documents import (
     ABSENT,
     FIGURE,
@@ -26,7 +26,6 @@ from adagp.program.run.documents import (
     record_of,
 )
 from adagp.program.run.folder import RunFolder, to_json
-from adagp.program.run.settings import CONFIG_OPTIONS
 
 FIRST_SEED = 10_000
 """Of the tuning runs: above all seeds that a comparison may have."""
@@ -86,7 +85,7 @@ def _has_option(work: ComparisonWork, candidate: Candidate) -> bool:
     """Tell whether a method has the option that is tuned."""
     tuning = work.comparison.tuning
     assert tuning is not None
-    return tuning.option in CONFIG_OPTIONS or tuning.option in work.comparison.config(candidate, 0).method_options
+    return tuning.option in CONFIG_OPTIONS or tuning.option in work.comparison.config(candidate, 0).own_options
 
 
 def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int]:
@@ -115,7 +114,7 @@ def _with(config: TrainConfig, option: str, value: float) -> TrainConfig:
     if option in CONFIG_OPTIONS:
         changed: dict[str, Any] = {option: value}
         return replace(config, **changed)
-    return replace(config, method_options={**config.method_options, option: value})
+    return replace(config, own_options={**config.own_options, option: value})
 
 
 def _outcome(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from adagp.core.methods import METHODS
+from adagp.core.weight_hooks import hooks_in_use
 from adagp.data.batches import Share
 from adagp.errors import AdagpError, OptionError, RunError
 from adagp.program.distributed.cut_model import cut_and_place
@@ -43,11 +44,12 @@ class ParallelSession(Session):
             )
         if config.compile:
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")
-        if config.keep is not None and self.kind != "data":
-            raise OptionError(
-                f"--keep ranks the weights of the whole model together; with --parallel {config.parallel} no process has them "
-                "all. Use --parallel data."
-            )
+        for hook in hooks_in_use(config.own_options):
+            if self.kind not in hook.parallel:
+                raise OptionError(
+                    f"--{hook.switch} ranks the weights of the whole model together; with --parallel {config.parallel} no "
+                    f"process has them all. Use --parallel {' or '.join(hook.parallel)}."
+                )
         self.world = World.join(config.device, timeout)
         self.quiet = self.world.rank > 0
         self.staged = self.kind == PIPELINE

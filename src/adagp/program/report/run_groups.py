@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from adagp.core.intervals import UNBOUNDED, Bounds, Interval, interval
+from adagp.program.run.config import known_options
 from adagp.program.run.metrics import Metric
 from adagp.program.run.record import Epoch, RunRecord
-from adagp.program.run.settings import CONFIG_OPTIONS
 
 NOT_A_CHOICE = ("seed", "data_dir", "command", "metrics")
 """What config.json holds that does not tell groups apart."""
@@ -112,9 +112,10 @@ def chapters(records: Sequence[RunRecord]) -> list[Chapter]:
 
 
 def _groups(records: Iterable[RunRecord]) -> tuple[MethodRuns, ...]:
+    records = list(records)
     by_choice: dict[str, list[RunRecord]] = {}
+    names = sorted({name for record in records for name in record.config} - set(NOT_A_CHOICE))
     for record in records:
-        names = sorted(set(record.config) - set(NOT_A_CHOICE))
         by_choice.setdefault(_key(record, names), []).append(record)
     groups = [
         MethodRuns(label, tuple(runs))
@@ -131,8 +132,9 @@ def _key(record: RunRecord, names: Iterable[str]) -> str:
 
 
 def _default(name: str) -> Any:
-    """Return what an option was in runs that are older than it."""
-    return CONFIG_OPTIONS[name].default if name in CONFIG_OPTIONS else None
+    """Return what an option was in runs that do not record it: they are older than it, or their model or hooks lack it."""
+    known = known_options()
+    return known[name].default if name in known else None
 
 
 def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:
@@ -142,7 +144,7 @@ def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:
     for first in firsts:
         rivals = [other.config for other in firsts if other.config.get("method") == first.config.get("method")]
         names = sorted({name for config in rivals for name in config} - set(NOT_A_CHOICE))
-        differing = [name for name in names if len({str(config.get(name)) for config in rivals}) > 1]
+        differing = [name for name in names if len({str(config.get(name, _default(name))) for config in rivals}) > 1]
         words = ", ".join(_option(name, first.config.get(name)) for name in differing)
         labels.append(str(first.config.get("method", first.name)) + (f" ({words})" if words else ""))
     clashes = {label for label in labels if labels.count(label) > 1}

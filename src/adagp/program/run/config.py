@@ -1,38 +1,307 @@
-"""The configuration of a training run: everything that decides its result, as plain values, checked."""
+"""The configuration of a training run: its options, where they are declared, their defaults, and how they fit together.
+
+The options of every run are the fields of `RunSettings`. A method, a model or a weight-update hook declares further ones of its
+own. The command line, TOML files and config.json hold all of them by name, side by side.
+"""
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
-from adagp.core.methods import Method, find_method, methods_with
-from adagp.core.precision import parse_precision
-from adagp.errors import OptionError
-from adagp.program.run.defaults import DATASET_DEFAULTS
-from adagp.program.run.known_options import check_names_and_types, default_options
-from adagp.program.run.settings import CONFIG_OPTIONS, RunSettings
+from adagp.core.files import read_text
+from adagp.core.methods import METHODS, Method, find_method, methods_with
+from adagp.core.options import Option
+from adagp.core.precision import parse_precision, precision_forms
+from adagp.core.weight_hooks import WEIGHT_UPDATE_HOOKS
+from adagp.errors import OptionError, unknown_name
+from adagp.models.registry import MODELS
+from adagp.program.run.parallel import check_parallel, parallel_choices
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
-from adagp.schedules.text import usual_warmup
+from adagp.schedules.text import schedule_forms, usual_warmup
 from adagp.schedules.warmup import scaled_warmup
+
+TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
+OPTIMIZERS = ("sgd", "adam", "adamw")
+LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "none")
+HIGHEST_SEED = 2**63 - 1
+"""What every generator of random numbers takes."""
+
+
+def setting(default: Any, text: str, panel: str = TRAINING, **more: Any) -> Any:
+    """Return a field of a configuration that declares its option."""
+    return field(default=default, metadata={"help": text, "panel": panel, "compared": "common", **more})
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
+
+    `batches` is the length of the run where it is not whole epochs. Learning-rate milestones are at a half and three quarters
+    of the run; `cosine` and `linear` fall to 0 from batch to batch. `own_options` are those of the method, the model and hooks.
+    """
+
+    dataset: str = setting("digits", "Data set (digits is built in); adagp datasets lists them.")
+    model: str = setting(
+        "digits_cnn",
+        "Model name (adagp models lists them), timm:NAME, torchvision:NAME, hf:FILE.json, or package.module:function.",
+    )
+    method: str = setting(
+        "adagp", "Training method, or package.module:Class for a source of your own.", compared="fixed"
+    )
+    epochs: int = setting(20, "Length of the run in epochs.", low=1)
+    batches: int | None = setting(None, "Length of the run in batches, instead of epochs.", low=1, unset="whole epochs")
+    warmup: int | None = setting(
+        None,
+        "Epochs of backprop before the first prediction.",
+        PREDICTION,
+        low=0,
+        compared="own",
+        unset="the schedule's",
+    )
+    warmup_batches: int | None = setting(
+        None, "The same in batches, for short runs.", PREDICTION, low=0, compared="own", unset="warmup decides"
+    )
+    ratio: str | None = setting(
+        None,
+        "The schedule: how GP and BP batches alternate. {forms}.",
+        PREDICTION,
+        compared="own",
+        unset="the method's",
+    )
+    batch_size: int = setting(32, "Samples per batch.", low=1)
+    lr: float = setting(1e-3, "Learning rate of the model.", above=0, compared="own")
+    optimizer: str = setting("sgd", "Optimizer of the model: sgd, adam or adamw.", choices=OPTIMIZERS, compared="own")
+    momentum: float = setting(0.9, "Momentum of sgd.", low=0, compared="own")
+    weight_decay: float = setting(0.0, "Weight decay of the model.", low=0, compared="own")
+    lr_scheduler: str = setting(
+        "plateau",
+        "How the model's learning rate falls: plateau, multistep, cosine, linear or none.",
+        choices=LR_SCHEDULERS,
+    )
+    guard_limit: float = setting(
+        10.0, "Refuse predictions over this many times the usual norm.", PREDICTION, above=0, compared="own"
+    )
+    width: float = setting(1.0, "Factor on the model's channels.", above=0, high=1000)
+    label_smoothing: float = setting(
+        0.0, "Share of the target spread over all classes.", low=0, below=1, allowed="0 or more and below 1"
+    )
+    vocabulary: int = setting(8000, "Word pieces to learn (translation).", low=1, high=1_000_000)
+    sequence_length: int = setting(128, "Bytes in a sample (language modelling).", low=1, high=1_000_000)
+    beam: int = setting(
+        4, "Hypotheses of beam search for BLEU (translation).", low=1, high=1000, allowed="1 (greedy) to 1000"
+    )
+    image_size: int | None = setting(
+        None,
+        "Height and width in pixels that pictures are brought to.",
+        low=1,
+        high=8192,
+        allowed="1 to 8192 pixels",
+        unset="the data set's",
+    )
+    validation: float = setting(
+        0.0,
+        "Share of the training data that is held out and takes the test set's place.",
+        low=0,
+        below=1,
+        allowed="0 (none) or more and below 1",
+        compared="fixed",
+    )
+    test_samples: int | None = setting(
+        None,
+        "Evaluate on so many samples of the test set at most, the same ones in every run.",
+        low=1,
+        unset="all",
+    )
+    seed: int = setting(
+        0, "Seed of weights, data order and everything random.", low=0, high=HIGHEST_SEED, compared="fixed"
+    )
+    precision: str = setting(
+        "fp32",
+        "Arithmetic of the layers' products, emulated in float: {precisions}. Widths' thresholds, the rounding of weights and "
+        "activations and the exponents' window are our choice; FAST's paper does not say.",
+        compared="own",
+    )
+    metrics_every: int = setting(
+        10,
+        "Sample the predictions' quality every N BP batches; 0: never.",
+        PREDICTION,
+        low=0,
+        allowed="0 (never) or more",
+    )
+    device: str = setting("cpu", "Where to train: cpu, cuda, ...")
+    compile: bool = setting(False, "Compile the model with torch.compile.")
+    parallel: str = setting(
+        "none",
+        "Under torchrun. One of: {parallel}; or two dimensions, data=2,pipeline=4 or fsdp=2,pipeline=4 (pipeline:NAME=4).",
+        PARALLEL,
+        also=check_parallel,
+        compared="fixed",
+    )
+    micro_batches: int = setting(4, "Parts of a batch in a pipeline.", PARALLEL, low=1, compared="fixed")
+    split: str = setting(
+        "",
+        "Modules at which a pipeline's model is cut, separated by commas.",
+        PARALLEL,
+        compared="fixed",
+        unset="into equal work",
+    )
+    runtime: str = setting(
+        "auto",
+        "What runs a pipeline: programs (our own), torch (torch.distributed.pipelining), or auto.",
+        PARALLEL,
+        choices=("auto", "programs", "torch"),
+        compared="fixed",
+    )
+    check_every: int = setting(
+        100,
+        "Compare the processes' copies every N batches; 0: never.",
+        PARALLEL,
+        low=0,
+        allowed="0 (never) or more",
+        compared="fixed",
+    )
+    own_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _config_options() -> dict[str, Option]:
+    """Return the options that the fields of the configuration declare, in their order."""
+    hints = get_type_hints(RunSettings)
+    declared = {}
+    for item in fields(RunSettings):
+        if item.metadata:
+            kinds = get_args(hints[item.name]) or (hints[item.name],)
+            more: dict[str, Any] = {**item.metadata, "optional": type(None) in kinds}
+            declared[item.name] = Option(item.name, kinds[0], item.default, more.pop("help"), **more)
+    return declared
+
+
+CONFIG_OPTIONS = _config_options()
+"""The options of every run by name, as the fields of `RunSettings` declare them."""
+
+DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
+    "multi30k": {
+        "model": "transformer",
+        "batch_size": 128,
+        "lr": 1e-3,
+        "optimizer": "adam",
+        "lr_scheduler": "cosine",
+        "label_smoothing": 0.1,
+    },
+    "persuasion": {
+        "model": "decoder",
+        "optimizer": "adamw",
+        "lr": 1e-3,
+        "lr_scheduler": "cosine",
+    },
+    # learning rate and weight decay are ADA-GP's for YOLO-v3; it names no optimizer for it
+    "voc": {
+        "model": "yolov3",
+        "optimizer": "adam",
+        "lr": 3e-5,
+        "weight_decay": 1e-4,
+    },
+}
+"""What suits a data set: these take the place of the defaults where the user gives none."""
+
+
+def _options_by_owner() -> Iterator[tuple[str, str, Iterable[Option]]]:
+    """Yield the kind and the name of all that may have options of their own, with these options."""
+    yield from (("weight update hook", name, WEIGHT_UPDATE_HOOKS[name].options) for name in WEIGHT_UPDATE_HOOKS)
+    yield from (("model", name, MODELS[name].options) for name in MODELS)
+    yield from (("method", name, METHODS[name].options) for name in METHODS)
+
+
+def known_options() -> dict[str, Option]:
+    """Return all options of runs by name: those of every run, then those of single hooks, models and methods."""
+    known, owners = dict(CONFIG_OPTIONS), dict.fromkeys(CONFIG_OPTIONS, "")
+    for kind, name, options in _options_by_owner():
+        for option in options:
+            if owners.setdefault(option.name, kind) != kind:
+                other = f"{owners[option.name]}s also have" if owners[option.name] else "every run has"
+                raise OptionError(f"{kind} '{name}' has an option '{option.name}', as {other}; rename it.")
+            known.setdefault(option.name, option)
+    return known
+
+
+def applicable_options(method: Method, model: str, values: Mapping[str, Any]) -> dict[str, Option]:
+    """Return by name the own options of a run's method, model and hooks; of a hook that is off, the one that turns it on."""
+    options = [*method.options, *(MODELS[model].options if model in MODELS else ())]
+    for hook in map(WEIGHT_UPDATE_HOOKS.__getitem__, WEIGHT_UPDATE_HOOKS):
+        options += [option for option in hook.options if option.name == hook.switch or hook.is_on(values)]
+    return {option.name: option for option in options}
+
+
+def default_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what every option of a run with these values is where it is not given."""
+    config = {name: option.default for name, option in CONFIG_OPTIONS.items()} | DATASET_DEFAULTS.get(
+        values["dataset"], {}
+    )
+    own = applicable_options(find_method(values["method"]), values["model"], values)
+    return config | {name: option.default for name, option in own.items()}
+
+
+def help_text(option: Option) -> str:
+    """Return an option's line of help, with the choices that plugins may have added and the methods that it belongs to."""
+    text = option.help.replace("{forms}", schedule_forms()).replace("{parallel}", ", ".join(parallel_choices()))
+    text = text.replace("{precisions}", ", ".join(precision_forms()))
+    if option.name == "method":
+        text += f" One of: {', '.join(METHODS)}."
+    able = {name: METHODS[name].defaults[option.name] for name in methods_with(option.name)}
+    if not able:
+        return text
+    others = "".join(f" {name}: {value}." for name, value in able.items() if value != option.default)
+    return f"{text} For: {', '.join(able)}.{others}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the options in a TOML file, names and types checked; hyphens and underscores in names are the same."""
+    try:
+        content = tomllib.loads(read_text(path, "the configuration file"))
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"'{path}' is not valid TOML: {error}.") from None
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        plain = name.replace("-", "_")
+        if plain in values:
+            raise OptionError(f"{path}: option '{plain}' is given twice, with hyphens and with underscores.")
+        values[plain] = value
+    check_names_and_types(values, str(path))
+    return values
+
+
+def check_names_and_types(values: Mapping[str, Any], origin: str) -> None:
+    """Raise on names that are no options and on values of a wrong type, naming `origin`."""
+    if ":" in str(values.get("method", "")):
+        find_method(str(values["method"]))  # its own options are known from here on
+    known = known_options()
+    for name, value in values.items():
+        if name not in known:
+            raise OptionError(f"{origin}: {unknown_name('option', name, known)}")
+        if name in CONFIG_OPTIONS or value is not None:
+            known[name].check_type(value, origin)
 
 
 @dataclass(frozen=True)
 class TrainConfig(RunSettings):
-    """The settings of a run that fit together; the method's own options are complete.
+    """The settings of a run that fit together; the options of its method, model and hooks are complete.
 
-    `epochs` follows from `batches` where these are given (`fit`). `from_dict` puts what suits the data set (`run.defaults`) in
-    the place of the settings' defaults, and takes the method's own options by their names like all others.
+    `epochs` follows from `batches` where these are given (`fit`). `from_dict` puts what suits the data set in the place of the
+    settings' defaults, and takes the own options of method, model and hooks by their names like all others.
     """
 
     def __post_init__(self) -> None:
         for option in CONFIG_OPTIONS.values():
             option.check(getattr(self, option.name))
-        own = {option.name: option for option in self.declaration.options}
-        for name, value in self.method_options.items():
+        own = applicable_options(self.declaration, self.model, self.own_options)
+        for name, value in self.own_options.items():
             if name not in own:
-                raise _foreign_option(name, self.method)
+                raise _foreign_option(name, self.method, self.model)
             own[name].check(value)
-        object.__setattr__(self, "method_options", self.declaration.defaults | dict(self.method_options))
+        complete = {name: option.default for name, option in own.items()} | dict(self.own_options)
+        object.__setattr__(self, "own_options", complete)
         if self.warmup is not None and self.warmup_batches is not None:
             raise OptionError("--warmup and --warmup-batches say the same thing twice; give one of them.")
         parse_precision(self.precision)
@@ -43,6 +312,11 @@ class TrainConfig(RunSettings):
     def declaration(self) -> Method:
         """The training method that `method` names."""
         return find_method(self.method)
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """The method's own options."""
+        return {name: self.own_options[name] for name in self.declaration.defaults}
 
     def fit(self, batches_per_epoch: int) -> "TrainConfig":
         """Return the configuration with the epochs that its batches are, the last one not always whole.
@@ -88,40 +362,50 @@ class TrainConfig(RunSettings):
         return schedule
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all values by name, ready for JSON; the method's own options stand beside the others."""
-        return {name: getattr(self, name) for name in CONFIG_OPTIONS} | dict(self.method_options)
+        """Return all values by name, ready for JSON; own options stand next to the others."""
+        return {name: getattr(self, name) for name in CONFIG_OPTIONS} | dict(self.own_options)
 
     def command(self) -> str:
         """Return the command that repeats this run (data folder aside), quoted for a shell."""
         words = ["adagp", "train"]
-        defaults = default_options(self.declaration, self.dataset)
-        for option in (*CONFIG_OPTIONS.values(), *self.declaration.options):
-            value = self.method_options.get(option.name, getattr(self, option.name, None))
-            if value != defaults[option.name] and not (option.name == "epochs" and self.batches is not None):
-                words += option.words(value)
+        values = self.as_dict()
+        defaults = default_options(values)
+        own = applicable_options(self.declaration, self.model, values)
+        for name, option in {**CONFIG_OPTIONS, **own}.items():
+            if values[name] != defaults[name] and not (name == "epochs" and self.batches is not None):
+                words += option.words(values[name])
         return shlex.join(words)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str, *, foreign: str = "refuse") -> "TrainConfig":
-        """Return the configuration with `values`; unknown names and wrong types are refused, naming `origin`.
+        """Return the configuration with `values`; unknown names and wrong types are rejected, naming `origin`.
 
-        An option of another method is refused, or with `foreign="drop"` left out: it means nothing to this one.
+        An option of another method, model or hook is rejected, or with `foreign="drop"` left out: it means nothing here.
         """
         check_names_and_types(values, origin)
         dataset = values.get("dataset", cls.dataset)
         given = {**DATASET_DEFAULTS.get(dataset, {}), **values}
-        method = find_method(given.get("method", cls.method))
+        method, model = find_method(given.get("method", cls.method)), given.get("model", cls.model)
+        applicable = applicable_options(method, model, given)
         own: dict[str, Any] = {}
         for name in [name for name in given if name not in CONFIG_OPTIONS]:
             value = given.pop(name)
-            if name not in method.defaults and foreign == "refuse":
-                raise _foreign_option(name, method.name)
-            if name in method.defaults and value is not None:  # None: the method's own default
+            if name not in applicable and foreign == "refuse":
+                raise _foreign_option(name, method.name, model)
+            if name in applicable and value is not None:  # None: its default
                 own[name] = value
-        return cls(**given, method_options=own)
+        return cls(**given, own_options=own)
 
 
-def _foreign_option(name: str, method: str) -> OptionError:
+def _foreign_option(name: str, method: str, model: str) -> OptionError:
+    """Return the error about an option that the run's method, model and hooks do not have."""
+    flag = f"--{name.replace('_', '-')}"
+    owners = [(kind, owner) for kind, owner, options in _options_by_owner() if name in {one.name for one in options}]
+    kind = owners[0][0] if owners else "method"
+    if kind == "weight update hook":
+        switch = WEIGHT_UPDATE_HOOKS[owners[0][1]].switch.replace("_", "-")
+        return OptionError(f"{flag} has no effect without --{switch}; give --{switch} as well.")
+    named = method if kind == "method" else model
     return OptionError(
-        f"method '{method}' has no option --{name.replace('_', '-')}; it belongs to: {', '.join(methods_with(name))}."
+        f"{kind} '{named}' has no option {flag}; it belongs to: {', '.join(owner for _, owner in owners)}."
     )

@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from adagp.core.methods import METHODS, find_method
+from adagp.core.methods import METHODS
 from adagp.core.plugins import load_plugin, loaded_plugins
 from adagp.errors import RunError
-from adagp.program.run.known_options import default_options
+from adagp.program.run.config import default_options
 
 TRUST = "--trust"
 CODE = ("model", "method")
@@ -62,11 +62,13 @@ def refuse_other_origin(before: Any, now: Mapping[str, Mapping[str, Any]], path:
         old = before.get(kind)
         if not isinstance(old, Mapping):
             continue
+        names = dict.fromkeys((*old, *now[kind]))
         if kind == "options" and "method" in now[kind]:
-            old = default_options(find_method(now[kind]["method"]), now[kind]["dataset"]) | dict(old)
+            old = default_options(now[kind]) | dict(old)
+            names = dict.fromkeys(now[kind])  # older checkpoints also have the options of models and hooks not in use
         changed = [
             f"{str(name).replace('_', ' ') if kind == 'data' else name} (was {old.get(name)}, now {now[kind].get(name)})"
-            for name in dict.fromkeys((*old, *now[kind]))
+            for name in names
             if old.get(name) != now[kind].get(name)
         ]
         if changed:

@@ -13,26 +13,8 @@ from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.loaders import image_loaders
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import build_model
-from adagp.papers.camel.duplex import DuplexOptions, build_duplex
 from adagp.program.run.config import TrainConfig
 from adagp.program.tasks.base import Task, facts_of_parts
-
-DUPLEX = "duplex"
-
-
-def duplex_options(config: TrainConfig) -> DuplexOptions:
-    """Return how a configuration's duplex model is built."""
-    return DuplexOptions(
-        backbone=config.backbone,
-        weights=config.backbone_weights,
-        backbone_width=config.backbone_width,
-        blocks=config.branch,
-        channels=config.branch_channels,
-        stream=config.stream,
-        recompute=config.recompute,
-        read_faults=config.read_faults,
-        trained=config.trained,
-    )
 
 
 class Classification(Task):
@@ -73,9 +55,9 @@ class Classification(Task):
     def build_model(self) -> nn.Module:
         """Return the model for the data's images and classes."""
         data, config = self.data, self.config
-        if config.model == DUPLEX:
-            return build_duplex(data.classes, data.shape, duplex_options(config), config.width)
-        return build_model(config.model, classes=data.classes, image=data.shape, width=config.width)
+        return build_model(
+            config.model, classes=data.classes, image=data.shape, width=config.width, options=config.own_options
+        )
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy."""

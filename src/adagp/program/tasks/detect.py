@@ -76,7 +76,12 @@ class Detection(Task):
         """Return the model, tried out on two images: a misfit of model and data shows before training."""
         image = (3, self.size, self.size)
         model = build_model(
-            self.config.model, classes=len(CLASSES), image=image, width=self.config.width, task=DETECTION
+            self.config.model,
+            classes=len(CLASSES),
+            image=image,
+            width=self.config.width,
+            task=DETECTION,
+            options=self.config.own_options,
         )
         check_outputs(model, self.size, len(CLASSES), self.config.model)
         return model

@@ -63,6 +63,7 @@ class LanguageModelling(Task):
             width=self.config.width,
             task=LANGUAGE,
             length=self.config.sequence_length,
+            options=self.config.own_options,
         )
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:

@@ -86,8 +86,11 @@ class Translation(Task):
 
     def build_model(self) -> nn.Module:
         """Return the model for the vocabulary."""
-        builder = import_function(MODELS[self.config.model].builder)
-        model: nn.Module = builder(vocabulary=len(self.vocabulary), width=self.config.width)
+        info = MODELS[self.config.model]
+        own = info.keywords(self.config.own_options)
+        model: nn.Module = import_function(info.builder)(
+            vocabulary=len(self.vocabulary), width=self.config.width, **own
+        )
         return model
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
