@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from adagp.papers.adagp.source import PredictedSource
     from adagp.papers.approximation.topk import TopKSource
     from adagp.papers.dni.source import SyntheticSource
-    from adagp.papers.feedback.mixed import MixedSource
     from adagp.papers.feedback.source import FeedbackSource
     from adagp.papers.procrustes.dropback import DropBack
     from adagp.papers.remap.source import RemappedSource
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
         parse_schedule,
     )
     from adagp.sources import BatchContext, LearningOptions, Source
+    from adagp.sources.mixed import MixedSource
 
 _HOMES = {
     "AcceleratorWork": "adagp.core.methods",
@@ -67,7 +67,7 @@ _HOMES = {
     "Ladder": "adagp.schedules",
     "LearningOptions": "adagp.sources",
     "METHODS": "adagp.core.methods",
-    "MixedSource": "adagp.papers.feedback.mixed",
+    "MixedSource": "adagp.sources.mixed",
     "BatchContext": "adagp.sources",
     "Option": "adagp.core.options",
     "Pattern": "adagp.schedules",

@@ -3,6 +3,8 @@
 from adagp.sources.base import BatchContext, RunFacts, Source
 from adagp.sources.build import build_source, default_source
 from adagp.sources.constant import SkipSource, ZeroSource
+from adagp.sources.mixed import MixedSource
+from adagp.sources.pipeline import ErrorSource, PipelineSource
 from adagp.sources.random import NoiseSource, RandomSource
 from adagp.sources.remembered import AverageSource, ReplaySource
 from adagp.sources.support.learned import LearnedSource
@@ -12,9 +14,12 @@ from adagp.sources.support.options import LearningOptions
 __all__ = [
     "AverageSource",
     "BatchContext",
+    "ErrorSource",
     "LearnedSource",
     "LearningOptions",
+    "MixedSource",
     "NoiseSource",
+    "PipelineSource",
     "RandomSource",
     "ReplaySource",
     "RunFacts",

@@ -214,6 +214,10 @@ class Source(ABC):
     def end_epoch(self) -> None:  # noqa: B027
         """Take note that an epoch is over."""
 
+    def replicated(self) -> Iterable[Tensor]:
+        """Return what it has learned that all processes of a parallel run must have alike: they are compared."""
+        return ()
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue exactly, as tensors and plain values."""
         return {}

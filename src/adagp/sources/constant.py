@@ -7,9 +7,10 @@ from torch import Tensor
 
 from adagp.layers.sites import Site
 from adagp.sources.base import Source
+from adagp.sources.pipeline import PipelineSource
 
 
-class ZeroSource(Source):
+class ZeroSource(PipelineSource):
     """Gives a gradient of 0: the weight moves by the optimizer's momentum and weight decay alone.
 
     `zero` is the approximation of Wang and Nelaturu, for some sites of a batch; `momentum` is the same source as a control,

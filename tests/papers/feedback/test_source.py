@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import adagp
 from adagp.engine.trainer import Trainer
 from adagp.errors import ModelError, OptionError, UsageError
-from adagp.papers.feedback.source import FeedbackSource
+from adagp.papers.feedback.source import EveryN, FeedbackSource
 from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sources.support.local import weight_gradient
 
@@ -215,7 +215,7 @@ def test_the_reference_is_subtracted_once_a_batch_not_once_a_call() -> None:
         return found
 
     corrected = in_two_calls()
-    source._references.clear()
+    source._corrections.clear()
     plain, guessed = in_two_calls(), predicted(trainer, *seen[-1])
     F.cross_entropy(model(seen[-1][0]), seen[-1][1]).backward()
     for found, one, guess, site in zip(corrected, plain, guessed, trainer.survey.sites, strict=True):
@@ -238,7 +238,7 @@ def test_a_batch_that_teaches_or_corrects_stands_for_those_since_the_last() -> N
     again = FeedbackSource(learn_every=3, correct_every=2)
     again.bind(trainers[0].survey.sites, trainers[0].norms)
     again.load_state_dict(rare.state_dict())
-    assert [turns.waiting for turns in (again._learning, again._correcting)] == [1, 1], "a resumed run keeps in step"
+    assert [every.since_last for every in (again._learning, again._correcting)] == [1, 1], "a resumed run keeps in step"
     assert len({fit.regression.moments for fit in again._fits.values()}) == 1, "sites that saw the same share moments"
 
 
@@ -339,9 +339,9 @@ def test_inputs_of_another_size_are_refused() -> None:
         ({"features": 0}, "feedback uses 0 features of the error; it must use 1 or more."),
         ({"decay": 1.0}, "feedback's decay is 1.0; it must be 0 or more and below 1."),
         ({"ridge": 0.0}, "feedback's ridge is 0.0; it must be above 0."),
-        ({"learn_every": 0}, "feedback learns in one of 0 BP batches; it must be one of 1 or more."),
-        ({"correct_every": 0}, "feedback corrects itself in one of 0 BP batches; it must be one of 1 or more."),
-        ({"correction": 1.5}, "feedback's correction moves by 1.5; it must be 0 (none) to 1."),
+        ({"learn_every": 0}, "feedback's learn_every is 0; it must be 1 or more."),
+        ({"correct_every": 0}, "feedback's correct_every is 0; it must be 1 or more."),
+        ({"correction": 1.5}, "feedback's correction is 1.5; it must be 0 (none) to 1."),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
@@ -356,10 +356,10 @@ def test_a_correction_moves_as_if_all_batches_since_the_last_had_lacked_the_same
     trainer = attached(model, source, warmup=3, metrics_every=0)
     (first, second, third) = batches(3)
     trainer.step(*first, F.cross_entropy)
-    before = {index: one.state_dict() for index, one in source._references.items()}
+    before = {index: one.state_dict() for index, one in source._corrections.items()}
     assert len(before) == 3
     trainer.step(*second, F.cross_entropy)
-    for index, one in source._references.items():
+    for index, one in source._corrections.items():
         for name, tensor in one.state_dict().items():
             assert torch.equal(before[index][name], tensor), "not due"
     with trainer.batch() as batch:
@@ -367,7 +367,9 @@ def test_a_correction_moves_as_if_all_batches_since_the_last_had_lacked_the_same
         for site in trainer.survey.sites:
             truth = before[site.index]["truth"]
             assert site.weight.grad is not None
-            torch.testing.assert_close(source._references[site.index].truth, truth.lerp(site.weight.grad, 1 - 0.7**2))
+            torch.testing.assert_close(
+                source._corrections[site.index].gradient, truth.lerp(site.weight.grad, 1 - 0.7**2)
+            )
         batch.step()
 
 
@@ -386,3 +388,23 @@ def test_the_corrections_of_older_run_folders_go_on() -> None:
     source.load_state_dict({**state, "lacks": lacks})
     for one, other in zip(plain, predicted(trainer, *now), strict=True):
         torch.testing.assert_close(other, one + 1e-3)
+
+
+def test_the_first_batch_is_due_then_every_nth() -> None:
+    every = EveryN(3)
+    assert [(every.due, every.advance()) for _ in range(8)] == [
+        (True, 1),
+        (False, 0),
+        (False, 0),
+        (True, 3),
+        (False, 0),
+        (False, 0),
+        (True, 3),
+        (False, 0),
+    ]
+    assert every.since_last == 1
+
+
+def test_every_batch_is_due() -> None:
+    every = EveryN(1)
+    assert [every.advance() for _ in range(3)] == [1, 1, 1]

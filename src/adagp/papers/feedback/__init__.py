@@ -41,7 +41,7 @@ add_method(
     Method(
         "feedback_replay",
         "the mean of feedback and the last true gradient",
-        "adagp.papers.feedback.mixed:FeedbackReplaySource",
+        "adagp.papers.feedback.source:FeedbackReplaySource",
         schedule="1:1",
         options=_OPTIONS,
         accelerator=replace(_WORK, remembered=1),

@@ -1,20 +1,25 @@
-"""The error at a model's output as rows of features for a site: one row per sample, or one per word."""
+"""Features of the error at a model's output, and which of their rows belongs to which row of a site's output.
 
-from collections.abc import Sequence
+The rows of a site are its samples, or the positions of a linear layer over sequences. A linear layer takes `(samples,
+positions, numbers)` as well as `(positions, samples, numbers)`; `SampleAxes` finds out which.
+"""
+
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from adagp.errors import ModelError
-from adagp.layers.sites import Site
+from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
 from adagp.sources.base import ModelCall
+from adagp.sources.support.taps import nobody_receives
 
 
 class ErrorFeatures:
-    """Turns output errors into at most `most` features; more outputs than that are projected at random.
+    """Turns output errors into at most `most` features per row; larger errors are projected at random.
 
     A random projection keeps inner products in expectation. An error `(N, T, V)` is one of sequences: V is projected.
-    Other errors are flattened, samples first. Of several outputs those count that the loss depends on in the first batch.
+    Other errors are flattened, samples first. Of several outputs, those count that the loss depends on in the first batch.
     """
 
     def __init__(self, most: int, seed: int) -> None:
@@ -25,20 +30,20 @@ class ErrorFeatures:
 
     def of_call(self, call: ModelCall) -> Tensor:
         """Return the features of the errors at the outputs of `call`, as `of` does."""
-        found = [place for place, error in enumerate(call.errors) if error is not None]
-        self.outputs = self.outputs or found
-        new = [place for place in found if place not in self.outputs]
+        present = [index for index, error in enumerate(call.errors) if error is not None]
+        self.outputs = self.outputs or present
+        new = [index for index in present if index not in self.outputs]
         if new:
             raise ModelError(
                 f"the loss depends on output number {new[0] + 1} of the model now, and did not in the first batch. Say which "
                 "outputs count: adagp.attach(output=...)."
             )
-        known = call.errors[found[0]]
-        assert known is not None, "a call without an error has no features"
+        first = call.errors[present[0]]
+        assert first is not None, "a call without an error has no features"
         errors = []
-        for place in self.outputs:
-            error = call.errors[place]
-            errors.append(known.new_zeros(call.shapes[place]) if error is None else error)
+        for index in self.outputs:
+            error = call.errors[index]
+            errors.append(first.new_zeros(call.shapes[index]) if error is None else error)
         return self.of_several(errors)
 
     def of_several(self, errors: Sequence[Tensor]) -> Tensor:
@@ -67,8 +72,8 @@ class ErrorFeatures:
         return rows @ self._projection
 
 
-def rows_for(site: Site, shape: torch.Size, features: Tensor, axis: int = 0) -> Tensor:
-    """Return the features `(rows, features)` for a site whose output has `shape`, as many rows as it has.
+def rows_for(site: Site, shape: Size, features: Tensor, axis: int = 0) -> Tensor:
+    """Return the features `(rows, features)` of each row of a site's output, which has `shape`.
 
     A convolution, or a linear layer without a sequence, has a row per sample. A linear layer over a sequence has a row per
     position: with the features of the same position, if the model's output has as many; else with those of its sample.
@@ -80,6 +85,129 @@ def rows_for(site: Site, shape: torch.Size, features: Tensor, axis: int = 0) -> 
     samples = features.sum(1) if features.dim() == 3 else features
     if site.rule.kind != "linear" or len(shape) == 2:
         return samples
-    spread = [1] * (len(shape) - 1)
-    spread[axis] = len(samples)
-    return samples.view(*spread, width).expand(*shape[:-1], width).reshape(-1, width)
+    broadcast = [1] * (len(shape) - 1)
+    broadcast[axis] = len(samples)
+    return samples.view(*broadcast, width).expand(*shape[:-1], width).reshape(-1, width)
+
+
+PROBED_SAMPLES = (1, 0, 2)
+"""Samples whose gradient is taken until one decides. If the first (or last) position stands for the whole sequence, sample 0
+is in the first row and in the first column alike."""
+
+
+class SampleAxes:
+    """Finds the axis of each site's output that is the first axis of the model's output: the samples.
+
+    Where exactly one axis has that size, the sizes decide. Else autograd does: a sample's output depends on no other sample, so
+    the gradient of one sample of the model's output with respect to the site's output is zero in all other samples. It is
+    taken once for a site, in the first BP batch that needs it: `keep` the outputs of sites in a forward call, then `settle`.
+    """
+
+    def __init__(self) -> None:
+        self._axes: dict[int, int] = {}
+        self._probed: set[int] = set()
+        self._waiting: list[tuple[Site, Tensor]] = []
+
+    def keep(self, site: Site, output: Tensor) -> None:
+        """Keep the output of a site until the model's outputs are there, if its axis is still open."""
+        if site.index in self._axes or site.index in self._probed or site.rule.kind != "linear":
+            return
+        if output.dim() > 2 and output.requires_grad and not torch.compiler.is_compiling():
+            self._waiting.append((site, output))
+
+    def settle(self, outputs: Sequence[Tensor]) -> None:
+        """Probe the sites that were kept, given the model's outputs with their graph."""
+        waiting, self._waiting = self._waiting, []
+        for output in outputs:
+            probed = [(site, kept) for site, kept in waiting if is_ambiguous(kept.shape, output.shape)]
+            if output.requires_grad:
+                self._probe(probed, output)
+                self._probed.update(site.index for site, _ in probed)
+
+    def of(self, site: Site, shape: Size, output: Size) -> int:
+        """Return the axis of a site's output of `shape` that is the first one of the model's `output`.
+
+        Raises ModelError where no axis has its size, and where several have and nothing decides between them.
+        """
+        axes = candidates(site, shape, output[0])
+        known = self._axes.get(site.index)
+        if not axes or known not in (None, *axes):
+            raise ModelError(
+                f"site '{site.name}' was called with {shape[0]} samples, but the model's output has {output[0]}: "
+                "the output's error cannot be assigned to them. Exclude the site."
+            )
+        if known is not None:
+            return known
+        if site.rule.kind != "linear" or not is_ambiguous(shape, output):
+            if output[0] > 1 and len(shape) > 2:
+                self._axes[site.index] = axes[0]  # for a later batch whose sizes are ambiguous
+            return axes[0]
+        if site.sequence_first is not None and int(site.sequence_first) in axes:
+            return int(site.sequence_first)
+        raise ModelError(
+            f"the output of site '{site.name}' has the sizes {tuple(shape)}, the model's {tuple(output)}: it cannot be told "
+            f"which axis counts the samples. {SAY_SAMPLE_AXIS}"
+        )
+
+    def drop(self) -> None:
+        """Forget the outputs that were kept of this batch."""
+        self._waiting = []
+
+    def state_dict(self) -> dict[int, int]:
+        """Return the axes by the index of the site."""
+        return dict(self._axes)
+
+    def load_state_dict(self, state: Mapping[int, int]) -> None:
+        """Restore what `state_dict` returned."""
+        self._axes = dict(state)
+
+    def _probe(self, sites: Sequence[tuple[Site, Tensor]], output: Tensor) -> None:
+        sequences = output.dim() == 3 and output.shape[0] == output.shape[1]
+        for sample in PROBED_SAMPLES:
+            for axis in (0, 1) if sequences else (0,):  # samples may be second in the model's output as well
+                undecided = [(site, kept) for site, kept in sites if site.index not in self._axes]
+                if not undecided or sample >= output.shape[axis]:
+                    continue
+                for (site, kept), gradient in zip(undecided, _gradients(output, axis, sample, undecided), strict=True):
+                    decided = None if gradient is None else _sample_axis(gradient, output.shape[axis], sample)
+                    if decided is not None and (axis == 0 or kept.dim() == 3):
+                        self._axes[site.index] = decided if axis == 0 else 1 - decided
+
+
+def candidates(site: Site, shape: Size, samples: int) -> list[int]:
+    """Return the axes of a site's output that could count `samples`: of convolutions, only the first one."""
+    if site.rule.kind != "linear":
+        return [0] if shape[0] == samples and len(shape) == site.weight.dim() else []
+    return [axis for axis, size in enumerate(shape[:-1]) if size == samples]
+
+
+def is_ambiguous(shape: Size, output: Size) -> bool:
+    """Return whether the sizes leave open which axis of a linear layer's output is the first one of the model's."""
+    if len(shape) < 3 or output[0] == 1:
+        return False
+    return sum(size == output[0] for size in shape[:-1]) > 1 or (len(output) == 3 and output[0] == output[1])
+
+
+def _gradients(output: Tensor, axis: int, sample: int, sites: Sequence[tuple[Site, Tensor]]) -> Sequence[Tensor | None]:
+    """Return the gradients of one sample of `output`, weighted so that they do not add up to 0 behind a softmax."""
+    part = output.select(axis, sample)
+    weights = torch.arange(part.numel(), device=part.device).cos().to(part.dtype).view(part.shape)
+    with nobody_receives():
+        return torch.autograd.grad(part, [kept for _, kept in sites], weights, retain_graph=True, allow_unused=True)
+
+
+def _sample_axis(gradient: Tensor, samples: int, sample: int) -> int | None:
+    """Return the axis along which `gradient` is nonzero only at index `sample`; None for several axes, or none.
+
+    Batch normalization leaks some of it into other samples: little, if there are more than a few samples.
+    """
+    energy = gradient.detach().double().square()
+    axes = [axis for axis in range(energy.dim() - 1) if energy.shape[axis] == samples]
+    if not axes:
+        return None
+    energies = sorted(((float(energy.select(axis, sample).sum()), axis) for axis in axes), reverse=True)
+    total, best = float(energy.sum()), energies[0]
+    second = energies[1][0] if len(energies) > 1 else 0.0
+    exactly = best[0] > (1 - 1e-9) * total >= second
+    nearly = samples > 3 and best[0] > 0.6 * total and second < 0.5 * best[0]
+    return best[1] if exactly or nearly else None

@@ -1,243 +1,279 @@
-"""A running least-squares fit: many outputs from a few features, with old batches slowly forgotten.
+"""The mathematics of feedback, top to bottom: regression, bias correction, prediction of a weight gradient.
 
-The mean of the features over a forward call, and each row's difference from it, are features of their own. Differences add up
-to nothing, so the two kinds do not mix: there are two systems of equations, and a call's mean counts as one row.
+A forward call of a site has rows n = 1..N (samples of a convolution, samples or positions of a linear layer). Row n has an
+input x_n, a gradient g_n at the site's output, and K features e_n of the loss's gradient at the model's output; K is small.
+
+**Regression.** Split the features into the call's mean and deviations from it, e_n = m + d_n, and fit both by least squares:
+
+    g_n  ~  d_n A^-1 P  +  m B^-1 Q
+
+    A = sum d_n' d_n,   P = sum d_n' g_n        (`Moments.second[0]`, `RunningRegression.patterns`)
+    B = sum m' m,       Q = sum m' g_n          (`Moments.second[1]`, `RunningRegression.mean_patterns`)
+
+The sums run over the rows of all BP batches; each batch multiplies those of the past by `decay`. Deviations add up to zero over
+a call, so d and m do not mix: there are two systems of K equations in place of one of 2K. A ridge makes A and B invertible.
+
+**Prediction.** A weight gradient G(x, g) is bilinear, and predicted output gradients are mixtures of the K rows P_k of P (the
+patterns) and of one common row. So mix the inputs instead, and take the weight gradient of K + 1 mixed samples, not of N:
+
+    sum_n G(x_n, d_n A^-1 P + m B^-1 Q)  =  sum_k G(sum_n (A^-1 d_n')_k x_n, P_k)  +  G(sum_n x_n, m B^-1 Q)
+
+**Bias correction.** A linear fit errs in the same direction batch after batch, which adds up where noise does not. So keep the
+running mean T of the true gradients in BP batches, and predict only how a batch differs from those batches:
+
+    corrected  =  T + predicted(this batch) - predicted(recent BP batches)
+
+The last term is never computed by itself. It is a G of the running means of `sum d_n' x_n`, `sum x_n` and `m`, with the same
+patterns, so it is subtracted from the mixed inputs before the one weight gradient is taken (`BiasCorrection.subtract`).
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Size, Tensor
 
-from adagp.papers.feedback.products import weighted_sums
+from adagp.errors import ModelError
+from adagp.layers.sites import Site
+from adagp.sources.support.local import padded, weight_gradient
+
+# Features of a call.
 
 
 class FeatureRows:
     """The features `(rows, K)` of one forward call. What all fits on the same rows share is computed once.
 
-    Where the call has a part of a batch only, and others have the rest, differences are those from another `mean` `(1, K)`; or
-    `whole` are the rows of all parts: the mean is theirs, and so are the second moments. Then what is learned from a part, or
-    predicted for it, adds up to the whole.
+    If the call has only a part of the batch, deviations are taken from the batch's `mean` `(1, K)`; or `whole` are the rows of
+    the whole batch, which then give the mean and the second moments. Either way the results of the parts add up.
     """
 
     def __init__(self, rows: Tensor, mean: Tensor | None = None, whole: Tensor | None = None) -> None:
-        exact = rows.double()  # differences that do not add up to nothing would mix with the mean
-        every = exact if whole is None else whole.double()
-        self.exact_mean = every.mean(0, keepdim=True) if mean is None else mean
-        self.mean, self.differences = self.exact_mean.float(), (exact - self.exact_mean).float()
-        self._every = self.differences if whole is None else (every - self.exact_mean).float()
+        exact = rows.double()  # in single precision the deviations would not add up to 0, and would mix with the mean
+        all_rows = exact if whole is None else whole.double()
+        self.exact_mean = all_rows.mean(0, keepdim=True) if mean is None else mean
+        self.mean, self.deviations = self.exact_mean.float(), (exact - self.exact_mean).float()
+        self._all_deviations = self.deviations if whole is None else (all_rows - self.exact_mean).float()
         self._mixtures: dict[Moments, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
-        return len(self.differences)
+        return len(self.deviations)
 
     @property
-    def share(self) -> float:
-        """Which part of the batch's rows these are."""
-        return len(self) / len(self._every)
+    def fraction(self) -> float:
+        """The fraction of the batch's rows that are in this call."""
+        return len(self) / len(self._all_deviations)
 
     def around(self, mean: Tensor) -> "FeatureRows":
-        """Return the same rows with their differences from another mean."""
-        return FeatureRows(self.differences.double() + self.exact_mean, mean)
+        """Return the same rows with their deviations from another mean."""
+        return FeatureRows(self.deviations.double() + self.exact_mean, mean)
 
     def second_around(self, mean: Tensor) -> Tensor:
-        """Return the second moments `(K, K)` of the differences from another mean, added up over the rows."""
-        moved = self.exact_mean - mean
-        return (self.second[0].double() + len(self) * (moved.T @ moved)).to(self.second.dtype)
+        """Return the second moments `(K, K)` of the deviations from another mean, summed over the rows."""
+        shift = self.exact_mean - mean
+        return (self.second[0].double() + len(self) * (shift.T @ shift)).to(self.second.dtype)
 
     @cached_property
     def weights(self) -> Tensor:
-        """With these `(K + 1, rows)`, rows of outputs are added up: the differences, and ones."""
-        return torch.cat([self.differences.T, self.differences.new_ones(1, len(self))])
+        """The deviations, transposed, and a row of ones `(K + 1, rows)`: the weights of `CrossSums`."""
+        return torch.cat([self.deviations.T, self.deviations.new_ones(1, len(self))])
 
     @cached_property
     def second(self) -> Tensor:
-        """The second moments `(2, K, K)` of differences and of the mean, added up over the rows of the whole batch."""
-        differences = self._every.T @ self._every
-        return torch.stack([differences, len(self._every) * (self.mean.T @ self.mean)])
+        """This call's A and B `(2, K, K)`, summed over the rows of the whole batch."""
+        deviations = self._all_deviations.T @ self._all_deviations
+        return torch.stack([deviations, len(self._all_deviations) * (self.mean.T @ self.mean)])
 
     def mixture(self, moments: "Moments") -> tuple[Tensor, Tensor]:
-        """Return with which weights predictions are mixed: `(K + 1, rows)`, and `(1, K)` for what all have in common.
+        """Return the weights of the patterns in each row's prediction `(K + 1, rows)`, and m B^-1 `(1, K)`.
 
-        The last of the K + 1 is 1 for every row: it is that of the common part.
+        The last of the K + 1 weights is 1: that of the common row m B^-1 Q.
         """
         if moments not in self._mixtures:
-            weights = moments.solve(self.differences)
+            weights = moments.solve(self.deviations)
             rows = torch.cat([weights.T, weights.new_ones(1, len(self))])
             self._mixtures[moments] = rows, moments.solve_mean(self.mean)
         return self._mixtures[moments]
 
 
-class JointRows:
-    """The features of one forward call in all processes: their `mean`, how many rows, and second moments of differences."""
+class GlobalRows:
+    """The features of one forward call over all processes: mean `(1, K)`, row count, second moments of the deviations."""
 
-    def __init__(self, mean: Tensor, count: float, differences: Tensor) -> None:
+    def __init__(self, mean: Tensor, count: float, deviations: Tensor) -> None:
         self.mean = mean.float()
-        self.second = torch.stack([differences, (count * (mean.T @ mean)).to(differences.dtype)])
+        self.second = torch.stack([deviations, (count * (mean.T @ mean)).to(deviations.dtype)])
+
+
+# Regression.
 
 
 class Moments:
-    """E[f f'] of the features so far, `(2, K, K)`; never changed, so that fits that saw the same batches share one.
+    """A and B `(2, K, K)` after some batches. Immutable: fits that saw the same batches share one, and its inverse.
 
-    The matrix that is inverted has a ridge: `ridge` times its mean diagonal.
+    The ridge is `ridge` times the mean of both diagonals.
     """
 
     def __init__(self, second: Tensor, ridge: float) -> None:
         self.second = second
         self.ridge = ridge
-        self._next: tuple[float, tuple[FeatureRows | JointRows, ...], weakref.ref[Moments]] | None = None
+        self._next: tuple[float, tuple[FeatureRows | GlobalRows, ...], weakref.ref[Moments]] | None = None
 
     @classmethod
-    def none(cls, features: int, ridge: float, device: torch.device) -> "Moments":
-        """Return those before the first batch."""
+    def zero(cls, features: int, ridge: float, device: torch.device) -> "Moments":
+        """Return the moments before the first batch."""
         return cls(torch.zeros(2, features, features, dtype=torch.float32, device=device), ridge)
 
     @torch.no_grad()
-    def after(self, decay: float, batch: Sequence[FeatureRows | JointRows]) -> "Moments":
-        """Return the moments after one more batch, in which the past counts `decay`; the same ones to all who ask."""
+    def after(self, decay: float, batch: Sequence[FeatureRows | GlobalRows]) -> "Moments":
+        """Return the moments after one more batch, in which the past counts `decay`; the same object to all callers."""
         if self._next is not None and self._next[:2] == (decay, tuple(batch)) and (known := self._next[2]()):
             return known
         new = sum((rows.second for rows in batch[1:]), batch[0].second)
-        found = Moments(torch.add(new, self.second, alpha=decay), self.ridge)
-        self._next = decay, tuple(batch), weakref.ref(found)  # a fit that lags behind must not keep all that follows
-        return found
+        moments = Moments(torch.add(new, self.second, alpha=decay), self.ridge)
+        # Weak, or a fit that lags behind would keep all later moments alive.
+        self._next = decay, tuple(batch), weakref.ref(moments)
+        return moments
 
     @cached_property
     def inverses(self) -> Tensor:
-        """The inverses `(2, K, K)` of both matrices, in double precision; 0 before the first batch."""
-        second = self.second.double()  # features may depend on each other, so the inverse is ill-conditioned
+        """A^-1 and B^-1 `(2, K, K)` in double precision; 0 before the first batch."""
+        second = (
+            self.second.double()
+        )  # features may be linearly dependent (a softmax's errors are), so this is ill-conditioned
         mean = second.diagonal(dim1=1, dim2=2).mean()
-        inverse = torch.where(mean > 0, 1 / mean, 0)
-        steadied = second * inverse + self.ridge * torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
-        found: Tensor = torch.linalg.inv(steadied) * inverse
-        return found
+        scale = torch.where(mean > 0, 1 / mean, 0)
+        ridged = second * scale + self.ridge * torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
+        inverses: Tensor = torch.linalg.inv(ridged) * scale
+        return inverses
 
     @cached_property
     def inverse(self) -> Tensor:
-        """The inverse `(K, K)` for differences, in the precision of the moments."""
+        """A^-1 `(K, K)` in the precision of the moments."""
         return self.inverses[0].to(self.second.dtype)
 
-    def solve(self, differences: Tensor) -> Tensor:
-        """Return rows of differences times their inverse; 0 before the first batch."""
-        return (differences.double() @ self.inverses[0]).to(self.second.dtype)
+    def solve(self, deviations: Tensor) -> Tensor:
+        """Return d A^-1 for rows of deviations; 0 before the first batch."""
+        return (deviations.double() @ self.inverses[0]).to(self.second.dtype)
 
     def solve_mean(self, mean: Tensor) -> Tensor:
-        """Return a mean of features `(1, K)` times its inverse; 0 before the first batch."""
+        """Return m B^-1 for a mean of features `(1, K)`; 0 before the first batch."""
         return (mean.double() @ self.inverses[1]).to(self.second.dtype)
 
 
-class CallSums:
-    """Rows of numbers added up over the forward calls of one batch: weighted with the features' differences, and plainly."""
+class CrossSums:
+    """sum d_n' y_n and sum y_n over the rows of one batch, call by call: y is the output gradient (P, Q) or the input.
+
+    `rows` are the features of each call; `row_sums` the sums of y `(1, numbers)` in each.
+    """
 
     def __init__(self) -> None:
-        self.rows: Sequence[FeatureRows | JointRows] = []
-        self.plain: list[Tensor] = []
-        self._first: Tensor | None = None
+        self.rows: Sequence[FeatureRows | GlobalRows] = []
+        self.row_sums: list[Tensor] = []
+        self._products: Tensor | None = (
+            None  # (K + 1, numbers): all calls' sum d' y, and below it the first call's sum y
+        )
 
     @property
     def weighted(self) -> Tensor | None:
-        """The sums of all calls `(K, numbers)`, weighted with the differences; None if there was no call."""
-        return None if self._first is None else self._first[:-1]
+        """sum d_n' y_n over all calls `(K, numbers)`; None if there was no call."""
+        return None if self._products is None else self._products[:-1]
 
     @property
-    def added(self) -> list[FeatureRows]:
-        """The features of each call, before they were replaced by those of all processes."""
+    def local_rows(self) -> list[FeatureRows]:
+        """The features of each call in this process, before those of all processes replace them."""
         return [rows for rows in self.rows if isinstance(rows, FeatureRows)]
 
     @torch.no_grad()
     def add(self, rows: FeatureRows, numbers: Tensor, scale: float = 1.0) -> None:
-        """Take note of a call: its features, and as many rows of `numbers`, which count `scale` times."""
+        """Add a call: its features, and as many rows of `numbers`, which are multiplied by `scale`."""
         weights = rows.weights if scale == 1 else rows.weights * scale
-        products = weighted_sums(weights, numbers.to(weights.dtype))  # one pass over the numbers
+        products = weighted_sums(weights, numbers.to(weights.dtype))  # both sums in one pass over the numbers
         self.rows = [*self.rows, rows]
-        self.plain.append(products[-1:])
-        if self._first is None:
-            self._first = products
+        self.row_sums.append(products[-1:])
+        if self._products is None:
+            self._products = products
         else:
-            self._first[:-1] += products[:-1]
+            self._products[:-1] += products[:-1]
 
     @torch.no_grad()
-    def move(self, place: int, mean: Tensor) -> None:
-        """Let the differences of the call at `place` be larger by `mean` `(1, K)`: they were from another mean."""
+    def shift(self, call: int, offset: Tensor) -> None:
+        """Make the deviations of a call, by its number, larger by `offset` `(1, K)`: take them from another mean."""
         assert self.weighted is not None, "something was added"
-        self.weighted.addmm_(mean.to(self.weighted.dtype).T, self.plain[place])
+        self.weighted.addmm_(offset.to(self.weighted.dtype).T, self.row_sums[call])
 
     def total(self) -> Tensor:
-        """Return the sums of all calls `(K + 1, numbers)`, the plain one last. After that nothing more may be added."""
-        assert self._first is not None, "something was added"
-        for one in self.plain[1:]:
-            self._first[-1:] += one
-        return self._first
+        """Return the sums of all calls `(K + 1, numbers)`, sum y last. Nothing may be added after this."""
+        assert self._products is not None, "something was added"
+        for row_sum in self.row_sums[1:]:
+            self._products[-1:] += row_sum
+        return self._products
 
-    def waiting(self) -> list[Tensor]:
-        """Return the sums, to be added up over processes in place."""
+    def tensors(self) -> list[Tensor]:
+        """Return the sums themselves, to be all-reduced in place."""
         weighted = self.weighted
-        return [*([] if weighted is None else [weighted]), *self.plain]
+        return [*([] if weighted is None else [weighted]), *self.row_sums]
 
 
 class RunningRegression:
-    """Predicts outputs y = f E[f f']^-1 E[f y'] from features f.
+    """Predicts outputs from features; `add` the rows of a batch, then `commit` them.
 
-    What `add` is given counts from the next `commit` on, which multiplies the past by a factor. The solution is never formed,
-    as a system of the features' size is solved instead: a prediction is a mixture of `patterns`, and of `mean_patterns`.
+    The coefficients A^-1 P (K x outputs) are never formed: it is cheaper to solve for the K weights of each row's prediction.
     """
 
     def __init__(self, moments: Moments, outputs: int) -> None:
         self.moments = moments
         features = moments.second.shape[1]
-        # What all rows have in common goes below the patterns, for the product with all of them: now, and for recent batches.
+        # P, and two rows below it for the common parts m B^-1 Q of this batch and of recent ones: one product takes all.
         self._table = moments.second.new_zeros(features + 2, outputs)
         self.patterns = self._table[:features]
         self.mean_patterns = torch.zeros_like(self.patterns)
-        self.sums = CallSums()
+        self.sums = CrossSums()
 
     @property
     def features(self) -> int:
-        """Numbers of the error that predictions are made from."""
+        """K."""
         return self.patterns.shape[0]
 
     @property
     def outputs(self) -> int:
-        """Numbers that are predicted for a row."""
+        """Predicted numbers per row."""
         return self.patterns.shape[1]
 
     def add(self, rows: FeatureRows, outputs: Tensor, scale: float = 1.0) -> None:
-        """Take note of rows of features and of `outputs`, the latter times `scale`."""
+        """Add rows of features and of `outputs`, the latter multiplied by `scale`, to the next `commit`."""
         self.sums.add(rows, outputs, scale)
 
     @torch.no_grad()
     def commit(self, decay: float) -> None:
-        """Learn from what was added since the last commit; all that was before counts `decay`."""
+        """Learn from what was added since the last commit; the past counts `decay`."""
         sums = self.sums
         if sums.weighted is None:
             return
         self.moments = self.moments.after(decay, sums.rows)
-        # As the moments are added up, in the same operations: what is rounded off in both alike cancels in the solution.
-        means = torch.cat([rows.mean for rows in sums.rows]).T @ torch.cat(sums.plain)
-        for new, patterns in ((sums.weighted, self.patterns), (means, self.mean_patterns)):
+        # The same operations as for the moments: equal rounding errors cancel in the solution.
+        mean_products = torch.cat([rows.mean for rows in sums.rows]).T @ torch.cat(sums.row_sums)
+        for new, patterns in ((sums.weighted, self.patterns), (mean_products, self.mean_patterns)):
             torch.add(new, patterns, alpha=decay, out=patterns)
         self.drop()
 
     def drop(self) -> None:
         """Forget what was added since the last commit."""
-        self.sums = CallSums()
+        self.sums = CrossSums()
 
-    def mixture(self, rows: FeatureRows, recent: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the weights `(K + 1, rows)` and the patterns `(K + 1, outputs)` of which each row's prediction is mixed.
+    def mixture(self, rows: FeatureRows, recent_mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the weights `(K + 1, rows)` and the patterns `(K + 1, outputs)` of each row's prediction.
 
-        `recent` `(1, K)` is another mean of features; there is a pattern more then, of what rows around it have in common. The
-        patterns are those that the next call changes.
+        With the mean features of recent batches `(1, K)` there is one more pattern: their common row. The patterns are views
+        that the next call overwrites.
         """
-        weights, common = rows.mixture(self.moments)
+        weights, mean_weights = rows.mixture(self.moments)
         count = len(weights)
-        torch.mm(common, self.mean_patterns, out=self._table[count - 1 : count])
-        if recent is None:
+        torch.mm(mean_weights, self.mean_patterns, out=self._table[count - 1 : count])
+        if recent_mean is None:
             return weights, self._table[:count]
-        usual = self.moments.solve_mean(recent)
-        torch.mm(usual, self.mean_patterns, out=self._table[count : count + 1])
+        torch.mm(self.moments.solve_mean(recent_mean), self.mean_patterns, out=self._table[count : count + 1])
         return weights, self._table
 
     def predict(self, rows: FeatureRows) -> Tensor:
@@ -246,24 +282,282 @@ class RunningRegression:
         return weights.T @ patterns
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the moments."""
+        """Return copies of A and B, P and Q."""
         tensors = {"second": self.moments.second, "patterns": self.patterns, "mean_patterns": self.mean_patterns}
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
     @classmethod
-    def restored(cls, state: dict[str, Any], moments: Moments) -> "RunningRegression":
+    def from_state(cls, state: dict[str, Any], moments: Moments) -> "RunningRegression":
         """Return the regression whose `state_dict` this was."""
-        one = cls(moments, state["patterns"].shape[1])
-        one.patterns.copy_(state["patterns"])
-        one.mean_patterns.copy_(state["mean_patterns"])
-        return one
+        regression = cls(moments, state["patterns"].shape[1])
+        regression.patterns.copy_(state["patterns"])
+        regression.mean_patterns.copy_(state["mean_patterns"])
+        return regression
 
 
-def modern(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a regression's state as it is saved now; older run folders have one system for both kinds of features."""
+def upgraded_regression_state(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a regression's state in today's form; older checkpoints have one system of 2K equations for d and m."""
     if "cross" not in state:
         return state
     half = len(state["cross"]) // 2
     second = torch.stack([state["second"][:half, :half], state["second"][half:, half:]])
     rest = {name: value for name, value in state.items() if name != "cross"}
     return rest | {"second": second, "patterns": state["cross"][:half], "mean_patterns": state["cross"][half:]}
+
+
+# Bias correction.
+
+
+class BiasCorrection:
+    """Running means over a site's recent BP batches; see the module's formulas.
+
+    `gradient` is T, the mean true gradient; `inputs` `(K + 1, inputs)` the mean of `sum d_n' x_n` and, last, of `sum x_n`;
+    `error` `(1, K)` the mean of m.
+    """
+
+    def __init__(self) -> None:
+        self.gradient: Tensor | None = None
+        self.inputs: Tensor | None = None
+        self.error: Tensor | None = None
+        self.sums = CrossSums()
+
+    @torch.no_grad()
+    def commit(self, gradient: Tensor, rate: float) -> None:
+        """Move the means by `rate` towards the batch that was added to `sums`, with its true gradient."""
+        if not self.sums.rows:
+            return
+        inputs, error = self.sums.total(), torch.stack([rows.mean for rows in self.sums.rows]).mean(0)
+        if self.gradient is None:
+            self.gradient, self.inputs, self.error = gradient.detach().clone(), inputs, error
+        else:
+            if self.inputs is None or self.error is None:  # from an older checkpoint, with nothing to subtract
+                self.inputs, self.error = torch.zeros_like(inputs), torch.zeros_like(error)
+            self.gradient.lerp_(gradient.to(self.gradient.dtype), rate)
+            self.inputs.lerp_(inputs, rate)
+            self.error.lerp_(error, rate)
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what was added since the last commit."""
+        self.sums = CrossSums()
+
+    @torch.no_grad()
+    def subtract(self, mixed: Tensor, inverse: Tensor, fraction: float) -> None:
+        """Subtract `fraction` of the recent batches' mixed inputs from those of a call `(K + 2, inputs)`, in place.
+
+        Their sum of inputs goes into the last row, whose pattern is their own common row. That is a product of two running
+        means where the exact term is the mean of a product: their covariance over batches is neglected.
+        """
+        assert self.inputs is not None, "a batch was committed"
+        mixed[:-2].addmm_(inverse, self.inputs[:-1], alpha=-fraction)
+        torch.mul(self.inputs[-1], -fraction, out=mixed[-1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of the means."""
+        means = {"truth": self.gradient, "inputs": self.inputs, "error": self.error}
+        return {name: None if mean is None else mean.clone() for name, mean in means.items()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "BiasCorrection":
+        """Return the correction whose `state_dict` this was; it takes over the tensors."""
+        correction = cls()
+        correction.gradient, correction.inputs, correction.error = state["truth"], state["inputs"], state["error"]
+        return correction
+
+
+def usable_correction(corrections: Mapping[int, BiasCorrection], site: Site) -> BiasCorrection | None:
+    """Return the site's bias correction if it has seen a batch, so that there is something to subtract."""
+    correction = corrections.get(site.index)
+    return correction if correction is not None and correction.inputs is not None else None
+
+
+def correction_states(state: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return the states of the bias corrections in a source's state, by site.
+
+    Those without a true gradient are left out: for a sharded weight each process adds its own shard later. Older checkpoints
+    have running means of the errors of predictions, with nothing to subtract.
+    """
+    if "references" in state:
+        return {index: correction for index, correction in state["references"].items() if "truth" in correction}
+    return {index: {"truth": bias, "inputs": None, "error": None} for index, bias in state["lacks"].items()}
+
+
+# Prediction of a site's weight gradient.
+
+
+class SiteRegression:
+    """The regression of one site: learns from its output gradients, predicts its weight gradient."""
+
+    def __init__(self, site: Site, regression: RunningRegression, channels_last: bool) -> None:
+        self.site = site
+        self.regression = regression
+        self.channels_last = (
+            channels_last  # memory format of the output gradients: then their rows are views, not copies
+        )
+
+    @classmethod
+    def fresh(cls, site: Site, moments: Moments, gradient: Tensor) -> "SiteRegression":
+        """Return one without data, for output gradients of the shape and memory format of `gradient`."""
+        last = is_channels_last(gradient)
+        return cls(site, RunningRegression(moments, as_rows(site, gradient, last).shape[1]), last)
+
+    def learn(self, rows: FeatureRows, gradient: Tensor, scale: float) -> None:
+        """Add a call's features and output gradient, which is `scale` times too large (a loss scaler's)."""
+        outputs = as_rows(self.site, gradient, self.channels_last)
+        self._check_size(outputs.shape[1])
+        self.regression.add(rows, outputs, 1 / scale)
+
+    def weight_gradient(
+        self, inputs: Tensor, rows: FeatureRows, shape: Size, correction: BiasCorrection | None = None
+    ) -> Tensor:
+        """Return the weight gradient of a call with `inputs` and an output of `shape`, less that of recent BP batches."""
+        if correction is None and len(rows) <= self.regression.features:  # as many samples as patterns: nothing to save
+            self._check_output(shape)
+            return weight_gradient(self.site, inputs, self._maps(self.regression.predict(rows), shape))
+        mixed = self.mix(inputs, rows, spare=correction is not None)
+        return self.gradient_of_mixed(mixed, inputs, rows, shape, correction=correction)
+
+    def mixed_size(self, inputs: Tensor) -> int:
+        """Return how many numbers the mixed inputs of a call have at most."""
+        per_row = inputs.shape[-1] if self.site.rule.kind == "linear" else inputs.shape[1:].numel()
+        return (self.regression.features + 2) * per_row
+
+    def mix(self, inputs: Tensor, rows: FeatureRows, *, spare: bool) -> Tensor:
+        """Return the K + 1 mixed inputs of a call, one for each pattern, and a `spare` row for a bias correction."""
+        weights, _ = rows.mixture(self.regression.moments)
+        numbers = as_rows(self.site, inputs.detach(), is_channels_last(inputs)).to(weights.dtype)
+        mixed = numbers.new_empty(len(weights) + spare, numbers.shape[1])
+        weighted_sums(weights, numbers, out=mixed[: len(weights)])
+        mixed[len(weights) :].zero_()
+        return mixed
+
+    def gradient_of_mixed(
+        self,
+        mixed: Tensor,
+        inputs: Tensor,
+        rows: FeatureRows,
+        shape: Size,
+        *,
+        correction: BiasCorrection | None = None,
+        held: bool = False,
+    ) -> Tensor:
+        """Return the weight gradient of mixed inputs, from calls like the one with `inputs`; see `weight_gradient`."""
+        self._check_output(shape)
+        fit = self.regression
+        _, patterns = fit.mixture(rows, None if correction is None else correction.error)
+        if correction is not None:
+            correction.subtract(mixed, fit.moments.inverse, rows.fraction)
+        last = is_channels_last(inputs)
+        samples, gradients = from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape)
+        if last and not held and suits_im2col(self.site, inputs, shape):
+            return im2col_weight_gradient(self.site, samples, gradients)
+        return weight_gradient(self.site, samples, gradients, held=held)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the regression, and the memory format of its patterns."""
+        return {"channels_last": self.channels_last, **self.regression.state_dict()}
+
+    @classmethod
+    def from_state(cls, site: Site, state: dict[str, Any], moments: Moments) -> "SiteRegression":
+        """Return the one whose `state_dict` this was."""
+        return cls(site, RunningRegression.from_state(state, moments), state["channels_last"])
+
+    def _check_output(self, shape: Size) -> None:
+        self._check_size(shape[-1] if self.site.rule.kind == "linear" else shape[1:].numel())
+
+    def _check_size(self, outputs: int) -> None:
+        if outputs != self.regression.outputs:
+            raise ModelError(
+                f"the output of site '{self.site.name}' had {self.regression.outputs} numbers per sample and now has "
+                f"{outputs}: feedback needs inputs of one size."
+            )
+
+    def _maps(self, rows: Tensor, shape: Size) -> Tensor:
+        return from_rows(self.site, rows, shape, self.channels_last)
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    """Return whether `(N, C, ...)` is stored as `(N, ..., C)`."""
+    return tensor.dim() > 2 and not tensor.is_contiguous() and tensor.movedim(1, -1).is_contiguous()
+
+
+def as_rows(site: Site, tensor: Tensor, channels_last: bool) -> Tensor:
+    """Return a layer's input or output (or a gradient) as rows: a sample's whole map, or a position of a linear layer."""
+    if site.rule.kind == "linear":
+        return tensor.reshape(-1, tensor.shape[-1])
+    return (tensor.movedim(1, -1) if channels_last else tensor).reshape(len(tensor), -1)
+
+
+def from_rows(site: Site, rows: Tensor, shape: Size, channels_last: bool) -> Tensor:
+    """Return rows as a tensor of `shape`, but for the number of samples (or positions)."""
+    if site.rule.kind == "linear":
+        return rows
+    if channels_last:
+        return rows.view(len(rows), *shape[2:], shape[1]).movedim(-1, 1)
+    return rows.view(len(rows), *shape[1:])
+
+
+# Two products that feedback spends its time in, faster on a CPU than the library's own for its shapes.
+
+BLOCK_ROWS = 16
+"""Long rows that are summed at a time."""
+LONG_ONE_THREAD, LONG_THREADS = 2048, 8192
+"""Numbers from which a row is long, for one thread and for several (measured): sharing the work has a cost, too."""
+IM2COL_POSITIONS = 64
+"""Positions of an output up to which im2col is faster than a convolution's own backward, on a CPU."""
+
+
+def weighted_sums(weights: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return `weights @ rows`, in `out` if it is given.
+
+    Maps have sizes that are powers of two, so a hundred of them begin in the same set of a CPU's cache, which holds about
+    eight lines: summing long rows a few at a time takes half the time.
+    """
+    threads = torch.get_num_threads()
+    long = rows.shape[1] >= (LONG_ONE_THREAD if threads == 1 else LONG_THREADS)
+    if len(rows) <= BLOCK_ROWS or not long or rows.device.type != "cpu":
+        return torch.mm(weights, rows, out=out)
+    if threads > 1 and rows.shape[1] % threads == 0:
+        sums = _sums_by_thread(weights, rows, threads)
+        return sums if out is None else out.copy_(sums)
+    sums = torch.mm(weights[:, :BLOCK_ROWS], rows[:BLOCK_ROWS], out=out)
+    for block in _later_blocks(rows):
+        sums.addmm_(weights[:, block], rows[block])
+    return sums
+
+
+def _sums_by_thread(weights: Tensor, rows: Tensor, threads: int) -> Tensor:
+    """Return the product, each thread with its own columns: sharing every block, two threads are hardly faster than one."""
+    parts = rows.unflatten(1, (threads, -1)).transpose(0, 1)
+    weights = weights.expand(threads, -1, -1)
+    sums = torch.bmm(weights[..., :BLOCK_ROWS], parts[:, :BLOCK_ROWS])
+    for block in _later_blocks(rows):
+        sums.baddbmm_(weights[..., block], parts[:, block])
+    return sums.transpose(0, 1).flatten(1)
+
+
+def _later_blocks(rows: Tensor) -> list[slice]:
+    return [slice(first, first + BLOCK_ROWS) for first in range(BLOCK_ROWS, len(rows), BLOCK_ROWS)]
+
+
+def suits_im2col(site: Site, inputs: Tensor, outputs: Size) -> bool:
+    """Return whether `im2col_weight_gradient` takes a layer with `inputs` (channels last in memory) and such `outputs`."""
+    module: Any = site.module
+    planar = site.rule.kind != "linear" and site.weight.dim() == 4 and not module.transposed and module.groups == 1
+    return planar and outputs[2:].numel() <= IM2COL_POSITIONS and inputs.device.type == "cpu"
+
+
+def im2col_weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tensor:
+    """Return a convolution's weight gradient as one product: output gradients times all patches of the inputs."""
+    module: Any = site.module
+    inputs, geometry = padded(module, inputs.to(site.weight.dtype))
+    (down, across), (rows, columns) = geometry.padding, output_gradient.shape[2:]
+    maps = F.pad(inputs.movedim(1, -1), (0, 0, across, across, down, down)).contiguous()
+    samples, _, width, channels = maps.shape
+    row, sample = width * channels, maps[0].numel()
+    steps = [step * size for step, size in zip(geometry.stride, (row, channels), strict=True)]
+    taps = [step * size for step, size in zip(geometry.dilation, (row, channels), strict=True)]
+    patches = maps.as_strided((samples, rows, columns, *module.kernel_size, channels), (sample, *steps, *taps, 1))
+    gradients = output_gradient.to(site.weight.dtype).movedim(1, 0).flatten(1)
+    product = gradients @ patches.reshape(gradients.shape[1], -1)
+    return product.view(-1, *module.kernel_size, channels).movedim(-1, 1)

@@ -1,7 +1,10 @@
-"""Gradients from the output's error: each site's output gradient is regressed on it, without a chain through the layers."""
+"""Feedback: each site's output gradient is regressed on the error at the model's output, without a chain through the layers.
+
+The mathematics is in `regression.py`. This file connects it to the engine: what is kept of a batch, and when it is used.
+"""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -10,53 +13,46 @@ from torch import Size, Tensor
 from adagp.errors import OptionError
 from adagp.layers.shards import blank, laid_like
 from adagp.layers.sites import Site
-from adagp.papers.feedback.error_features import ErrorFeatures, rows_for
-from adagp.papers.feedback.joint import Asked, join_calls
-from adagp.papers.feedback.reference import Reference, known, references_in
-from adagp.papers.feedback.regression import FeatureRows, Moments, modern
-from adagp.papers.feedback.sample_axes import SampleAxes
-from adagp.papers.feedback.site_regression import SiteRegression, as_rows, lies_channels_last
-from adagp.papers.feedback.turns import Turns
+from adagp.papers.feedback.data_parallel import LocalCall, join_calls
+from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, rows_for
+from adagp.papers.feedback.regression import (
+    BiasCorrection,
+    FeatureRows,
+    Moments,
+    SiteRegression,
+    as_rows,
+    correction_states,
+    is_channels_last,
+    upgraded_regression_state,
+    usable_correction,
+)
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, missing_error
+from adagp.sources.mixed import MixedSource
+from adagp.sources.pipeline import ErrorSource, SiteCall
+from adagp.sources.remembered import ReplaySource
 from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.taps import on_gradient
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What was seen of one forward call of a site: its input and its output's gradient, if they were wanted.
-
-    `predicts` says that its weight gradient is to be predicted, `corrects` that the call shows what predictions lack.
-    """
-
-    site: Site
-    shape: Size
-    inputs: Kept | None = None
-    gradient: Tensor | None = None
-    predicts: bool = False
-    corrects: bool = False
-
-
-class FeedbackSource(LocalSource):
+class FeedbackSource(LocalSource, ErrorSource):
     """Predicts each site's output gradient from the loss's gradient at the model's output, by running least squares.
 
-    In BP batches it sees both; `decay` forgets old batches and `ridge` (times the mean second moment) steadies the fit. In
-    GP batches the loss is differentiated at the output only, and each site's weight gradient is taken locally from its
-    input and the predicted output gradient. All sites are independent of each other.
+    In BP batches it sees both and updates the fit; `decay` forgets old batches, and `ridge` (times the mean second moment)
+    regularizes. In GP batches only the loss is differentiated, at the model's output, and each site's weight gradient is taken
+    locally from its input and the predicted output gradient. All sites are independent of each other.
 
-    At most `features` numbers of the error are used, a random projection of it where it has more. The work beyond the
-    forward pass is in proportion to them: (features + 2) / samples of what the true weight gradient takes.
+    At most `features` numbers of the error are used per row, a random projection of it where it has more. The work beyond the
+    forward pass grows with them: (features + 2) / samples of what the true weight gradient takes.
 
-    A linear fit errs in the same direction batch after batch, which adds up as noise does not. So what predictions lack in BP
-    batches, as a running mean that moves by `correction` a batch, is added in GP batches (`Reference`).
+    `correction` is the EMA rate of the bias correction: the running mean of what predictions lack in BP batches, which is added
+    in GP batches.
 
-    It learns in one of `learn_every` BP batches, and corrects itself in one of `correct_every`: less of either is cheaper. What
-    is forgotten, and by how much the correction moves, still goes by the number of BP batches.
+    The fit is updated every `learn_every` BP batches, the bias correction every `correct_every`: fewer updates are cheaper. An
+    update stands for the BP batches since the last one: it forgets, or moves the mean, as much as these together would.
     """
 
     learns = True
-    needs_error = True
     joins = True
     takes_spread = True
 
@@ -77,13 +73,10 @@ class FeedbackSource(LocalSource):
         if not ridge > 0:
             raise OptionError(f"feedback's ridge is {ridge}; it must be above 0.")
         if not 0 <= correction <= 1:
-            raise OptionError(f"feedback's correction moves by {correction}; it must be 0 (none) to 1.")
-        if learn_every < 1:
-            raise OptionError(f"feedback learns in one of {learn_every} BP batches; it must be one of 1 or more.")
-        if correct_every < 1:
-            raise OptionError(
-                f"feedback corrects itself in one of {correct_every} BP batches; it must be one of 1 or more."
-            )
+            raise OptionError(f"feedback's correction is {correction}; it must be 0 (none) to 1.")
+        for name, every in (("learn_every", learn_every), ("correct_every", correct_every)):
+            if every < 1:
+                raise OptionError(f"feedback's {name} is {every}; it must be 1 or more.")
         super().__init__("feedback")
         self.decay = decay
         self.ridge = ridge
@@ -91,17 +84,18 @@ class FeedbackSource(LocalSource):
         self._errors = ErrorFeatures(features, seed)
         self._axes = SampleAxes()
         self._fits: dict[int, SiteRegression] = {}
-        self._references: dict[int, Reference] = {}
+        self._corrections: dict[int, BiasCorrection] = {}
+        self._learning = EveryN(learn_every)
+        self._correcting = EveryN(correct_every)
+        self._zero_moments: Moments | None = None
+        # Of the running batch:
         self._call = ModelCall()
-        self._pending: dict[ModelCall, list[Seen]] = {}
+        self._pending: dict[ModelCall, list[SiteCall]] = {}
         self._features: dict[ModelCall, Tensor] = {}
         self._whole: dict[ModelCall, Tensor] = {}
         self._rows: dict[tuple[Any, ...], FeatureRows] = {}
-        self._none: Moments | None = None
-        self._learning = Turns(learn_every)
-        self._correcting = Turns(correct_every)
-        self._blind: set[int] = set()
-        self._taught: set[int] = set()
+        self._without_autograd: set[int] = set()
+        self._learned: set[int] = set()
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
@@ -109,13 +103,25 @@ class FeedbackSource(LocalSource):
         return cls(**options, seed=run.seed)
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Refuse layers whose gradient cannot be taken locally."""
+        """Check that the gradient of every layer can be taken locally."""
         super().bind(sites, norms)
         self._sites = {site.index: site for site in sites}
         self._device = sites[0].weight.device
 
+    # The forward and backward pass of a batch.
+
+    @property
+    def wants_inputs(self) -> bool:
+        """Whether the bias correction is updated in this batch, from the inputs of sites trained by backprop."""
+        return bool(self.correction and self._correcting.due)
+
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether the fit is updated in this batch."""
+        return self._learning.due
+
     def begin(self, context: BatchContext) -> None:
-        """Keep what is known of the batch."""
+        """Keep the context of the batch."""
         self._context = context
 
     def enter(self, call: ModelCall) -> None:
@@ -126,132 +132,79 @@ class FeedbackSource(LocalSource):
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
         served, call = site in self._context.replaced, self._call
         predicts, corrects = served or self._context.measured, self.wants_inputs and not served
-        teaches = self.wants_gradients and not served
-        waits = teaches and output.requires_grad
-        seen = Seen(site, output.shape, Kept(site, inputs) if predicts or corrects else None, predicts=predicts)
+        learns = self.wants_gradients and not served
+        waits = learns and output.requires_grad
+        kept = SiteCall(site, output.shape, Kept(site, inputs) if predicts or corrects else None, produce=predicts)
         if predicts or (corrects and not waits):
-            self._pending.setdefault(call, []).append(replace(seen, corrects=corrects and not waits))
-        if teaches:
+            self._pending.setdefault(call, []).append(replace(kept, observe=corrects and not waits))
+        if learns:
             self._axes.keep(site, output)
-        if teaches and not waits and not torch.is_grad_enabled():
-            self._blind.add(site.index)
+        if learns and not waits and not torch.is_grad_enabled():
+            self._without_autograd.add(site.index)
         if not waits:
             return None
 
         def receive(gradient: Tensor) -> None:
             if not call.known:
                 raise missing_error(self._name)
-            self._settled(call)
+            self._use_error(call)
             with torch.autocast(self._device.type, enabled=False):
                 if corrects:
-                    self._note(call, seen)  # now, as the backward pass is about to read the same input
+                    self._add_inputs(call, kept)  # now, while the backward pass has the same input in the cache
                 self._learn(call, site, gradient)
 
         return on_gradient(output, receive)
 
-    @property
-    def wants_inputs(self) -> bool:
-        """Whether it takes note of the inputs of this batch's sites that are trained by backprop."""
-        return bool(self.correction and self._correcting.due)
-
-    @property
-    def wants_gradients(self) -> bool:
-        """Whether it learns from the output gradients of this batch."""
-        return self._learning.due
-
-    def catch_up(self, features: Tensor, seen: Sequence[Seen], whole: Tensor | None = None) -> None:
-        """Take in a forward call that somebody else has watched, with the `features` of its errors, as `watch` would have.
-
-        If its samples are a part of the batch, `whole` are the features of all of it: gradients, and what is learned
-        (`partial_sums`), are then to be added up over all parts.
-        """
-        call = ModelCall()
-        call.open([features.shape])
-        call.receive(0, features)
-        if whole is not None:
-            self._whole[call] = whole
-        self._pending[call] = [one for one in seen if one.inputs is not None]
-        self._settled(call)
-        for one in seen:
-            if one.gradient is not None:
-                self._learn(call, one.site, one.gradient)
-
-    def partial_sums(self, sites: Sequence[Site]) -> list[Tensor]:
-        """Return the gradients of `sites` and what is to be learned of them, to be added up in place over parts of a batch."""
-        fits = [self._fits[site.index].regression.sums for site in sites if site.index in self._fits]
-        references = [self._references[site.index].sums for site in sites if site.index in self._references]
-        return [*self._sums_of(sites), *(one for sums in (*fits, *references) for one in sums.waiting())]
-
-    def lay_out(self, sites: Sequence[Site]) -> None:
-        """Spread the gradients of `sites`, which are those of the whole batch now, as their weights are."""
-        self._sums |= {site: laid_like(self._sums[site], site.weight) for site in sites if site in self._sums}
-
-    def features_of(self, errors: Sequence[Tensor]) -> Tensor:
-        """Return the features of the errors at the model's outputs, samples first."""
-        return self._errors.of_several(errors)
-
-    def _learn(self, call: ModelCall, site: Site, gradient: Tensor) -> None:
-        rows = self._rows_of(call, site, gradient.shape)
-        if site.index not in self._fits:
-            self._fits[site.index] = SiteRegression.fresh(site, self._no_moments(rows), gradient)
-        self._taught.add(site.index)
-        self._fits[site.index].learn(rows, gradient, self._context.scale)
-
     def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
-        """Find out which axis of the sites' outputs counts the samples, where their sizes do not tell."""
+        """Find the sample axis of the sites' outputs, where their sizes are ambiguous."""
         self._axes.settle(outputs)
 
     def observe_error(self, call: ModelCall) -> None:
-        """Take the weight gradients of the sites whose inputs are kept, if that has not been done."""
-        self._settled(call)
+        """Take the weight gradients of the sites whose inputs are kept, unless a gradient at a site came first."""
+        self._use_error(call)
 
-    def _settled(self, call: ModelCall) -> None:
-        """Take the weight gradients of the sites in a call, once its errors are known."""
+    def _use_error(self, call: ModelCall) -> None:
+        """Take the weight gradients of the sites in a call, once its errors are there."""
         if call in self._features:
             return
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             self._features[call] = self._errors.of_call(call)
             if self._context.several:
                 return  # `join` does it, for the samples of all processes
-            for one in self._pending.pop(call, []):
-                if one.predicts:
-                    self._predict(call, one)
-                if one.corrects:
-                    self._note(call, one)
+            for site_call in self._pending.pop(call, []):
+                if site_call.produce:
+                    self._predict(call, site_call)
+                if site_call.observe:
+                    self._add_inputs(call, site_call)
 
-    def _predict(self, call: ModelCall, seen: Seen) -> None:
+    def _learn(self, call: ModelCall, site: Site, gradient: Tensor) -> None:
+        """Add one forward call by backprop to the site's fit."""
+        rows = self._rows_of(call, site, gradient.shape)
+        if site.index not in self._fits:
+            self._fits[site.index] = SiteRegression.fresh(site, self._initial_moments(rows), gradient)
+        self._learned.add(site.index)
+        self._fits[site.index].learn(rows, gradient, self._context.scale)
+
+    def _add_inputs(self, call: ModelCall, site_call: SiteCall) -> None:
+        """Add one forward call by backprop to the site's bias correction."""
+        site, inputs = site_call.site, site_call.kept_inputs().detach()
+        correction = self._corrections.setdefault(site.index, BiasCorrection())
+        rows = as_rows(site, inputs, is_channels_last(inputs))
+        correction.sums.add(self._rows_of(call, site, site_call.shape), rows)
+
+    def _predict(self, call: ModelCall, site_call: SiteCall) -> None:
         """Add the weight gradient of one forward call of a site."""
-        site, fit = seen.site, self._fits.get(seen.site.index)
-        if fit is None:
-            self.add(site, torch.zeros_like(blank(site.weight)))  # no true gradient was seen yet
+        site, fit = site_call.site, self._fits.get(site_call.site.index)
+        if fit is None:  # there was no true gradient yet
+            self.add(site, torch.zeros_like(blank(site.weight)))
             return
-        reference = None if site in self._sums else known(self._references, site)  # once a batch, not once a call
-        rows = self._rows_of(call, site, seen.shape)
-        self.add(site, fit.weight_gradient(_inputs_of(seen), rows, seen.shape, reference))
-
-    def _note(self, call: ModelCall, seen: Seen) -> None:
-        """Let the site's reference take note of one forward call by backprop."""
-        reference = self._references.setdefault(seen.site.index, Reference())
-        inputs = _inputs_of(seen).detach()
-        rows = as_rows(seen.site, inputs, lies_channels_last(inputs))
-        reference.sums.add(self._rows_of(call, seen.site, seen.shape), rows)
-
-    def join(self, sites: Sequence[Site]) -> Rounds:
-        """Take the weight gradients, and what the fits learn, from the samples of all processes."""
-        asked: list[Asked] = []
-        for call in self._features:
-            for one in self._pending.pop(call, []):
-                if one.predicts:
-                    rows = self._rows_of(call, one.site, one.shape)
-                    asked.append(Asked(one.site, _inputs_of(one), one.shape, rows))
-                if one.corrects:
-                    self._note(call, one)
-        unknown = [one.site for one in asked if one.site.index not in self._fits]  # no true gradient was seen yet
-        self._sums |= {site: torch.zeros_like(site.weight) for site in unknown}
-        return join_calls(sites, self._fits, self._references, asked, self._sums)
+        # Recent batches are subtracted once per batch, not once per call.
+        correction = None if site in self._sums else usable_correction(self._corrections, site)
+        rows = self._rows_of(call, site, site_call.shape)
+        self.add(site, fit.weight_gradient(site_call.kept_inputs(), rows, site_call.shape, correction))
 
     def _rows_of(self, call: ModelCall, site: Site, shape: Size) -> FeatureRows:
-        """Return the features of a call's errors as a site needs them; sites alike share theirs."""
+        """Return the features of a call's errors for the rows of a site; sites with the same rows share them."""
         by_position = site.rule.kind == "linear" and len(shape) > 2
         features = self._features[call]
         axis = self._axes.of(site, shape, features.shape)
@@ -259,40 +212,61 @@ class FeedbackSource(LocalSource):
         if key not in self._rows:
             whole = self._whole.get(call)
             if whole is not None:
-                every = Size((*shape[:axis], len(whole), *shape[axis + 1 :]))
-                whole = rows_for(site, every, whole, axis)
+                whole_shape = Size((*shape[:axis], len(whole), *shape[axis + 1 :]))
+                whole = rows_for(site, whole_shape, whole, axis)
             self._rows[key] = FeatureRows(rows_for(site, shape, features, axis), whole=whole)
         return self._rows[key]
 
-    def _no_moments(self, rows: FeatureRows) -> Moments:
-        """Return the moments of sites that have seen nothing yet."""
+    def _initial_moments(self, rows: FeatureRows) -> Moments:
+        """Return the moments of sites without data: one object, so that they go on sharing theirs."""
         features = rows.mean.shape[1]
-        if self._none is None or self._none.second.shape[1] != features:
-            self._none = Moments.none(features, self.ridge, rows.mean.device)
-        return self._none
+        if self._zero_moments is None or self._zero_moments.second.shape[1] != features:
+            self._zero_moments = Moments.zero(features, self.ridge, rows.mean.device)
+        return self._zero_moments
+
+    # The end of a batch.
+
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Take the weight gradients, and what the fits learn, from the samples of all processes."""
+        calls: list[LocalCall] = []
+        for call in self._features:
+            for site_call in self._pending.pop(call, []):
+                if site_call.produce:
+                    rows = self._rows_of(call, site_call.site, site_call.shape)
+                    calls.append(LocalCall(site_call.site, site_call.kept_inputs(), site_call.shape, rows))
+                if site_call.observe:
+                    self._add_inputs(call, site_call)
+        without_fit = [
+            call.site for call in calls if call.site.index not in self._fits
+        ]  # there was no true gradient yet
+        self._sums |= {site: torch.zeros_like(site.weight) for site in without_fit}
+        return join_calls(sites, self._fits, self._corrections, calls, self._sums)
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
-        """Return the weight gradients of the sites that were called, with what they usually lack."""
-        usual = [None if site.index not in self._references else self._references[site.index].truth for site in sites]
+        """Return the weight gradients of the sites that were called, with their bias correction."""
+        corrections = [self._corrections.get(site.index) for site in sites]
         return [
-            found if found is None or truth is None else found + truth
-            for found, truth in zip(super().produce(sites), usual, strict=True)
+            gradient
+            if gradient is None or correction is None or correction.gradient is None
+            else gradient + correction.gradient
+            for gradient, correction in zip(super().produce(sites), corrections, strict=True)
         ]
 
     @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
-        """Learn from the output gradients that came by in the backward pass, and from what predictions lack."""
-        learned, corrected = self._learning.take(), self._correcting.take()
+        """Update the fits by the output gradients of the backward pass, and the bias corrections by the true gradients."""
+        learned, corrected = self._learning.advance(), self._correcting.advance()
         if not learned and not corrected:
             return
         for site, truth in zip(sites, gradients, strict=True):
-            refuse_recomputed(site, blind=site.index in self._blind, seen=site.index in self._taught)
-            fit = self._fits.get(site.index)
+            index = site.index
+            refuse_recomputed(site, blind=index in self._without_autograd, seen=index in self._learned)
+            fit = self._fits.get(index)
             if fit is None:
                 continue
-            if corrected and site.index in self._references:
-                self._references[site.index].commit(truth, 1 - (1 - self.correction) ** corrected)
+            if corrected and index in self._corrections:
+                self._corrections[index].commit(truth, 1 - (1 - self.correction) ** corrected)
             fit.regression.commit(self.decay**learned)
 
     def forget(self) -> None:
@@ -303,68 +277,131 @@ class FeedbackSource(LocalSource):
         self._features.clear()
         self._whole.clear()
         self._rows.clear()
-        self._blind.clear()
-        self._taught.clear()
+        self._without_autograd.clear()
+        self._learned.clear()
         for fit in self._fits.values():
             fit.regression.drop()
-        for reference in self._references.values():
-            reference.drop()
+        for correction in self._corrections.values():
+            correction.drop()
+
+    # In a pipeline (`ErrorSource`).
+
+    def features_of(self, errors: Sequence[Tensor]) -> Tensor:
+        """Return the features of the errors at the model's outputs, samples first."""
+        return self._errors.of_several(errors)
+
+    def catch_up(self, features: Tensor, calls: Sequence[SiteCall], whole: Tensor | None = None) -> None:
+        """See forward calls of sites that the pipeline has kept, as `watch` and `observe_error` would have."""
+        call = ModelCall()
+        call.open([features.shape])
+        call.receive(0, features)
+        if whole is not None:
+            self._whole[call] = whole
+        self._pending[call] = [site_call for site_call in calls if site_call.inputs is not None]
+        self._use_error(call)
+        for site_call in calls:
+            if site_call.gradient is not None:
+                self._learn(call, site_call.site, site_call.gradient)
+
+    def summed(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return the gradients of `sites`, and the sums that their fits and bias corrections learn from."""
+        fits = [self._fits[site.index].regression.sums for site in sites if site.index in self._fits]
+        corrections = [self._corrections[site.index].sums for site in sites if site.index in self._corrections]
+        return [*self._sums_of(sites), *(tensor for sums in (*fits, *corrections) for tensor in sums.tensors())]
+
+    def shard(self, sites: Sequence[Site]) -> None:
+        """Shard the gradients of `sites`, which are those of the whole batch, like their weights."""
+        self._sums |= {site: laid_like(self._sums[site], site.weight) for site in sites if site in self._sums}
+
+    def drop(self, sites: Sequence[Site]) -> None:
+        """Drop everything: `catch_up` has shown the calls of these sites only."""
+        self.forget()
+
+    # State.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running moments of each site, and what its predictions lacked."""
+        """Return the fits and bias corrections by site, and what is needed to go on with them."""
         return {
             "fits": {index: fit.state_dict() for index, fit in self._fits.items()},
-            "references": {index: one.state_dict() for index, one in self._references.items()},
+            "references": {index: correction.state_dict() for index, correction in self._corrections.items()},
             "outputs": list(self._errors.outputs),
             "sample_axes": self._axes.state_dict(),
-            "waiting": [self._learning.waiting, self._correcting.waiting],
+            "waiting": [self._learning.since_last, self._correcting.since_last],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         shared: list[Moments] = []
         self._fits = {
-            index: SiteRegression.restored(self._sites[index], fit, self._shared(fit["second"], shared))
-            for index, fit in ((index, modern(fit)) for index, fit in state["fits"].items())
+            index: SiteRegression.from_state(self._sites[index], fit, self._shared_moments(fit["second"], shared))
+            for index, fit in ((index, upgraded_regression_state(fit)) for index, fit in state["fits"].items())
         }
-        self._learning.waiting, self._correcting.waiting = state.get("waiting", (0, 0))
+        self._learning.since_last, self._correcting.since_last = state.get("waiting", (0, 0))
         self._errors.outputs = list(state.get("outputs", ()))  # older checkpoints have none: there was one output
         self._axes.load_state_dict(state.get("sample_axes", {}))
-        self._references = {
-            index: self._restored(self._sites[index], one) for index, one in references_in(state).items()
+        self._corrections = {
+            index: self._load_correction(self._sites[index], correction)
+            for index, correction in correction_states(state).items()
         }
 
-    def _restored(self, site: Site, state: dict[str, Any]) -> Reference:
-        """Return the reference of a site whose `state_dict` this was, here."""
-        here = {name: one if one is None else one.to(self._device, copy=True) for name, one in state.items()}
-        if here["truth"] is not None:
-            here["truth"] = laid_like(here["truth"], site.weight)
-        return Reference.restored(here)
-
-    def part_of_state(self, sites: Collection[int]) -> dict[str, Any]:
-        """Return what was learned of some sites, by their index, as `state_dict` does."""
+    def site_state(self, sites: Collection[int]) -> dict[str, Any]:
+        """Return `state_dict` with the fits and bias corrections of some sites only."""
         state = self.state_dict()
         for name in ("fits", "references", "sample_axes"):
-            state[name] = {index: one for index, one in state[name].items() if index in sites}
+            state[name] = {index: entry for index, entry in state[name].items() if index in sites}
         return state
 
-    def adopt_state(self, part: dict[str, Any]) -> None:
-        """Take over what another process has learned of some sites: its `part_of_state`."""
+    def load_site_state(self, part: dict[str, Any]) -> None:
+        """Restore the fits and bias corrections of some sites, and keep those of the others."""
         state = self.state_dict()
         for name in ("fits", "references", "sample_axes"):
             state[name] |= part[name]
         self.load_state_dict(state)
 
-    def _shared(self, second: Tensor, known: list[Moments]) -> Moments:
-        """Return saved moments, the same ones for all sites that have the same."""
+    def _load_correction(self, site: Site, state: dict[str, Any]) -> BiasCorrection:
+        means = {name: mean if mean is None else mean.to(self._device, copy=True) for name, mean in state.items()}
+        if means["truth"] is not None:
+            means["truth"] = laid_like(means["truth"], site.weight)
+        return BiasCorrection.from_state(means)
+
+    def _shared_moments(self, second: Tensor, loaded: list[Moments]) -> Moments:
+        """Return saved moments, the same object for all sites with equal ones: they will share each later update."""
         second = second.to(self._device, copy=True)
-        for moments in known:
+        for moments in loaded:
             if torch.equal(moments.second, second):
                 return moments
-        known.append(Moments(second, self.ridge))
-        return known[-1]
+        loaded.append(Moments(second, self.ridge))
+        return loaded[-1]
 
 
-def _inputs_of(seen: Seen) -> Tensor:
-    assert seen.inputs is not None, "what predicts or corrects has its input"
-    return seen.inputs.get()
+class EveryN:
+    """Counts BP batches: the first is due, then every `n`th."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.since_last: int | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether the running batch is due."""
+        return self.since_last is None or self.since_last + 1 >= self.n
+
+    def advance(self) -> int:
+        """Go on to the next batch. Return the number of batches since the last due one if this is due, else 0."""
+        batches = (self.since_last or 0) + 1
+        due, self.since_last = self.due, 0 if self.due else batches
+        return batches if due else 0
+
+
+class FeedbackReplaySource(MixedSource):
+    """`share` of feedback and the rest of replay: two estimates of one gradient with errors of different kinds."""
+
+    def __init__(self, feedback: FeedbackSource | None = None, share: float = 0.5) -> None:
+        if not 0 <= share <= 1:
+            raise OptionError(f"feedback's share in the mixture is {share}; it must be 0 to 1.")
+        super().__init__([(feedback or FeedbackSource(), share), (ReplaySource(), 1 - share)])
+
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the mean of both, with feedback's options."""
+        return cls(FeedbackSource.build(run, **options))

@@ -132,8 +132,7 @@ class DataLoop(ParallelLoop):
             self.world.average([one.grad for one in parameters if one.grad is not None], "gradients")
 
     def _copies(self) -> dict[str, str]:
-        states = [self.trainer.model.state_dict(), *(source.network.state_dict() for source in self.learners)]
-        return {"the model and its predictor": digest(tensor for state in states for tensor in state.values())}
+        return {"the model and its predictor": digest([*self.trainer.model.state_dict().values(), *self._replicated()])}
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         self._reduce_meter(1 / self.world.size)

@@ -109,5 +109,4 @@ class FsdpLoop(DataLoop):
         return Loop._evaluate(self)
 
     def _copies(self) -> dict[str, str]:
-        states = (source.network.state_dict() for source in self.learners)
-        return {"the predictor": digest(tensor for state in states for tensor in state.values())}
+        return {"the predictor": digest(self._replicated())}

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from adagp.program.tasks.base import Task
 from adagp.program.train.checkpoint import load_checkpoint
 from adagp.program.train.loop import Loop
 from adagp.program.train.rates import Rate
-from adagp.sources.support.learned import LearnedSource
 from adagp.sources.support.randomness import step_generator
 
 
@@ -51,7 +50,6 @@ class ParallelLoop(Loop):
         super().__init__(trainer, task, rate, folder, epochs=config.epochs, **options)
         self.config = config
         self.world = world
-        self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
         self.requests = torch.zeros(2)
         self.checkpoints = Checkpoints(folder.checkpoints, world)
         self._checked = 0
@@ -134,6 +132,10 @@ class ParallelLoop(Loop):
         if every and done // every > self._checked:
             self._checked = done // every
             self.world.compare(copies(), f"after {done} batches")
+
+    def _replicated(self) -> Iterator[Tensor]:
+        """Yield what sources have learned that all processes must have alike."""
+        return (tensor for source in self.trainer.sources.values() for tensor in source.replicated())
 
     def _reduce_meter(self, loss_scale: float) -> None:
         """Make the sums of the epoch those of all processes; each one's loss counts `loss_scale`."""

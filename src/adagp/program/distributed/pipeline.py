@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from adagp.core.plan import Plan, Step
 from adagp.errors import OptionError, TaskError
 from adagp.layers.shards import is_spread
-from adagp.papers.feedback.error_broadcast import last_stage_shares
-from adagp.papers.feedback.source import FeedbackSource
 from adagp.pipe.actions import INPUT_GRADIENT
 from adagp.program.distributed.checkpoint import Loaded
 from adagp.program.distributed.cut_model import CutModel
+from adagp.program.distributed.error_broadcast import last_stage_shares
 from adagp.program.distributed.loop import ParallelLoop
 from adagp.program.distributed.placement import assign_stages, ordered
 from adagp.program.distributed.processes import digest
@@ -200,7 +199,7 @@ class PipelineLoop(ParallelLoop):
             "sites": sites,
             "norms": trainer.norms.state_dict(),
             "quality": _of_sites(trainer.quality.state_dict(), sites),
-            "feedback": [source.part_of_state(sites) for source in self._feedback],
+            "sources": [source.site_state(sites) for source in self.updates.sources],
         }
         found: dict[str, Any] = as_parts(held)
         return found
@@ -216,22 +215,18 @@ class PipelineLoop(ParallelLoop):
                 elif isinstance(value, dict):
                     state[field] |= value
             keeper.load_state_dict(state)
-        for source, mine in zip(self._feedback, part["feedback"], strict=True):
-            source.adopt_state(mine)
-
-    @property
-    def _feedback(self) -> list[FeedbackSource]:
-        return [source for source in self.trainer.sources.values() if isinstance(source, FeedbackSource)]
+        # Older checkpoints have "feedback", with a part of each source that has states by site.
+        for source, state in zip(self.updates.sources, part.get("sources", part.get("feedback", [])), strict=False):
+            source.load_site_state(state)
 
     def _copies(self) -> dict[str, str]:
         copies = {f"stage {stage}": digest(tensors_in(self.stages[stage].tensors)) for stage in self.placement.local}
         copies |= {name: digest(tied) for name, tied in self.cut.tied.copies()}
-        networks = (source.network.state_dict() for source in self.learners)
-        for source in self._feedback:
+        for name, source in zip(self.trainer.sources, self.updates.sources, strict=True):
             for stage in self.placement.local:
-                learned = source.part_of_state([site.index for site in self.stages[stage].sites])
-                copies[f"feedback in stage {stage}"] = digest(tensors_in(learned))
-        return copies | {"the predictor": digest(tensor for state in networks for tensor in state.values())}
+                learned = source.site_state([site.index for site in self.stages[stage].sites])
+                copies[f"{name} in stage {stage}"] = digest(tensors_in(learned))
+        return copies | {"the predictor": digest(self._replicated())}
 
 
 def check_pipeline(config: TrainConfig, layout: ParallelLayout, devices: int) -> None:

@@ -18,14 +18,14 @@ from adagp.data.batches import Share
 from adagp.engine.batch import Batch
 from adagp.engine.hooks import Listeners, SiteWatcher
 from adagp.engine.trainer import Trainer
-from adagp.papers.feedback.error_broadcast import ErrorBroadcast
-from adagp.papers.feedback.source import FeedbackSource
+from adagp.errors import OptionError
 from adagp.program.distributed.cut_model import CutModel
+from adagp.program.distributed.error_broadcast import ErrorBroadcast
 from adagp.program.distributed.processes import World
 from adagp.program.distributed.stage_shards import before_backward, end_passes, exchanged_bytes
 from adagp.program.tasks.base import Task, taken
 from adagp.program.train.rates import Rate
-from adagp.sources.support.learned import LearnedSource
+from adagp.sources.pipeline import ErrorSource, PipelineSource
 
 
 @dataclass
@@ -66,26 +66,25 @@ class StageUpdates:
         self.busy, self.refused = 0.0, 0
         self._updated: set[int] = set()
         self._backwards: Counter[int] = Counter()
-        self.learners = [source for source in trainer.sources.values() if isinstance(source, LearnedSource)]
-        for source in self.learners:
-            source.learner.on_gradients = self._add_up_predictor
+        self.sources = pipeline_sources(trainer)
+        self._watchers: list[SiteWatcher] = []
         self.errors: ErrorBroadcast | None = None
-        for one in trainer.sources.values():
-            if isinstance(one, FeedbackSource):
+        for source in self.sources:
+            source.reduce_with(self._add_up_predictor)
+            watcher: SiteWatcher = source
+            if isinstance(source, ErrorSource):
                 outputs = self.stages[-1].outputs
-                self.errors = ErrorBroadcast(
-                    one, self.placement, world, outputs, shares, trainer.device, self._measured
+                watcher = self.errors = ErrorBroadcast(
+                    source, self.placement, world, outputs, shares, trainer.device, self._measured
                 )
+            self._watchers.append(watcher)
 
     # During the passes.
 
     def listeners(self, stages: Sequence[int]) -> Listeners:
         """Return who watches the sites of some stages."""
-        watchers: list[SiteWatcher] = [*self.learners]
-        if self.errors is not None:
-            watchers.append(self.errors)
         sites = [site for stage in stages for site in self.stages[stage].sites]
-        return Listeners(dict.fromkeys(sites, watchers), everywhere=True)
+        return Listeners(dict.fromkeys(sites, self._watchers), everywhere=True)
 
     def _measured(self) -> bool:
         return self.trainer.setup.adapts or self.trainer.setup.quality.due()
@@ -164,10 +163,8 @@ class StageUpdates:
         update.step()
         self.refused += update.guarded
         self.trainer.optimizer.zero_grad(set_to_none=True)
-        for source in self.learners:
+        for source in self.sources:
             source.drop(sites)
-        if self.errors is not None:
-            self.errors.source.forget()
         self.busy += time.perf_counter() - start
 
     def end(self) -> None:
@@ -190,8 +187,8 @@ class StageUpdates:
             self.world.count("weights", held)
             if learned:
                 self.world.count("gradients", whole)
-            if self.errors is not None:
-                self.errors.source.lay_out(stage.sites)
+            for source in self.sources:
+                source.shard(stage.sites)
 
     def _exchange(self, stages: Sequence[int], *, with_gradients: bool) -> None:
         """Add up the gradients of all copies of each stage, and average their summaries and running statistics.
@@ -204,12 +201,11 @@ class StageUpdates:
             return
         tensors: list[Tensor] = []
         for stage in stages:
-            tensors += [tensor for source in self.learners for tensor in source.shared(self.stages[stage].sites)]
+            tensors += [tensor for source in self.sources for tensor in source.averaged(self.stages[stage].sites)]
             tensors += self.stages[stage].buffers
         scales = [1 / self.placement.copies] * len(tensors)
-        if self.errors is not None:
-            sites = [site for stage in stages for site in self.stages[stage].sites]
-            tensors += self.errors.source.partial_sums(sites)
+        sites = [site for stage in stages for site in self.stages[stage].sites]
+        tensors += [tensor for source in self.sources for tensor in source.summed(sites)]
         whole = with_gradients and not self.placement.spread
         for one in [one for stage in stages for one in self.stages[stage].parameters] if whole else []:
             if one in self.tied:
@@ -225,6 +221,16 @@ class StageUpdates:
         """Add up what the predictor learns; copies of a stage learn the same, unless each has its own rows of the weights."""
         scale = 1.0 if self.placement.spread else 1 / self.placement.copies
         self.world.add_up(tensors, "predictor", [scale] * len(tensors))
+
+
+def pipeline_sources(trainer: Trainer) -> list[PipelineSource]:
+    """Return the trainer's sources; raise OptionError if one cannot train in a pipeline."""
+    sources = []
+    for name, source in trainer.sources.items():
+        if not isinstance(source, PipelineSource):
+            raise OptionError(f"source '{name}' cannot train in a pipeline: it is no adagp.sources.PipelineSource.")
+        sources.append(source)
+    return sources
 
 
 def as_returned(outputs: Sequence[Tensor]) -> Any:

@@ -1,7 +1,7 @@
 """What the learning sources have in common: summaries of outputs, a predictor network, its optimizer and its scheduler."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,13 @@ from adagp.layers.shards import add_up_parts
 from adagp.layers.sites import Site
 from adagp.layers.weight_layout import gradient_norms
 from adagp.sources.base import Rounds
+from adagp.sources.pipeline import PipelineSource
 from adagp.sources.support.learner import Learner, TrainedSource
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.options import LearningOptions
 
 
-class LearnedSource(TrainedSource):
+class LearnedSource(TrainedSource, PipelineSource):
     """A predictor network that maps summaries of sites' outputs to their weight gradients, and learns from the truth.
 
     A summary is the site's output averaged over the batch, one sample per weight row, pooled to `grid` x `grid`. Several
@@ -163,6 +164,18 @@ class LearnedSource(TrainedSource):
         for site, total, count in zip(sites, sums, counts.tolist(), strict=True):
             if count:
                 self._summaries[site], self._weights[site] = total.div_(count), int(count)
+
+    def averaged(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return the summaries of `sites`."""
+        return self.shared(sites)
+
+    def reduce_with(self, all_reduce: Callable[[list[Tensor]], None]) -> None:
+        """Sum the network's gradients by this function before each step."""
+        self.learner.on_gradients = all_reduce
+
+    def replicated(self) -> Iterable[Tensor]:
+        """Return the weights of the predictor network."""
+        return self.network.state_dict().values()
 
     def drop(self, sites: Sequence[Site]) -> None:
         """Drop the summaries of `sites` alone, whose batch is over before that of other sites."""

@@ -1,8 +1,8 @@
-"""The source `feedback` in a pipeline: the last stage broadcasts the error's features, each stage looks at what it has kept.
+"""The error at the model's output in a pipeline: the last stage broadcasts its features, each stage shows them to the source.
 
-One process sees a batch as one forward call. In a pipeline it is several micro-batches, and the error of all of them is
-known when the last stage has done the last one. Until then a stage keeps the inputs of its sites (of BP batches the
-gradients at their outputs as well, where they are to be learned from); then they are shown to the source as one call.
+One process sees a batch as one forward call. In a pipeline it is several micro-batches, and the error of all of them is there
+when the last stage has done the last one. Until then a stage keeps the inputs of its sites (and the gradients at their outputs,
+where the source learns from them); then the source sees them as one call (`ErrorSource.catch_up`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,37 +15,37 @@ from torch import Size, Tensor
 
 from adagp.core.plan import BACKPROP, BACKPROP_ALL, Plan
 from adagp.layers.sites import Site
-from adagp.papers.feedback.source import FeedbackSource, Seen
 from adagp.pipe.actions import FORWARD, Program
 from adagp.program.distributed.placement import StagePlacement
 from adagp.program.distributed.processes import World
+from adagp.sources.pipeline import ErrorSource, SiteCall
 from adagp.sources.support.local import Kept
 from adagp.sources.support.taps import on_gradient
 
 
 @dataclass
-class _Sight:
-    """One forward call of a site in a micro-batch."""
+class _MicroBatchCall:
+    """One forward call of a site in a micro-batch; see `SiteCall`."""
 
     site: Site
     shape: Size
     inputs: Kept | None = None
     gradient: Tensor | None = None
-    predicts: bool = False
-    corrects: bool = False
+    produce: bool = False
+    observe: bool = False
 
 
 class ErrorBroadcast:
-    """What this process has seen of the batches under way, by stage and micro-batch, and the features of their errors.
+    """The calls of this process's sites in the running batches, by stage and micro-batch, and the features of their errors.
 
-    Micro-batches are numbered through the batches of a window. `outputs` tell what the model returns for one; `shares` says
-    which of a batch's micro-batches each device does on the last stage; `measured`, whether predictions for the sites that
-    are trained by backprop are wanted, too.
+    Micro-batches are numbered through the batches of a window. `outputs` are the model's outputs for one micro-batch, for their
+    shapes; `shares` the micro-batches of a batch that each device computes on the last stage; `measured` returns whether
+    predictions for the sites that are trained by backprop are needed, too.
     """
 
     def __init__(
         self,
-        source: FeedbackSource,
+        source: ErrorSource,
         placement: StagePlacement,
         world: World,
         outputs: Sequence[Tensor],
@@ -58,79 +58,76 @@ class ErrorBroadcast:
         self._placement, self._world = placement, world
         self._micro_batches = sum(map(len, shares))
         self._shares = shares
-        empty = [torch.zeros(one.shape, dtype=one.dtype, device=device) for one in outputs if one.is_floating_point()]
+        floating = [output for output in outputs if output.is_floating_point()]
+        empty = [torch.zeros(output.shape, dtype=output.dtype, device=device) for output in floating]
         self._like = source.features_of(empty)
-        self._sights: dict[tuple[int, int], list[_Sight]] = {}
+        self._calls: dict[tuple[int, int], list[_MicroBatchCall]] = {}
         self._features: dict[int, Tensor] = {}
         self._whole: dict[int, Tensor] = {}
-        self._at: tuple[int, int] = (0, 0)
+        self._current: tuple[int, int] = (0, 0)
         self._plan = BACKPROP_ALL
 
     # During the passes.
 
     def begin(self, stage: int, number: int, plan: Plan) -> None:
-        """Take note that what is watched from now on belongs to a stage's micro-batch."""
-        self._at, self._plan = (stage, number), plan
-        self._sights[self._at] = []
+        """Assign the calls that follow to a stage's micro-batch."""
+        self._current, self._plan = (stage, number), plan
+        self._calls[self._current] = []
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Keep the input, and wait for the gradient at the output, as far as the source wants them."""
+        """Keep the input, and wait for the gradient at the output, as far as the source needs them."""
         served = self._plan.source_of(site.name) != BACKPROP
-        sight = _Sight(site, output.shape, predicts=served or self._measured())
-        sight.corrects = self.source.wants_inputs and not served
-        if sight.predicts or sight.corrects:
-            sight.inputs = Kept(site, inputs)
-        self._sights[self._at].append(sight)
+        call = _MicroBatchCall(site, output.shape, produce=served or self._measured())
+        call.observe = self.source.wants_inputs and not served
+        if call.produce or call.observe:
+            call.inputs = Kept(site, inputs)
+        self._calls[self._current].append(call)
         if served or not self.source.wants_gradients:
             return None
 
         def receive(gradient: Tensor) -> None:
-            sight.gradient = gradient  # once more, and the same, where a backward is done in two parts
+            call.gradient = gradient  # twice, and the same, if the backward pass is done in two parts
 
         return on_gradient(output, receive)
 
     def note_error(self, number: int, errors: Sequence[Tensor]) -> None:
-        """Take note of the loss's gradients at the model's outputs for a micro-batch."""
+        """Keep the features of the loss's gradients at the model's outputs for a micro-batch."""
         self._features[number] = self.source.features_of(errors)
 
     # When a stage is updated.
 
     def wanted(self, plan: Plan) -> bool:
-        """Tell whether the source looks at a batch of this plan at all."""
+        """Return whether the source needs the error of a batch with this plan."""
         sources = {plan.default, *plan.by_site.values()}
         return sources != {BACKPROP} or self.source.wants_inputs or self.source.wants_gradients or self._measured()
 
     def show(self, stages: Sequence[int], batch: int) -> None:
-        """Show the source what was kept of some stages in a batch; all processes must ask for the batch, in one order."""
+        """Show the source the calls of some stages in a batch; all processes must do this in the same order of batches."""
         if batch not in self._whole:
-            self._share(batch)
+            self._exchange(batch)
         numbers = range(batch * self._micro_batches, (batch + 1) * self._micro_batches)
         for stage in stages:
-            own = [number for number in numbers if (stage, number) in self._sights]
+            own = [number for number in numbers if (stage, number) in self._calls]
             features = torch.cat([self._features[number] for number in own])
-            alone = len(own) == len(numbers) and self._placement.replicas == 1
-            seen = [_joined(calls, len(self._like)) for calls in self._calls(stage, own)]
-            self.source.catch_up(features, seen, None if alone else self._whole[batch])
+            complete = len(own) == len(numbers) and self._placement.replicas == 1
+            by_site = zip(*(self._calls.pop((stage, number)) for number in own), strict=True)
+            calls = [_joined(calls, len(self._like)) for calls in by_site]
+            self.source.catch_up(features, calls, None if complete else self._whole[batch])
 
     def end(self) -> None:
         """Forget the batches of a window."""
         self._features.clear()
         self._whole.clear()
-        self._sights.clear()
+        self._calls.clear()
 
-    def _calls(self, stage: int, numbers: Sequence[int]) -> list[tuple[_Sight, ...]]:
-        """Return the calls of a stage's sites in all micro-batches, those that belong together side by side."""
-        return list(zip(*(self._sights.pop((stage, number)) for number in numbers), strict=True))
-
-    def _share(self, batch: int) -> None:
+    def _exchange(self, batch: int) -> None:
         """Exchange the features of a batch: along the pipeline, then between its copies."""
         first = batch * self._micro_batches
         for device, share in enumerate(self._shares):
             if not share:
                 continue
-            mine = device == self._placement.device
-            numbers = [first + one for one in share]
-            if mine:
+            numbers = [first + number for number in share]
+            if device == self._placement.device:
                 features = torch.cat([self._features[number] for number in numbers])
                 self._world.count("error features", features.numel() * features.element_size())
             else:
@@ -138,7 +135,7 @@ class ErrorBroadcast:
             with self._world.waiting():
                 dist.broadcast(features, self._placement.peers[device], group=self._placement.pipeline)
             self._features |= dict(zip(numbers, features.split(len(self._like)), strict=True))
-        whole = torch.cat([self._features[first + one] for one in range(self._micro_batches)])
+        whole = torch.cat([self._features[first + number] for number in range(self._micro_batches)])
         if self._placement.replicas > 1:
             parts = [torch.empty_like(whole) for _ in range(self._placement.replicas)]
             self._world.count("error features", whole.numel() * whole.element_size())
@@ -148,7 +145,7 @@ class ErrorBroadcast:
 
 
 def last_stage_shares(program: Program) -> list[list[int]]:
-    """Return which micro-batches of a batch each device does on the last stage."""
+    """Return the micro-batches of a batch that each device computes on the last stage."""
     last = program.stages - 1
     return [
         sorted(
@@ -158,20 +155,20 @@ def last_stage_shares(program: Program) -> list[list[int]]:
     ]
 
 
-def _joined(calls: Sequence[_Sight], samples: int) -> Seen:
+def _joined(calls: Sequence[_MicroBatchCall], samples: int) -> SiteCall:
     """Return the calls of one site in several micro-batches of `samples` each as one."""
     first = calls[0]
     axis = _sample_axis(first.site, first.shape, samples)
     shape = Size((*first.shape[:axis], len(calls) * first.shape[axis], *first.shape[axis + 1 :]))
-    inputs = [one.inputs.get() for one in calls if one.inputs is not None]
-    gradients = [one.gradient for one in calls if one.gradient is not None]
-    return Seen(
+    inputs = [call.inputs.get() for call in calls if call.inputs is not None]
+    gradients = [call.gradient for call in calls if call.gradient is not None]
+    return SiteCall(
         first.site,
         shape,
         Kept(first.site, (torch.cat(inputs, axis),)) if inputs else None,
         torch.cat(gradients, axis) if len(gradients) == len(calls) else None,
-        first.predicts,
-        first.corrects,
+        first.produce,
+        first.observe,
     )
 
 

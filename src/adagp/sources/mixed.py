@@ -1,7 +1,7 @@
-"""A weighted sum of sources: what one lacks, another may have."""
+"""A weighted sum of several sources."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Size, Tensor
@@ -9,14 +9,12 @@ from torch import Size, Tensor
 from adagp.errors import OptionError
 from adagp.layers.shards import laid_like, whole
 from adagp.layers.sites import Site
-from adagp.papers.feedback.source import FeedbackSource
-from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, Source, in_step
-from adagp.sources.remembered import ReplaySource
+from adagp.sources.base import BatchContext, ModelCall, Rounds, Source, in_step
 from adagp.sources.support.norms import RunningNorms
 
 
 class MixedSource(Source):
-    """Adds up the gradients of several sources, each with its weight. A site needs an answer of all of them."""
+    """Sums the gradients of several sources, each times its weight. A site gets one only if every part produces one."""
 
     takes_spread = True
 
@@ -32,7 +30,7 @@ class MixedSource(Source):
         self.joins = all(source.joins for source, _ in self.parts)
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Let each part know the sites."""
+        """Bind each part to the sites."""
         for source, _ in self.parts:
             source.bind(sites, norms)
 
@@ -53,7 +51,7 @@ class MixedSource(Source):
                 source.see_targets(targets)
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Show the call to each part."""
+        """Pass the call to each part; each continues with the output that the previous one returned."""
         changed = None
         for source, _ in self.parts:
             replacement = source.watch(site, inputs, output if changed is None else changed)
@@ -61,7 +59,7 @@ class MixedSource(Source):
         return changed
 
     def enter(self, call: ModelCall) -> None:
-        """Tell the parts that need errors of the call."""
+        """Pass the call to the parts that need errors."""
         for source, _ in self.parts:
             if source.needs_error:
                 source.enter(call)
@@ -79,20 +77,20 @@ class MixedSource(Source):
                 source.observe_error(call)
 
     def join(self, sites: Sequence[Site]) -> Rounds:
-        """Let the parts join theirs, in step."""
+        """Join the parts, their exchanges together round by round."""
         return in_step(source.join(sites) for source, _ in self.parts)
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return the weighted sums."""
-        given = [source.produce(sites) for source, _ in self.parts]
-        return [self._sum(site, answers) for site, *answers in zip(sites, *given, strict=True)]
+        produced = [source.produce(sites) for source, _ in self.parts]
+        return [self._sum(site, gradients) for site, *gradients in zip(sites, *produced, strict=True)]
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
-        """Let the parts that learn do so."""
+        """Pass the true gradients to the parts that learn."""
         for source, _ in self.parts:
             if source.learns:
-                source.observe(sites, gradients if source.takes_spread else [whole(one) for one in gradients])
+                source.observe(sites, gradients if source.takes_spread else [whole(gradient) for gradient in gradients])
 
     def forget(self) -> None:
         """End the batch for each part."""
@@ -109,30 +107,16 @@ class MixedSource(Source):
         return {"parts": [source.state_dict() for source, _ in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        for (source, _), one in zip(self.parts, state["parts"], strict=True):
-            source.load_state_dict(one)
+        """Restore what `state_dict` returned."""
+        for (source, _), part in zip(self.parts, state["parts"], strict=True):
+            source.load_state_dict(part)
 
-    def _sum(self, site: Site, answers: Sequence[Tensor | None]) -> Tensor | None:
-        # Where parts do not join theirs, the engine averages, and needs whole gradients for it.
-        known = [laid_like(one, site.weight) if self.joins else whole(one) for one in answers if one is not None]
-        if len(known) < len(answers):
+    def _sum(self, site: Site, gradients: Sequence[Tensor | None]) -> Tensor | None:
+        # If the parts do not join theirs, the engine averages, for which it needs whole gradients.
+        parts = [laid_like(part, site.weight) if self.joins else whole(part) for part in gradients if part is not None]
+        if len(parts) < len(gradients):
             return None
-        total = known[0] * self.parts[0][1]
-        for one, (_, weight) in zip(known[1:], self.parts[1:], strict=True):
-            total.add_(one, alpha=weight)
+        total = parts[0] * self.parts[0][1]
+        for part, (_, weight) in zip(parts[1:], self.parts[1:], strict=True):
+            total.add_(part, alpha=weight)
         return total
-
-
-class FeedbackReplaySource(MixedSource):
-    """`share` of feedback and the rest of replay: two estimates of one gradient with errors of different kinds."""
-
-    def __init__(self, feedback: FeedbackSource | None = None, share: float = 0.5) -> None:
-        if not 0 <= share <= 1:
-            raise OptionError(f"feedback's share in the mixture is {share}; it must be 0 to 1.")
-        super().__init__([(feedback or FeedbackSource(), share), (ReplaySource(), 1 - share)])
-
-    @classmethod
-    def build(cls, run: RunFacts, **options: Any) -> Self:
-        """Return the mean of both, with feedback's options."""
-        return cls(FeedbackSource.build(run, **options))

@@ -8,9 +8,8 @@ from torch import Tensor
 from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.papers.feedback.mixed import FeedbackReplaySource, MixedSource
-from adagp.papers.feedback.source import FeedbackSource
-from adagp.sources import BatchContext, ReplaySource, RunningNorms, Source, ZeroSource
+from adagp.papers.feedback.source import FeedbackReplaySource, FeedbackSource
+from adagp.sources import BatchContext, MixedSource, ReplaySource, RunningNorms, Source, ZeroSource
 from adagp.sources.base import ModelCall
 
 
