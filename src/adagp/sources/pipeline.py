@@ -42,7 +42,7 @@ class PipelineSource(Source):
     def shard(self, sites: Sequence[Site]) -> None:
         """Shard what was summed of `sites` like their weights."""
 
-    def drop(self, sites: Sequence[Site]) -> None:  # noqa: B027
+    def drop(self, sites: Sequence[Site]) -> None:
         """Drop what was seen of `sites`, whose batch is over before that of other sites."""
 
     def site_state(self, sites: Collection[int]) -> dict[str, Any]:
