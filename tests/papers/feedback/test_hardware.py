@@ -7,7 +7,7 @@ from adagp.core.plan import BACKPROP_ALL, Phase, Plan
 from adagp.hw import Accelerator, Attention, Convolution, Linear, Stage, Workload, stages
 from adagp.hw.stages import duties
 from adagp.papers.feedback.hardware import FeedbackWork, feedback_turns
-from adagp.papers.feedback.turns import Turns
+from adagp.papers.feedback.source import EveryN
 from adagp.program.run import TrainConfig
 
 ACCELERATOR = Accelerator(bandwidth=inf)
@@ -64,9 +64,9 @@ def test_updates_are_counted_as_the_source_counts_them(learn: int, correct: int)
     options = {"method": "feedback", "learn_every": learn, "correct_every": correct, "features": 8}
     config = TrainConfig.from_dict(options, "test")
     variation = batch_variation(config.method, config.method_options)
-    learning, correcting = Turns(learn), Turns(correct)
+    learning, correcting = EveryN(learn), EveryN(correct)
     for number in range(25):
-        fits, corrects = bool(learning.take()), bool(correcting.take())
+        fits, corrects = bool(learning.advance()), bool(correcting.advance())
         assert variation.at(number) == FeedbackWork(features=8, fits=fits, corrects=corrects)
 
 
