@@ -16,7 +16,7 @@ from adagp.pipe import constant_costs, generate, parse_phases
 from adagp.pipe import simulate as run_pipeline
 from adagp.program.workloads import model_workload
 from adagp.schedules import parse_schedule
-from adagp.tracing.trace import trace_model
+from adagp.tracing.tracer import trace_model
 from benchmarks.measure import Clock, Ratio, Run
 
 SCALE_SIM = 250.0

@@ -30,8 +30,8 @@ from adagp.hw.runs import scheduled_run
 from adagp.pipe import constant_costs, generate, parse_program
 from adagp.pipe import simulate as dry_run
 from adagp.schedules import parse_schedule
-from adagp.tracing.importers.exported_program import load_exported_program
-from adagp.tracing.importers.onnx_model import load_onnx
+from adagp.tracing.exported_program import load_exported_program
+from adagp.tracing.onnx_model import load_onnx
 
 pytestmark = pytest.mark.medium
 

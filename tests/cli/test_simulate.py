@@ -252,7 +252,7 @@ def test_an_adaptive_schedule_is_refused_before_any_work(
     def trace(*arguments: object, **options: object) -> None:
         pytest.fail("traced a model")
 
-    monkeypatch.setattr("adagp.tracing.trace.trace_model", trace)
+    monkeypatch.setattr("adagp.tracing.tracer.trace_model", trace)
     with pytest.raises(AdagpError, match=r"^an adaptive schedule decides during the run, .* --from-run RUN\.$"):
         call(*command, "--ratio", ratio)
 

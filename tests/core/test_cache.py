@@ -140,7 +140,7 @@ def test_the_oldest_entries_give_way_and_no_foreign_file(folder: Path, monkeypat
 def test_a_kept_workload_is_the_traced_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"shape": (3, 16, 16), "width": 0.5, "classes": 7}
     traced = model_workload("six_conv_vgg", "cifar10", **options)
-    monkeypatch.setattr("adagp.tracing.trace.trace_model", lambda *_, **__: pytest.fail("it was traced before"))
+    monkeypatch.setattr("adagp.tracing.tracer.trace_model", lambda *_, **__: pytest.fail("it was traced before"))
     assert model_workload("six_conv_vgg", "cifar10", **options) == traced
     assert isinstance(traced, Workload)
 

@@ -7,7 +7,7 @@ from adagp.hw.layout import workload_layout
 from adagp.layers.sites import survey
 from adagp.models.example import build_example
 from adagp.schedules import Layer
-from adagp.tracing.trace import trace
+from adagp.tracing.tracer import trace
 
 WORKLOAD = Workload(
     "all kinds",

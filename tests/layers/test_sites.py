@@ -13,7 +13,7 @@ from adagp.errors import ModelError, OptionError
 from adagp.hw.workload import Convolution, Linear
 from adagp.layers.rules import RULES, register_rule
 from adagp.layers.sites import Survey, survey
-from adagp.tracing.trace import trace
+from adagp.tracing.tracer import trace
 
 
 def names(found: Survey) -> list[str]:

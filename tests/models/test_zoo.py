@@ -12,7 +12,7 @@ from adagp.errors import AdagpError, ModelError
 from adagp.layers.sites import survey
 from adagp.models import LANGUAGE, build_model, huggingface
 from adagp.models.zoo import find_in_zoo
-from adagp.tracing.trace import trace_model
+from adagp.tracing.tracer import trace_model
 
 TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "bos_token_id": 50256, "eos_token_id": 50256}

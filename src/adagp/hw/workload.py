@@ -1,6 +1,6 @@
 """What a model asks of an accelerator: its layers' shapes for one sample, without torch and without weights.
 
-A workload is what crosses from `adagp.tracing.trace` to the accelerator model. All sizes are those of **one sample**; a batch
+A workload is what crosses from `adagp.tracing.tracer` to the accelerator model. All sizes are those of **one sample**; a batch
 multiplies the rows of a product, never its weights. It is saved as JSON, and reads back equal.
 """
 

@@ -71,7 +71,7 @@ def model_workload(
     }
 
     def traced() -> Workload:
-        from adagp.tracing.trace import trace_model
+        from adagp.tracing.tracer import trace_model
 
         return trace_model(name, **options, options=own)
 
@@ -102,13 +102,13 @@ def dataset_info(name: str) -> "DatasetInfo":
 
 
 def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> Workload:
-    from adagp.tracing.importers.onnx_model import load_onnx
+    from adagp.tracing.onnx_model import load_onnx
 
     return load_onnx(path, shape)
 
 
 def _read_exported_program(path: Path, shape: tuple[int, ...] | None) -> Workload:
-    from adagp.tracing.importers.exported_program import load_exported_program
+    from adagp.tracing.exported_program import load_exported_program
 
     return load_exported_program(path, shape)
 

@@ -147,7 +147,7 @@ def task_workload(model: str, training: Training) -> Workload:
 
     from adagp.models.example import VOCABULARY
     from adagp.models.transformer import SIZE, Transformer
-    from adagp.tracing.trace import BATCH, trace
+    from adagp.tracing.tracer import BATCH, trace
 
     with torch.device("meta"):
         transformer = Transformer(VOCABULARY, SIZE, training.hidden)

@@ -355,7 +355,7 @@ class ComparisonWork:
 
         config = self.comparison.config(self.comparison.reference, 0)
         if config.dataset.endswith(".npz") and isinstance(self.task, Classification):
-            from adagp.tracing.trace import trace_model
+            from adagp.tracing.tracer import trace_model
 
             data = self.task.data
             return trace_model(config.model, classes=data.classes, image=data.shape, width=config.width)

@@ -1,10 +1,10 @@
 """From a torch model to a Workload, on the meta device: shapes only, no weights, no arithmetic.
 
 The model runs once forward with stand-ins for its parameters, buffers and inputs, in training mode and with gradients
-recorded, while every operation that reaches the dispatcher is watched. So it works for any module, whatever its
+recorded, while every operation that reaches the dispatcher is recorded. So it works for any module, whatever its
 forward does, and the user's model is left as it was: parameters, buffers and mode. A weight is recognised by its
-elements (see `adagp.tracing.weight_uses`); the layer is named after the module that owns it. Whether a layer needs an input
-gradient is what autograd says of its input.
+elements (see `adagp.tracing.weight_uses`); the layer is named after the module that owns it. A layer needs an input
+gradient if its input requires grad.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,15 +36,15 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
     token indices, whose batch is `batch`. Only their shapes and types matter.
     """
     label = name or type(model).__name__
-    watcher = Watcher([*model.named_parameters(), *model.named_buffers()], batch)
+    tracer = Tracer([*model.named_parameters(), *model.named_buffers()], batch)
     try:
-        with torch.enable_grad(), training_mode(model), watcher, watcher.named_calls(model):
-            torch.func.functional_call(model, watcher.stand_ins, _stand_in_inputs(inputs, batch))
+        with torch.enable_grad(), training_mode(model), tracer, tracer.named_calls(model):
+            torch.func.functional_call(model, tracer.stand_ins, _stand_in_inputs(inputs, batch))
     except ModelError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
-        raise _refusal(label, inputs, watcher, error) from error
-    return Workload(label, tuple(watcher.layers))
+        raise _trace_error(label, inputs, tracer, error) from error
+    return Workload(label, tuple(tracer.layers))
 
 
 def trace_model(
@@ -66,7 +66,7 @@ def trace_model(
     return trace(example.model, example.inputs, name, batch)
 
 
-class Watcher(TorchDispatchMode):
+class Tracer(TorchDispatchMode):
     """Turns each operation into a layer; `stand_ins` are to be used for the parameters and buffers of a model."""
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]], batch: int) -> None:
@@ -110,7 +110,7 @@ class Watcher(TorchDispatchMode):
         self.calls.pop()
 
     def used(self, weight: Elements | None) -> tuple[str, bool, int]:
-        """Note a product with `weight`; return its module, whether it is trained, and how many elements were used before."""
+        """Record a product with `weight`; return its module, whether it is trained, and how many elements were used before."""
         if weight is None:
             return self.module, False, 0
         return weight.owner, weight.trainable, self.weights.use(weight)
@@ -127,7 +127,7 @@ class Watcher(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operation on its shapes and note it."""
+        """Run the operation on shapes and record it."""
         self.operation = str(func)
         known = _known_shapes(func, args)
         result = func(*args, **(kwargs or {})) if known is None else known
@@ -142,19 +142,19 @@ class Watcher(TorchDispatchMode):
         return result
 
 
-Rule = Callable[[Watcher, Any, tuple[Any, ...], Any], None]
+Rule = Callable[[Tracer, Any, tuple[Any, ...], Any], None]
 
 
-def _convolution(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _convolution(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     source, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
     dimensions = source.dim() - 2
     if dimensions > 2:
-        raise ModelError(f"cannot trace module '{watcher.module}': a convolution of {dimensions} dimensions.")
-    name, trainable, before = watcher.used(watcher.weights.find(weight))
+        raise ModelError(f"cannot trace module '{tracer.module}': a convolution of {dimensions} dimensions.")
+    name, trainable, before = tracer.used(tracer.weights.find(weight))
     outputs, inputs = weight.shape[0], weight.shape[1] * groups
     if transposed:
         outputs, inputs = weight.shape[1] * groups, weight.shape[0]
-    watcher.layers.append(
+    tracer.layers.append(
         Convolution(
             name,
             inputs,
@@ -173,76 +173,76 @@ def _convolution(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Ten
     )
 
 
-def _matrix_product(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _matrix_product(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     """A product of two matrices, or of one and a vector, which is a matrix of one column."""
     left, right = args[1:3] if func.overloadpacket in (aten.addmm, aten.addmv) else args[:2]
-    _products(watcher, (left, right), 1, (left.shape[0], left.shape[1], right.numel() // left.shape[1]))
+    _products(tracer, (left, right), 1, (left.shape[0], left.shape[1], right.numel() // left.shape[1]))
 
 
-def _batched_product(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _batched_product(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     left, right = args[1:3] if func.overloadpacket is aten.baddbmm else args[:2]
-    _products(watcher, (left, right), left.shape[0], (left.shape[1], left.shape[2], right.shape[2]))
+    _products(tracer, (left, right), left.shape[0], (left.shape[1], left.shape[2], right.shape[2]))
 
 
-def _products(watcher: Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
+def _products(tracer: Tracer, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
     """`count` products side by side: linear layers if a factor has weights, else attention.
 
     A matrix of weights that is repeated for several of the products serves them all.
     """
     rows, depth, columns = sizes
-    source, weight = factors[0], watcher.weights.find(factors[1])
+    source, weight = factors[0], tracer.weights.find(factors[1])
     if (
-        weight is None and (weight := watcher.weights.find(factors[0])) is not None
+        weight is None and (weight := tracer.weights.find(factors[0])) is not None
     ):  # weights times columns of activations
         rows, columns, source = columns, rows, factors[1]
     groups = weight.count // (depth * columns) if weight is not None else 0
     if weight is None or groups == 0 or count % groups:
-        _activations(watcher, factors, count, sizes)
+        _activations(tracer, factors, count, sizes)
         return
-    rows = watcher.per_sample(rows * (count // groups), "the number of rows")
-    name, trainable, before = watcher.used(weight)
-    watcher.layers.append(Linear(name, rows, depth, columns, trainable, source.requires_grad, groups, before))
+    rows = tracer.per_sample(rows * (count // groups), "the number of rows")
+    name, trainable, before = tracer.used(weight)
+    tracer.layers.append(Linear(name, rows, depth, columns, trainable, source.requires_grad, groups, before))
 
 
-def _activations(watcher: Watcher, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
+def _activations(tracer: Tracer, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
     """Products of activations; the batch is among the products or, where there is one, among its rows."""
     rows, depth, columns = sizes
     needed = any(factor.requires_grad for factor in factors)
     if factors[0].dim() == 2:
-        rows = watcher.per_sample(rows, "the number of rows")
+        rows = tracer.per_sample(rows, "the number of rows")
     else:
-        count = watcher.per_sample(count, "the number of products")
-    watcher.layers.append(Attention(watcher.module, count, rows, depth, columns, needed))
+        count = tracer.per_sample(count, "the number of products")
+    tracer.layers.append(Attention(tracer.module, count, rows, depth, columns, needed))
 
 
-def _attention(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+def _attention(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Any) -> None:
     """Fused attention of (batch, heads, length, width): scores, then their use."""
     query, key, value = args[:3]
-    heads = watcher.per_sample(prod(query.shape[:-2]), "the number of heads")
+    heads = tracer.per_sample(prod(query.shape[:-2]), "the number of heads")
     length, width, keys = query.shape[-2], query.shape[-1], key.shape[-2]
     needed = query.requires_grad or key.requires_grad or value.requires_grad
-    watcher.layers.append(Attention(watcher.module, heads, length, width, keys, needed))
-    watcher.layers.append(Attention(watcher.module, heads, length, keys, value.shape[-1], needed))
+    tracer.layers.append(Attention(tracer.module, heads, length, width, keys, needed))
+    tracer.layers.append(Attention(tracer.module, heads, length, keys, value.shape[-1], needed))
 
 
-def _linear(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
+def _linear(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
     """A linear layer that was not taken apart into a matrix product."""
     source, weight = args[:2]
-    rows = watcher.per_sample(source.numel() // source.shape[-1], "the number of rows")
-    name, trainable, before = watcher.used(watcher.weights.find(weight))
+    rows = tracer.per_sample(source.numel() // source.shape[-1], "the number of rows")
+    name, trainable, before = tracer.used(tracer.weights.find(weight))
     needed = source.requires_grad
-    watcher.layers.append(Linear(name, rows, weight.shape[1], weight.shape[0], trainable, needed, 1, before))
+    tracer.layers.append(Linear(name, rows, weight.shape[1], weight.shape[0], trainable, needed, 1, before))
 
 
-def _elementwise(watcher: Watcher, func: Any, args: tuple[Any, ...], result: Any) -> None:
+def _elementwise(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Any) -> None:
     """Anything else reads its activations and writes its result once; work on parameters and buffers alone is left out."""
-    activations = [tensor for tensor in _tensors(args) if watcher.weights.find(tensor) is None]
+    activations = [tensor for tensor in _tensors(args) if tracer.weights.find(tensor) is None]
     if not activations:
         return
-    read = sum(tensor.numel() for tensor in activations) // watcher.batch
-    written = sum(tensor.numel() for tensor in _tensors((result,))) // watcher.batch
+    read = sum(tensor.numel() for tensor in activations) // tracer.batch
+    written = sum(tensor.numel() for tensor in _tensors((result,))) // tracer.batch
     if read + written:
-        watcher.layers.append(Elementwise(watcher.module, func.overloadpacket.__name__, read, written))
+        tracer.layers.append(Elementwise(tracer.module, func.overloadpacket.__name__, read, written))
 
 
 RULES: Mapping[Any, Rule] = {
@@ -328,14 +328,14 @@ def _stand_in_inputs(inputs: Inputs, batch: int) -> tuple[Tensor, ...]:
     return (torch.empty(batch, *(int(size) for size in inputs if isinstance(size, int)), device="meta"),)
 
 
-def _refusal(label: str, inputs: Inputs, watcher: Watcher, error: Exception) -> ModelError:
-    place = f"module '{watcher.module}'" if watcher.module else "the model"
+def _trace_error(label: str, inputs: Inputs, tracer: Tracer, error: Exception) -> ModelError:
+    place = f"module '{tracer.module}'" if tracer.module else "the model"
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "meta" in reason.lower() or isinstance(error, NotImplementedError):
         return ModelError(
-            f"cannot trace {label}: {watcher.operation} in {place} needs the values of a tensor, and tracing has only "
+            f"cannot trace {label}: {tracer.operation} in {place} needs the values of a tensor, and tracing has only "
             "shapes."
         )
     shapes = [tuple(value.shape) if isinstance(value, Tensor) else value for value in inputs]
     given = "x".join(map(str, shapes))
-    return ModelError(f"input {given} does not fit {label}: {watcher.operation} in {place} says: {reason}.")
+    return ModelError(f"input {given} does not fit {label}: {tracer.operation} in {place} failed: {reason}.")

@@ -1,7 +1,7 @@
 """A `torch.export` program (`.pt2`) as a workload.
 
 Only the graph is read, which is JSON; the pickled parts of the file (weights, example inputs) are left alone, so a foreign
-file cannot run code. The graph's operations, which must be torch's own, run on shapes under the same watch as any model.
+file cannot run code. The graph's operations, which must be torch's own, run on shapes and are traced as those of any model.
 """
 
 import json
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from adagp.errors import AdagpError, DataError
 from adagp.hw.workload import Workload
-from adagp.tracing.trace import Watcher
+from adagp.tracing.tracer import Tracer
 
 LARGEST_GRAPH = 1 << 29
 """Bytes of JSON that are read at most."""
@@ -52,7 +52,9 @@ DAMAGE = (
     *(KeyError, TypeError, ValueError, IndexError, AttributeError),
     *(OverflowError, ZeroDivisionError, AssertionError, RuntimeError),
 )
-"""What a file that is not as torch writes it leads to; too deep a nesting is a RuntimeError."""
+"""Errors that a damaged file leads to; too deep a nesting is a RuntimeError."""
+KEYWORD = 2
+"""Kind of a keyword argument in the file."""
 NO_WORK = ("_assert", "sym_constrain_range")
 REFUSED = ("from_file",)
 
@@ -113,10 +115,8 @@ class _Program:
         self.inputs: list[str] = []
         for spec in module["signature"]["input_specs"]:
             ((kind, entry),) = spec.items()
-            if kind in ("parameter", "buffer"):
+            if kind in ("parameter", "buffer", "tensor_constant"):
                 owned[entry["arg"]["name"]] = entry[f"{kind}_name"]
-            elif kind == "tensor_constant":
-                owned[entry["arg"]["name"]] = entry["tensor_constant_name"]
             elif kind == "user_input" and "as_tensor" in entry["arg"]:
                 self.inputs.append(entry["arg"]["as_tensor"]["name"])
         if not self.inputs:
@@ -127,8 +127,8 @@ class _Program:
         first_of: dict[str, str] = {}  # parameters that are one and the same are in one file of the archive
         names = {place: first_of.setdefault(files.get(name, name), name) for place, name in owned.items()}
         own = [(name, self.tensor(place)) for place, name in owned.items() if names[place] == name]
-        self.watcher = Watcher(own, self.batch)
-        self.values |= {place: self.watcher.stand_ins[name] for place, name in names.items()}
+        self.tracer = Tracer(own, self.batch)
+        self.values |= {place: self.tracer.stand_ins[name] for place, name in names.items()}
         self.values |= {name: self.tensor(name) for name in self.inputs}
 
     def tensor(self, name: str) -> Tensor:
@@ -140,34 +140,42 @@ class _Program:
 
     def run(self) -> tuple[Any, ...]:
         """Run every operation on shapes; return the layers."""
-        with torch.enable_grad(), self.watcher:
+        with torch.enable_grad(), self.tracer:
             for node in self.graph["nodes"]:
-                self.watcher.calls = [_module(node)]
+                self.tracer.calls = [_module(node)]
                 self._run_node(node)
-        return tuple(self.watcher.layers)
+        return tuple(self.tracer.layers)
 
     def _run_node(self, node: Mapping[str, Any]) -> None:
         target = str(node["target"])
-        room, _, name = target.rpartition("torch.ops.aten.")
-        if not room and name.startswith(NO_WORK):
+        namespace, _, name = target.rpartition("torch.ops.aten.")
+        if not namespace and name.startswith(NO_WORK):
             return
-        positional = [self._value(one["arg"]) for one in node["inputs"] if one.get("kind") != 2]
-        keywords = {one["name"]: self._value(one["arg"]) for one in node["inputs"] if one.get("kind") == 2}
+        positional, keywords = self._arguments(node)
         function = _function(target)
         if isinstance(function, torch._ops.OpOverload):
             _check_pieces(function, positional)
-            if any(one.name == "device" for one in function._schema.arguments):
+            if any(argument.name == "device" for argument in function._schema.arguments):
                 keywords["device"] = torch.device("meta")  # also where the file leaves it out
-        elif not all(type(one) in (int, float, bool) and abs(one) <= LARGEST_SIZE for one in positional) or (
-            target.endswith(".pow") and abs(positional[-1]) > LARGEST_POWER
-        ):
-            raise DataError(f"{target} is asked to compute with what is no size.")
+        else:
+            _check_numbers(target, positional)
         try:
             result = function(*positional, **keywords)
         except (RuntimeError, NotImplementedError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise DataError(f"{target} cannot run on shapes: {reason}") from None
         self._keep(node["outputs"], result)
+
+    def _arguments(self, node: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional and the keyword arguments of an operation."""
+        positional, keywords = [], {}
+        for argument in node["inputs"]:
+            value = self._value(argument["arg"])
+            if argument.get("kind") == KEYWORD:
+                keywords[argument["name"]] = value
+            else:
+                positional.append(value)
+        return positional, keywords
 
     def _keep(self, outputs: list[Mapping[str, Any]], result: Any) -> None:
         if len(outputs) == 1:
@@ -215,7 +223,7 @@ class _Program:
 
 
 def _function(target: str) -> Callable[..., Any]:
-    """Return one of torch's own operations, or arithmetic of sizes; refuse every other name."""
+    """Return one of torch's own operations, or arithmetic of sizes; no other name is allowed."""
     if target.startswith("_operator.") and target[10:] in ARITHMETIC:
         return ARITHMETIC[target[10:]]
     name, _, overload = target.removeprefix("torch.ops.aten.").partition(".")
@@ -227,10 +235,17 @@ def _function(target: str) -> Callable[..., Any]:
     return found
 
 
-def _check_pieces(function: Any, given: Sequence[Any]) -> None:
-    """Refuse to cut a tensor into more pieces than a model has."""
+def _check_numbers(target: str, values: Sequence[Any]) -> None:
+    """Check that arithmetic is on sizes, so that a file cannot make it take forever."""
+    are_sizes = all(type(value) in (int, float, bool) and abs(value) <= LARGEST_SIZE for value in values)
+    if not are_sizes or (target.endswith(".pow") and abs(values[-1]) > LARGEST_POWER):
+        raise DataError(f"{target} gets arguments that are no sizes.")
+
+
+def _check_pieces(function: Any, arguments: Sequence[Any]) -> None:
+    """Check that a tensor is not cut into more pieces than any model has."""
     name = function._schema.name.removeprefix("aten::").partition("_with_")[0]
-    longest = max((size for one in given if isinstance(one, Tensor) for size in one.shape), default=0)
+    longest = max((size for value in arguments if isinstance(value, Tensor) for size in value.shape), default=0)
     if name in CUTS and longest > MOST_PIECES:
         raise DataError(
             f"{function} would cut a tensor with a size of {longest:,}; at most {MOST_PIECES:,} are allowed."

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from adagp.errors import DataError
-from adagp.tracing.importers.exported_program import load_exported_program
-from adagp.tracing.trace import trace
+from adagp.tracing.exported_program import load_exported_program
+from adagp.tracing.tracer import trace
 
 
 class Mixed(nn.Module):

@@ -1,7 +1,7 @@
 """An ONNX file as a workload. Needs `pip install 'adagp[onnx]'`.
 
 Shapes come from ONNX's own inference. Products (convolutions, matrix products, recurrent layers) become layers as in
-`adagp.tracing.trace`; everything else reads its inputs and writes its outputs once. A file does not say what is trained: every
+`adagp.tracing.tracer`; everything else reads its inputs and writes its outputs once. Files have no notion of training: every
 constant that takes part in a product counts as a trained weight.
 """
 
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from adagp.errors import AdagpError, DataError, OptionError
 from adagp.hw.workload import Convolution, Elementwise, Layer, Workload
-from adagp.tracing.trace import BATCH, Watcher, pair
+from adagp.tracing.tracer import BATCH, Tracer, pair
 
 RESHAPES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 VIEWS = frozenset((*RESHAPES, "Transpose", "Split", "Slice", "Expand"))
 """Operations that move nothing: the next one reads the same words in another arrangement."""
 NUMBERS = frozenset(("Shape", "Size", "ConstantOfShape", "Range", "NonZero"))
 """Operations on shapes and indices."""
-REFUSED = frozenset(
+NOT_MODELLED = frozenset(
     (
         *("ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul", "DeformConv", "Attention"),
         *("If", "Loop", "Scan", "SequenceMap"),
@@ -36,7 +36,7 @@ DAMAGE = (
     *(RuntimeError, TypeError, ValueError, IndexError, KeyError),
     *(AttributeError, AssertionError, OverflowError, ZeroDivisionError, MemoryError),
 )
-"""What a file that is not as exporters write it leads to."""
+"""Errors that a damaged file leads to."""
 
 
 def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
@@ -46,9 +46,9 @@ def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
     """
     model = _read(path)
     try:
-        _refuse_unknown(model.graph)
+        _check_operations(model.graph)
         batch = _set_sizes(model, shape)
-        from adagp.tracing.importers.onnx_shapes import with_shapes
+        from adagp.tracing.onnx_shapes import with_shapes
 
         return Workload(path.stem, _Reader(*with_shapes(model), batch).layers())
     except AdagpError as error:
@@ -79,9 +79,9 @@ def _read(path: Path) -> Any:
     return model
 
 
-def _refuse_unknown(graph: Any) -> None:
+def _check_operations(graph: Any) -> None:
     for number, node in enumerate(graph.node):
-        if node.op_type in REFUSED or node.domain not in DOMAINS:
+        if node.op_type in NOT_MODELLED or node.domain not in DOMAINS:
             operation = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             raise DataError(f"node '{_name(node, number)}' is a {operation}, which is not modelled.")
 
@@ -97,34 +97,45 @@ def _set_sizes(model: Any, shape: tuple[int, ...] | None) -> int:
     inputs = [one for one in graph.input if one.name not in constants]
     if not inputs or not inputs[0].type.tensor_type.shape.dim:
         raise DataError("it takes no tensor.")
-    known: dict[str, int] = {}
-    for number, one in enumerate(inputs):
-        sizes = one.type.tensor_type.shape.dim
-        if number == 0 and shape is not None and len(shape) != len(sizes) - 1:
-            raise DataError(f"its samples have {len(sizes) - 1} sizes, --input {_shape(shape)} has {len(shape)}.")
-        for place, size in enumerate(sizes):
-            wanted = BATCH if place == 0 else shape[place - 1] if shape is not None and number == 0 else None
-            if size.dim_value > 0:
-                if place and wanted is not None and wanted != size.dim_value:
-                    raise DataError(f"size {place} of its samples is {size.dim_value}, not the {wanted} of --input.")
-                continue
-            value = known.get(size.dim_param, wanted)
-            if value is None:
-                name = size.dim_param or f"number {place}"
-                raise DataError(
-                    f"size {name} of its input '{one.name}' is open; say how large a sample is with --input."
-                )
-            if size.dim_param:
-                known[size.dim_param] = value
-            size.dim_value = value
-    return int(inputs[0].type.tensor_type.shape.dim[0].dim_value)
+    first = inputs[0].type.tensor_type.shape.dim
+    if shape is not None:
+        _check_shape(first, shape)
+    symbols: dict[str, int] = {}
+    for value in inputs:
+        sizes = value.type.tensor_type.shape.dim
+        wanted = (BATCH, *shape) if shape is not None and value is inputs[0] else (BATCH,)
+        for axis, size in enumerate(sizes):
+            if size.dim_value <= 0:
+                default = wanted[axis] if axis < len(wanted) else None
+                size.dim_value = _open_size(value.name, axis, size, symbols, default)
+    return int(first[0].dim_value)
+
+
+def _check_shape(sizes: Any, shape: tuple[int, ...]) -> None:
+    """Check the shape of a sample against the sizes that the file fixes."""
+    if len(shape) != len(sizes) - 1:
+        raise DataError(f"its samples have {len(sizes) - 1} sizes, --input {_shape(shape)} has {len(shape)}.")
+    for axis, (size, wanted) in enumerate(zip(sizes[1:], shape, strict=True), start=1):
+        if 0 < size.dim_value != wanted:
+            raise DataError(f"size {axis} of its samples is {size.dim_value}, not the {wanted} of --input.")
+
+
+def _open_size(input_name: str, axis: int, size: Any, symbols: dict[str, int], default: int | None) -> int:
+    """Return the value of a size that the file leaves open; sizes of one symbol are equal."""
+    value = symbols.get(size.dim_param, default)
+    if value is None:
+        name = size.dim_param or f"number {axis}"
+        raise DataError(f"size {name} of its input '{input_name}' is open; set the shape of a sample with --input.")
+    if size.dim_param:
+        symbols[size.dim_param] = value
+    return value
 
 
 class _Reader:
     """Walks the graph; a value is a tensor without data, or None for shapes and indices, which cost nothing."""
 
     def __init__(self, model: Any, numbers: Mapping[str, Any], batch: int) -> None:
-        from adagp.tracing.importers.onnx_shapes import is_number
+        from adagp.tracing.onnx_shapes import is_number
 
         self.graph = model.graph
         self.numbers = numbers
@@ -134,18 +145,18 @@ class _Reader:
         constants |= {node.output[0]: value for node in self.graph.node if (value := _constant(node)) is not None}
         floats = {name: one for name, one in constants.items() if not is_number(one)}
         weights = [(name, _empty(tuple(one.dims)).requires_grad_()) for name, one in floats.items()]
-        self.watcher = Watcher(weights, batch)
-        self.values: dict[str, Tensor | None] = {"": None, **dict.fromkeys(constants), **self.watcher.stand_ins}
+        self.tracer = Tracer(weights, batch)
+        self.values: dict[str, Tensor | None] = {"": None, **dict.fromkeys(constants), **self.tracer.stand_ins}
         for one in self.graph.input:
             sizes = tuple(size.dim_value for size in one.type.tensor_type.shape.dim)
             self.values.setdefault(one.name, _empty(sizes))
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the layers of all nodes."""
-        with torch.enable_grad(), self.watcher:
+        with torch.enable_grad(), self.tracer:
             for number, node in enumerate(self.graph.node):
                 name = _name(node, number)
-                self.watcher.calls = [name]
+                self.tracer.calls = [name]
                 try:
                     self._read_node(node, name)
                 except DAMAGE as error:
@@ -153,7 +164,7 @@ class _Reader:
                         raise
                     reason = str(error).strip().partition("\n")[0]
                     raise DataError(f"node '{name}' ({node.op_type}) cannot be read: {reason}.") from None
-        return tuple(self.watcher.layers)
+        return tuple(self.tracer.layers)
 
     def _read_node(self, node: Any, name: str) -> None:
         given = [self.values[one] for one in node.input]
@@ -164,7 +175,7 @@ class _Reader:
             self.values |= dict.fromkeys(node.output)
         elif node.op_type in PRODUCTS:
             PRODUCTS[node.op_type](self, node, name, given)
-        elif all(self.watcher.weights.find(one) is not None for one in tensors):
+        elif all(self.tracer.weights.find(one) is not None for one in tensors):
             self._of_weights(node, tensors)
         else:
             results = self._results(node, tensors)
@@ -201,16 +212,16 @@ class _Reader:
         elif node.op_type == "Gather" and len(chosen) == 1 and chosen[0].ndim == 0:
             self.values[output] = source.select(_attribute(node, "axis", 0), int(chosen[0]))
         elif node.op_type in ("Cast", "DequantizeLinear"):
-            self.watcher.weights.derive("clone", [source], self._results(node, tensors))
+            self.tracer.weights.derive("clone", [source], self._results(node, tensors))
         else:
             operation = f"{node.op_type} {[one.tolist() for one in chosen]} {[str(one) for one in node.attribute]}"
-            self.watcher.weights.derive(operation, tensors, self._results(node, tensors))
+            self.tracer.weights.derive(operation, tensors, self._results(node, tensors))
 
     def _count(self, node: Any, name: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        read = sum(one.numel() for one in tensors if self.watcher.weights.find(one) is None) // self.batch
+        read = sum(one.numel() for one in tensors if self.tracer.weights.find(one) is None) // self.batch
         written = sum(one.numel() for one in results) // self.batch
         if read + written:
-            self.watcher.layers.append(Elementwise(name, node.op_type, read, written))
+            self.tracer.layers.append(Elementwise(name, node.op_type, read, written))
 
     def convolution(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
         """A convolution, transposed or not, of one or two dimensions."""
@@ -222,8 +233,8 @@ class _Reader:
             raise DataError(f"node '{name}' is a convolution of {dimensions} dimensions.")
         ones, groups, transposed = [1] * dimensions, _attribute(node, "group", 1), node.op_type == "ConvTranspose"
         (result,) = self._results(node, [source, weight])
-        owner, trainable, before = self.watcher.used(self.watcher.weights.find(weight))
-        self.watcher.layers.append(
+        owner, trainable, before = self.tracer.used(self.tracer.weights.find(weight))
+        self.tracer.layers.append(
             Convolution(
                 owner,
                 int(source.shape[1]),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from adagp.errors import ModelError, OptionError
 from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload
 from adagp.hw.workload import workload_from_json
-from adagp.tracing.trace import trace, trace_model
+from adagp.tracing.tracer import trace, trace_model
 
 
 class Net(nn.Module):
@@ -147,7 +147,7 @@ def test_an_input_that_does_not_fit_is_named_with_the_layer() -> None:
     with pytest.raises(ModelError) as raised:
         trace(Net(), (1, 16, 16))
     assert str(raised.value).startswith(
-        "input 1x16x16 does not fit Net: aten.convolution.default in module 'stem' says: "
+        "input 1x16x16 does not fit Net: aten.convolution.default in module 'stem' failed: "
     )
 
 

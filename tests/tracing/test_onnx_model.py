@@ -9,8 +9,8 @@ from torch import nn
 
 from adagp.errors import DataError
 from adagp.hw import Attention, Convolution, Elementwise, Linear
-from adagp.tracing.importers.onnx_model import load_onnx
-from adagp.tracing.trace import trace
+from adagp.tracing.onnx_model import load_onnx
+from adagp.tracing.tracer import trace
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -85,7 +85,7 @@ def test_open_sizes_are_set_by_the_input_shape(tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         load_onnx(path)
     assert str(raised.value) == (
-        f"{path}: size height of its input 'x' is open; say how large a sample is with --input."
+        f"{path}: size height of its input 'x' is open; set the shape of a sample with --input."
     )
     with pytest.raises(DataError, match=r"size 1 of its samples is 3, not the 4 of --input\.$"):
         load_onnx(path, (4, 16, 16))

@@ -1,0 +1,115 @@
+"""The shapes of every value of an ONNX model.
+
+ONNX's own inference stops where a shape is computed by nodes of the graph. Those that compute with numbers alone (shapes and
+indices) are therefore evaluated, with ONNX's reference implementation, and the inference continues from there.
+"""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from adagp.errors import DataError
+
+FEW = 4096
+"""Constants of more values are no shapes; of floating-point ones only the size is kept."""
+MOST = 1 << 22
+"""Values that a computed constant may have."""
+Numbers = dict[str, "np.ndarray[Any, Any]"]
+Arrays = list["np.ndarray[Any, Any]"]
+
+
+def with_shapes(model: Any) -> tuple[Any, Numbers]:
+    """Return the model with all shapes that can be inferred, without the nodes that compute numbers, and those numbers."""
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    for constant in model.graph.initializer:
+        if prod(constant.dims) > FEW:
+            for field in ("raw_data", "float_data", "double_data"):
+                constant.ClearField(field)
+    numbers: Numbers = {
+        one.name: numpy_helper.to_array(one)
+        for one in model.graph.initializer
+        if prod(one.dims) <= FEW and is_number(one) and not one.external_data
+    }
+    while True:
+        inferred = _infer(model)
+        if not _evaluate(inferred, numbers):
+            return inferred, numbers
+        model = inferred
+
+
+def is_number(constant: Any) -> bool:
+    """Return whether a constant holds shapes, indices or conditions instead of weights."""
+    kinds = onnx.TensorProto
+    return constant.data_type in (kinds.INT64, kinds.INT32, kinds.BOOL, kinds.STRING)
+
+
+def _infer(model: Any) -> Any:
+    try:
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise DataError(f"its shapes do not fit together: {str(error).strip().splitlines()[0]}.") from None
+
+
+def _evaluate(model: Any, numbers: Numbers) -> bool:
+    """Replace nodes that compute numbers by constants; return whether there were any."""
+    graph = model.graph
+    types = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.input, *graph.output)}
+    remaining = []
+    for node in graph.node:
+        results = _constant_results(node, numbers, types)
+        if results is None:
+            remaining.append(node)
+            continue
+        for name, array in zip(node.output, results, strict=False):
+            numbers[name] = array
+            graph.initializer.append(numpy_helper.from_array(array, name))
+    replaced = len(remaining) < len(graph.node)
+    if replaced:
+        del graph.node[:]
+        graph.node.extend(remaining)
+    return replaced
+
+
+def _constant_results(node: Any, numbers: Numbers, types: dict[str, Any]) -> Arrays | None:
+    """Return the outputs of a node that needs numbers only; None if it needs more."""
+    if node.op_type == "Shape" and node.input[0] in types and not node.attribute:
+        return _known_shape(types[node.input[0]])
+    if node.op_type == "Constant":
+        tensors = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+        return [numpy_helper.to_array(tensor) for tensor in tensors if is_number(tensor)] or None
+    inputs = dict.fromkeys(filter(None, node.input))
+    if not inputs or not inputs.keys() <= numbers.keys():
+        return None
+    return _evaluated(node, {name: numbers[name] for name in inputs})
+
+
+def _evaluated(node: Any, arrays: Numbers) -> Arrays | None:
+    has_subgraph = any(attribute.HasField("g") for attribute in node.attribute)
+    if has_subgraph or _result_size(node, arrays) > MOST:
+        return None
+    try:
+        results = [np.asarray(result) for result in ReferenceEvaluator(node).run(None, arrays)]
+    except Exception:  # whatever the reference cannot do stays a node of the graph
+        return None
+    return results if all(result.size <= MOST for result in results) else None
+
+
+def _known_shape(tensor_type: Any) -> Arrays | None:
+    sizes = [size.dim_value for size in tensor_type.shape.dim]
+    known = tensor_type.HasField("shape") and all(size > 0 for size in sizes)
+    return [np.asarray(sizes, dtype=np.int64)] if known else None
+
+
+def _result_size(node: Any, arrays: Numbers) -> float:
+    """Return how many values a node that can make a large tensor of a few numbers may make; 0 for other nodes."""
+    if node.op_type == "ConstantOfShape":
+        return float(np.prod(next(iter(arrays.values()))))
+    if node.op_type in ("Expand", "Range", "Tile"):
+        return float(np.prod([np.abs(array).max(initial=1) for array in arrays.values()]))
+    return 0
