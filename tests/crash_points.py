@@ -40,7 +40,7 @@ from adagp.core.files import TEMPORARY
 from adagp.program.figures.style import subplots
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, never
 from adagp.program.reproduce.experiment import EXPERIMENTS, Conclusion, Experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.training import all_parts, group
 from adagp.program.reproduce.verdict import HOLDS, Verdict
 from adagp.program.run.lock import LOCK
@@ -71,7 +71,7 @@ def run_here(
     return []
 
 
-def count_up(part: Part, place: Place) -> dict[str, Any]:
+def count_up(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return a result at once."""
     return {"number": part.options["number"] + 1}
 
@@ -81,8 +81,8 @@ def tiny_experiment() -> Experiment:
     runs = group(1, epochs=1, batch_size=700, width=0.25, method="bp")
     counted = Part(count_up, "one", {"number": 1})
 
-    def conclude(budget: str, place: Place) -> Conclusion:
-        accuracy, number = runs.mean(place), place.result(counted)["number"]
+    def conclude(budget: str, workspace: Workspace) -> Conclusion:
+        accuracy, number = runs.mean(workspace), workspace.result(counted)["number"]
         verdict = Verdict("all", "measured", HOLDS, f"{accuracy} {number}")
         return Conclusion([{"accuracy": accuracy}], [verdict], lambda: subplots(1, 1, (1, 1))[0])
 

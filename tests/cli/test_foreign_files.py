@@ -23,7 +23,7 @@ from tests.time_limit import time_limit
 
 from adagp.cli import main
 from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Place
+from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.verdict import Verdict
 
 pytestmark = pytest.mark.medium
@@ -225,20 +225,20 @@ def test_files_of_a_comparison(
 @few
 @given(st.data())
 def test_files_of_a_reproduction(answer: Any, monkeypatch: pytest.MonkeyPatch, data: st.DataObject) -> None:
-    name, place = "adagp-figure20", Place(Path("reproduced"))
-    shutil.rmtree(place.out, ignore_errors=True)
-    (place.out / "parts").mkdir(parents=True)
-    (place.out / "reproduce.json").write_text('{"budget": "quick", "source": "x"}')
-    (place.out / "adagp-table2").mkdir()
+    name, workspace = "adagp-figure20", Workspace(Path("reproduced"))
+    shutil.rmtree(workspace.out, ignore_errors=True)
+    (workspace.out / "parts").mkdir(parents=True)
+    (workspace.out / "reproduce.json").write_text('{"budget": "quick", "source": "x"}')
+    (workspace.out / "adagp-table2").mkdir()
     verdict = Verdict("all", "measured", "holds", "no reason", published=1.0, ours=2.0)
-    (place.out / "adagp-table2" / "verdict.json").write_text(json.dumps([asdict(verdict)]))
+    (workspace.out / "adagp-table2" / "verdict.json").write_text(json.dumps([asdict(verdict)]))
     speedups = {one: {"low": 1.5, "efficient": 1.6, "max": 1.65} for one in ("gpipe", "dapple", "chimera")}
     for part in EXPERIMENTS[name].parts("quick"):
-        place.marker(part).write_text(json.dumps({"result": speedups}))
+        workspace.result_file(part).write_text(json.dumps({"result": speedups}))
     monkeypatch.setattr("adagp.program.reproduce.study.run_jobs", nothing_new)
     monkeypatch.setattr("adagp.program.reproduce.experiment.save", lambda *_: None)
-    spoil(place.out, ("reproduce.json", "parts/*vgg13*.json", "adagp-table2/verdict.json"), data)
-    answer("reproduce", name, "--jobs", "1", "--out", place.out)
+    spoil(workspace.out, ("reproduce.json", "parts/*vgg13*.json", "adagp-table2/verdict.json"), data)
+    answer("reproduce", name, "--jobs", "1", "--out", workspace.out)
 
 
 def nothing_new(jobs: Any, at_once: int, observer: Any, *more: Any, **options: Any) -> list[object]:

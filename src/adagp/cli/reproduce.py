@@ -1,5 +1,6 @@
 """`adagp reproduce`: the papers' tables and figures, made again, with a verdict on every published number."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adagp.cli.completion import experiments, offer
-from adagp.cli.options import DataFolder, option
+from adagp.cli.options import DataFolder, option, switch
 from adagp.core.escape import shown
 from adagp.core.files import check_output_folder
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from adagp.program.reproduce.study import Study
 
 MOST_JOBS = 8
-"""Parts at a time if nobody says how many: each holds its data set in memory."""
+"""Default limit of parts at a time: each holds its data set in memory."""
+LOW_PRIORITY = 10
+"""Added to the niceness of the process and those that it starts."""
 
 
 def reproduce(
@@ -33,10 +36,20 @@ def reproduce(
         int | None, option("Parts at a time.", unset="one per CPU core, at most 8", low=1, high=1000)
     ] = None,
     device: Annotated[str, option("Device of training: cpu, cuda, ...")] = "cpu",
+    records: Annotated[
+        Path | None,
+        option(
+            "Folder with results of finished parts, which are not done again; new ones are copied to it.",
+            unset="none",
+            also=check_output_folder,
+        ),
+    ] = None,
+    report: Annotated[bool, switch("--report", "Conclude from the finished parts without doing any more.")] = False,
+    nice: Annotated[bool, switch("--nice", "Run at low priority.")] = False,
 ) -> None:
     """Repeat the papers' experiments. Finished parts are kept: the same command continues after a stop."""
     from adagp.program.reproduce.experiment import check_budget, choose
-    from adagp.program.reproduce.parts import Place
+    from adagp.program.reproduce.parts import Workspace
 
     check_budget(budget)
     if names == ["list"]:
@@ -52,10 +65,13 @@ def reproduce(
         from adagp.program.train.session import check_device
 
         check_device(device)
+    if nice:
+        os.nice(LOW_PRIORITY)
     folder, console = out or Path("runs") / f"reproduce-{budget}", Terminal(stderr=True)
     try:
         with StopFlag() as stop:
-            study = Study(experiments, budget, Place(folder, data_dir, device, stop))
+            workspace = Workspace(folder, data_dir, device, stop)
+            study = Study(experiments, budget, workspace, records, report_only=report)
             _run(study, jobs or _usual_jobs(device), console)
     except Stopped:
         console.print("Stopped. The same command continues from here.", highlight=False)
@@ -71,12 +87,16 @@ def _usual_jobs(device: str) -> int:
 
 
 def _run(study: "Study", jobs: int, console: "Terminal") -> None:
-    """Do the parts under a bar; where nobody looks at a terminal, a line for each."""
+    """Do the parts under a progress bar; without a terminal, print a line for each."""
     from adagp.cli.job_progress import JobProgress
+    from adagp.cli.terminal import clock_time
 
     total, left = len(study.parts), len(study.left)
     with JobProgress(console) as progress:
         progress.say(f"Parts: {total}, finished before: {total - left}, at a time: {jobs}.")
+        seconds = study.seconds_left(jobs)
+        if left and seconds is not None:
+            progress.say(f"Left: {left} parts, about {clock_time(seconds)} by the time that finished parts took.")
         if study.is_stale:
             progress.say(
                 "Finished parts in this folder were made by another state of the program. They are kept; to do them again, "
@@ -90,7 +110,7 @@ def _report(study: "Study", folder: Path) -> None:
     from rich.table import Table
 
     from adagp.cli.terminal import Terminal
-    from adagp.program.reproduce.experiment import read_verdicts
+    from adagp.program.reproduce.experiment import read_missing, read_verdicts
     from adagp.program.reproduce.verdict import tally
 
     console, table = Terminal(), Table(title=f"Verdicts at budget {study.budget}")
@@ -98,7 +118,9 @@ def _report(study: "Study", folder: Path) -> None:
     table.add_column("verdicts")
     for experiment in study.experiments:
         counts = tally(read_verdicts(folder / experiment.name) or [])
-        table.add_row(experiment.name, ", ".join(f"{count} {word}" for word, count in counts.items()))
+        words = ", ".join(f"{count} {word}" for word, count in counts.items())
+        missing = read_missing(folder / experiment.name)
+        table.add_row(experiment.name, f"{words} (partial: {missing})" if missing else words)
     console.print(table)
     console.print(f"Every number: {shown(folder / 'verdicts.md')}", highlight=False, soft_wrap=True)
 

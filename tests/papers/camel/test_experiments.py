@@ -6,7 +6,7 @@ import pytest
 
 from adagp.papers.camel import experiments as camel
 from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Place
+from adagp.program.reproduce.parts import Workspace
 
 pytestmark = pytest.mark.medium
 
@@ -18,7 +18,7 @@ def test_a_backbone_of_half_the_classes_and_its_variants(tmp_path: Path, monkeyp
     monkeypatch.setattr(camel, "SETTINGS", {"quick": short})
     chosen = ("branch", "branch, fixed stream", "branch only", "classifier only", "fine-tuning")
     monkeypatch.setattr(camel, "VARIANTS", {name: camel.VARIANTS[name] for name in chosen})
-    part, place = camel._transfers("quick")[0], Place(tmp_path)
+    part, workspace = camel._transfers("quick")[0], Workspace(tmp_path)
     asked = 0
 
     def stop() -> bool:
@@ -26,8 +26,8 @@ def test_a_backbone_of_half_the_classes_and_its_variants(tmp_path: Path, monkeyp
         asked += 1
         return asked > 5
 
-    assert camel.transfer_runs(part, Place(tmp_path, stop=stop)) is None
-    found = camel.transfer_runs(part, place)
+    assert camel.transfer_runs(part, Workspace(tmp_path, stop=stop)) is None
+    found = camel.transfer_runs(part, workspace)
     assert found is not None
     assert list(found) == list(chosen)
     assert found["branch, fixed stream"]["error"] == 0
@@ -36,10 +36,10 @@ def test_a_backbone_of_half_the_classes_and_its_variants(tmp_path: Path, monkeyp
 
 
 def test_lifetimes_and_chips_are_computed_and_shown_without_a_verdict(tmp_path: Path) -> None:
-    lifetimes = EXPERIMENTS["camel-lifetimes"].conclude("quick", Place(tmp_path))
+    lifetimes = EXPERIMENTS["camel-lifetimes"].conclude("quick", Workspace(tmp_path))
     row = next(row for row in lifetimes.rows if (row["pixels"], row["array"]) == (7, 6))
     assert (row["t_b"], row["refreshes"]) == (pytest.approx(3.12), 0)
-    hardware = EXPERIMENTS["camel-hardware"].conclude("quick", Place(tmp_path))
+    hardware = EXPERIMENTS["camel-hardware"].conclude("quick", Workspace(tmp_path))
     assert [row["refreshes"] for row in hardware.rows] == [5, 1, 0, 0]
     assert hardware.rows[0]["energy_ratio"] < hardware.rows[-1]["energy_ratio"]
     assert {one.verdict for one in (*lifetimes.verdicts, *hardware.verdicts)} == {"not comparable"}

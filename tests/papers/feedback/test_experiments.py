@@ -8,23 +8,23 @@ import pytest
 from adagp.papers.feedback import experiments as feedback_worth
 from adagp.papers.feedback.experiments import LONG, PLATFORMS, compare_methods, comparison_part, read_comparison
 from adagp.program.reproduce.experiment import BUDGETS, EXPERIMENTS
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 
 
 @pytest.mark.parametrize("name", [PLATFORMS, LONG])
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_every_comparison_is_one(name: str, budget: str, tmp_path: Path) -> None:
-    found = read_comparison(comparison_part(name, budget).options, Place(tmp_path))
+    found = read_comparison(comparison_part(name, budget).options, Workspace(tmp_path))
     assert found.tuning is not None
     assert found.reference.name == "bp"
     assert found.data_dir is None
-    on_gpu = read_comparison(comparison_part(name, budget).options, Place(tmp_path, Path("data"), "cuda"))
+    on_gpu = read_comparison(comparison_part(name, budget).options, Workspace(tmp_path, Path("data"), "cuda"))
     assert (on_gpu.config(on_gpu.reference, 0).device, on_gpu.data_dir) == ("cuda", "data")
 
 
 def test_conclusions(pretend: Any) -> None:
-    place = pretend(EXPERIMENTS[PLATFORMS], "quick")
-    outcome = EXPERIMENTS[PLATFORMS].conclude("quick", place)
+    workspace = pretend(EXPERIMENTS[PLATFORMS], "quick")
+    outcome = EXPERIMENTS[PLATFORMS].conclude("quick", workspace)
     assert [(one.quantity, one.verdict) for one in outcome.verdicts] == [
         ("accuracy at equal cycles, accelerator", "holds"),
         ("accuracy at equal cycles, pipeline", "holds"),
@@ -47,7 +47,7 @@ def test_a_comparison_as_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(feedback_worth, "RATES", (0.05, 0.1))
     options = {"methods": "bp,skip", "regimes": ("batches",), "dataset": "digits", "batches": 4, "seeds": 1}
     part = Part(compare_methods, "tiny-quick", {**options, "batch_size": 256, "warmup_batches": 1, "ratio": "1:1"})
-    assert compare_methods(part, Place(tmp_path, stop=lambda: True)) is None
-    found = compare_methods(part, Place(tmp_path))
+    assert compare_methods(part, Workspace(tmp_path, stop=lambda: True)) is None
+    found = compare_methods(part, Workspace(tmp_path))
     assert found is not None
     assert list(found["regimes"]["batches"]["methods"]) == ["bp", "skip"]

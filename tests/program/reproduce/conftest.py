@@ -11,18 +11,18 @@ from adagp.papers.adagp.hypotheses import TASKS, published_numbers
 from adagp.papers.camel.experiments import VARIANTS
 from adagp.program.compare.methods import read_candidates
 from adagp.program.reproduce.experiment import Experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.training import train_run
 
-Pretend = Callable[..., Place]
+Pretend = Callable[..., Workspace]
 
 DESIGNS = ("baseline", "low", "efficient", "max", "equal-power", "equal-area")
 
 
 def designs() -> dict[str, dict[str, float]]:
     return {
-        name: {"cycles": 1e12 - place, "speedup": 1 + 0.1 * place, "memory_joules": 10.0, "memory_saving": 0.1 * place}
-        for place, name in enumerate(DESIGNS)
+        name: {"cycles": 1e12 - index, "speedup": 1 + 0.1 * index, "memory_joules": 10.0, "memory_saving": 0.1 * index}
+        for index, name in enumerate(DESIGNS)
     }
 
 
@@ -89,18 +89,18 @@ def comparison(options: Mapping[str, Any]) -> dict[str, Any]:
     methods = {
         name: {
             "runs": 3,
-            "batches": 100 + place,
+            "batches": 100 + index,
             "bp_batches": 50,
-            "gp_batches": 50 + place,
-            "accuracy_mean": 0.5 + 0.1 * place,
-            "accuracy_low": 0.48 + 0.1 * place,
-            "accuracy_high": 0.52 + 0.1 * place,
-            "ahead_mean": 0.1 * place,
-            "ahead_low": 0.09 * place,
-            "ahead_high": 0.11 * place,
+            "gp_batches": 50 + index,
+            "accuracy_mean": 0.5 + 0.1 * index,
+            "accuracy_low": 0.48 + 0.1 * index,
+            "accuracy_high": 0.52 + 0.1 * index,
+            "ahead_mean": 0.1 * index,
+            "ahead_low": 0.09 * index,
+            "ahead_high": 0.11 * index,
             "modelled_cost": 1e6,
         }
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     }
     platform = {"verdict": "pays", "break_even": 0.44}
     return {
@@ -119,7 +119,7 @@ def comparison(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_run(folder: Path) -> None:
     """Write the metrics of a run of two epochs and two sites."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text("{}")
     with (folder / "metrics.jsonl").open("w") as file:
         for epoch in range(2):
@@ -130,19 +130,19 @@ def write_run(folder: Path) -> None:
 
 @pytest.fixture
 def pretend(tmp_path: Path) -> Pretend:
-    """Return a function that pretends that all parts of an experiment are finished, and returns the place.
+    """Return a function that pretends that all parts of an experiment are finished, and returns the workspace.
 
     `trained` gives the results of training runs.
     """
 
-    def run(experiment: Experiment, budget: str, trained: Callable[[Part], dict[str, Any]] = result) -> Place:
-        place = Place(tmp_path)
-        (tmp_path / "parts").mkdir()
+    def run(experiment: Experiment, budget: str, trained: Callable[[Part], dict[str, Any]] = result) -> Workspace:
+        workspace = Workspace(tmp_path)
+        (tmp_path / "parts").mkdir(exist_ok=True)
         for part in dict.fromkeys(experiment.parts(budget)):
             is_run = part.work is train_run
-            place.marker(part).write_text(json.dumps({"result": trained(part) if is_run else result(part)}))
+            workspace.result_file(part).write_text(json.dumps({"result": trained(part) if is_run else result(part)}))
             if is_run:
-                write_run(place.run_folder(part))
-        return place
+                write_run(workspace.run_folder(part))
+        return workspace
 
     return run

@@ -7,18 +7,18 @@ import pytest
 
 from adagp.errors import RunError
 from adagp.program.jobs import never
-from adagp.program.reproduce.parts import Part, Place, carry_out, part_job
+from adagp.program.reproduce.parts import Part, Workspace, part_job, run_part
 from adagp.program.reproduce.training import group, train_run
 
 CALLS: list[str] = []
 
 
-def work(part: Part, place: Place) -> dict[str, Any] | None:
+def work(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     CALLS.append(part.label)
     return {"twice": 2 * part.options["number"]}
 
 
-def stopped(part: Part, place: Place) -> dict[str, Any] | None:
+def stopped(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     return None
 
 
@@ -28,12 +28,12 @@ def _forget() -> None:
 
 
 def test_a_finished_part_is_not_done_again(tmp_path: Path) -> None:
-    part, place = Part(work, "a", {"number": 4}), Place(tmp_path)
-    assert not place.finished(part)
-    assert carry_out(part, place)
-    assert carry_out(part, place)
+    part, workspace = Part(work, "a", {"number": 4}), Workspace(tmp_path)
+    assert not workspace.finished(part)
+    assert run_part(part, workspace)
+    assert run_part(part, workspace)
     assert CALLS == ["a"]
-    assert place.result(part) == {"twice": 8}
+    assert workspace.result(part) == {"twice": 8}
 
 
 def test_other_options_make_another_part() -> None:
@@ -44,45 +44,45 @@ def test_other_options_make_another_part() -> None:
 
 
 def test_a_stopped_part_leaves_no_result(tmp_path: Path) -> None:
-    part, place = Part(stopped, "a", {}), Place(tmp_path)
-    assert not carry_out(part, place)
-    assert not place.finished(part)
+    part, workspace = Part(stopped, "a", {}), Workspace(tmp_path)
+    assert not run_part(part, workspace)
+    assert not workspace.finished(part)
 
 
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
-    part, place = Part(work, "a", {"number": 4}), Place(tmp_path)
-    carry_out(part, place)
-    place.marker(part).write_text("{")
+    part, workspace = Part(work, "a", {"number": 4}), Workspace(tmp_path)
+    run_part(part, workspace)
+    workspace.result_file(part).write_text("{")
     with pytest.raises(RunError, match=r"^cannot read '.*\.json': .* Delete the file to have it made again\.$"):
-        place.result(part)
+        workspace.result(part)
 
 
 def test_a_part_as_a_job(tmp_path: Path) -> None:
-    part, place = Part(work, "a", {"number": 4}), Place(tmp_path, stop=lambda: True)
-    job = pickle.loads(pickle.dumps(part_job(part, place)))
-    assert (job.name, job.result, job.done) == (part.key, place.marker(part), False)
+    part, workspace = Part(work, "a", {"number": 4}), Workspace(tmp_path, stop=lambda: True)
+    job = pickle.loads(pickle.dumps(part_job(part, workspace)))
+    assert (job.name, job.result, job.done) == (part.key, workspace.result_file(part), False)
     assert job.work(never)
     assert job.done
-    assert place.result(part) == {"twice": 8}
+    assert workspace.result(part) == {"twice": 8}
 
 
 @pytest.mark.medium
 def test_a_training_part_stops_with_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
     (part,) = group(1, dataset="digits", width=0.25, batch_size=256, epochs=2, warmup=1, ratio="1:1").parts
     asked = iter([False] * 7 + [True] * 9)  # in the second epoch of six batches
-    assert not carry_out(part, Place(tmp_path, stop=lambda: next(asked)))
-    place = Place(tmp_path)
-    assert (place.run_folder(part) / "checkpoint.pt").is_file()
-    assert carry_out(part, place)
-    assert not (place.run_folder(part) / "checkpoint.pt").exists()
-    unbroken = Place(tmp_path / "other")
-    assert carry_out(part, unbroken)
-    assert place.result(part)["test_loss"] == unbroken.result(part)["test_loss"]
+    assert not run_part(part, Workspace(tmp_path, stop=lambda: next(asked)))
+    workspace = Workspace(tmp_path)
+    assert (workspace.run_folder(part) / "checkpoint.pt").is_file()
+    assert run_part(part, workspace)
+    assert not (workspace.run_folder(part) / "checkpoint.pt").exists()
+    unbroken = Workspace(tmp_path / "other")
+    assert run_part(part, unbroken)
+    assert workspace.result(part)["test_loss"] == unbroken.result(part)["test_loss"]
 
 
 def test_a_run_that_ended_before_its_part_was_noted_is_not_trained_again(tmp_path: Path) -> None:
     (part,) = group(1, dataset="digits", width=0.25, batch_size=256, epochs=2, warmup=1, ratio="1:1").parts
-    place = Place(tmp_path)
-    place.run_folder(part).mkdir(parents=True)
-    (place.run_folder(part) / "summary.json").write_text(json.dumps({"test_accuracy": 0.25, "other": 1}))
-    assert train_run(part, place) == {"test_accuracy": 0.25}
+    workspace = Workspace(tmp_path)
+    workspace.run_folder(part).mkdir(parents=True)
+    (workspace.run_folder(part) / "summary.json").write_text(json.dumps({"test_accuracy": 0.25, "other": 1}))
+    assert train_run(part, workspace) == {"test_accuracy": 0.25}

@@ -10,7 +10,7 @@ import pytest
 from adagp.errors import RunError
 from adagp.program.figures.style import style
 from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.training import KEPT, train_run
 from adagp.program.reproduce.verdict import markdown
 from adagp.program.run.documents import Both, Either, Fields, ListOf, Plain, Shape, find_fault
@@ -39,8 +39,12 @@ def values(shape: Shape, numbers: Iterator[Any]) -> Any:
     return {name: values(shape.value, numbers) for name in ("bp", "gp", "warmup")}
 
 
-class Forged(Place):
-    """A place where every part has a result of its shape, and nothing more is known of it."""
+class Forged(Workspace):
+    """A workspace where every part has a result of its shape, and nothing more is known of it."""
+
+    def finished(self, part: Part) -> bool:
+        """Return that it is."""
+        return True
 
     def result(self, part: Part) -> dict[str, Any]:
         """Return a result."""

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from tests.marks import slow
+from tools.write_results import BEGIN, END, put_verdicts
 
 import adagp
 from adagp._version import source_digest
 from adagp.errors import DataError, RunError
 from adagp.papers.approximation.kernels import time_kernels
 from adagp.program.jobs import Job, JobFailure, Stopped
-from adagp.program.reproduce.document import BEGIN, END, put_verdicts
 from adagp.program.reproduce.experiment import choose
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace, run_part
 from adagp.program.reproduce.study import Study
 from adagp.program.reproduce.training import group
 
@@ -44,7 +44,7 @@ class Notes:
 
 @pytest.mark.usefixtures("forked_jobs")
 def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
-    study = Study(choose(["adagp-figure16"]), "quick", Place(tmp_path))
+    study = Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path))
     notes = Notes()
     study.run(1, notes)
     assert notes.ended == [study.parts[0].key]
@@ -60,7 +60,7 @@ def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
     )
     assert len(rows) == 2
     before = (tmp_path / "adagp-figure16" / "figure.svg").read_bytes()
-    Study(choose(["adagp-figure16"]), "quick", Place(tmp_path)).run(1, notes)
+    Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path)).run(1, notes)
     assert len(notes.ended) == 1
     assert (tmp_path / "adagp-figure16" / "figure.svg").read_bytes() == before
     assert not study.is_stale
@@ -68,19 +68,19 @@ def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
     marker.write_text(marker.read_text().replace(source_digest(), "0123456789abcdef"))
     assert study.is_stale
     with pytest.raises(RunError, match=r"holds results of budget quick; give another --out for budget full\.$"):
-        Study(choose(["adagp-figure16"]), "full", Place(tmp_path))
+        Study(choose(["adagp-figure16"]), "full", Workspace(tmp_path))
 
 
 def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
     with pytest.raises(RunError, match=r"holds files that are not a reproduction; give another --out\.$"):
-        Study(choose(["adagp-figure16"]), "quick", Place(tmp_path))
+        Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path))
 
 
 def test_missing_data_are_told_before_any_work(tmp_path: Path) -> None:
     out, data = tmp_path / "out", tmp_path / "data"
     with pytest.raises(DataError) as caught:
-        Study(choose(["adagp-table1", "adagp-table4", "remap-table1"]), "standard", Place(out, data))
+        Study(choose(["adagp-table1", "adagp-table4", "remap-table1"]), "standard", Workspace(out, data))
     expected = (
         f"at budget standard, adagp-table1, remap-table1 need real data: data set 'cifar10' is not in {data}. Put there "
         f"the file {data / 'cifar10.npz'} with the arrays x_train, y_train, x_test, y_test (and class_names if you like), or "
@@ -95,26 +95,51 @@ def test_missing_data_are_told_before_any_work(tmp_path: Path) -> None:
 def test_a_failed_part_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
     (missing,) = group(1, weight=9, dataset="cifar10", model="resnet14", epochs=1, method="bp").parts
     kernel = Part(time_kernels, "2", {"channels": 2, "size": 4, "samples": 2, "rounds": 1})
-    study, notes = Study(choose(["adagp-figure16"]), "quick", Place(tmp_path / "out", tmp_path)), Notes()
+    study, notes = Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path / "out", tmp_path)), Notes()
     study.parts = [kernel, missing]
     with pytest.raises(RunError) as caught:
         study.run(1, notes)
     assert str(caught.value).startswith(f"1 of 2 parts failed; {missing.key}: data set 'cifar10' is not in {tmp_path}.")
     assert str(caught.value).endswith(" Finished parts are kept: the same command continues from there.")
     assert [one.partition(" is not in ")[0] for one in notes.ended] == ["data set 'cifar10'", kernel.key]
-    assert set(study.place.result(kernel)) == {"exact", "approximated"}
+    assert set(study.workspace.result(kernel)) == {"exact", "approximated"}
 
 
 @pytest.mark.usefixtures("forked_jobs")
 def test_a_request_to_stop_reaches_a_training_run(tmp_path: Path) -> None:
     (part,) = group(1, dataset="digits", epochs=2000, method="bp").parts
-    begun = Place(tmp_path).run_folder(part) / "checkpoint.pt"
-    study = Study(choose(["adagp-figure16"]), "quick", Place(tmp_path, stop=begun.is_file))
+    begun = Workspace(tmp_path).run_folder(part) / "checkpoint.pt"
+    study = Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path, stop=begun.is_file))
     study.parts = [part]
     with pytest.raises(Stopped):
         study.run(2, Notes())
     assert begun.is_file()
     assert study.left == [part]
+
+
+@pytest.mark.usefixtures("forked_jobs")
+def test_finished_parts_come_from_the_records_and_go_there(tmp_path: Path) -> None:
+    kernels = [
+        Part(time_kernels, str(size), {"channels": 2, "size": size, "samples": 2, "rounds": 1}) for size in (4, 8)
+    ]
+    records = Workspace(tmp_path / "records")
+    assert run_part(kernels[1], records)
+    study = Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path / "out"), records.out)
+    study.parts = kernels
+    assert study.left == [kernels[0]]
+    assert study.seconds_left(1) == pytest.approx(records.seconds(kernels[1]))
+    assert Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path / "new")).seconds_left(1) is None
+    study.run(1, Notes())
+    assert study.left == []
+    for part in kernels:
+        assert study.workspace.result_file(part).read_bytes() == records.result_file(part).read_bytes()
+
+
+def test_a_report_begins_nothing(tmp_path: Path) -> None:
+    notes = Notes()
+    Study(choose(["adagp-table1"]), "standard", Workspace(tmp_path / "out"), report_only=True).run(1, notes)
+    assert notes.ended == []
+    assert not (tmp_path / "out" / "adagp-table1").exists()  # no model is finished
 
 
 @pytest.mark.parametrize("moment", [slow("parts/*.json"), "reproduce.json"])
@@ -160,7 +185,7 @@ def test_killed_and_begun_again_it_does_not_repeat_finished_parts(tmp_path: Path
         assert (out / "approximation-table1" / name).stat().st_size > 0
 
 
-def test_verdicts_take_their_place_in_a_document() -> None:
+def test_verdicts_are_put_into_a_document_between_its_comments() -> None:
     document = f"above\n{BEGIN}\nold\n{END}\nbelow\n"
     new = put_verdicts(document, "new\n")
     assert new == f"above\n{BEGIN}\n\nnew\n\n{END}\nbelow\n"

@@ -42,7 +42,7 @@ add_method(
         accelerator=_SHARED_PREDICTOR,
     )
 )
-for _module in ("accelerator", "task", "training", "device", "pipeline", "ratio"):
+for _module in ("training", "task", "synthesis", "accelerator"):
     provide("experiment", f"adagp.papers.adagp.{_module}_experiments")
 provide("experiment", "adagp.papers.adagp.hypotheses")
 provide("published", __name__)

@@ -1,6 +1,6 @@
-"""The accelerator model over the thirteen CNNs: the run, one part a model and data set, and the figures made of them.
+"""Figures 16 to 21: the accelerator model over the thirteen CNNs, alone and in pipelines of four devices.
 
-Nothing here is measured: cycles and joules are the model's (`adagp.hw`), the same at every budget.
+Nothing here is measured: cycles and joules are the model's (`adagp.hw`, `adagp.pipe`), the same at every budget.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from adagp.core.plan import Phase
 from adagp.hw import Accelerator, Run, Simulation, scheduled_run, simulate
 from adagp.hw.simulate import predictor_weights
+from adagp.pipe import Costs, constant_costs, generate, parse_phases
+from adagp.pipe import simulate as simulate_pipeline
+from adagp.pipe.modelled import modelled_costs
 from adagp.program.figures.style import COLOURS, PHASE_COLOURS, legend_beside, subplots
 from adagp.program.reproduce.bars import grouped_bars, published_lines
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 from adagp.program.run.documents import (
@@ -51,7 +54,7 @@ def paper_run(samples: int, epochs: int = EPOCHS, batch: int = BATCH, ratio: str
     return scheduled_run(parse_schedule(ratio, epochs, warmup), epochs, samples, batch)
 
 
-def simulate_model(part: Part, place: Place) -> dict[str, Any]:
+def simulate_model(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Cost one model on one data set: every dataflow and design, and by layer for weight stationary."""
     dataset = part.options["dataset"]
     workload = model_workload(part.options["model"], dataset)
@@ -89,11 +92,11 @@ def _layers(simulation: Simulation) -> list[dict[str, Any]]:
             "layer": stage.layer.name,
             "convolution": stage.layer.kind == "convolution",
             **{
-                name: {str(phase): cost.cycles for phase, cost in outcomes[name].by_layer[place].items()}
+                name: {str(phase): cost.cycles for phase, cost in outcomes[name].by_layer[index].items()}
                 for name in ("baseline", "efficient")
             },
         }
-        for place, stage in enumerate(simulation.stages)
+        for index, stage in enumerate(simulation.stages)
     ]
 
 
@@ -131,17 +134,17 @@ def simulations() -> dict[tuple[str, str], Part]:
     }
 
 
-def average(place: Place, dataset: str, figure: str, design: str, dataflow: str = "ws") -> float:
+def average(workspace: Workspace, dataset: str, figure: str, design: str, dataflow: str = "ws") -> float:
     """Return the mean over the thirteen CNNs of one figure of a design."""
-    return mean(_figures(place, dataset, figure, design, dataflow))
+    return mean(_figures(workspace, dataset, figure, design, dataflow))
 
 
-def _figures(place: Place, dataset: str, figure: str, design: str, dataflow: str) -> list[float]:
+def _figures(workspace: Workspace, dataset: str, figure: str, design: str, dataflow: str) -> list[float]:
     parts = [simulations()[model, dataset] for model in PAPER_MODELS]
-    return [float(place.result(part)["dataflows"][dataflow][design][figure]) for part in parts]
+    return [float(workspace.result(part)["dataflows"][dataflow][design][figure]) for part in parts]
 
 
-def conclude_speedups(name: str, place: Place) -> Conclusion:
+def conclude_speedups(name: str, workspace: Workspace) -> Conclusion:
     """Compare the average and the largest speed-up in one dataflow; check the order of the designs."""
     section, dataflow = published(name), FIGURES[name]
     rows = [
@@ -153,7 +156,7 @@ def conclude_speedups(name: str, place: Place) -> Conclusion:
             **{f"{design}_modelled_cycles": designs[design]["cycles"] for design in ("baseline", *PREDICTING)},
         }
         for (model, dataset), part in simulations().items()
-        for designs in (place.result(part)["dataflows"][dataflow],)
+        for designs in (workspace.result(part)["dataflows"][dataflow],)
     ]
     verdicts: list[Verdict] = []
     reasons = {
@@ -163,12 +166,12 @@ def conclude_speedups(name: str, place: Place) -> Conclusion:
     }
     for figure, reduce in (("average", mean), ("maximum", max)):
         for dataset in SETS if figure in section.content else ():
-            ours = reduce(_figures(place, dataset, "speedup", "max", dataflow))
+            ours = reduce(_figures(workspace, dataset, "speedup", "max", dataflow))
             number = section.number(figure, dataset)
             verdicts.append(
                 compare(f"{figure} speed-up, {dataset}, MAX", number, ours, "modelled", Terms(reduced=reasons[figure]))
             )
-    averages = {design: average(place, "imagenet", "speedup", design, dataflow) for design in PREDICTING}
+    averages = {design: average(workspace, "imagenet", "speedup", design, dataflow) for design in PREDICTING}
     text = ", ".join(f"{design} {value:.3f}" for design, value in averages.items())
     verdicts.append(judge_order(section, rows, f"models and data sets; averages on ImageNet {text}"))
     return Conclusion(rows, verdicts, lambda: _draw_speedups(rows, dataflow, section))
@@ -207,10 +210,10 @@ def published_speedups(section: Section, name: str) -> dict[str, float]:
     }
 
 
-def conclude_layers(budget: str, place: Place) -> Conclusion:
+def conclude_layers(budget: str, workspace: Workspace) -> Conclusion:
     """Compare VGG13's cycles by layer: baseline against Efficient, split by phase; data set ImageNet."""
     section = published(FIGURE_16)
-    layers = place.result(simulations()["vgg13", "imagenet"])["layers"]
+    layers = workspace.result(simulations()["vgg13", "imagenet"])["layers"]
     rows = [
         {
             "layer": layer["layer"],
@@ -245,9 +248,9 @@ def conclude_layers(budget: str, place: Place) -> Conclusion:
     def draw() -> "Figure":
         figure, axes = subplots(1, 1, (11, 4.5))
         axis, bottom = axes[0][0], [0] * len(rows)
-        places = range(len(rows))
+        positions = range(len(rows))
         axis.bar(
-            [x - 0.2 for x in places],
+            [x - 0.2 for x in positions],
             [row["baseline_modelled_cycles"] for row in rows],
             0.4,
             color="#d3d3d3",
@@ -255,9 +258,11 @@ def conclude_layers(budget: str, place: Place) -> Conclusion:
         )
         for phase, colour in PHASE_COLOURS.items():
             heights = [row[f"efficient_{phase}_modelled_cycles"] for row in rows]
-            axis.bar([x + 0.2 for x in places], heights, 0.4, bottom=bottom, color=colour, label=f"efficient, {phase}")
+            axis.bar(
+                [x + 0.2 for x in positions], heights, 0.4, bottom=bottom, color=colour, label=f"efficient, {phase}"
+            )
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-        axis.set_xticks(places, [row["layer"] for row in rows], rotation=45, ha="right", fontsize=8)
+        axis.set_xticks(positions, [row["layer"] for row in rows], rotation=45, ha="right", fontsize=8)
         axis.set(ylabel="modelled cycles in the run", title="VGG13 on ImageNet, by layer")
         legend_beside(axis)
         return figure
@@ -265,7 +270,7 @@ def conclude_layers(budget: str, place: Place) -> Conclusion:
     return Conclusion(rows, verdicts, draw)
 
 
-def conclude_energy(budget: str, place: Place) -> Conclusion:
+def conclude_energy(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the energy of memory accesses, weight stationary; the paper does not say on which data set."""
     section = published(FIGURE_21)
     rows = [
@@ -279,13 +284,13 @@ def conclude_energy(budget: str, place: Place) -> Conclusion:
             **{f"{design}_modelled_saving": designs[design]["memory_saving"] for design in ("efficient", "max")},
         }
         for (model, dataset), part in simulations().items()
-        for designs in (place.result(part)["dataflows"]["ws"],)
+        for designs in (workspace.result(part)["dataflows"]["ws"],)
     ]
     verdicts = [
         compare(
             f"average saving, {dataset}, {design}",
             section.number("saving", "average"),
-            100 * average(place, dataset, "memory_saving", design),
+            100 * average(workspace, dataset, "memory_saving", design),
             "modelled",
             Terms(reduced="node, memory sizes, word width and DRAM are not stated"),
         )
@@ -335,7 +340,9 @@ def _every_simulation(budget: str) -> Sequence[Part]:
 
 def _speedups(name: str, words: str) -> Experiment:
     shows = f"modelled speed-up of 13 CNNs on three data sets, {words}"
-    return Experiment(name, shows, EXACT, _every_simulation, lambda budget, place: conclude_speedups(name, place))
+    return Experiment(
+        name, shows, EXACT, _every_simulation, lambda budget, workspace: conclude_speedups(name, workspace)
+    )
 
 
 for _experiment in (
@@ -350,5 +357,107 @@ for _experiment in (
     _speedups("adagp-figure18", "row stationary"),
     _speedups("adagp-figure19", "input stationary"),
     Experiment(FIGURE_21, "modelled energy of memory accesses, 13 CNNs", EXACT, _every_simulation, conclude_energy),
+):
+    add_experiment(_experiment)
+
+
+FIGURE_20 = "adagp-figure20"
+PIPELINES = ("gpipe", "dapple", "chimera")
+DEVICES = MICRO_BATCHES = 4
+
+
+def steps(pipeline: str, phases: str, costs: Costs) -> float:
+    """Return the steps of batches of `phases` on four devices with four micro-batches."""
+    return simulate_pipeline(generate(pipeline, DEVICES, MICRO_BATCHES, parse_phases(phases)), costs).steps
+
+
+def pipeline_model(part: Part, workspace: Workspace) -> dict[str, Any]:
+    """Return one model's speed-up by pipeline and design: two BP batches over a GP and a BP batch with the predictor."""
+    workload = model_workload(part.options["model"], part.options["dataset"])
+    designs = ("baseline", *PREDICTING)
+    costs = {
+        design: modelled_costs(workload, Accelerator(), DEVICES, BATCH // MICRO_BATCHES, design=design)
+        for design in designs
+    }
+    return {
+        name: {
+            design: steps(name, "BP,BP", costs["baseline"]) / steps(name, "GP,BP", costs[design])
+            for design in PREDICTING
+        }
+        for name in PIPELINES
+    }
+
+
+SPEEDUPS = record_of(dict.fromkeys(PIPELINES, record_of(dict.fromkeys(PREDICTING, POSITIVE))))
+
+
+@cache
+def _pipelines() -> dict[str, Part]:
+    return {
+        model: Part(pipeline_model, model, {"model": model, "dataset": "imagenet"}, weight=2.0, shape=SPEEDUPS)
+        for model in PAPER_MODELS
+    }
+
+
+def conclude_pipelines(budget: str, workspace: Workspace) -> Conclusion:
+    """Compare steps with constant costs, and speed-ups of the thirteen CNNs with modelled costs."""
+    section = published(FIGURE_20)
+    found = {model: workspace.result(part) for model, part in _pipelines().items()}
+    rows = [
+        {
+            "model": model,
+            "pipeline": name,
+            **{f"{design}_modelled_speedup": speedups[name][design] for design in PREDICTING},
+        }
+        for model, speedups in found.items()
+        for name in PIPELINES
+    ]
+    verdicts = []
+    terms = Terms(reduced="stages are cut where the modelled cycles balance; how the paper cuts is not stated")
+    for name in PIPELINES:
+        speedups = [speedup[name]["max"] for speedup in found.values()]
+        plain = constant_costs(DEVICES)
+        verdicts += [
+            compare(
+                f"steps of a batch, {name}", section.number("steps_bp", name), steps(name, "BP", plain), "computed"
+            ),
+            compare(
+                f"steps of a GP and a BP batch, {name}",
+                section.number("steps_gp_bp", name),
+                steps(name, "GP,BP", plain),
+                "computed",
+            ),
+            compare(
+                f"average speed-up, {name}, MAX", section.number("average", name), mean(speedups), "modelled", terms
+            ),
+            compare(
+                f"largest speed-up, {name}, MAX", section.number("maximum", name), max(speedups), "modelled", terms
+            ),
+        ]
+    verdicts.append(judge_order(section, rows, "models and pipelines"))
+    return Conclusion(rows, verdicts, lambda: _draw_pipelines(rows, section))
+
+
+def _draw_pipelines(rows: Sequence[dict[str, Any]], section: Section) -> "Figure":
+    figure, (axes,) = subplots(1, 3, (17, 4.4), share_y=True)
+    for axis, name in zip(axes, PIPELINES, strict=True):
+        here = [row for row in rows if row["pipeline"] == name]
+        speedups = {design: [row[f"{design}_modelled_speedup"] for row in here] for design in PREDICTING}
+        grouped_bars(axis, [row["model"] for row in here], speedups, legend=False)
+        axis.set(title=f"over {name}", ylim=(0, 2))
+        published_lines(axis, published_speedups(section, name))
+    legend_beside(axes[-1])
+    axes[0].set_ylabel("modelled speed-up over the pipeline")
+    return figure
+
+
+for _experiment in (
+    Experiment(
+        FIGURE_20,
+        "steps and modelled speed-ups over GPipe, DAPPLE and Chimera",
+        {"quick": 0.1, "standard": 0.1, "full": 0.1},
+        lambda budget: tuple(_pipelines().values()),
+        conclude_pipelines,
+    ),
 ):
     add_experiment(_experiment)

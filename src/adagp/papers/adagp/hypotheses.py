@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.hw import Accelerator, Convolution, PredictorShape, Simulation, Workload, simulate
 from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
-from adagp.papers.adagp.device_experiments import BLOCK_BITS
+from adagp.papers.adagp.synthesis_experiments import BLOCK_BITS
 from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Number, published
 from adagp.program.reproduce.verdict import WITHIN, Terms, compare, judge
 from adagp.program.run.documents import MODERATE, WHOLE, Shape, record_of
@@ -83,7 +83,7 @@ def every_set() -> list[Hypotheses]:
     return [Hypotheses(*one) for one in combinations(SHAPES, BACKWARD, PORTS, TASKS)]
 
 
-def try_hypotheses(part: Part, place: Place) -> dict[str, Any]:
+def try_hypotheses(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Cost the paper's figures under one set; both ways to train the tasks."""
     options = part.options
     accelerators = {
@@ -108,7 +108,7 @@ def try_hypotheses(part: Part, place: Place) -> dict[str, Any]:
     return {"figures": found, "tasks": {name: _tasks(terms, accelerators["ws"]) for name, terms in TASKS.items()}}
 
 
-def widest_convolution(part: Part, place: Place) -> dict[str, Any]:
+def widest_convolution(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return the most inputs that a filter has in the paper's CNNs: as wide as a predictor for convolutions must be."""
     layers = [layer for model in PAPER_MODELS for layer in model_workload(model, "imagenet").array_layers]
     return {"inputs": max(one.weights // one.samples for one in layers if isinstance(one, Convolution))}
@@ -209,10 +209,10 @@ def _widest() -> Part:
     return Part(widest_convolution, "all", {}, weight=5.0, shape=record_of({"inputs": WHOLE}))
 
 
-def figures_of(place: Place, one: Hypotheses) -> dict[str, float]:
+def figures_of(workspace: Workspace, one: Hypotheses) -> dict[str, float]:
     """Return our figures under a set, by the names of the published ones; the predictor's memory is one for convolutions."""
-    result = place.result(_parts()[one.features, one.backward, one.port])
-    bits = one.features * place.result(_widest())["inputs"] * Accelerator().width("weights")
+    result = workspace.result(_parts()[one.features, one.backward, one.port])
+    bits = one.features * workspace.result(_widest())["inputs"] * Accelerator().width("weights")
     figures = {**result["figures"], **result["tasks"][one.tasks], "predictor blocks": -(-bits // BLOCK_BITS)}
     return {name: figures[name] for name in published_numbers()}
 
@@ -223,9 +223,9 @@ def explained(figures: Mapping[str, float]) -> list[str]:
     return [name for name, ours in figures.items() if compare(name, numbers[name], ours, "modelled").verdict == WITHIN]
 
 
-def conclude(budget: str, place: Place) -> Conclusion:
+def conclude(budget: str, workspace: Workspace) -> Conclusion:
     """Tell how much each set explains, and compare the figures of the one that explains most."""
-    found = {one: figures_of(place, one) for one in every_set()}
+    found = {one: figures_of(workspace, one) for one in every_set()}
     hits = {one: explained(figures) for one, figures in found.items()}
     best = max(hits, key=lambda one: len(hits[one]))  # of equals the first: nearest to the defaults
     default = Hypotheses()

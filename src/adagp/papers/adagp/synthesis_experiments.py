@@ -1,10 +1,25 @@
-"""Our own chips, synthesised, and their power: the parts behind Tables 4 and 5."""
+"""ADA-GP's hardware: Table 4 (FPGA) and Table 5 (ASIC), next to our own chips of the four designs, synthesised by Yosys.
 
-from typing import Any
+Also checked: the tables' own arithmetic, the predictor's memory, and what the baseline would gain from the power and the area
+of ADA-GP-MAX. Power is that of the cells of Table 5, from simulated activity; of FPGAs it is not measured here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from adagp.errors import ToolError
-from adagp.program.reproduce.parts import Part, Place
+from adagp.hw.designs import equal_pes
+from adagp.papers.adagp.accelerator_experiments import EXACT, PREDICTING, SETS, average, simulations
+from adagp.program.figures.style import subplots
+from adagp.program.reproduce.bars import grouped_bars
+from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
+from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.published import Number, Section, published
+from adagp.program.reproduce.verdict import Terms, Verdict, compare
 from adagp.program.run.documents import ABSENT, AMOUNT, COUNT, POSITIVE, TEXT, Either, TableOf, record_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DESIGNS = ("baseline", "low", "efficient", "max")
 FORMATS = ("int16", "bf16", "fp32")
@@ -12,7 +27,7 @@ ARRAY, PREDICTOR_ARRAY = "12x15", "8x10"
 ELEMENTS = 180
 
 
-def synthesize_design(part: Part, place: Place) -> dict[str, Any]:
+def synthesize_design(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Synthesise one design; where a tool is missing, the result says which."""
     from adagp.errors import OptionError
     from adagp.hw.array import parse_array
@@ -38,7 +53,7 @@ NETWORK, BATCH, MEGAHERTZ = "64-32-10", 8, 10.0
 """What the chips train while their gates' changes are counted, and the clock at which these are power."""
 
 
-def design_power(part: Part, place: Place) -> dict[str, Any]:
+def design_power(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return the power of one design's gates in a simulation of two batches of digits; where a tool is missing, which."""
     from adagp.errors import OptionError
     from adagp.hw.array import parse_array
@@ -69,7 +84,7 @@ def power_parts() -> dict[str, Part]:
     return {design: Part(design_power, f"power-{design}", {"design": design}, 120, POWER) for design in DESIGNS}
 
 
-def synthesize_element(part: Part, place: Place) -> dict[str, Any]:
+def synthesize_element(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Synthesise one PE of a number format, with or without DSPs."""
     from adagp.hw.array import parse_array
     from adagp.rtl.tools import need_amaranth
@@ -143,3 +158,196 @@ def limited_luts(rest: float, with_dsp: dict[str, float], without: dict[str, flo
     each = with_dsp["dsp"]
     lucky = min(ELEMENTS, int(dsps // each)) if each else 0
     return rest + lucky * with_dsp["lut"] + (ELEMENTS - lucky) * without["lut"]
+
+
+TABLE_4, TABLE_5 = "adagp-table4", "adagp-table5"
+BLOCK_BITS = 36 * 1024
+"""Of one RAMB36."""
+NO_POWER = Terms(reduced="the power of an FPGA was not measured")
+OTHER_CHIP = Terms(
+    unlike="another chip: the paper states neither the number format, nor the buffers, nor what else is counted"
+)
+OURS = {
+    "lut": "lut",
+    "registers": "ff",
+    "ramb36": "ramb36",
+    "ramb18": "ramb18",
+    "dsp48": "dsp",
+    "area": "area",
+    "power": "power",
+}
+"""Published resources by the names of ours."""
+MOSTLY_PES = "most of our chip is PEs; what the published one has around them is not stated"
+SHAPES = Terms(
+    reduced="the arrangement of the PEs is not stated; here both arrays take the shape that suits each model best"
+)
+
+
+def _percent_more(section: Section, resource: str, design: str) -> float:
+    values = section.numbers(resource)
+    return 100 * (values[design] / values["baseline"] - 1)
+
+
+def _resources(
+    section: Section, names: Sequence[str], parts: Mapping[str, Part], workspace: Workspace
+) -> tuple[list[dict[str, Any]], list[Verdict]]:
+    """Return the published resources and ours as rows; absolute numbers are shown, not compared."""
+    rows, verdicts = [], []
+    found = {design: workspace.result(part) for design, part in parts.items()}
+    base = found["baseline"].get("totals", {})
+    for name in names:
+        for design in section.numbers(name):
+            number, totals = section.number(name, design), found[design].get("totals", {})
+            ours = totals.get(OURS.get(name, ""))
+            more = 100 * (ours / base[OURS[name]] - 1) if ours is not None and base.get(OURS[name]) else None
+            rows.append(
+                {
+                    "resource": name,
+                    "design": design,
+                    "published": number.value,
+                    "computed_percent_more": _percent_more(section, name, design),
+                    "measured": ours,
+                    "measured_percent_more": more,
+                }
+            )
+            missing = found[design].get("missing", "")
+            terms = Terms(reduced=missing) if missing else NO_POWER if name not in OURS else OTHER_CHIP
+            verdicts.append(compare(f"{name}, {design}", number, ours, "measured", terms))
+    return rows, verdicts
+
+
+def _synthesised_increases(
+    section: Section, name: str, parts: Mapping[str, Part], workspace: Workspace
+) -> list[Verdict]:
+    """Return how much more each design takes than the baseline, published and ours."""
+    found = {design: workspace.result(part).get("totals") for design, part in parts.items()}
+    verdicts = []
+    for design in PREDICTING:
+        tolerance = float(section.content["growth"]["tolerance"])
+        number = Number(_percent_more(section, name, design), "% more", section.number(name, design).source, tolerance)
+        ours, base = found[design], found["baseline"]
+        more = None if ours is None or base is None else 100 * (ours[OURS[name]] / base[OURS[name]] - 1)
+        terms = Terms(reduced="synthesis tools are missing" if more is None else MOSTLY_PES)
+        verdicts.append(compare(f"{name} of our {design} over our baseline", number, more, "measured", terms))
+    return verdicts
+
+
+def _multipliers(section: Section, parts: Mapping[str, Part], workspace: Workspace) -> list[Verdict]:
+    """Test what the published LUTs beside 166 DSPs say about the multipliers: LUTs of our chip with as many DSPs."""
+    baseline = workspace.result(parts["baseline"])
+    elements = {key: workspace.result(part).get("element") for key, part in element_parts().items()}
+    dsps = int(section.number("dsp48", "baseline").value)
+    number = section.number("lut", "baseline")
+    verdicts = []
+    for name in FORMATS:
+        with_dsp, without = elements[name, True], elements[name, False]
+        for limit in (dsps, 0):
+            ours = None
+            if "totals" in baseline and with_dsp is not None and without is not None:
+                rest = baseline["totals"]["lut"] - ELEMENTS * baseline["element"]["lut"]
+                ours = limited_luts(rest, with_dsp, without, limit)
+            words = f"LUTs with {name} PEs and at most {limit} DSPs in them"
+            terms = Terms(reduced="synthesis tools are missing") if ours is None else OTHER_CHIP
+            verdicts.append(compare(words, number, ours, "measured", terms))
+    return verdicts
+
+
+def _more_pes(section: Section, name: str, resource: str, parts: Mapping[str, Part], workspace: Workspace) -> Verdict:
+    """Return how many more PEs a baseline has that takes as much of a resource as `max`, published and by our chips."""
+    found = {design: workspace.result(part) for design, part in parts.items()}
+    figures = {design: one["totals"][resource] for design, one in found.items() if "totals" in one}
+    times = equal_pes(figures, ELEMENTS, found["baseline"].get("element", {}).get(resource, 0.0))
+    terms = Terms(reduced="synthesis tools are missing" if times is None else MOSTLY_PES)
+    words = f"PEs of a baseline of the {resource} of our max"
+    return compare(words, section.number(name, "max"), None if times is None else 100 * (times - 1), "measured", terms)
+
+
+def _increases(section: Section, resource: str) -> list[Verdict]:
+    return [
+        compare(
+            f"{resource} of {design} over the baseline",
+            section.number("increase", design),
+            _percent_more(section, resource, design),
+            "computed",
+            Terms(reduced="printed percentages are truncated"),
+        )
+        for design in PREDICTING
+    ]
+
+
+def _enlarged(section: Section, table: str, design: str, workspace: Workspace) -> list[Verdict]:
+    return [
+        compare(
+            f"{design} baseline faster than the baseline, {dataset}",
+            section.number(table, dataset),
+            100 * (average(workspace, dataset, "speedup", design) - 1),
+            "modelled",
+            SHAPES,
+        )
+        for dataset in SETS
+    ]
+
+
+def conclude_fpga(budget: str, workspace: Workspace) -> Conclusion:
+    """Check Table 4's sums and percentages, the predictor's memory, and the baseline of equal power."""
+    section = published(TABLE_4)
+    parts = design_parts("xc7")
+    rows, verdicts = _resources(section, ("lut", "registers", "ramb36", "ramb18", "dsp48", "watts"), parts, workspace)
+    verdicts += _synthesised_increases(section, "lut", parts, workspace)
+    verdicts += _synthesised_increases(section, "registers", parts, workspace)
+    verdicts += _multipliers(section, parts, workspace)
+    verdicts += _increases(section, "watts")
+    for design, parts in section.content["components"].items():
+        if design != "unit":
+            number = section.number("watts", design)
+            terms = Terms(reduced="the components of Table 4b do not add up to its total")
+            verdicts.append(compare(f"sum of the components, {design}", number, sum(parts), "computed", terms))
+    results = [workspace.result(part) for part in simulations().values()]
+    bits = max(result["predictor_words"] * result["word_bits"] for result in results)
+    terms = Terms(reduced="the paper's predictor is not specified; ours has 64 features of 16 bits, 512 would fit")
+    number = section.number("predictor_memory", "extra")
+    verdicts.append(
+        compare("blocks of the largest predictor's memory", number, -(-bits // BLOCK_BITS), "modelled", terms)
+    )
+    verdicts += _enlarged(section, "equal_power", "equal-power", workspace)
+    return Conclusion(rows, verdicts, lambda: _draw(rows, "FPGA resources over the baseline (published)"))
+
+
+def conclude_asic(budget: str, workspace: Workspace) -> Conclusion:
+    """Check Table 5's percentages, and the baseline of equal area."""
+    section = published(TABLE_5)
+    parts = design_parts("liberty")
+    powers = power_parts()
+    rows, verdicts = _resources(section, ("area",), parts, workspace)
+    power_rows, power_verdicts = _resources(section, ("power",), powers, workspace)
+    rows, verdicts = rows + power_rows, verdicts + power_verdicts
+    verdicts += _synthesised_increases(section, "area", parts, workspace)
+    verdicts += _synthesised_increases(section, "power", powers, workspace)
+    verdicts.append(_more_pes(section, "equal_area_pes", "area", parts, workspace))
+    verdicts.append(_more_pes(published(TABLE_4), "equal_power_pes", "power", powers, workspace))
+    verdicts += _increases(section, "area") + _enlarged(section, "equal_area", "equal-area", workspace)
+    return Conclusion(rows, verdicts, lambda: _draw(rows, "ASIC area and power over the baseline (published)"))
+
+
+def _draw(rows: Sequence[dict[str, Any]], title: str) -> "Figure":
+    names = list(dict.fromkeys(row["resource"] for row in rows))
+    figure, axes = subplots(1, 1, (9, 4))
+    more = {design: [row["computed_percent_more"] for row in rows if row["design"] == design] for design in PREDICTING}
+    grouped_bars(axes[0][0], names, more, turned=False)
+    axes[0][0].set(ylabel="% more than the baseline", title=title)
+    return figure
+
+
+def _fpga_parts(budget: str) -> Sequence[Part]:
+    return (*simulations().values(), *design_parts("xc7").values(), *element_parts().values())
+
+
+def _asic_parts(budget: str) -> Sequence[Part]:
+    return (*simulations().values(), *design_parts("liberty").values(), *power_parts().values())
+
+
+for _experiment in (
+    Experiment(TABLE_4, "FPGA resources and power; a baseline of equal power", EXACT, _fpga_parts, conclude_fpga),
+    Experiment(TABLE_5, "ASIC area and power; a baseline of equal area", EXACT, _asic_parts, conclude_asic),
+):
+    add_experiment(_experiment)

@@ -11,7 +11,7 @@ from adagp.papers.adagp.accelerator_experiments import EPOCHS, PREDICTING, paper
 from adagp.program.figures.style import subplots
 from adagp.program.reproduce.bars import grouped_bars
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, all_parts, group
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 METHODS = ("bp", "adagp")
 
 
-def simulate_task(part: Part, place: Place) -> dict[str, Any]:
+def simulate_task(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Cost a model's run of the paper's ladder, weight stationary."""
     options = part.options
     workload = model_workload(options["model"], options["dataset"])
@@ -108,12 +108,12 @@ YOLO = TaskStudy(
 UNSTATED = "the paper states neither epochs nor batch size nor all of the model's sizes for it"
 
 
-def conclude(task: TaskStudy, budget: str, place: Place) -> Conclusion:
+def conclude(task: TaskStudy, budget: str, workspace: Workspace) -> Conclusion:
     """Compare modelled cycles and speed-ups, and the measured metrics where there are runs."""
-    section, modelled = published(task.name), place.result(task.simulation())
+    section, modelled = published(task.name), workspace.result(task.simulation())
     runs = task.groups(budget)
-    verdicts = [_metric(task, budget, place, metric, method) for metric in task.metrics for method in METHODS]
-    verdicts.append(_similar(task, place, runs))
+    verdicts = [_metric(task, budget, workspace, metric, method) for metric in task.metrics for method in METHODS]
+    verdicts.append(_similar(task, workspace, runs))
     for design, name in task.designs.items():
         terms = Terms(reduced=f"modelled for {EPOCHS} epochs, batch {task.batch}; {UNSTATED}")
         number = section.number("cycles", name)
@@ -127,12 +127,12 @@ def conclude(task: TaskStudy, budget: str, place: Place) -> Conclusion:
         for design, found in modelled.items()
     ]
     for method, one in runs.items():
-        figures = {f"measured_{name}": one.mean(place, key, scale) for name, key, scale in task.metrics}
+        figures = {f"measured_{name}": one.mean(workspace, key, scale) for name, key, scale in task.metrics}
         rows.append({"method": method, **figures})
     return Conclusion(rows, verdicts, lambda: _draw(task, modelled))
 
 
-def _metric(task: TaskStudy, budget: str, place: Place, metric: tuple[str, str, float], method: str) -> Verdict:
+def _metric(task: TaskStudy, budget: str, workspace: Workspace, metric: tuple[str, str, float], method: str) -> Verdict:
     name, key, scale = metric
     runs = task.groups(budget)
     number = published(task.name).number(name, method)
@@ -140,15 +140,15 @@ def _metric(task: TaskStudy, budget: str, place: Place, metric: tuple[str, str, 
         missing = Terms(reduced=f"{task.dataset} is not part of the package, and quick works offline")
         return compare(f"{name}, {method}", number, None, "measured", missing)
     terms = Terms(reduced=task.reduced if budget == "standard" else UNSTATED)
-    return compare(f"{name}, {method}", number, runs[method].mean(place, key, scale), "measured", terms)
+    return compare(f"{name}, {method}", number, runs[method].mean(workspace, key, scale), "measured", terms)
 
 
-def _similar(task: TaskStudy, place: Place, runs: dict[str, RunGroup]) -> Verdict:
+def _similar(task: TaskStudy, workspace: Workspace, runs: dict[str, RunGroup]) -> Verdict:
     section = published(task.name)
     key, scale = next((key, scale) for name, key, scale in task.metrics if name == task.main)
     holds, text = None, f"{task.dataset} is not part of the package, and quick works offline"
     if runs:
-        bp, ours = (runs[method].mean(place, key, scale) for method in METHODS)
+        bp, ours = (runs[method].mean(workspace, key, scale) for method in METHODS)
         holds, text = ours >= bp - section.slack, f"adagp {ours:.4g}, bp {bp:.4g}; one seed"
     quantity = f"ADA-GP as good as backprop ({task.main})"
     return judge(quantity, section.claim("similar"), holds, text)
@@ -169,7 +169,7 @@ def _experiment(task: TaskStudy, shows: str, standard: float) -> Experiment:
         shows,
         {"quick": 0.1, "standard": standard, "full": None},
         lambda budget: (task.simulation(), *all_parts(task.groups(budget))),
-        lambda budget, place: conclude(task, budget, place),
+        lambda budget, workspace: conclude(task, budget, workspace),
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Place
+from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
@@ -96,12 +96,12 @@ NETWORKS = {
 }
 
 
-def conclude_tradeoff(name: str, budget: str, place: Place) -> Conclusion:
+def conclude_tradeoff(name: str, budget: str, workspace: Workspace) -> Conclusion:
     """Compare speed-ups and losses of accuracy with those of one of Tables 2 to 4."""
     section, runs, network = published(name), _contenders(name, budget), NETWORKS[name]
     full = runs["bp"]
-    losses = {method: full.mean(place, BEST) - one.mean(place, BEST) for method, one in runs.items()}
-    gains = {method: 100 * (full.seconds(place) / one.seconds(place) - 1) for method, one in runs.items()}
+    losses = {method: full.mean(workspace, BEST) - one.mean(workspace, BEST) for method, one in runs.items()}
+    gains = {method: 100 * (full.seconds(workspace) / one.seconds(workspace) - 1) for method, one in runs.items()}
     terms = network.terms(budget)
     machine = Terms(unlike=f"{terms.unlike or terms.reduced}; a CPU that other runs share, not a Titan Xp")
     verdicts: list[Verdict] = []
@@ -113,19 +113,19 @@ def conclude_tradeoff(name: str, budget: str, place: Place) -> Conclusion:
             number = section.number("loss", method)
             verdicts.append(compare(f"loss of accuracy, {method}", number, losses[method], "measured", terms))
     text = ", ".join(f"{method} {losses[method]:+.2f}" for method in runs if method != "bp")
-    text += f" points lost; bp {spread(full.values(place, BEST))} %; {full.extent}"
+    text += f" points lost; bp {spread(full.values(workspace, BEST))} %; {full.extent}"
     for claim, holds in _claims(name, losses).items():
         verdicts.append(judge(f"claim: {claim}", section.claim(claim), holds, text))
     rows = [
         {
             "gradient": method,
-            **one.row(place, BEST),
+            **one.row(workspace, BEST),
             "accuracy_lost_points": losses[method],
             "percent_faster": gains[method],
         }
         for method, one in runs.items()
     ]
-    return Conclusion(rows, verdicts, lambda: _draw_tradeoff(runs, place, gains))
+    return Conclusion(rows, verdicts, lambda: _draw_tradeoff(runs, workspace, gains))
 
 
 def _claims(name: str, losses: Mapping[str, float]) -> dict[str, bool]:
@@ -139,9 +139,9 @@ def _claims(name: str, losses: Mapping[str, float]) -> dict[str, bool]:
     return {"order": topk < zero < random, "best": topk < smaller <= min(zero, random)}
 
 
-def _draw_tradeoff(runs: Mapping[str, RunGroup], place: Place, gains: Mapping[str, float]) -> "Figure":
+def _draw_tradeoff(runs: Mapping[str, RunGroup], workspace: Workspace, gains: Mapping[str, float]) -> "Figure":
     figure, (axes,) = subplots(1, 2, (11, 4.5))
-    accuracy_bars(axes[0], place, runs, BEST)
+    accuracy_bars(axes[0], workspace, runs, BEST)
     axes[1].bar(list(gains), list(gains.values()))
     axes[1].set(ylabel="measured, % faster than the full gradient")
     return figure
@@ -162,12 +162,12 @@ def _references(budget: str) -> dict[str, RunGroup]:
     return {"full": RESNET_20.run(budget, "bp"), "smaller": RESNET_20.run(budget, "smaller")}
 
 
-def conclude_schedules(budget: str, place: Place) -> Conclusion:
+def conclude_schedules(budget: str, workspace: Workspace) -> Conclusion:
     """Compare Table 5: three methods under three schedules."""
     section, terms = published("approximation-table5"), RESNET_20.terms(budget)
     runs, references = _scheduled(budget), _references(budget)
-    found = {key: round(one.mean(place, BEST), 6) for key, one in runs.items()}
-    known = {name: round(one.mean(place, BEST), 6) for name, one in references.items()}
+    found = {key: round(one.mean(workspace, BEST), 6) for key, one in runs.items()}
+    known = {name: round(one.mean(workspace, BEST), 6) for name, one in references.items()}
     verdicts = [
         compare(f"accuracy, {name}", section.number(name), ours, "measured", terms) for name, ours in known.items()
     ]
@@ -191,11 +191,11 @@ def conclude_schedules(budget: str, place: Place) -> Conclusion:
             )
         )
     named = {**references, **{f"{method} {schedule}": one for (method, schedule), one in runs.items()}}
-    rows = [{"gradient": name, **one.row(place, BEST)} for name, one in named.items()]
+    rows = [{"gradient": name, **one.row(workspace, BEST)} for name, one in named.items()]
 
     def draw() -> "Figure":
         figure, axes = subplots(1, 1, (11, 4.5))
-        accuracy_bars(axes[0][0], place, named, BEST)
+        accuracy_bars(axes[0][0], workspace, named, BEST)
         axes[0][0].set_title(f"Schedules of approximation, ResNet-20 ({budget})")
         return figure
 
@@ -208,7 +208,7 @@ def _tradeoff(name: str, shows: str, quick: float, standard: float) -> Experimen
         shows,
         {"quick": quick, "standard": standard, "full": None},
         lambda budget: all_parts(_contenders(name, budget)),
-        lambda budget, place: conclude_tradeoff(name, budget, place),
+        lambda budget, workspace: conclude_tradeoff(name, budget, workspace),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.program.figures.style import subplots
 from adagp.program.reproduce.bars import grouped_bars
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Number, published
 from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.documents import POSITIVE, record_of
@@ -22,7 +22,7 @@ SAMPLES = {"quick": 32, "standard": 128, "full": 128}
 ROUNDS = {"quick": 5, "standard": 15, "full": 15}
 
 
-def time_kernels(part: Part, place: Place) -> dict[str, Any]:
+def time_kernels(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Time both weight gradients of a 3x3 convolution, taking turns; return the medians in seconds."""
     import torch
     from torch import nn
@@ -31,13 +31,13 @@ def time_kernels(part: Part, place: Place) -> dict[str, Any]:
     from adagp.layers.sites import survey
     from adagp.papers.approximation.topk import topk_gradient
 
-    if place.device == "cpu":
+    if workspace.device == "cpu":
         torch.set_num_threads(1)
     channels, size, samples = (part.options[name] for name in ("channels", "size", "samples"))
     torch.manual_seed(0)
-    module = nn.Conv2d(channels, channels, 3, padding=1, bias=False, device=place.device)
+    module = nn.Conv2d(channels, channels, 3, padding=1, bias=False, device=workspace.device)
     (site,) = survey(module).sites
-    inputs = torch.randn(samples, channels, size, size, device=place.device)
+    inputs = torch.randn(samples, channels, size, size, device=workspace.device)
     gradient = torch.randn_like(inputs)
     kernels: dict[str, Callable[[], Any]] = {
         "exact": lambda: conv2d_weight(inputs, module.weight.shape, gradient, padding=1),
@@ -45,12 +45,12 @@ def time_kernels(part: Part, place: Place) -> dict[str, Any]:
     }
     seconds: dict[str, list[float]] = {name: [] for name in kernels}
     # The CPU's own time does not count what else it does; on other devices only the wall clock knows.
-    clock = time.process_time if place.device == "cpu" else time.perf_counter
+    clock = time.process_time if workspace.device == "cpu" else time.perf_counter
     for turn in range(part.options["rounds"] + 1):
         for name, kernel in kernels.items():
             begin = clock()
             kernel()
-            if place.device.startswith("cuda"):
+            if workspace.device.startswith("cuda"):
                 torch.cuda.synchronize()
             if turn:  # the first one warms up
                 seconds[name].append(clock() - begin)
@@ -70,17 +70,17 @@ def _cases(budget: str) -> list[tuple[dict[str, Any], Part]]:
     return found
 
 
-def conclude(budget: str, place: Place) -> Conclusion:
+def conclude(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the speed-up of every case, and whether it is three in most."""
     section = published(TABLE_1)
     unlike = Terms(unlike=f"one thread of a CPU, batch {SAMPLES[budget]}, not a Titan Xp")
     rows, verdicts = [], []
     for case, part in _cases(budget):
-        seconds = place.result(part)
+        seconds = workspace.result(part)
         speedup = seconds["exact"] / seconds["approximated"]
         name = f"{case['channels']} channels, {case['size']}x{case['size']}"
         number = Number(
-            case["speedup"], section.content["unit"], section.content["place"], section.content["tolerance"]
+            case["speedup"], section.content["unit"], section.content["source"], section.content["tolerance"]
         )
         verdicts.append(compare(f"measured speed-up, {name}", number, speedup, "measured", unlike))
         rows.append(

@@ -15,7 +15,7 @@ from adagp.papers.camel.accelerator import CLOCK_HZ, product_cycles, published_s
 from adagp.papers.camel.lifetime import closed_form, refreshes
 from adagp.program.figures.style import COLOURS, legend_beside, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import READS_DATA, Part, Place
+from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import spread
 from adagp.program.reproduce.verdict import Terms, compare, judge
@@ -71,9 +71,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 """What is trained on all classes, beside a backbone that has seen half of them."""
 
 
-def transfer_runs(part: Part, place: Place) -> dict[str, Any] | None:
+def transfer_runs(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     """Train a backbone on half of the classes, then every variant beside it on all; each run continues where it was left."""
-    folder = place.run_folder(part)
+    folder = workspace.run_folder(part)
     folder.mkdir(parents=True, exist_ok=True)
     setting = SETTINGS[part.options["budget"]]
     common = {
@@ -84,16 +84,16 @@ def transfer_runs(part: Part, place: Place) -> dict[str, Any] | None:
     }
     half = folder / "half.npz"
     if not half.is_file():
-        write_half(setting["dataset"], place.data_dir, half)
+        write_half(setting["dataset"], workspace.data_dir, half)
     base = {**common, **setting["base"], "dataset": str(half)}
-    if _trained(base, folder / "base", place) is None:
+    if _trained(base, folder / "base", workspace) is None:
         return None
     found: dict[str, Any] = {}
     for number, (name, own) in enumerate(VARIANTS.items()):
         options = {**common, **setting["duplex"], "dataset": setting["dataset"], "model": "duplex", **own}
         if options["backbone"] != "none":
             options["backbone_weights"] = str(folder / "base" / "model.pt")
-        summary = _trained(options, folder / f"variant-{number}", place)
+        summary = _trained(options, folder / f"variant-{number}", workspace)
         if summary is None:
             return None
         rows = RunFolder(folder / f"variant-{number}").rows()
@@ -106,14 +106,14 @@ def transfer_runs(part: Part, place: Place) -> dict[str, Any] | None:
     return found
 
 
-def _trained(options: Mapping[str, Any], path: Path, place: Place) -> dict[str, Any] | None:
+def _trained(options: Mapping[str, Any], path: Path, workspace: Workspace) -> dict[str, Any] | None:
     from adagp.program.train.job import TrainingJob
 
     if (path / "summary.json").is_file():
         summary: dict[str, Any] = RunFolder(path).read_json("summary.json")
         return summary
-    config = TrainConfig.from_dict({**options, "device": place.device}, "reproduce")
-    return TrainingJob(config, path, place.data_dir)(place.stop)
+    config = TrainConfig.from_dict({**options, "device": workspace.device}, "reproduce")
+    return TrainingJob(config, path, workspace.data_dir)(workspace.stop)
 
 
 def write_half(dataset: str, data_dir: Path | None, path: Path) -> None:
@@ -154,9 +154,9 @@ def _transfers(budget: str) -> tuple[Part, ...]:
     )
 
 
-def conclude_training(budget: str, place: Place) -> Conclusion:
+def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the branch with its controls."""
-    section, results = published(TRAINING), [place.result(part) for part in _transfers(budget)]
+    section, results = published(TRAINING), [workspace.result(part) for part in _transfers(budget)]
     accuracies = {name: [one[name]["accuracy"] for one in results] for name in VARIANTS}
     rows = [
         {
@@ -194,7 +194,7 @@ def _known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None] or [nan]
 
 
-def conclude_lifetimes(budget: str, place: Place) -> Conclusion:
+def conclude_lifetimes(budget: str, workspace: Workspace) -> Conclusion:
     """Tell how long data live by the size of a block's function and of the array."""
     section, rows = published(LIFETIMES), []
     retention = section.number("retention").value
@@ -225,9 +225,9 @@ def conclude_lifetimes(budget: str, place: Place) -> Conclusion:
 
     def draw() -> "Figure":
         figure, ((axes,),) = subplots(1, 1, (8, 5))
-        for place_, side in enumerate((6, 10, 12)):
+        for index, side in enumerate((6, 10, 12)):
             points = [(pixels, value) for (pixels, cells), value in lived.items() if cells == side]
-            axes.plot(*zip(*points, strict=True), marker="o", color=COLOURS[place_], label=f"{side}x{side} cells")
+            axes.plot(*zip(*points, strict=True), marker="o", color=COLOURS[index], label=f"{side}x{side} cells")
         axes.axhline(retention, color="grey", linestyle="--", label="retention")
         axes.set(xlabel="side of the maps, pixels", ylabel="computed lifetime, microseconds")
         legend_beside(axes)
@@ -236,7 +236,7 @@ def conclude_lifetimes(budget: str, place: Place) -> Conclusion:
     return Conclusion(rows, verdicts, draw)
 
 
-def conclude_hardware(budget: str, place: Place) -> Conclusion:
+def conclude_hardware(budget: str, workspace: Workspace) -> Conclusion:
     """Cost a batch of the duplex model on the chip and on SRAM of equal area, at several retention times."""
     section, workload, rows = published(HARDWARE), model_workload("duplex", "cifar10"), []
     for retention in (3.35, 10.0, 45.0, 77.0):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.program.figures.style import COLOURS, legend_beside, subplots, whole_numbers
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, spread
 from adagp.program.reproduce.verdict import judge
@@ -72,9 +72,9 @@ def by_seed(groups: Mapping[str, RunGroup]) -> list[Part]:
     return [one.parts[seed] for seed in range(SEEDS) for one in groups.values()]
 
 
-def mean_widths(one: RunGroup, place: Place) -> dict[str, list[float]]:
+def mean_widths(one: RunGroup, workspace: Workspace) -> dict[str, list[float]]:
     """Return the mean mantissa bits over tensors and seeds, by site and by epoch; nothing for single precision."""
-    runs = [read_whole_run(place.run_folder(part), "reproduce") for part in one.parts]
+    runs = [read_whole_run(workspace.run_folder(part), "reproduce") for part in one.parts]
     sites: dict[str, list[float]] = {}
     epochs: list[list[float]] = []
     for run in runs:
@@ -90,21 +90,23 @@ def mean_widths(one: RunGroup, place: Place) -> dict[str, list[float]]:
     }
 
 
-def conclude_training(budget: str, place: Place) -> Conclusion:
+def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the arithmetics' accuracy, and see whether the adaptive width rises."""
     section, runs = published(TRAINING), arithmetics(budget)
-    widths = {name: mean_widths(one, place) for name, one in runs.items()}
+    widths = {name: mean_widths(one, workspace) for name, one in runs.items()}
     rows = [
         {
             "arithmetic": name,
             "precision": PRECISIONS[name],
-            **one.row(place),
+            **one.row(workspace),
             "mean_mantissa_bits": mean(widths[name]["epochs"]) if widths[name]["epochs"] else 32.0,
-            "float_accuracy_percent": one.mean(place, "float_test_accuracy") if name != "fp32" else one.mean(place),
+            "float_accuracy_percent": one.mean(workspace, "float_test_accuracy")
+            if name != "fp32"
+            else one.mean(workspace),
         }
         for name, one in runs.items()
     ]
-    values = {name: one.values(place) for name, one in runs.items()}
+    values = {name: one.values(workspace) for name, one in runs.items()}
     means = {name: mean(found) for name, found in values.items()}
     extent = f"{SEEDS} seeds"
 
@@ -147,12 +149,12 @@ def conclude_training(budget: str, place: Place) -> Conclusion:
             shown("adaptive", "random"),
         ),
     ]
-    return Conclusion(rows, verdicts, lambda: _draw(place, runs, widths))
+    return Conclusion(rows, verdicts, lambda: _draw(workspace, runs, widths))
 
 
-def _draw(place: Place, runs: Mapping[str, RunGroup], widths: Mapping[str, dict[str, list[float]]]) -> "Figure":
+def _draw(workspace: Workspace, runs: Mapping[str, RunGroup], widths: Mapping[str, dict[str, list[float]]]) -> "Figure":
     figure, (axes,) = subplots(1, 2, (12, 4.5))
-    accuracy_bars(axes[0], place, runs)
+    accuracy_bars(axes[0], workspace, runs)
     for number, name in enumerate(("adaptive", "random")):
         sites = widths[name]["sites"]
         axes[1].plot(range(1, len(sites) + 1), sites, "o-", label=name, color=COLOURS[number])
@@ -162,13 +164,13 @@ def _draw(place: Place, runs: Mapping[str, RunGroup], widths: Mapping[str, dict[
     return figure
 
 
-def conclude_combined(budget: str, place: Place) -> Conclusion:
+def conclude_combined(budget: str, workspace: Workspace) -> Conclusion:
     """Ask whether predicting gradients survives four bits: the gain over leaving batches out, in each arithmetic."""
     section, runs = published(COMBINED), _combinations(budget)
     rows = [
-        {"combination": name, "precision": one.options["precision"], **one.row(place)} for name, one in runs.items()
+        {"combination": name, "precision": one.options["precision"], **one.row(workspace)} for name, one in runs.items()
     ]
-    values = {name: one.values(place) for name, one in runs.items()}
+    values = {name: one.values(workspace) for name, one in runs.items()}
     verdicts = []
     for method in ("feedback", "adagp"):
         for arithmetic in ("bfp4", "adaptive"):
@@ -188,7 +190,7 @@ def conclude_combined(budget: str, place: Place) -> Conclusion:
 
     def draw() -> "Figure":
         figure, (axes,) = subplots(1, 1, (9, 4.5))
-        accuracy_bars(axes[0], place, runs)
+        accuracy_bars(axes[0], workspace, runs)
         return figure
 
     return Conclusion(rows, verdicts, draw)

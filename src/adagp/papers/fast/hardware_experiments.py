@@ -12,7 +12,7 @@ from adagp.papers.fast.experiments import PRECISIONS, SEEDS, arithmetics, by_see
 from adagp.papers.fast.widths import WidthShares, recorded_widths
 from adagp.program.figures.style import COLOURS, legend_beside, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup
 from adagp.program.reproduce.verdict import Terms, compare, judge
@@ -30,7 +30,7 @@ TARGETS = {"quick": 0.9, "standard": 0.4, "full": 0.9}
 """Test accuracy that counts as reached."""
 
 
-def simulate_widths(part: Part, place: Place) -> dict[str, Any]:
+def simulate_widths(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return cycles and joules of a batch of 128 by backprop on equal arrays, in fixed widths and in whole words."""
     workload = model_workload(part.options["model"], "imagenet")
     found: dict[str, Any] = {}
@@ -57,10 +57,10 @@ def _parts() -> dict[str, Part]:
     return {model: Part(simulate_widths, model, {"model": model}, shape=_COSTS) for model in MODELS}
 
 
-def conclude_speed(budget: str, place: Place) -> Conclusion:
+def conclude_speed(budget: str, workspace: Workspace) -> Conclusion:
     """Compare modelled cycles in 2 and 4 bits with those in words of 16 bits on an array of as many cells."""
     section = published(SPEED)
-    results = {model: place.result(part) for model, part in _parts().items()}
+    results = {model: workspace.result(part) for model, part in _parts().items()}
     rows = [
         {
             "model": model,
@@ -94,10 +94,10 @@ def conclude_speed(budget: str, place: Place) -> Conclusion:
         figure, (axes,) = subplots(1, 1, (8, 4.5))
         names = [*WIDTHS, "dense-16", "dense-32"]
         for number, model in enumerate(results):
-            places = [place + 0.25 * number for place in range(len(names))]
+            positions = [index + 0.25 * number for index in range(len(names))]
             ratios = [results[model]["dense-16"]["cycles"] / results[model][name]["cycles"] for name in names]
-            axes[0].bar(places, ratios, 0.22, label=model, color=COLOURS[number])
-        axes[0].set_xticks([place + 0.25 for place in range(len(names))], names)
+            axes[0].bar(positions, ratios, 0.22, label=model, color=COLOURS[number])
+        axes[0].set_xticks([index + 0.25 for index in range(len(names))], names)
         axes[0].set(ylabel="modelled speed-up over 16-bit words")
         legend_beside(axes[0])
         return figure
@@ -105,18 +105,18 @@ def conclude_speed(budget: str, place: Place) -> Conclusion:
     return Conclusion(rows, verdicts, draw)
 
 
-def time_to_accuracy(one: RunGroup, target: float, place: Place) -> list[tuple[float, float] | None]:
+def time_to_accuracy(one: RunGroup, target: float, workspace: Workspace) -> list[tuple[float, float] | None]:
     """Return the modelled seconds and joules of each run up to the first epoch that reaches `target`; None: not reached.
 
     Block floating point runs on FAST's array in the run's own widths, single precision on an array for 32-bit words.
     """
     options = one.options
     workload = run_workload(options["model"], options["dataset"], None, options.get("width", 1.0))
-    return [_until(part, target, place, workload) for part in one.parts]
+    return [_until(part, target, workspace, workload) for part in one.parts]
 
 
-def _until(part: Part, target: float, place: Place, workload: Workload) -> tuple[float, float] | None:
-    record = read_whole_run(place.run_folder(part), "reproduce")
+def _until(part: Part, target: float, workspace: Workspace, workload: Workload) -> tuple[float, float] | None:
+    record = read_whole_run(workspace.run_folder(part), "reproduce")
     reached = next((epoch.number for epoch in record.epochs if (epoch.test_value or 0.0) >= target), None)
     if reached is None:
         return None
@@ -128,12 +128,12 @@ def _until(part: Part, target: float, place: Place, workload: Workload) -> tuple
     return outcome.seconds, outcome.energy.joules
 
 
-def conclude_time(budget: str, place: Place) -> Conclusion:
+def conclude_time(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the modelled time to an accuracy of all arithmetics."""
     section, target = published(TIME), TARGETS[budget]
     rows: list[dict[str, Any]] = []
     for name, one in arithmetics(budget).items():
-        found = time_to_accuracy(one, target, place)
+        found = time_to_accuracy(one, target, workspace)
         known = [pair for pair in found if pair is not None]
         seconds, joules = (mean(values) for values in zip(*known, strict=True)) if known else (None, None)
         rows.append(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.program.figures.style import series_colour, subplots
 from adagp.program.jobs import Job, JobFailure, Stopped
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import READS_DATA, Part, Place
+from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import Verdict, judge
 from adagp.program.run.documents import ANYTHING, TEXT, WHOLE, TableOf, record_of
@@ -68,7 +68,7 @@ def comparison_part(name: str, budget: str) -> Part:
     return Part(compare_methods, f"{name}-{budget}", options, weight=200.0, shape=COMPARED)
 
 
-def read_comparison(options: Mapping[str, Any], place: Place) -> "Comparison":
+def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Comparison":
     """Return the comparison that a part's options mean."""
     from adagp.program.compare.comparison import Comparison
     from adagp.program.compare.methods import Tuning, read_candidates
@@ -77,26 +77,26 @@ def read_comparison(options: Mapping[str, Any], place: Place) -> "Comparison":
     own = {key: options[key] for key in ("regimes", "curve", "pipeline", "batches", "seeds") if key in options}
     return Comparison(
         read_candidates(options["methods"]),
-        options={**runs, **({} if place.device == "cpu" else {"device": place.device})},
+        options={**runs, **({} if workspace.device == "cpu" else {"device": workspace.device})},
         settings={},
         tuning=Tuning("lr", RATES, options.get("tune_batches")),
         large_batch=0,
-        data_dir=None if place.data_dir is None else str(place.data_dir),
+        data_dir=None if workspace.data_dir is None else str(workspace.data_dir),
         **own,
     )
 
 
-def compare_methods(part: Part, place: Place) -> dict[str, Any] | None:
+def compare_methods(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     """Carry a comparison out, or continue it where it was left; it is kept in the folder `comparisons`."""
     from adagp.program.compare.workflow import carry_out
     from adagp.program.tasks.build import build_task
 
-    comparison = read_comparison(part.options, place)
-    task = build_task(comparison.config(comparison.reference, 0), place.data_dir)
+    comparison = read_comparison(part.options, workspace)
+    task = build_task(comparison.config(comparison.reference, 0), workspace.data_dir)
     command = f"adagp reproduce {part.label.rpartition('-')[0]} --budget {part.label.rpartition('-')[2]}"
-    folder = place.out / "comparisons" / part.key
+    folder = workspace.out / "comparisons" / part.key
     try:
-        found = carry_out(comparison, folder, task, _Silent(), command=command, jobs=1, stop=place.stop)
+        found = carry_out(comparison, folder, task, _Silent(), command=command, jobs=1, stop=workspace.stop)
     except Stopped:
         return None
     kept = ("regimes", "tuning", "worth", "platforms", "seeds", "batches", "model", "dataset")
@@ -172,9 +172,9 @@ def _accuracy(one: Mapping[str, Any]) -> str:
     return f"{100 * one['accuracy_mean']:.2f} % ({100 * one['accuracy_low']:.2f} to {100 * one['accuracy_high']:.2f})"
 
 
-def conclude_platforms(budget: str, place: Place) -> Conclusion:
+def conclude_platforms(budget: str, workspace: Workspace) -> Conclusion:
     """Ask whether feedback is ahead at equal cycles of an accelerator and of a pipeline, and whether its GP batches pay."""
-    section, found = published(PLATFORMS), place.result(comparison_part(PLATFORMS, budget))
+    section, found = published(PLATFORMS), workspace.result(comparison_part(PLATFORMS, budget))
     verdicts: list[Verdict] = []
     for regime in ("accelerator", "pipeline"):
         holds, text = _ahead(found, regime, (FEEDBACK,))
@@ -191,9 +191,9 @@ def conclude_platforms(budget: str, place: Place) -> Conclusion:
     return Conclusion(rows, verdicts, lambda: _draw(rows))
 
 
-def conclude_long(budget: str, place: Place) -> Conclusion:
+def conclude_long(budget: str, workspace: Workspace) -> Conclusion:
     """Ask whether any prediction is ahead at equal cycles of an accelerator when runs are long."""
-    section, found = published(LONG), place.result(comparison_part(LONG, budget))
+    section, found = published(LONG), workspace.result(comparison_part(LONG, budget))
     verdicts = []
     for claim, methods in (("feedback", (FEEDBACK, "feedback@ladder")), ("adagp", ("adagp",)), ("skip", ("skip",))):
         holds, text = _ahead(found, "accelerator", methods)
@@ -207,13 +207,13 @@ def _draw(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     regimes = list(dict.fromkeys(row["regime"] for row in rows))
     figure, (axes,) = subplots(1, len(regimes), (1 + 4 * len(regimes), 4.5), share_y=True)
     for axis, regime in zip(axes, regimes, strict=True):
-        for place, row in enumerate(row for row in rows if row["regime"] == regime):
+        for index, row in enumerate(row for row in rows if row["regime"] == regime):
             middle = 100 * row["accuracy_mean"]
             known = row["accuracy_low"] is not None
             reach = [[middle - 100 * row["accuracy_low"]], [100 * row["accuracy_high"] - middle]] if known else None
-            axis.errorbar(place, middle, yerr=reach, fmt="o", capsize=3, color=series_colour(place))
+            axis.errorbar(index, middle, yerr=reach, fmt="o", capsize=3, color=series_colour(index))
             axis.annotate(
-                f"{row['batches']:.0f}", (place, middle), xytext=(6, 4), textcoords="offset points", fontsize=8
+                f"{row['batches']:.0f}", (index, middle), xytext=(6, 4), textcoords="offset points", fontsize=8
             )
         names = [row["method"] for row in rows if row["regime"] == regime]
         axis.set_xticks(range(len(names)), names, rotation=30, ha="right")

@@ -9,7 +9,7 @@ from adagp.hw.systems import LayerRecord
 from adagp.papers.procrustes.accelerator import training_cost
 from adagp.program.figures.style import COLOURS, legend_beside, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, spread
 from adagp.program.reproduce.verdict import Terms, compare, judge
@@ -67,14 +67,14 @@ def training_parts(budget: str) -> Sequence[Part]:
     return [one.parts[seed] for seed in range(len(groups[0].parts)) for one in groups]
 
 
-def conclude_training(budget: str, place: Place) -> Conclusion:
+def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
     """Compare sparse training with dense, with a dense net of as many weights, and with ranking by magnitude."""
     section, runs = published(TRAINING), _groups(budget)
     rows = [
-        {"run": name, "keep": one.options.get("keep"), "rule": one.options.get("keep_rule"), **one.row(place)}
+        {"run": name, "keep": one.options.get("keep"), "rule": one.options.get("keep_rule"), **one.row(workspace)}
         for name, one in runs.items()
     ]
-    accuracies = {name: one.values(place) for name, one in runs.items()}
+    accuracies = {name: one.values(workspace) for name, one in runs.items()}
     text = ", ".join(f"{name} {spread(values)} %" for name, values in accuracies.items())
     loss = mean(accuracies[DENSE]) - mean(accuracies[TENTH])
     found = f"{text}; {runs[DENSE].extent}; lost at a tenth: {loss:.2f} points"
@@ -82,18 +82,18 @@ def conclude_training(budget: str, place: Place) -> Conclusion:
 
     def draw() -> "Figure":
         figure, ((axes,),) = subplots(1, 1, (11, 5))
-        accuracy_bars(axes, place, runs)
+        accuracy_bars(axes, workspace, runs)
         return figure
 
     return Conclusion(rows, verdicts, draw)
 
 
-def simulate_procrustes(part: Part, place: Place) -> dict[str, Any]:
+def simulate_procrustes(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return the modelled gain of a model over the same array with all weights, at the part's densities."""
     workload = model_workload(part.options["model"], "cifar10")
     layers = {
-        layer.name: LayerRecord(part.options["weights"], part.options["inputs"] if place_ else 1.0)
-        for place_, layer in enumerate(workload.array_layers)
+        layer.name: LayerRecord(part.options["weights"], part.options["inputs"] if index else 1.0)
+        for index, layer in enumerate(workload.array_layers)
     }
     return dict(training_cost(workload, 64, layers).notes)
 
@@ -115,10 +115,10 @@ def _modelled(budget: str) -> tuple[Part, ...]:
     )
 
 
-def conclude_hardware(budget: str, place: Place) -> Conclusion:
+def conclude_hardware(budget: str, workspace: Workspace) -> Conclusion:
     """Tell the modelled speed-up and energy by network and density."""
     section = published(HARDWARE)
-    rows: list[dict[str, Any]] = [{**part.options, **place.result(part)} for part in _modelled(budget)]
+    rows: list[dict[str, Any]] = [{**part.options, **workspace.result(part)} for part in _modelled(budget)]
     unlike = Terms("other networks and assumed densities; energies are ratios of another chip")
     quantities = {"speed": "speed-up over dense on the same array", "energy": "energy of dense over ours"}
     verdicts = [

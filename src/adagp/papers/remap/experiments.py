@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Place
+from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
@@ -73,17 +73,17 @@ def _pair_groups(budget: str) -> list[RunGroup]:
     return [one for pair in _pairs(budget).values() for one in pair.values()]
 
 
-def conclude_accuracy(budget: str, place: Place) -> Conclusion:
+def conclude_accuracy(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the accuracies of Table I."""
     section, pairs = published(TABLE_1), _pairs(budget)
     verdicts: list[Verdict] = []
     for model in MODELS:
         for method in METHODS:
-            ours = pairs[model][method].mean(place) if model in pairs else None
+            ours = pairs[model][method].mean(workspace) if model in pairs else None
             terms = TERMS[budget] if model in pairs else UNTRAINED
             verdicts.append(compare(f"{model}, {method}", section.number(model, method), ours, "measured", terms))
     for pair in pairs.values():
-        bp, remapped = (pair[method].values(place) for method in METHODS)
+        bp, remapped = (pair[method].values(workspace) for method in METHODS)
         verdicts.append(
             judge(
                 f"accuracy of {pair['bp'].options['model']}",
@@ -92,16 +92,18 @@ def conclude_accuracy(budget: str, place: Place) -> Conclusion:
                 f"remap {spread(remapped)}, bp {spread(bp)} %; {pair['bp'].extent}",
             )
         )
-    return _about_pairs(verdicts, budget, place)
+    return _about_pairs(verdicts, budget, workspace)
 
 
-def conclude_seconds(budget: str, place: Place) -> Conclusion:
+def conclude_seconds(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the speed-ups of Table II: seconds in batches of backprop over those of re-mapping."""
     section, pairs = published(TABLE_2), _pairs(budget)
     machine = "a CPU that other runs share, not the paper's GPU"
     base = TERMS[budget]
     terms = Terms(unlike=base.unlike and f"{base.unlike}; {machine}", reduced=f"{base.reduced}; {machine}")
-    speedups = {model: pair["bp"].seconds(place) / pair["remap"].seconds(place) for model, pair in pairs.items()}
+    speedups = {
+        model: pair["bp"].seconds(workspace) / pair["remap"].seconds(workspace) for model, pair in pairs.items()
+    }
     verdicts = [
         compare(
             f"measured speed-up, {model}",
@@ -125,23 +127,23 @@ def conclude_seconds(budget: str, place: Place) -> Conclusion:
     text = ", ".join(f"{pairs[model]['bp'].options['model']} {value:.2f}" for model, value in speedups.items())
     faster = all(value > 1 for value in speedups.values())
     verdicts.append(judge("speed-ups", section.claim("faster"), faster, text))
-    return _about_pairs(verdicts, budget, place)
+    return _about_pairs(verdicts, budget, workspace)
 
 
-def _about_pairs(verdicts: list[Verdict], budget: str, place: Place) -> Conclusion:
-    rows = [one.row(place) for one in _pair_groups(budget)]
-    return Conclusion(rows, verdicts, lambda: _draw_pairs(budget, place))
+def _about_pairs(verdicts: list[Verdict], budget: str, workspace: Workspace) -> Conclusion:
+    rows = [one.row(workspace) for one in _pair_groups(budget)]
+    return Conclusion(rows, verdicts, lambda: _draw_pairs(budget, workspace))
 
 
-def _draw_pairs(budget: str, place: Place) -> "Figure":
+def _draw_pairs(budget: str, workspace: Workspace) -> "Figure":
     figure, (axes,) = subplots(1, 2, (11, 4.5))
     names = {
         f"{pair[method].options['model']} {method}": pair[method]
         for pair in _pairs(budget).values()
         for method in METHODS
     }
-    accuracy_bars(axes[0], place, names)
-    axes[1].bar(list(names), [one.seconds(place) for one in names.values()])
+    accuracy_bars(axes[0], workspace, names)
+    axes[1].bar(list(names), [one.seconds(workspace) for one in names.values()])
     axes[1].set_xticks(range(len(names)), list(names), rotation=30, ha="right")
     axes[1].set(ylabel="measured seconds in batches")
     return figure
@@ -151,11 +153,11 @@ def _by_batch(budget: str) -> dict[int, RunGroup]:
     return {batch: _run(budget, "vgg11", "remap", batch).first for batch in BATCHES}
 
 
-def conclude_batches(budget: str, place: Place) -> Conclusion:
+def conclude_batches(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the accuracies of Table III and check its two trends."""
     section, runs = published(TABLE_3), _by_batch(budget)
-    accuracies = {batch: one.mean(place) for batch, one in runs.items()}
-    seconds = {batch: one.seconds(place) for batch, one in runs.items()}
+    accuracies = {batch: one.mean(workspace) for batch, one in runs.items()}
+    seconds = {batch: one.seconds(workspace) for batch, one in runs.items()}
     verdicts = [
         compare(f"accuracy, batch {batch}", section.number("accuracy", str(batch)), ours, "measured", TERMS[budget])
         for batch, ours in accuracies.items()
@@ -164,7 +166,7 @@ def conclude_batches(budget: str, place: Place) -> Conclusion:
         found = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
         falls = all(values[small] > values[large] for small, large in pairwise(BATCHES))
         verdicts.append(judge(f"{name} by batch size", section.claim(name), falls, f"{found} {unit}"))
-    rows = [{"batch_size": batch, **one.row(place)} for batch, one in runs.items()]
+    rows = [{"batch_size": batch, **one.row(workspace)} for batch, one in runs.items()]
     return Conclusion(rows, verdicts, lambda: _draw_curve("batch size", rows, "batch_size"))
 
 
@@ -175,10 +177,10 @@ def _by_size(budget: str) -> dict[int, RunGroup]:
     }
 
 
-def conclude_sizes(budget: str, place: Place) -> Conclusion:
+def conclude_sizes(budget: str, workspace: Workspace) -> Conclusion:
     """Check that 10,000 outputs are the best balance: no other size is both more accurate and quicker."""
     section, runs = published(OUTPUT_SIZE), _by_size(budget)
-    rows = [{"outputs": size, **one.row(place)} for size, one in runs.items()]
+    rows = [{"outputs": size, **one.row(workspace)} for size, one in runs.items()]
     chosen = next(row for row in rows if row["outputs"] == DEFAULT_SIZE)
     better = [
         row["outputs"]
@@ -207,7 +209,7 @@ def _experiment(
     shows: str,
     minutes: tuple[float, float],
     groups: Callable[[str], Sequence[RunGroup] | Mapping[int, RunGroup]],
-    conclude: Callable[[str, Place], Conclusion],
+    conclude: Callable[[str, Workspace], Conclusion],
 ) -> Experiment:
     """Return an experiment that takes so many minutes at the quick and the standard budget, and days at the full one."""
     quick, standard = minutes

@@ -20,8 +20,8 @@ def grouped_bars(
     """Draw for each label one bar of every series, with a legend beside the axes, if wanted."""
     width = 0.8 / len(series)
     for number, (name, heights) in enumerate(series.items()):
-        places = [index - 0.4 + (number + 0.5) * width for index in range(len(labels))]
-        axes.bar(places, heights, width, label=name)
+        positions = [index - 0.4 + (number + 0.5) * width for index in range(len(labels))]
+        axes.bar(positions, heights, width, label=name)
     axes.set_xticks(
         range(len(labels)), labels, rotation=60 if turned else 0, ha="right" if turned else "center", fontsize=8
     )

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.core.files import write_atomically
+from adagp.core.files import read_text, write_atomically
+from adagp.core.methods import METHODS
 from adagp.core.registry import Registry
-from adagp.errors import OptionError, unknown_name
+from adagp.errors import OptionError, RunError, unknown_name
 from adagp.program.figures.style import save, style
-from adagp.program.reproduce.parts import Part, Place
+from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Section, published, published_sections
 from adagp.program.reproduce.verdict import VERDICTS, Verdict
 from adagp.program.run.documents import read_result
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL = "all"
+MISSING = "missing.txt"
+"""The file of a partial conclusion that describes what is missing."""
 BUDGETS: dict[str, str] = {
     "quick": "offline: training on the embedded digits; accelerator and pipelines in full",
     "standard": "training on real data, with narrower models and fewer epochs than published",
@@ -28,25 +31,31 @@ BUDGETS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What an experiment found: the rows of its table, its verdicts, and how its picture is drawn."""
+    """The result of an experiment: the rows of its table, its verdicts, and how its picture is drawn.
+
+    `missing` describes the parts that it had to do without; empty for a conclusion from all of them.
+    """
 
     rows: Sequence[Mapping[str, Any]]
     verdicts: Sequence[Verdict]
     draw: Callable[[], "Figure"]
+    missing: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """A table, figure or study by its name, which is that of its section of published figures.
 
-    `minutes` says roughly how long it takes on one core by itself at each budget; None: days, on a GPU.
+    `minutes` are roughly what it takes on one core by itself at each budget; None: days, on a GPU. `enough` returns whether the
+    finished parts allow a partial conclusion; without it, all parts are needed.
     """
 
     name: str
     shows: str
     minutes: Mapping[str, float | None]
     parts: Callable[[str], Sequence[Part]]
-    conclude: Callable[[str, Place], Conclusion]
+    conclude: Callable[[str, Workspace], Conclusion]
+    enough: Callable[[str, Workspace], bool] | None = None
 
     @property
     def published(self) -> Section:
@@ -61,9 +70,10 @@ class Experiment:
 EXPERIMENTS: Registry[Experiment] = Registry("experiment", extensible=True)
 
 
-def add_experiment(experiment: Experiment) -> Experiment:
-    """Enter an experiment into the table."""
-    return EXPERIMENTS.add(experiment.name, experiment)
+def add_experiment(experiment: Experiment, needs: Sequence[str] = ()) -> None:
+    """Enter an experiment into the table, unless a method of another paper that it `needs` is not installed."""
+    if all(method in METHODS for method in needs):
+        EXPERIMENTS.add(experiment.name, experiment)
 
 
 def all_experiments() -> list[Experiment]:
@@ -88,8 +98,12 @@ def check_budget(name: str) -> str:
 
 
 def write_conclusion(outcome: Conclusion, folder: Path) -> None:
-    """Write the table, the picture (twice) and the verdicts into `folder`."""
+    """Write the table, the picture (twice), the verdicts and what is missing into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
+    if outcome.missing:
+        write_atomically(folder / MISSING, f"{outcome.missing}\n".encode())
+    else:
+        (folder / MISSING).unlink(missing_ok=True)
     write_atomically(folder / "table.csv", flat_csv(outcome.rows).encode())
     with style():
         figure = outcome.draw()
@@ -98,6 +112,12 @@ def write_conclusion(outcome: Conclusion, folder: Path) -> None:
     write_atomically(folder / "verdict.csv", flat_csv([verdict.row() for verdict in outcome.verdicts]).encode())
     content = [asdict(verdict) | {"difference": verdict.difference} for verdict in outcome.verdicts]
     write_atomically(folder / "verdict.json", (to_json(content, indent=1) + "\n").encode())
+
+
+def read_missing(folder: Path) -> str:
+    """Return what was missing for the conclusion in `folder`; empty if nothing was."""
+    path = folder / MISSING
+    return read_text(path, "a note on missing parts", RunError).strip() if path.is_file() else ""
 
 
 def read_verdicts(folder: Path) -> list[Verdict] | None:

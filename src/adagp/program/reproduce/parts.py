@@ -16,19 +16,19 @@ from typing import Any
 from adagp._version import __version__
 from adagp.core.files import write_atomically
 from adagp.program.jobs import Job, Stop, never
-from adagp.program.run.documents import ANYTHING, Shape, TableOf, read_result, record_of
+from adagp.program.run.documents import AMOUNT, ANYTHING, Fields, Shape, TableOf, read_result, record_of
 from adagp.program.run.folder import to_json
 
-Work = Callable[["Part", "Place"], dict[str, Any] | None]
+Work = Callable[["Part", "Workspace"], dict[str, Any] | None]
 """What does a part: returns the result as plain values, or None if it was stopped before the end."""
 
 READS_DATA = "reads_data"
-"""The option of a part that says that its data set must be on disk."""
+"""The option of a part whose data set must be on disk."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something to be done once: `work` with `options`. Two parts with the same key are one.
+    """A call of `work` with `options`, done once. Two parts with the same key are one.
 
     `work` is a function of a module, so that other processes find it. `weight` is roughly its seconds at the quick budget;
     it decides the order only. `shape` is that of the result, which is checked when it is read: anybody may have written it.
@@ -48,7 +48,7 @@ class Part:
         object.__setattr__(self, "key", f"{name}-{self.label}-{digest}".replace("/", "_").replace(":", "_"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process without the shape, which cannot, and which is needed where results are read."""
+        """Pickle without the shape, which cannot be pickled and is needed only where results are read."""
         return Part, (self.work, self.label, self.options, self.weight)
 
     @property
@@ -58,15 +58,15 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where parts are done: the folder of results, the data, the device; and whether somebody asked to stop."""
+class Workspace:
+    """Where parts are done: the folder of results, the data, the device; `stop()` returns whether to stop early."""
 
     out: Path
     data_dir: Path | None = None
     device: str = "cpu"
     stop: Stop = never
 
-    def marker(self, part: Part) -> Path:
+    def result_file(self, part: Part) -> Path:
         """Return the file that holds the part's result, once it is finished."""
         return self.out / "parts" / f"{part.key}.json"
 
@@ -75,22 +75,34 @@ class Place:
         return self.out / "runs" / part.key
 
     def finished(self, part: Part) -> bool:
-        """Tell whether the part has been done."""
-        return self.marker(part).is_file()
+        """Return whether the part has been done."""
+        return self.result_file(part).is_file()
 
     def result(self, part: Part) -> dict[str, Any]:
         """Return the result of a finished part."""
-        result: dict[str, Any] = read_result(self.marker(part), record_of({"result": part.shape}))["result"]
+        result: dict[str, Any] = read_result(self.result_file(part), record_of({"result": part.shape}))["result"]
         return result
 
+    def seconds(self, part: Part) -> float:
+        """Return the seconds that a finished part took; 0 if its file does not have them."""
+        content = read_result(self.result_file(part), Fields({"seconds": AMOUNT}, ANYTHING))
+        return float(content.get("seconds", 0.0))
 
-def carry_out(part: Part, place: Place) -> bool:
+
+def copy_result(part: Part, source: Workspace, target: Workspace) -> None:
+    """Copy the result of a part that is finished in `source` and not yet in `target`; its run folder is not copied."""
+    if source.finished(part) and not target.finished(part):
+        target.result_file(part).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target.result_file(part), source.result_file(part).read_bytes())
+
+
+def run_part(part: Part, workspace: Workspace) -> bool:
     """Do a part, unless it is finished already, and keep its result; return False if it was stopped before the end."""
-    if place.finished(part):
+    if workspace.finished(part):
         return True
-    place.marker(part).parent.mkdir(parents=True, exist_ok=True)
+    workspace.result_file(part).parent.mkdir(parents=True, exist_ok=True)
     begin, begin_cpu = time.perf_counter(), time.process_time()
-    result = part.work(part, place)
+    result = part.work(part, workspace)
     if result is None:
         return False
     content = {
@@ -100,22 +112,22 @@ def carry_out(part: Part, place: Place) -> bool:
         "processor_seconds": round(time.process_time() - begin_cpu, 3),
         "result": result,
     }
-    write_atomically(place.marker(part), (to_json(content, indent=1) + "\n").encode())
+    write_atomically(workspace.result_file(part), (to_json(content, indent=1) + "\n").encode())
     return True
 
 
 @dataclass(frozen=True)
 class _PartWork:
-    """Does a part in a process that is asked to stop in its own way."""
+    """Does a part in a process that has its own way to be stopped."""
 
     part: Part
-    place: Place
+    workspace: Workspace
 
     def __call__(self, stop: Stop) -> bool:
-        return carry_out(self.part, replace(self.place, stop=stop))
+        return run_part(self.part, replace(self.workspace, stop=stop))
 
 
-def part_job(part: Part, place: Place) -> Job:
+def part_job(part: Part, workspace: Workspace) -> Job:
     """Return a part as a job for a process of its own."""
-    work = _PartWork(part, replace(place, stop=never))  # the way to ask for a stop cannot travel
-    return Job(part.key, work, place.marker(part), place.out / "logs" / f"{part.key}.log")
+    work = _PartWork(part, replace(workspace, stop=never))  # a signal handler's flag cannot be pickled
+    return Job(part.key, work, workspace.result_file(part), workspace.out / "logs" / f"{part.key}.log")

@@ -3,12 +3,13 @@
 OUT/reproduce.json     the budget; another one needs another folder
 OUT/parts/*.json       results of finished parts; they are not done again
 OUT/runs/*/            the run folders of training parts
-OUT/NAME/              an experiment: table.csv, figure.svg, figure.png, verdict.csv, verdict.json
+OUT/NAME/              an experiment: table.csv, figure.svg, figure.png, verdict.csv, verdict.json; missing.txt if it is partial
 OUT/verdicts.md, .csv  over all experiments that the folder holds
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from adagp._version import source_digest
@@ -16,8 +17,15 @@ from adagp.core.files import write_atomically
 from adagp.errors import DataError, RunError
 from adagp.program.figures.style import require_matplotlib
 from adagp.program.jobs import Job, JobFailure, JobObserver, run_jobs
-from adagp.program.reproduce.experiment import BUDGETS, Experiment, all_experiments, read_verdicts, write_conclusion
-from adagp.program.reproduce.parts import Part, Place, part_job
+from adagp.program.reproduce.experiment import (
+    BUDGETS,
+    Experiment,
+    all_experiments,
+    read_missing,
+    read_verdicts,
+    write_conclusion,
+)
+from adagp.program.reproduce.parts import Part, Workspace, copy_result, part_job
 from adagp.program.reproduce.verdict import markdown, tally
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, one_of, read_document
 from adagp.program.run.folder import flat_csv, is_leftover, to_json
@@ -30,86 +38,147 @@ MOST_MARKER = 65_536
 
 
 class Study:
-    """Experiments to be done at a budget. Everything is checked on construction, before any work."""
+    """Experiments to be done at a budget. Everything is checked on construction, before any work.
 
-    def __init__(self, experiments: Sequence[Experiment], budget: str, place: Place) -> None:
+    `records` is a folder whose `parts/*.json` count as finished, and which gets a copy of each part that is finished here: a
+    checkout may hold it, so that another machine continues. With `report_only` no part is begun.
+    """
+
+    def __init__(
+        self,
+        experiments: Sequence[Experiment],
+        budget: str,
+        workspace: Workspace,
+        records: Path | None = None,
+        *,
+        report_only: bool = False,
+    ) -> None:
         require_matplotlib()
         self.experiments = experiments
         self.budget = budget
-        self.place = place
+        self.workspace = workspace
+        self.records = None if records is None else Workspace(records)
+        self.report_only = report_only
         self._needs = {experiment.name: experiment.parts(budget) for experiment in experiments}
         self.parts = list(dict.fromkeys(part for parts in self._needs.values() for part in parts))
-        check_data(experiments, budget, place.data_dir)
-        refuse_other_budget(place.out, budget)
+        if not report_only:
+            check_data(experiments, budget, workspace.data_dir)
+        check_folder(workspace.out, budget)
 
     @property
     def left(self) -> list[Part]:
-        """The parts that are not finished."""
-        return [part for part in self.parts if not self.place.finished(part)]
+        """The parts that are neither finished nor in the records."""
+        return [part for part in self.parts if self._home(part) is None]
+
+    def _home(self, part: Part) -> Workspace | None:
+        """Return where the part is finished, if it is."""
+        places = [self.workspace] if self.records is None else [self.workspace, self.records]
+        return next((one for one in places if one.finished(part)), None)
 
     @property
     def is_stale(self) -> bool:
         """Whether the folder's finished parts were made by another state of this program."""
-        marker = read_marker(self.place.out)
+        marker = read_marker(self.workspace.out)
         return marker is not None and marker.get("source") != source_digest()
+
+    def seconds_left(self, at_once: int) -> float | None:
+        """Estimate the seconds until all parts are finished from those of finished ones; None if that is not possible.
+
+        A part takes as long as finished parts of the same model on average, or else of the same kind.
+        """
+        finished = [(part, home.seconds(part)) for part in self.parts if (home := self._home(part)) is not None]
+        total = 0.0
+        for part in self.left:
+            alike = [(other, seconds) for other, seconds in finished if other.work is part.work]
+            same_model = [
+                seconds for other, seconds in alike if other.options.get("model") == part.options.get("model")
+            ]
+            if not alike:
+                return None
+            total += mean(same_model or [seconds for _, seconds in alike])
+        return total / max(1, min(at_once, len(self.left)))
 
     def run(self, at_once: int, observer: JobObserver) -> None:
         """Do what is left, the heaviest parts first, and conclude each experiment as soon as its parts are there.
 
-        Whether all goes well, a part fails or somebody asks to stop: finished parts are kept, and the verdicts so far written.
+        Whether all goes well, a part fails or somebody asks to stop: finished parts are kept, and the verdicts so far written,
+        also of experiments that allow a partial conclusion.
         """
-        self.place.out.mkdir(parents=True, exist_ok=True)
-        marker = self.place.out / MARKER
-        if not marker.is_file():  # what is there tells which state of the program began the folder
+        self.workspace.out.mkdir(parents=True, exist_ok=True)
+        marker = self.workspace.out / MARKER
+        if not marker.is_file():  # an existing one names the state of the program that began the folder
             content = {"budget": self.budget, "means": BUDGETS[self.budget], "source": source_digest()}
             write_atomically(marker, (to_json(content, indent=1) + "\n").encode())
-        parts = sorted(self.left, key=lambda part: -part.weight)
-        with locked(self.place.out):
+        parts = [] if self.report_only else sorted(self.left, key=lambda part: -part.weight)
+        with locked(self.workspace.out):
+            self.share_records()
             try:
-                jobs = [part_job(part, self.place) for part in parts]
-                failures = run_jobs(jobs, at_once, _Concluding(self, observer), self.place.stop)
+                jobs = [part_job(part, self.workspace) for part in parts]
+                failures = run_jobs(jobs, at_once, _Concluding(self, observer), self.workspace.stop)
             finally:
-                write_summary(self.place.out, self.budget)
+                self._conclude_partly()
+                write_summary(self.workspace.out, self.budget)
         if failures:
             raise RunError(
                 f"{len(failures)} of {len(parts)} parts failed; {failures[0].name}: {failures[0].reason} "
                 "Finished parts are kept: the same command continues from there."
             )
 
+    def share_records(self) -> None:
+        """Copy results of finished parts from the records into the workspace, and from the workspace into the records."""
+        if self.records is None:
+            return
+        for part in self.parts:
+            copy_result(part, self.records, self.workspace)
+            copy_result(part, self.workspace, self.records)
+
     def conclude(self, experiments: Sequence[Experiment]) -> list[Experiment]:
         """Conclude the experiments whose parts are all finished, and return the others."""
         waiting = []
         for experiment in experiments:
-            if all(map(self.place.finished, self._needs[experiment.name])):
-                write_conclusion(experiment.conclude(self.budget, self.place), self.place.out / experiment.name)
+            if self._is_complete(experiment):
+                self._write(experiment)
             else:
                 waiting.append(experiment)
         return waiting
 
+    def _conclude_partly(self) -> None:
+        for experiment in self.experiments:
+            enough = experiment.enough is not None and experiment.enough(self.budget, self.workspace)
+            if enough and not self._is_complete(experiment):
+                self._write(experiment)
+
+    def _is_complete(self, experiment: Experiment) -> bool:
+        return all(map(self.workspace.finished, self._needs[experiment.name]))
+
+    def _write(self, experiment: Experiment) -> None:
+        write_conclusion(experiment.conclude(self.budget, self.workspace), self.workspace.out / experiment.name)
+
 
 class _Concluding:
-    """Passes on how jobs go, and concludes the experiments of a study whose parts are all there."""
+    """Forwards the progress of jobs; records finished parts, and concludes the experiments whose parts are all there."""
 
     def __init__(self, study: Study, observer: JobObserver) -> None:
         self.study, self.observer = study, observer
         self.waiting = study.conclude(study.experiments)
 
     def on_start(self, job: Job) -> None:
-        """Pass it on."""
+        """Forward it."""
         self.observer.on_start(job)
 
     def on_share(self, job: Job, share: float) -> None:
-        """Pass it on."""
+        """Forward it."""
         self.observer.on_share(job, share)
 
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
-        """Pass it on, and conclude what can be concluded."""
+        """Forward it, record the part, and conclude what can be concluded."""
         self.observer.on_end(job, failure)
+        self.study.share_records()
         self.waiting = self.study.conclude(self.waiting)
 
 
 def check_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | None) -> None:
-    """Refuse to begin where a data set is missing."""
+    """Raise an error if a data set is missing."""
     from adagp.data.load import DEFAULT_DATA_DIR, locate
     from adagp.data.registry import DATASETS
 
@@ -129,7 +198,7 @@ def check_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | 
 
 
 def read_marker(out: Path) -> dict[str, Any] | None:
-    """Return what the folder says of itself, if it is one of results."""
+    """Return the content of the folder's reproduce.json, if it has one."""
     path = out / MARKER
     if not path.is_file():
         return None
@@ -137,8 +206,8 @@ def read_marker(out: Path) -> dict[str, Any] | None:
     return marker
 
 
-def refuse_other_budget(out: Path, budget: str) -> None:
-    """Refuse a folder whose results are of another budget, or that holds something else."""
+def check_folder(out: Path, budget: str) -> None:
+    """Raise an error for a folder whose results are of another budget, or that holds something else."""
     marker = read_marker(out)
     if marker is not None:
         if marker["budget"] != budget:
@@ -150,18 +219,20 @@ def refuse_other_budget(out: Path, budget: str) -> None:
 
 def write_summary(out: Path, budget: str) -> None:
     """Write the verdicts of all experiments that `out` holds, as Markdown and as CSV."""
-    found = {one: verdicts for one in all_experiments() if (verdicts := read_verdicts(out / one.name)) is not None}
-    rows = [{"experiment": experiment.name, **one.row()} for experiment, verdicts in found.items() for one in verdicts]
+    concluded = {one: verdicts for one in all_experiments() if (verdicts := read_verdicts(out / one.name)) is not None}
+    rows = [{"experiment": one.name, **verdict.row()} for one, verdicts in concluded.items() for verdict in verdicts]
     write_atomically(out / "verdicts.csv", flat_csv(rows).encode())
-    everything = [one for verdicts in found.values() for one in verdicts]
+    counts = tally(verdict for verdicts in concluded.values() for verdict in verdicts)
     lines = [f"Budget {budget}: {BUDGETS[budget]}.", ""]
-    lines += ["All verdicts: " + ", ".join(f"{count} {word}" for word, count in tally(everything).items()) + ".", ""]
-    for experiment, verdicts in found.items():
+    lines += ["All verdicts: " + ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", ""]
+    for experiment, verdicts in concluded.items():
+        missing = read_missing(out / experiment.name)
         lines += [
             f"### {experiment.name}",
             "",
             f"{experiment.shows[:1].upper()}{experiment.shows[1:]}.",
             "",
+            *([f"**Partial conclusion**: {missing}.", ""] if missing else []),
             markdown(verdicts),
         ]
     write_atomically(out / "verdicts.md", ("\n".join(lines).rstrip() + "\n").encode())

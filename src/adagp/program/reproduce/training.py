@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.errors import RunError
 from adagp.program.figures.style import COLOURS
-from adagp.program.reproduce.parts import READS_DATA, Part, Place
+from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import AMOUNT, COUNT, MODERATE, Both, Fields, Plain, TableOf, record_of
 from adagp.program.run.folder import RunFolder
@@ -47,22 +47,22 @@ TRAINED = Fields(
 )
 
 
-def train_run(part: Part, place: Place) -> dict[str, Any] | None:
+def train_run(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     """Train one run into a run folder, or continue with it where it was left."""
-    folder = RunFolder(place.run_folder(part))
-    summary = folder.read_json(SUMMARY) if (folder.path / SUMMARY).is_file() else _train(part, place, folder)
+    folder = RunFolder(workspace.run_folder(part))
+    summary = folder.read_json(SUMMARY) if (folder.path / SUMMARY).is_file() else _train(part, workspace, folder)
     if summary is None:
         return None
     folder.checkpoint.unlink(missing_ok=True)  # a predictor's is large, and the run is over
     return {name: summary[name] for name in KEPT if name in summary}
 
 
-def _train(part: Part, place: Place, folder: RunFolder) -> dict[str, Any] | None:
+def _train(part: Part, workspace: Workspace, folder: RunFolder) -> dict[str, Any] | None:
     from adagp.program.train.job import TrainingJob
 
     options = {name: value for name, value in part.options.items() if name != READS_DATA}
-    config = replace(TrainConfig.from_dict(options, part.key), device=place.device)
-    return TrainingJob(config, folder.path, place.data_dir)(place.stop)
+    config = replace(TrainConfig.from_dict(options, part.key), device=workspace.device)
+    return TrainingJob(config, folder.path, workspace.data_dir)(workspace.stop)
 
 
 @dataclass(frozen=True)
@@ -90,23 +90,23 @@ class RunGroup:
         )
         return f"{seeds}, {length}"
 
-    def values(self, place: Place, name: str = "test_accuracy", scale: float = 100.0) -> list[float]:
+    def values(self, workspace: Workspace, name: str = "test_accuracy", scale: float = 100.0) -> list[float]:
         """Return one figure of every run, by default the accuracy after the last epoch in percent."""
-        return [scale * _figure(place, part, name) for part in self.parts]
+        return [scale * _figure(workspace, part, name) for part in self.parts]
 
-    def mean(self, place: Place, name: str = "test_accuracy", scale: float = 100.0) -> float:
+    def mean(self, workspace: Workspace, name: str = "test_accuracy", scale: float = 100.0) -> float:
         """Return the mean of one figure over the seeds."""
-        return mean(self.values(place, name, scale))
+        return mean(self.values(workspace, name, scale))
 
-    def seconds(self, place: Place) -> float:
+    def seconds(self, workspace: Workspace) -> float:
         """Return the mean seconds that a run spent in its batches, data and evaluation aside."""
-        tables = (place.result(part)["seconds_by_phase"] for part in self.parts)
+        tables = (workspace.result(part)["seconds_by_phase"] for part in self.parts)
         return mean(sum(float(table.get(phase, 0.0)) for phase in BATCH_PHASES) for table in tables)
 
-    def row(self, place: Place, name: str = "test_accuracy") -> dict[str, Any]:
+    def row(self, workspace: Workspace, name: str = "test_accuracy") -> dict[str, Any]:
         """Return the group's line of a table; all of its figures are measured."""
-        accuracies = self.values(place, name)
-        batches = place.result(self.parts[0])["batches"]
+        accuracies = self.values(workspace, name)
+        batches = workspace.result(self.parts[0])["batches"]
         return {
             **{key: self.options.get(key) for key in ("dataset", "model", "width", "method", "ratio", "epochs")},
             "seeds": len(self.parts),
@@ -115,16 +115,16 @@ class RunGroup:
             "accuracy_percent": mean(accuracies),
             "accuracy_lowest": min(accuracies),
             "accuracy_highest": max(accuracies),
-            "batch_seconds": self.seconds(place),
+            "batch_seconds": self.seconds(workspace),
         }
 
 
-def _figure(place: Place, part: Part, name: str) -> float:
+def _figure(workspace: Workspace, part: Part, name: str) -> float:
     """Return one figure of a run; one that was not finite, in a run that diverged, is not a number."""
-    found = place.result(part)
+    found = workspace.result(part)
     if name not in found:
         raise RunError(
-            f"cannot read '{place.marker(part)}': '{name}' is missing. Delete the file to have it made again."
+            f"cannot read '{workspace.result_file(part)}': '{name}' is missing. Delete the file to have it made again."
         )
     return nan if found[name] is None else float(found[name])
 
@@ -153,10 +153,12 @@ def spread(values: Sequence[float]) -> str:
     return text if len(values) == 1 else f"{text} ({min(values):.2f} to {max(values):.2f})"
 
 
-def accuracy_bars(axes: "Axes", place: Place, bars: Mapping[str, RunGroup], name: str = "test_accuracy") -> None:
+def accuracy_bars(
+    axes: "Axes", workspace: Workspace, bars: Mapping[str, RunGroup], name: str = "test_accuracy"
+) -> None:
     """Draw a bar for each group, with the range over its seeds."""
     for position, one in enumerate(bars.values()):
-        values = one.values(place, name)
+        values = one.values(workspace, name)
         middle = mean(values)
         error = [[middle - min(values)], [max(values) - middle]]
         bar = axes.bar(position, middle, 0.7, yerr=error, capsize=3, color=COLOURS[0])

@@ -40,9 +40,9 @@ class Verdict:
         """Return the row for a table: measured, modelled and computed figures have columns of their own."""
         values: dict[str, Any] = {kind: self.ours if kind == self.kind else None for kind in KINDS}
         row = asdict(self)
-        place = {name: row.pop(name) for name in ("quantity", "kind", "claim", "published")}
+        first = {name: row.pop(name) for name in ("quantity", "kind", "claim", "published")}
         row.pop("ours")
-        return place | values | {"difference": self.difference} | row
+        return first | values | {"difference": self.difference} | row
 
 
 KINDS: tuple[Kind, ...] = ("measured", "modelled", "computed")
