@@ -31,7 +31,7 @@ import typer.main
 
 import adagp.cli
 import adagp.program.compare.comparison
-import adagp.program.compare.regime_costs
+import adagp.program.compare.costs
 import adagp.program.compare.workflow
 import adagp.program.reproduce.experiment
 import adagp.program.reproduce.study
@@ -99,7 +99,7 @@ def prepare() -> None:
         adagp.cli: {"make_app": lambda words: command},
         adagp.program.compare.comparison: {"run_jobs": run_here},
         adagp.program.compare.workflow: {"draw_pareto": lambda document, *more: []},
-        adagp.program.compare.regime_costs: {
+        adagp.program.compare.costs: {
             "calibrate": lambda configs, *more: {name: {"bp": 0.1, "gp": 0.05, "data": 0.001} for name in configs},
         },
         adagp.program.reproduce.study: {"run_jobs": run_here},

@@ -5,8 +5,8 @@ import pytest
 from adagp.core.plan import BACKPROP_ALL, Phase
 from adagp.errors import OptionError
 from adagp.hw import Array, Linear, Workload
-from adagp.program.compare.accelerator_cost import AcceleratorCost, AcceleratorPlatform, parse_accelerator
-from adagp.program.compare.longest import longest_run
+from adagp.program.compare.costs import longest_run
+from adagp.program.compare.modelled_cost import AcceleratorCost, AcceleratorPlatform, parse_accelerator
 from adagp.program.run import TrainConfig
 
 LAYER = Workload("one layer", (Linear("fc", 1, 64, 10, input_gradient=False),))

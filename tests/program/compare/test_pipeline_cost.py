@@ -7,8 +7,7 @@ from adagp.errors import OptionError
 from adagp.hw import Linear, Workload
 from adagp.pipe import generate, simulate, with_broadcast
 from adagp.pipe.modelled import modelled_costs
-from adagp.program.compare.accelerator_cost import AcceleratorPlatform
-from adagp.program.compare.pipeline_cost import PipelineCost, PipelinePlatform, parse_pipeline
+from adagp.program.compare.modelled_cost import AcceleratorPlatform, PipelineCost, PipelinePlatform, parse_pipeline
 from adagp.program.run import TrainConfig
 
 NET = Workload("four layers", tuple(Linear(f"fc{place}", 1, 64, 64) for place in range(4)))

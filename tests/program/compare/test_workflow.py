@@ -9,7 +9,8 @@ import pytest
 
 from adagp.errors import OptionError
 from adagp.program.compare import comparison as comparison_module
-from adagp.program.compare import prices, regime_costs, workflow
+from adagp.program.compare import costs as costs_module
+from adagp.program.compare import workflow, worth
 from adagp.program.compare.comparison import Comparison
 from adagp.program.compare.methods import Tuning, read_candidates
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, Stopped, never
@@ -120,7 +121,7 @@ def test_a_comparison_with_an_adaptive_schedule_stopped_and_gone_on_with(tmp_pat
 @pytest.mark.usefixtures("forked_jobs")
 def test_a_given_time_one_regime_and_no_alignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = {"bp": 2.0, "gp": 1e-9, "data": 0.5}
-    monkeypatch.setattr(regime_costs, "calibrate", lambda configs, *_: dict.fromkeys(configs, costs))
+    monkeypatch.setattr(costs_module, "calibrate", lambda configs, *_: dict.fromkeys(configs, costs))
     wanted = comparison("bp,skip@1:1,skip@2:1", seeds=1, regimes=("seconds",), seconds=26.1, large_batch=0)
     notes = Notes()
     found = carried_out(wanted, tmp_path / "one", notes, jobs=2, target=0.99)
@@ -178,7 +179,7 @@ def test_tuned_rates_equal_cycles_and_worth(tmp_path: Path, monkeypatch: pytest.
     assert "A batch costs, in batches of plain backprop: feedback WARMUP 1." in text
     assert not (tmp_path / "one" / "worth.svg").exists()
 
-    monkeypatch.setattr(prices, "DEVICES", (4,))
+    monkeypatch.setattr(worth, "PRICED_DEVICES", (4,))
     again = Notes()
     longer = replace(wanted, regimes=("batches",), curve=(0.5, 1.0), pipeline="best,devices=2,micro-batches=2")
     grown = carried_out(longer, tmp_path / "one", again, jobs=1)

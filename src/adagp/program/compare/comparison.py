@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from adagp.errors import OptionError, RunError, unknown_name
 from adagp.hw import Workload
-from adagp.program.compare.accelerator_cost import AcceleratorCost, BatchCost, parse_accelerator
 from adagp.program.compare.methods import BACKPROP, Candidate, Tuning, candidate_config, fitted_schedule
-from adagp.program.compare.pipeline_cost import PipelineCost, parse_pipeline
+from adagp.program.compare.modelled_cost import (
+    AcceleratorCost,
+    BatchCost,
+    PipelineCost,
+    parse_accelerator,
+    parse_pipeline,
+)
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, run_jobs
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, ListOf, TableOf, read_document, record_of

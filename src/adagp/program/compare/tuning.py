@@ -8,9 +8,9 @@ from typing import Any
 from adagp.core.files import write_atomically
 from adagp.errors import RunError
 from adagp.program.compare.comparison import BATCHES, REGIMES, ComparedRun, ComparisonWork
+from adagp.program.compare.costs import equal_lengths, run_costs
 from adagp.program.compare.methods import Candidate, Tuning
 from adagp.program.compare.records import Record
-from adagp.program.compare.regime_costs import equal_lengths, run_costs
 from adagp.program.run.config import CONFIG_OPTIONS, TrainConfig
 from adagp.program.run.documents import (
     ABSENT,

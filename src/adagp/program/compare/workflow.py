@@ -5,7 +5,6 @@ from pathlib import Path
 
 from adagp.core.files import write_atomically
 from adagp.core.memory import free_memory
-from adagp.program.compare.accelerator_cost import parse_accelerator
 from adagp.program.compare.alignment import ALIGNMENT, AlignmentJob
 from adagp.program.compare.comparison import (
     BATCHES,
@@ -18,15 +17,14 @@ from adagp.program.compare.comparison import (
     ComparisonObserver,
     ComparisonWork,
 )
+from adagp.program.compare.costs import calibration, lengths, modelled, predicted_share
 from adagp.program.compare.methods import Candidate
-from adagp.program.compare.pipeline_cost import parse_pipeline
+from adagp.program.compare.modelled_cost import parse_accelerator, parse_pipeline
 from adagp.program.compare.plots import draw_pareto, draw_worth
-from adagp.program.compare.prices import measured_price, method_prices, platform_models
 from adagp.program.compare.records import Record, aligned_record, regime_record, run_record
-from adagp.program.compare.regime_costs import calibration, lengths, modelled, predicted_share
 from adagp.program.compare.tables import markdown, method_rows, site_rows
 from adagp.program.compare.tuning import read_tuned, tune
-from adagp.program.compare.worth import worth_record
+from adagp.program.compare.worth import measured_price, method_prices, platform_models, worth_record
 from adagp.program.jobs import Job, Stop, affordable_jobs, never, usable_cores
 from adagp.program.run.documents import POSITIVE, read_result, record_of
 from adagp.program.run.folder import RunFolder, flat_csv, to_json

@@ -1,34 +1,157 @@
-"""What runs cost on a modelled pipeline of accelerators, in cycles: dry runs of the pipeline's own programs.
+"""What runs cost on the modelled accelerator: the simulator's own cycles for the plan of each batch.
 
-A run is cut into windows: GP batches and the BP batch after them. A window's cost is what it adds after a BP batch, so that
-batches may overlap as far as the pipeline's rule of weights lets them. Plain backprop gets the best of all exact pipelines,
-without any predictor. Methods get the pipeline that was asked for, `best` being the one on which the run is cheapest.
-A source that needs the error at the model's output has it broadcast to all stages, which wait for it.
+Plain backprop runs on the design's array without any predictor (design `baseline`). Fetching data and evaluation cost
+nothing there.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import ceil, inf
 from typing import Any
 
 from adagp.core.methods import batch_variation
 from adagp.core.plan import BACKPROP, Phase, Plan
 from adagp.errors import OptionError, unknown_name
-from adagp.hw import Accelerator, Workload
+from adagp.hw import DATAFLOWS, DESIGNS, Accelerator, Array, Workload, parse_array, simulate
 from adagp.hw.layout import workload_layout
+from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import SUPPLIED, source_work
-from adagp.pipe import PIPELINES, Costs, Timeline, generate, simulate, with_broadcast
+from adagp.pipe import PIPELINES, Costs, Timeline, generate, with_broadcast
+from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import modelled_costs
-from adagp.program.compare.accelerator_cost import AcceleratorPlatform, BatchCost
 from adagp.program.compare.methods import planned_batches
 from adagp.program.run.config import TrainConfig
+from adagp.schedules import Schedule
+
+_ACCELERATOR_FORM = "write a design, a dataflow and an array, for example max,ws,12x15"
+OPTIMIZER_WORDS = {"sgd": 1, "adam": 2, "adamw": 2}
+"""Words of state for each weight that an optimizer reads and writes; sgd's is its momentum."""
+
+
+@dataclass(frozen=True)
+class AcceleratorPlatform:
+    """An accelerator by the text form of `--accelerator`: a design, a dataflow and an array, in any order."""
+
+    design: str = "max"
+    dataflow: str = "ws"
+    array: Array = field(default_factory=lambda: Array(12, 15))
+
+    def __str__(self) -> str:
+        return f"{self.design},{self.dataflow},{self.array}"
+
+    def accelerator(self, config: TrainConfig) -> Accelerator:
+        """Return the accelerator, with the state that the run's optimizer keeps."""
+        words = OPTIMIZER_WORDS[config.optimizer]
+        if config.optimizer == "sgd" and not config.momentum:
+            words = 0
+        return Accelerator(array=self.array, dataflow=self.dataflow, optimizer_words=words)
+
+
+_OFFERED = [name for name in DESIGNS if not (DESIGNS[name].block_floating_point or DESIGNS[name].word_bits)]
+"""Designs for numbers of the usual width: what others cost depends on the arithmetic of a run that was not made yet."""
+
+
+def parse_accelerator(text: str) -> AcceleratorPlatform:
+    """Return the platform that `text` names; what it does not name has its default."""
+    found: dict[str, str | Array] = {}
+    for word in (part.strip() for part in text.split(",")):
+        name = "design" if word in _OFFERED else "dataflow" if word in DATAFLOWS else "array"
+        if name == "array" and not word[:1].isdigit():
+            raise OptionError(
+                f"--accelerator '{text}': '{word}' is no design ({', '.join(_OFFERED)}), no dataflow "
+                f"({', '.join(DATAFLOWS)}) and no array; {_ACCELERATOR_FORM}."
+            )
+        if name in found:
+            raise OptionError(f"--accelerator '{text}' names two of {name}; {_ACCELERATOR_FORM}.")
+        found[name] = parse_array(word) if name == "array" else word
+    platform = AcceleratorPlatform(**found)  # type: ignore[arg-type]  # each has the type of its name
+    if not DESIGNS[platform.design].predicts:
+        raise OptionError(
+            f"--accelerator '{text}': the design '{platform.design}' predicts nothing; choose one of: "
+            f"{', '.join(name for name in _OFFERED if DESIGNS[name].predicts)}."
+        )
+    return platform
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """So many batches of a run under one plan, and the modelled cost of each."""
+
+    phase: Phase
+    batches: int
+    cost: float
+
+
+class AcceleratorCost:
+    """Cycles of runs on an accelerator; every kind of batch is simulated once."""
+
+    def __init__(self, platform: AcceleratorPlatform, workload: Workload, batches_per_epoch: int) -> None:
+        self.platform = platform
+        self.workload = workload
+        self.batches_per_epoch = batches_per_epoch
+        self._known: dict[tuple[PlanKey, str | None, Hashable, str, Accelerator, int], float] = {}
+
+    @property
+    def text(self) -> str:
+        """The platform in the form in which users name it."""
+        return str(self.platform)
+
+    def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
+        """Return nothing: there is no more to tell."""
+        return {}
+
+    def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
+        """Return the kinds of batches of a run with their cost; `share` is that of GP batches, if no schedule tells."""
+        learner = learner_of(config.schedule())
+        variation, taught = batch_variation(config.method, config.method_options), 0
+        kinds: Counter[tuple[Phase, PlanKey, Hashable]] = Counter()
+        examples: dict[PlanKey, Plan] = {}
+        for plan, count in planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share):
+            key = plan_key(plan)
+            examples[key] = plan
+            if plan.has_true_gradients:
+                kinds.update((plan.phase, key, variation.at(number)) for number in range(taught, taught + count))
+                taught += count
+            else:
+                kinds[plan.phase, key, variation.predicted] += count
+        return [
+            BatchCost(phase, count, self.batch_cost(examples[key], config, learner, variant))
+            for (phase, key, variant), count in kinds.items()
+        ]
+
+    def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
+        """Return the cycles of a whole run."""
+        return sum(one.batches * one.cost for one in self.batch_costs(config, share))
+
+    def batch_cost(self, plan: Plan, config: TrainConfig, learner: str | None, variant: Hashable = None) -> float:
+        """Return the cycles of one batch under `plan`; `learner` is the source that learns in batches by backprop.
+
+        `variant` is what its cost functions get for this batch.
+        """
+        design = self.platform.design if config.schedule().sources else "baseline"
+        accelerator = self.platform.accelerator(config)
+        key = (plan_key(plan), learner, variant, design, accelerator, config.batch_size)
+        if key not in self._known:
+            counts = ((replace(plan, phase=Phase.BP), 1),)
+            run = Run(config.batch_size, counts, learner is not None, learner, variant=variant)
+            outcome = simulate(self.workload, accelerator, run, [design]).outcomes[design]
+            self._known[key] = float(outcome.cost.cycles)
+        return self._known[key]
+
+
+@lru_cache(maxsize=256)
+def learner_of(schedule: Schedule) -> str | None:
+    """Return the source of a schedule that learns in batches by backprop, None if none does."""
+    return next((name for name in sorted(schedule.sources) if source_work(name).learns), None)
+
 
 BEST = "best"
 """The pipeline on which the run is cheapest."""
 MODELLED, BALANCED = "modelled", "balanced"
 """Where costs come from: layers as they are, cut between two of them; or the same work, divided equally among the stages."""
-_FORM = "write for example dapple,devices=4,micro-batches=4 or best,devices=8,micro-batches=8,costs=balanced"
+_PIPELINE_FORM = "write for example dapple,devices=4,micro-batches=4 or best,devices=8,micro-batches=8,costs=balanced"
 
 
 @dataclass(frozen=True)
@@ -69,7 +192,7 @@ def parse_pipeline(text: str) -> PipelinePlatform:
             or key not in ("schedule", "devices", "micro_batches", "costs")
             or not (word and (value or not equals))
         ):
-            raise OptionError(f"cannot read '{word}' in --pipeline '{text}'; {_FORM}.")
+            raise OptionError(f"cannot read '{word}' in --pipeline '{text}'; {_PIPELINE_FORM}.")
         found[key] = _count(text, word, value) if key in ("devices", "micro_batches") else value or name
     platform = PipelinePlatform(**found)  # type: ignore[arg-type]  # each has the type of its name
     if platform.schedule != BEST and platform.schedule not in PIPELINES:
@@ -214,7 +337,7 @@ class PipelineCost:
         program = generate(name, self.platform.devices, self.platform.micro_batches, phases)
         if source is not None and source_work(source).output_error:
             program = with_broadcast(program)
-        return simulate(program, self._stage_costs(name, source, config, variant))
+        return dry_run(program, self._stage_costs(name, source, config, variant))
 
     def _stage_costs(self, name: str, source: str | None, config: TrainConfig, variant: Hashable = None) -> Costs:
         stages = self._stages(name)
