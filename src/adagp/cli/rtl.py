@@ -148,7 +148,7 @@ def synthesize(
 ) -> None:
     """LUTs, registers, DSPs and block RAMs, or cells and area, by kind of module. Results are kept; the first takes minutes."""
     blueprints = chip.blueprints(design)
-    from adagp.hw.designs import equal_pes
+    from adagp.papers.adagp.hardware import equal_pes
     from adagp.rtl.synthesis import parse_target
     from adagp.rtl.synthesis import synthesize as synthesis
 
@@ -192,7 +192,7 @@ def power(
 ) -> None:
     """Watts of the gates while two batches of real digits are trained, and whether they meet the clock; by OpenSTA."""
     blueprints = chip.blueprints(design)
-    from adagp.hw.designs import equal_pes
+    from adagp.papers.adagp.hardware import equal_pes
     from adagp.rtl.network import digits, parse_network, random_state
     from adagp.rtl.power import check_power, measure_power
     from adagp.rtl.synthesis import parse_target

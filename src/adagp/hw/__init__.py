@@ -3,7 +3,7 @@
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array, parse_array, shaped_like
 from adagp.hw.dataflows import DATAFLOWS, array_cost
-from adagp.hw.designs import DESIGNS
+from adagp.hw.designs import DESIGNS, Design
 from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
 from adagp.hw.memory import Memory
 from adagp.hw.predictions import Predictions, SiteWork
@@ -24,6 +24,7 @@ __all__ = [
     "Bits",
     "Convolution",
     "Cost",
+    "Design",
     "Elementwise",
     "Energy",
     "EnergyModel",

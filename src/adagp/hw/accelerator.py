@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import ceil, inf
+from typing import Protocol
 
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.array import Array
@@ -12,13 +13,12 @@ from adagp.hw.energy import EnergyModel, Technology, mac
 from adagp.hw.memory import Memory
 from adagp.hw.predictor import PredictorShape
 from adagp.hw.product import Bits, Cost, Operation, Product, total
-from adagp.papers.fast.chunks import BlockWidths, chunk_serial_cost
 
 MAIN_ARRAY = Array(12, 15)
-"""The paper's 180 PEs; their arrangement is ours."""
+"""ADA-GP's 180 PEs; their arrangement is ours."""
 
 PREDICTOR_ARRAY = Array(8, 10)
-"""The 80 multipliers that ADA-GP-MAX has over the baseline in the paper's Table 4."""
+"""The 80 multipliers that ADA-GP's largest design has over the baseline."""
 
 BACKWARD = ("in-place", "same-dataflow")
 """How gradients run: where the forward pass placed their matrices, or as ordinary products of the same dataflow."""
@@ -30,6 +30,19 @@ WIDEST = 64
 """Bits of a word at most."""
 
 
+class ArrayArithmetic(Protocol):
+    """Arithmetic other than that of words, in which the cells of an array multiply; hashable."""
+
+    @property
+    def mac_picojoules(self) -> float:
+        """The energy of what counts as one multiply-accumulate."""
+
+    def cost(self, product: Product, array: Array, dataflow: str, memory: Memory | None) -> Cost:
+        """Return the cost of a product without stalls, from and to off-chip memory or, without `memory`, on chip."""
+
+    def __hash__(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Accelerator:
     """All assumptions about the hardware. The defaults are those of `docs/hardware.md`.
@@ -39,14 +52,14 @@ class Accelerator:
     `accumulator_kilobytes` hold partial sums beside the array; with 0 they are in the global buffer. `word_bits` holds for
     weights, activations and gradients that have no width of their own; partial sums are at least 32 bits wide by default.
 
-    `predictor_array` is the extra array of ADA-GP-MAX; the 80 multipliers that the paper's Table 4 shows for it.
+    `predictor` is the network that a design with extra hardware is built for, `predictor_array` its array, where it has one.
     `optimizer_words` are the words of optimizer state for each weight: 1 for SGD with momentum, 2 for Adam. `fusion` lets
     element-wise work use words that are on chip anyway. `backward` is one of `BACKWARD`. `zero_insertion` makes
     every dataflow run the gradients of strided convolutions over zeros at the input's resolution, as arrays without
     support for backpropagation do (BP-im2col, arXiv 2209.09434), instead of over the output's gradient alone.
 
-    `equal_power_pes` and `equal_area_pes` are the PEs of baselines that have the power and the area of ADA-GP-MAX, over those
-    of `array`: the paper's figures, unless given (`adagp rtl` finds them for chips of our own).
+    `equal_power_pes` and `equal_area_pes` are the PEs of baselines that have the power and the area of a design with extra
+    hardware, over those of `array` (`adagp rtl` finds them for chips of our own). `arithmetic` replaces that of words.
     """
 
     array: Array = MAIN_ARRAY
@@ -70,7 +83,7 @@ class Accelerator:
     backward: str = "in-place"
     equal_power_pes: float = 1.10
     equal_area_pes: float = 1.11
-    blocks: BlockWidths | None = None
+    arithmetic: ArrayArithmetic | None = None
 
     def __post_init__(self) -> None:
         DATAFLOWS[self.dataflow]
@@ -142,14 +155,14 @@ class Accelerator:
 
         Each has the tiling that suits it best. Stalls are not among the cycles yet.
         """
-        costs = [_tiled(product, self.array, self.dataflow, self.memory, self.blocks) for product in products]
+        costs = [_tiled(product, self.array, self.dataflow, self.memory, self.arithmetic) for product in products]
         return costs[0] if len(costs) == 1 else total(costs)
 
     def resident_cost(self, products: Iterable[Product]) -> Cost:
         """Return the cost of products whose matrices are on chip, one after the other."""
-        blocks = self.blocks
-        if blocks is not None:
-            return total(chunk_serial_cost(product, self.array, self.dataflow, blocks, None) for product in products)
+        arithmetic = self.arithmetic
+        if arithmetic is not None:
+            return total(arithmetic.cost(product, self.array, self.dataflow, None) for product in products)
         return total(array_cost(self.dataflow, product, self.array) for product in products)
 
     @cached_property
@@ -188,7 +201,7 @@ class Accelerator:
             self.buffer_kilobytes,
             predictor_weights * self.width("weights") / 8192,
             self.array.pes if pes is None else pes,
-            None if self.blocks is None else self.blocks.pass_picojoules,
+            None if self.arithmetic is None else self.arithmetic.mac_picojoules,
         )
 
 
@@ -199,9 +212,9 @@ def _trained(product: Product, operation: Operation, zero_insertion: bool, ordin
 
 
 @lru_cache(maxsize=1 << 14)
-def _tiled(product: Product, array: Array, dataflow: str, memory: Memory, blocks: BlockWidths | None) -> Cost:
-    if blocks is not None:
-        return chunk_serial_cost(product, array, dataflow, blocks, memory)
+def _tiled(product: Product, array: Array, dataflow: str, memory: Memory, arithmetic: ArrayArithmetic | None) -> Cost:
+    if arithmetic is not None:
+        return arithmetic.cost(product, array, dataflow, memory)
     from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
 
     tiling = best_tiling(product, array, dataflow, memory)

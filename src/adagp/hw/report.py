@@ -88,7 +88,7 @@ def failure_signatures(simulation: Simulation) -> list[str]:
     predicting = [
         name
         for name, design in designs.items()  # those of another arithmetic are not about prediction
-        if design.predicts and design.word_bits is None and not design.block_floating_point
+        if design.predicts and not design.own_arithmetic
     ]
     found = [
         f"no speed-up: with design {name} the predictor takes longer than the backward passes that it saves"

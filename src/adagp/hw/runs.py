@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from adagp.core.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.errors import OptionError
 from adagp.hw.layout import workload_layout
 from adagp.hw.stages import source_work
 from adagp.hw.workload import Workload
-from adagp.papers.fast.widths import FIXED, WidthShares
 from adagp.schedules import Schedule
 from adagp.schedules.base import predicted_plan
 
@@ -19,11 +19,23 @@ MOST_WALKED = 1_000_000
 PlanKey = tuple[str, bool, frozenset[str], tuple[tuple[str, str], ...]]
 
 
+Figures = Mapping[str, Mapping[str, float | None]]
+"""What an epoch has measured, by site and name."""
+
+
+@dataclass(frozen=True)
+class RunRecording:
+    """A recorded run: its configuration, and for each epoch its batches and figures."""
+
+    config: Mapping[str, Any]
+    epochs: tuple[tuple[int, Figures], ...]
+
+
 @dataclass(frozen=True)
 class Run:
     """`batch` samples per batch, and how many batches there are under each plan.
 
-    `widths` are the mantissa bits in which a recorded run was computed; None is single precision.
+    `recorded` is what a run that is replayed has recorded of itself, for designs whose arithmetic depends on it.
     `predictor_learns` says whether backprop batches also train a predictor, that of the source `learner` or, if None, the
     accelerator's own. `variant` is what the cost functions of sources get for every batch (`AcceleratorWork.variation`).
     """
@@ -32,7 +44,7 @@ class Run:
     counts: tuple[tuple[Plan, int], ...]
     predictor_learns: bool = True
     learner: str | None = None
-    widths: WidthShares | None = FIXED
+    recorded: object = None
     variant: Hashable = None
 
     def __post_init__(self) -> None:
@@ -110,9 +122,7 @@ def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, 
     return tuple(plans.values())
 
 
-def replayed_run(
-    epochs: Iterable[Mapping[str, int]], batch: int, source: str, widths: WidthShares | None = None
-) -> Run:
+def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str, recorded: object = None) -> Run:
     """Return the run whose epochs had these batches by kind, of `batch` samples each.
 
     The kinds are `warmup`, `bp` (the warm-up among them), `gp` and `guarded` (predicted batches whose prediction was refused).
@@ -125,4 +135,4 @@ def replayed_run(
     plan = predicted_plan(source or BACKPROP)
     counts = ((WARM_UP, totals["warmup"]), (BACKPROP_ALL, totals["bp"] - totals["warmup"]), (plan, predicted))
     learns = source_work(plan.default).learns and totals["warmup"] + predicted > 0
-    return Run(batch, counts, learns, plan.default if learns else None, widths)
+    return Run(batch, counts, learns, plan.default if learns else None, recorded)

@@ -1,22 +1,21 @@
 """The whole: a workload, an accelerator and a run -> cycles, seconds and joules of each design, by phase and by layer."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
 from adagp.core.plan import BACKPROP_ALL, Phase
 from adagp.errors import ModelError
-from adagp.hw.accelerator import Accelerator
+from adagp.hw.accelerator import Accelerator, ArrayArithmetic
 from adagp.hw.array import Array, shaped_like
-from adagp.hw.designs import DESIGNS, PAPER_DESIGNS, Design, StepCosts
+from adagp.hw.designs import BASELINE, DESIGNS, ArithmeticShares, Design, StepCosts, standard_designs
 from adagp.hw.energy import Energy
 from adagp.hw.product import NOTHING, Cost, Operation, total
 from adagp.hw.runs import PlanKey, Run, plan_key
 from adagp.hw.stages import Duty, Stage, duties, stages
 from adagp.hw.workload import Workload
-from adagp.papers.fast.widths import mixed, refuse_float
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,11 @@ class Simulation:
 
 
 def simulate(
-    workload: Workload, accelerator: Accelerator, run: Run, designs: Sequence[str] = PAPER_DESIGNS
+    workload: Workload, accelerator: Accelerator, run: Run, designs: Sequence[str] | None = None
 ) -> Simulation:
-    """Cost the run on each of `designs` and on the baseline."""
-    chosen = {name: DESIGNS[name] for name in dict.fromkeys(("baseline", *designs))}
+    """Cost the run on each of `designs`, the standard ones unless given, and on the baseline."""
+    names = standard_designs() if designs is None else designs
+    chosen = {name: DESIGNS[name] for name in dict.fromkeys(("baseline", *names))}
     if not workload.array_layers:
         raise ModelError(
             f"'{workload.name}' has no convolution, linear layer or product: there is nothing to simulate."
@@ -118,7 +118,7 @@ def simulate(
         name: _quickest(shapes, work, design) if design.enlarged else _computed(work, design)
         for name, design in chosen.items()
     }
-    reshaped = _quickest(shapes, work, DESIGNS["baseline"]) if larger else None
+    reshaped = _quickest(shapes, work, BASELINE) if larger else None
     return Simulation(workload, accelerator, run, work.stages, outcomes, reshaped)
 
 
@@ -158,7 +158,7 @@ def _shapes(work: "_Work", factors: Sequence[float]) -> list[DesignOutcome]:
         allowed = [array for array in known if array.pes <= round(given.pes * factor)]
         chosen |= dict.fromkeys(sorted(allowed, key=lambda array: known[array])[:SHAPES_TRIED])
     others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in chosen)
-    return [_outcome(other, DESIGNS["baseline"]) for other in others]
+    return [_outcome(other, BASELINE) for other in others]
 
 
 def _unlimited(work: "_Work", array: Array) -> int:
@@ -183,8 +183,8 @@ def _quickest(shapes: Sequence[DesignOutcome], work: "_Work", design: Design) ->
 
 def _computed(work: "_Work", design: Design) -> DesignOutcome:
     """Return the outcome of a design in the arithmetic that it has."""
-    if design.block_floating_point:
-        return _in_blocks(work, design)
+    if design.arithmetic is not None:
+        return _in_arithmetic(work, design, design.arithmetic(work.run))
     if design.word_bits is not None:
         numbers = replace(
             work.accelerator,
@@ -198,23 +198,27 @@ def _computed(work: "_Work", design: Design) -> DesignOutcome:
     return _outcome(work, design)
 
 
-def _in_blocks(work: "_Work", design: Design) -> DesignOutcome:
-    """Return the outcome in the run's own mantissa widths: each layer costs as much as in its mean batch."""
-    shares = refuse_float(work.run.widths)
-    works = {widths: _Work(work.workload, replace(work.accelerator, blocks=widths), work.run) for widths in shares.all}
+def _in_arithmetic(work: "_Work", design: Design, shares: ArithmeticShares) -> DesignOutcome:
+    """Return the outcome in the run's own arithmetic: each layer costs as much as in its mean batch."""
+    works = {used: _Work(work.workload, replace(work.accelerator, arithmetic=used), work.run) for used in shares.all}
     first = next(iter(works.values()))
     batches = []
     for kind, (_, phases) in enumerate(first.scheduled):
-        costs = {widths: design.step(one.scheduled[kind][0]) for widths, one in works.items()}
+        costs = {used: design.step(own.scheduled[kind][0]) for used, own in works.items()}
+        phase = Phase.GP if Phase.GP in phases else Phase.BP
         steps = [
-            mixed(
-                {widths: found[place] for widths, found in costs.items()},
-                shares.of(stage.layer.name, Phase.GP if Phase.GP in phases else Phase.BP),
-            )
-            for place, stage in enumerate(first.stages)
+            _mean_cost({used: step[index] for used, step in costs.items()}, shares.of(stage.layer.name, phase))
+            for index, stage in enumerate(first.stages)
         ]
         batches.append((steps, phases))
     return _summed(first, design, tuple(batches))
+
+
+def _mean_cost(costs: Mapping[ArrayArithmetic, Cost], shares: Mapping[ArrayArithmetic, float]) -> Cost:
+    mean = NOTHING
+    for used, share in shares.items():
+        mean += Cost(*[round(value * share) for value in costs[used]])
+    return mean
 
 
 def _outcome(work: _Work, design: Design) -> DesignOutcome:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.core.cache import kept
 from adagp.core.methods import find_method
-from adagp.core.precision import parse_precision
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
+from adagp.hw.runs import RunRecording
 from adagp.hw.workload import workload_from_json
 from adagp.models import MODELS
 from adagp.models.registry import is_ours
 from adagp.models.zoo import find_in_zoo
-from adagp.papers.fast.widths import WidthShares, recorded_widths
 from adagp.program.run.origin import admit_code
 from adagp.program.run.record import RunRecord, read_whole_run
 
@@ -192,7 +191,7 @@ def _replay(
 
     length = _length(record, target)
     replay = replayed_run(
-        record.phases[:length], record.batch_size, find_method(record.method).source, _widths(record, length)
+        record.phases[:length], record.batch_size, find_method(record.method).source, _recording(record, length)
     )
     return Origin(cache(workload), dataset, dataset_info(dataset).train, replay, length)
 
@@ -213,16 +212,13 @@ def _length(record: RunRecord, target: float | None) -> int:
     )
 
 
-def _widths(record: RunRecord, length: int) -> WidthShares | None:
-    """Return the mantissa widths in which the first epochs of a run were computed; None for single precision."""
-    shared = parse_precision(str(record.config.get("precision", "fp32"))).shared_exponent
-    if shared is None:
-        return None
-    epochs = [
+def _recording(record: RunRecord, length: int) -> RunRecording:
+    """Return what the first epochs of a run have recorded of themselves."""
+    epochs = (
         (sum(epoch.batches.get(kind, 0) for kind in ("bp", "gp", "guarded")), epoch.sites)
         for epoch in record.epochs[:length]
-    ]
-    return recorded_widths(epochs, *shared)
+    )
+    return RunRecording(record.config, tuple(epochs))
 
 
 def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | None:

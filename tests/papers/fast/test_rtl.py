@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.papers.fast.chunk_serial import chunk_serial_sum
 
 from adagp.core.block_format import BlockFormat
 from adagp.errors import OptionError
 from adagp.hw.array import Array
-from adagp.papers.fast.chunks import BlockWidths, chunk_serial_sum
+from adagp.papers.fast.hardware import BlockWidths
 from adagp.papers.fast.quantise import quantise
 from adagp.papers.fast.rtl import (
     BFP,

@@ -5,10 +5,9 @@ import pytest
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Workload, simulate
-from adagp.hw.runs import Run, replayed_run
+from adagp.hw.runs import Run, RunRecording, replayed_run
 from adagp.hw.workload import Convolution, Linear
-from adagp.papers.fast.chunks import BlockWidths
-from adagp.papers.fast.widths import WidthShares, mean_shares, recorded_widths
+from adagp.papers.fast.hardware import BlockWidths, WidthShares, mean_shares, recorded_widths
 
 LAYERS = (
     Convolution("first", 3, 16, (3, 3), (8, 8), (8, 8), input_gradient=False),
@@ -19,8 +18,11 @@ WORKLOAD = Workload("small", LAYERS)
 FOUR, TWO, MIXED = BlockWidths(), BlockWidths(2, 2, 2), BlockWidths(4, 2, 4)
 
 
-def run_with(widths: WidthShares | None, gp: int = 0) -> Run:
-    return replayed_run([{"bp": 10, "gp": gp}], 32, "predicted" if gp else "", widths)
+SINGLE = RunRecording({"precision": "fp32"}, ((10, {"first": {"cosine": 0.1}}),))
+
+
+def run_with(recorded: object, gp: int = 0) -> Run:
+    return replayed_run([{"bp": 10, "gp": gp}], 32, "predicted" if gp else "", recorded)
 
 
 def everywhere(widths: BlockWidths) -> WidthShares:
@@ -38,8 +40,17 @@ def test_shares_are_read_from_a_runs_figures() -> None:
     assert found.forward == {"first": {FOUR: 1.0}}
     assert found.of("first", Phase.GP) == {FOUR: 1.0}
     assert found.of("unknown", Phase.BP) == found.backward["first"]
-    assert found.mean_passes == pytest.approx((35 * 3 + 2.5 * 8) / 37.5)
     assert recorded_widths([(3, {"first": {"cosine": 0.1}})], 16, 4) is None
+
+
+def test_a_recording_is_computed_in_its_own_widths() -> None:
+    figures = {layer.name: {"share_w2a2g2": 1.0} for layer in LAYERS}
+    recording = RunRecording({"precision": "bfp2"}, ((10, figures),))
+    recorded, shares = (
+        simulate(WORKLOAD, Accelerator(), run_with(run), ("fast",)).outcomes["fast"].cost
+        for run in (recording, everywhere(TWO))
+    )
+    assert recorded == shares
 
 
 def test_a_run_costs_as_much_as_its_mean_batch() -> None:
@@ -69,7 +80,7 @@ def test_computing_gains_between_one_and_four_over_four_bits(widths: BlockWidths
 
 
 def test_words_of_dense_designs() -> None:
-    found = simulate(WORKLOAD, Accelerator(word_bits=8), run_with(None), ("dense-16", "dense-32"))
+    found = simulate(WORKLOAD, Accelerator(word_bits=8), run_with(SINGLE), ("dense-16", "dense-32"))
     sixteen, thirty_two = (found.outcomes[name] for name in ("dense-16", "dense-32"))
     assert thirty_two.cost.dram_bits == pytest.approx(2 * sixteen.cost.dram_bits, rel=0.2)
     assert thirty_two.energy.arithmetic / sixteen.energy.arithmetic == pytest.approx(4.6 / 1.5)
@@ -87,7 +98,7 @@ def test_single_precision_is_refused() -> None:
         "the run was trained in single precision, wholly or in part, in which the design 'fast' cannot compute; replay a run "
         "that was trained with --precision bfp4, fast or the like."
     )
-    for shares in (None, everywhere(BlockWidths(32, 32, 32))):
+    for shares in (SINGLE, everywhere(BlockWidths(32, 32, 32))):
         with pytest.raises(OptionError) as refused:
             simulate(WORKLOAD, Accelerator(), run_with(shares), ("fast",))
         assert str(refused.value) == message

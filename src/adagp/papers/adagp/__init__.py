@@ -42,6 +42,7 @@ add_method(
         accelerator=_SHARED_PREDICTOR,
     )
 )
+provide("design", "adagp.papers.adagp.hardware")
 for _module in ("training", "task", "synthesis", "accelerator"):
     provide("experiment", f"adagp.papers.adagp.{_module}_experiments")
 provide("experiment", "adagp.papers.adagp.hypotheses")

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adagp.errors import ToolError
-from adagp.hw.designs import equal_pes
 from adagp.papers.adagp.accelerator_experiments import EXACT, PREDICTING, SETS, average, simulations
+from adagp.papers.adagp.hardware import equal_pes
 from adagp.program.figures.style import subplots
 from adagp.program.reproduce.bars import grouped_bars
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment

@@ -3,6 +3,7 @@
 from adagp.core.registry import provide
 
 provide("precision", "adagp.papers.fast.precision_text")
+provide("design", "adagp.papers.fast.hardware")
 provide("experiment", "adagp.papers.fast.experiments")
 provide("experiment", "adagp.papers.fast.hardware_experiments")
 provide("published", __name__)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from adagp.core.plan import BACKPROP_ALL
 from adagp.hw import Accelerator, Workload, simulate
 from adagp.hw.runs import Run, replayed_run
-from adagp.papers.fast.chunks import BlockWidths
 from adagp.papers.fast.experiments import PRECISIONS, SEEDS, arithmetics, by_seed
-from adagp.papers.fast.widths import WidthShares, recorded_widths
+from adagp.papers.fast.hardware import BlockWidths, WidthShares, recorded_widths
 from adagp.program.figures.style import COLOURS, legend_beside, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
@@ -36,7 +35,7 @@ def simulate_widths(part: Part, workspace: Workspace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, widths in WIDTHS.items():
         shares = WidthShares({"": {BlockWidths(*widths): 1.0}}, {})
-        run = Run(128, ((BACKPROP_ALL, 1),), False, widths=shares)
+        run = Run(128, ((BACKPROP_ALL, 1),), False, recorded=shares)
         outcomes = simulate(workload, Accelerator(), run, ("fast", "dense-16", "dense-32")).outcomes
         found[name] = {"cycles": outcomes["fast"].cost.cycles, "joules": outcomes["fast"].energy.joules}
     for name in ("dense-16", "dense-32"):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from adagp.core.block_format import CHUNK_BITS
 from adagp.errors import OptionError
 from adagp.hw.product import Product
-from adagp.papers.fast.chunks import BlockWidths, chunk_serial_cycles, grouped
+from adagp.papers.fast.hardware import BlockWidths, chunk_serial_cycles, grouped
 from adagp.rtl.block import delayed
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.float_gates import SINGLE, add, normalise, round_and_pack

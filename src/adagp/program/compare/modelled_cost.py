@@ -49,18 +49,20 @@ class AcceleratorPlatform:
         return Accelerator(array=self.array, dataflow=self.dataflow, optimizer_words=words)
 
 
-_OFFERED = [name for name in DESIGNS if not (DESIGNS[name].block_floating_point or DESIGNS[name].word_bits)]
-"""Designs for numbers of the usual width: what others cost depends on the arithmetic of a run that was not made yet."""
+def _offered_designs() -> list[str]:
+    """Return the designs that compute in words: what others cost depends on the arithmetic of a run that was not made yet."""
+    return [name for name in DESIGNS if not DESIGNS[name].own_arithmetic]
 
 
 def parse_accelerator(text: str) -> AcceleratorPlatform:
     """Return the platform that `text` names; what it does not name has its default."""
+    offered = _offered_designs()
     found: dict[str, str | Array] = {}
     for word in (part.strip() for part in text.split(",")):
-        name = "design" if word in _OFFERED else "dataflow" if word in DATAFLOWS else "array"
+        name = "design" if word in offered else "dataflow" if word in DATAFLOWS else "array"
         if name == "array" and not word[:1].isdigit():
             raise OptionError(
-                f"--accelerator '{text}': '{word}' is no design ({', '.join(_OFFERED)}), no dataflow "
+                f"--accelerator '{text}': '{word}' is no design ({', '.join(offered)}), no dataflow "
                 f"({', '.join(DATAFLOWS)}) and no array; {_ACCELERATOR_FORM}."
             )
         if name in found:
@@ -70,7 +72,7 @@ def parse_accelerator(text: str) -> AcceleratorPlatform:
     if not DESIGNS[platform.design].predicts:
         raise OptionError(
             f"--accelerator '{text}': the design '{platform.design}' predicts nothing; choose one of: "
-            f"{', '.join(name for name in _OFFERED if DESIGNS[name].predicts)}."
+            f"{', '.join(name for name in offered if DESIGNS[name].predicts)}."
         )
     return platform
 

@@ -4,10 +4,10 @@ from hypothesis import strategies as st
 
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Linear, Stage
-from adagp.hw.designs import equal_pes, overlapped
 from adagp.hw.predictions import Predictions
 from adagp.hw.product import Cost, total
 from adagp.hw.stages import Duty
+from adagp.papers.adagp.hardware import equal_pes, overlapped
 
 STEP, ALPHA = 1000, 70
 """The paper's units: a layer's forward pass, and the predictor's."""

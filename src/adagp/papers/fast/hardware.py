@@ -1,4 +1,4 @@
-"""FAST's array: cells that multiply groups in block floating point, two bits of each magnitude at a time.
+"""FAST's accelerator: cells that multiply groups in block floating point, two bits of each magnitude at a time.
 
 A cell (an **fMAC**) takes the dot product of two groups: `g` multipliers of 2 x 2 bits, an adder tree, a shift by the chunks'
 places, one addition of exponents and one into a floating-point sum. Magnitudes of more bits take several **passes**, one for
@@ -9,19 +9,30 @@ systolic array as in `dataflows`:
 
 Operands are stored as exponents and chunks with a sign bit each, so that a group takes `e + g * chunks * 3` bits; sums leave as
 words of the accelerator. Converters work beside the array and cost no cycles. A convolution's groups lie along channels at each
-place of the kernel, those of its weight gradient along samples. (Group size, chunks, passes and layout are the paper's, as
+place of the kernel, those of its weight gradient along samples.
+
+The design `fast` computes a run in the widths that it was recorded with, and in 4 bits otherwise; `dense-16` and `dense-32` are
+the same run in words of so many bits. None has extra hardware for predictions. A cell of `fast` has 16 small multipliers: equal
+arrays are not of equal area. (Group size, chunks, passes and layout are the paper's, as
 reported by a third party; how convolutions are grouped, the energy of a pass and that conversion is free are our choice.)
 """
 
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from adagp.core.block_format import CHUNK_BITS, BlockFormat
+from adagp.core.plan import Phase
+from adagp.core.precision import parse_precision
 from adagp.errors import OptionError
 from adagp.hw.array import Array
 from adagp.hw.dataflows import SYSTOLIC, array_cost, fold_counts, matrices, placement_of
+from adagp.hw.designs import DESIGNS, Design, run_in_sequence
 from adagp.hw.memory import Memory
 from adagp.hw.product import RESULTS, Bits, Cost, Operation, Product
+from adagp.hw.runs import Figures, Run, RunRecording
 
 SUMMED = {"outputs": "depth", "inputs": "columns", "weights": "rows"}
 """The index over which a product sums, by the matrix that it makes."""
@@ -63,26 +74,13 @@ class BlockWidths:
         return sum(map(self.passes, Operation))
 
     @property
-    def pass_picojoules(self) -> float:
-        """The energy of a pass."""
+    def mac_picojoules(self) -> float:
+        """The energy of a pass, which counts as one multiply-accumulate."""
         return self.group * MULTIPLY_PICOJOULES + (self.group - 1) * ADD_PICOJOULES + SUM_PICOJOULES
 
-
-def chunk_serial_sum(first: Sequence[int], second: Sequence[int], bits: tuple[int, int]) -> tuple[int, int]:
-    """Return the dot product of two groups of signed magnitudes as an fMAC makes it, and in how many passes."""
-    total = passes = 0
-    for place in range(-(-bits[0] // CHUNK_BITS)):
-        for other in range(-(-bits[1] // CHUNK_BITS)):
-            tree = sum(_chunk(one, place) * _chunk(two, other) for one, two in zip(first, second, strict=True))
-            total += tree << CHUNK_BITS * (place + other)
-            passes += 1
-    return total, passes
-
-
-def _chunk(number: int, place: int) -> int:
-    """Return two bits of a magnitude, with its sign."""
-    bits = abs(number) >> CHUNK_BITS * place & (1 << CHUNK_BITS) - 1
-    return -bits if number < 0 else bits
+    def cost(self, product: Product, array: Array, dataflow: str, memory: Memory | None) -> Cost:
+        """Return the cost of a product, from and to off-chip memory or, without `memory`, on chip."""
+        return chunk_serial_cost(product, array, dataflow, self, memory)
 
 
 def grouped(product: Product, widths: BlockWidths) -> Product:
@@ -149,3 +147,96 @@ def chunk_serial_cost(
         cycles=cycles, macs=whole.macs * passes, registers=one.registers * passes, network=one.network * passes
     )
     return cost.moving(reads, writes)
+
+
+FLOAT_BITS = 32
+"""Mantissa bits that stand for single precision in a run's record."""
+_SHARE = re.compile(r"share_w(\d+)a(\d+)(?:g(\d+))?")
+Shares = Mapping[BlockWidths, float]
+
+
+@dataclass(frozen=True)
+class WidthShares:
+    """The shares of batches at each widths, by site: of batches with a gradient (`backward`), and of those without.
+
+    A layer that no site of the run is (an attention product) has the mean shares of all sites.
+    """
+
+    backward: Mapping[str, Shares]
+    forward: Mapping[str, Shares]
+
+    def of(self, layer: str, phase: Phase) -> Shares:
+        """Return the shares of a layer in the batches of a phase; they add up to 1."""
+        first, second = (self.forward, self.backward) if phase is Phase.GP else (self.backward, self.forward)
+        table = first or second
+        return table.get(layer) or mean_shares(table.values())
+
+    @property
+    def all(self) -> list[BlockWidths]:
+        """All widths that occur, the least first."""
+        tables = (*self.backward.values(), *self.forward.values())
+        return sorted(
+            {widths for shares in tables for widths in shares}, key=attrgetter("weights", "activations", "gradients")
+        )
+
+
+FIXED = WidthShares({"": {BlockWidths(): 1.0}}, {})
+"""Four bits everywhere: what is assumed of a run that was not recorded."""
+
+
+def mean_shares(tables: Iterable[Shares]) -> Shares:
+    """Return the mean of several shares."""
+    found: dict[BlockWidths, float] = defaultdict(float)
+    known = list(tables)
+    for shares in known:
+        for widths, share in shares.items():
+            found[widths] += share / len(known)
+    return dict(found)
+
+
+def recorded_widths(epochs: Iterable[tuple[int, Figures]], group: int, exponent_bits: int) -> WidthShares | None:
+    """Return the shares over epochs, each given by its batches and the figures of its sites; None if they have none."""
+    counts: dict[bool, dict[str, dict[BlockWidths, float]]] = {True: {}, False: {}}
+    for batches, sites in epochs:
+        for site, figures in sites.items():
+            for name, share in figures.items():
+                match = _SHARE.fullmatch(name)
+                if match is None or not share:
+                    continue
+                weights, activations, gradients = (int(bits or match[2]) for bits in match.groups())
+                widths = BlockWidths(weights, activations, gradients, group, exponent_bits)
+                table = counts[match[3] is not None].setdefault(site, {})
+                table[widths] = table.get(widths, 0.0) + share * batches
+    if not counts[True] and not counts[False]:
+        return None
+    backward, forward = (
+        {
+            site: {widths: count / sum(table.values()) for widths, count in table.items()}
+            for site, table in counts[kind].items()
+        }
+        for kind in (True, False)
+    )
+    return WidthShares(backward, forward)
+
+
+def run_widths(run: Run) -> WidthShares:
+    """Return the widths in which a run was computed, 4 bits unless it was recorded; raise for one in single precision."""
+    widths: WidthShares | None = FIXED
+    if isinstance(run.recorded, WidthShares):
+        widths = run.recorded
+    elif isinstance(run.recorded, RunRecording):
+        precision = parse_precision(str(run.recorded.config.get("precision", "fp32")))
+        shared = precision.shared_exponent
+        widths = None if shared is None else recorded_widths(run.recorded.epochs, *shared)
+    if widths is None or any(one.weights == FLOAT_BITS for one in widths.all):
+        raise OptionError(
+            "the run was trained in single precision, wholly or in part, in which the design 'fast' cannot compute; replay "
+            "a run that was trained with --precision bfp4, fast or the like."
+        )
+    return widths
+
+
+_FAST = Design(run_in_sequence, predictor_memory=False)
+DESIGNS.add("fast", replace(_FAST, arithmetic=run_widths))
+DESIGNS.add("dense-16", replace(_FAST, word_bits=16))
+DESIGNS.add("dense-32", replace(_FAST, word_bits=32))

@@ -6,13 +6,14 @@ from itertools import product as pairs
 
 import numpy as np
 import pytest
+from tests.papers.fast.chunk_serial import chunk_serial_sum
 
 from adagp.errors import OptionError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.array import Array
 from adagp.hw.memory import Memory
 from adagp.hw.product import Operation, Product, Window
-from adagp.papers.fast.chunks import BlockWidths, chunk_serial_cycles, chunk_serial_sum, grouped
+from adagp.papers.fast.hardware import BlockWidths, chunk_serial_cycles, grouped
 
 
 def test_chunk_serial_sums_are_integer_products_for_all_groups_of_two() -> None:
@@ -163,7 +164,7 @@ def test_groups_lie_along_the_index_that_is_summed() -> None:
 
 def test_off_chip_bits_are_those_of_the_groups() -> None:
     """A product that fits the buffer: every operand is read once, the result is written once in words."""
-    accelerator = Accelerator(buffer_kilobytes=4096, blocks=BlockWidths(2, 4, 4))
+    accelerator = Accelerator(buffer_kilobytes=4096, arithmetic=BlockWidths(2, 4, 4))
     cost = accelerator.tiled_cost(Product(64, 128, 32))
     assert cost.dram_reads == 64 * 8 * 100 + 8 * 32 * 52
     assert cost.dram_writes == 64 * 32 * 16
@@ -171,11 +172,11 @@ def test_off_chip_bits_are_those_of_the_groups() -> None:
 
 
 def test_a_pass_costs_about_a_sixteenth_of_its_energy_for_each_number() -> None:
-    assert BlockWidths().pass_picojoules == pytest.approx(1.64, abs=0.01)
+    assert BlockWidths().mac_picojoules == pytest.approx(1.64, abs=0.01)
 
 
 def test_other_dataflows_are_refused() -> None:
-    accelerator = Accelerator(dataflow="rs", blocks=BlockWidths())
+    accelerator = Accelerator(dataflow="rs", arithmetic=BlockWidths())
     with pytest.raises(OptionError) as refused:
         accelerator.tiled_cost(replace(SHAPES[0]))
     assert str(refused.value) == "block floating point runs on systolic dataflows; choose from: ws, os, is."
@@ -183,7 +184,7 @@ def test_other_dataflows_are_refused() -> None:
 
 def test_memory_is_what_limits_the_tiling() -> None:
     small, large = (
-        Accelerator(buffer_kilobytes=size, blocks=BlockWidths()).tiled_cost(Product(512, 1024, 512))
+        Accelerator(buffer_kilobytes=size, arithmetic=BlockWidths()).tiled_cost(Product(512, 1024, 512))
         for size in (16, 4096)
     )
     assert small.dram_bits > large.dram_bits

@@ -1,0 +1,75 @@
+"""ADA-GP's hardware designs: how the predictor's work shares the accelerator with the layers'.
+
+    low          no extra hardware: layer, load the predictor, predict, store, one after the other
+    efficient    the predictor's weights have a memory of their own: layer, then predictor
+    max          and an array of its own: the predictor's forward runs beside the next layer's forward, its training
+                 beside the same layer's backward; layers stay in step, so each step takes the longer of the two
+
+`max` has everything that `efficient` has. Where its smaller array would hold the layers up for longer than the main
+array takes, it uses the main array, so it is never the slower of the two.
+
+`equal-power` and `equal-area` are baselines with as many more PEs as the power and the area of `max` would pay for, in the
+shape that suits the model best: 10 % and 11 %, as the paper has it, unless the accelerator's settings are others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from adagp.hw.designs import BASELINE, DESIGNS, Design, StepCosts, run_in_sequence
+from adagp.hw.predictions import Predictions
+from adagp.hw.product import NOTHING, Cost
+from adagp.hw.stages import Duty
+
+
+def run_efficient(duties: Sequence[Duty]) -> StepCosts:
+    """Layer, then predictor, on one array; the predictor's words are in its own memory."""
+    costs = []
+    for duty in duties:
+        cost, work = duty.forward + duty.backward, duty.predictions
+        if work is not None and duty.predicts:
+            cost += work.from_own_memory.forward
+        if work is not None and duty.learns:
+            cost += work.from_own_memory.training
+        costs.append(cost)
+    return costs
+
+
+def run_max(duties: Sequence[Duty]) -> StepCosts:
+    """Predict for a layer beside the next layer's forward; train the predictor beside the layer's backward."""
+    costs = []
+    waiting: Predictions | None = None
+    for duty in duties:
+        work = duty.predictions.from_own_memory if duty.predictions is not None else None
+        forward, backward = duty.forward, duty.backward
+        if waiting is not None:
+            forward = overlapped(forward, waiting.forward, waiting.forward_own)
+        if work is not None and duty.learns:
+            backward = overlapped(backward, work.training, work.training_own)
+        waiting = work if duty.predicts else None
+        costs.append(forward + backward)
+    if waiting is not None:
+        costs[-1] += overlapped(NOTHING, waiting.forward, waiting.forward_own)
+    return costs
+
+
+def overlapped(layer: Cost, on_main: Cost, on_own: Cost) -> Cost:
+    """Return the better of predicting beside `layer` on the predictor's array and after it on the main one."""
+    beside = max(layer.cycles, on_own.cycles) <= layer.cycles + on_main.cycles
+    return layer.beside(on_own) if beside else layer + on_main
+
+
+def equal_pes(figures: Mapping[str, float], pes: int, one_pe: float) -> float | None:
+    """Return the PEs, over those of the baseline, of a baseline that is as large (or takes as much power) as `max`.
+
+    `figures` are those of the designs by their names, `one_pe` that of a PE; None without both designs.
+    """
+    if not {"baseline", "max"} <= set(figures) or not one_pe:
+        return None
+    return 1 + (figures["max"] - figures["baseline"]) / (pes * one_pe)
+
+
+DESIGNS.add("low", Design(run_in_sequence, predictor_memory=False, standard=True))
+DESIGNS.add("efficient", Design(run_efficient, standard=True))
+DESIGNS.add("max", Design(run_max, predictor_array=True, standard=True))
+DESIGNS.add("equal-power", replace(BASELINE, enlarged="equal_power_pes", standard=False))
+DESIGNS.add("equal-area", replace(BASELINE, enlarged="equal_area_pes", standard=False))
