@@ -47,6 +47,10 @@ class PredictorShape:
         """Predictor weights in words that are used for `layer`."""
         return KERNEL**2 * self.channels + self.features * (layer.weights // layer.samples)
 
+    def parameters(self, width: int) -> int:
+        """Return its weights and biases for a model whose widest row of a weight gradient has `width` numbers."""
+        return (KERNEL**2 + 1) * self.channels + (self.features + 1) * width
+
     def products(self, layer: ArrayLayer) -> tuple[Product, Product]:
         """Return the convolution and the fully connected layer that predict the gradient of `layer`."""
         window = Window(layer.samples, (KERNEL, KERNEL), (self.grid, self.grid))

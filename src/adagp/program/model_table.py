@@ -11,6 +11,7 @@ from typing import Any
 
 from adagp.core.cache import kept
 from adagp.core.plugins import loaded_plugins
+from adagp.hw.predictor import PredictorShape
 from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, MODELS, ModelInfo, is_ours
 from adagp.models.tokens import BYTES
 from adagp.models.zoo import find_in_zoo
@@ -102,13 +103,11 @@ def _measured(info: ModelInfo, shape: tuple[int, ...] | None, classes: int, widt
     from adagp.layers.sites import survey
     from adagp.models.example import build_example
     from adagp.models.measure import measure
-    from adagp.papers.adagp.network import PredictorNetwork
 
     with torch.device("meta"):
         example = build_example(info.name, classes=classes, image=shape, width=width)
         size = measure(example.model, *example.inputs)
         sites = survey(example.model).sites
-        predictor = PredictorNetwork(max(site.width for site in sites))
     largest = max(sites, key=lambda site: site.weight.numel())
     return ModelRow(
         name=info.name,
@@ -122,5 +121,5 @@ def _measured(info: ModelInfo, shape: tuple[int, ...] | None, classes: int, widt
         sites=len(sites),
         largest_site=largest.name,
         largest_site_weights=largest.weight.numel(),
-        predictor_parameters=sum(parameter.numel() for parameter in predictor.parameters()),
+        predictor_parameters=PredictorShape().parameters(max(site.width for site in sites)),
     )

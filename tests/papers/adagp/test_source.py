@@ -11,8 +11,9 @@ from adagp.errors import OptionError
 from adagp.layers.sites import Site, survey
 from adagp.layers.weight_layout import gradient_norms
 from adagp.papers.adagp.network import PredictorNetwork
-from adagp.papers.adagp.source import PredictedSource
+from adagp.papers.adagp.source import LabelledSource, PredictedSource, ShuffledSource
 from adagp.sources import BatchContext, LearnedSource, LearningOptions, RunningNorms, default_source
+from adagp.sources.support.randomness import step_generator
 
 
 def test_produces_row_by_row(
@@ -150,7 +151,7 @@ def test_parts_are_drawn_by_step_and_reach_all_rows(sites: tuple[Site, ...]) -> 
 
 
 def test_a_wrong_number_of_parts_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^the predictor learns from one of 0 parts; it must be 1 or more\.$"):
+    with pytest.raises(OptionError, match=r"^the predictor learns from 1/0 of the rows; parts must be 1 or more\.$"):
         PredictedSource(parts=0)
 
 
@@ -159,3 +160,51 @@ def test_is_registered_and_learns() -> None:
     assert isinstance(source, PredictedSource)
     assert source.learns
     assert source.options == LearningOptions()
+
+
+# Variants, against the plain predictor.
+
+
+Bind = Callable[[LearnedSource], LearnedSource]
+Watch = Callable[..., list[Tensor]]
+
+
+def test_shuffled_is_the_predictor_on_other_rows(sites: tuple[Site, ...], bound: Bind, watch: Watch) -> None:
+    options = LearningOptions(grid=2, seed=4)
+    plain, shuffled = bound(PredictedSource(options)), bound(ShuffledSource(options))
+    shuffled.network.load_state_dict(plain.network.state_dict())
+    step = Step(2, 3)
+    shuffled.begin(BatchContext(step))
+    for source in (plain, shuffled):
+        watch(source, sites, seed=0)
+    generator = step_generator(4, step)
+    for one, other in zip(plain.produce(sites), shuffled.produce(sites), strict=True):
+        assert one is not None
+        torch.testing.assert_close(other, one[torch.randperm(len(one), generator=generator)])
+
+
+def test_the_order_is_drawn_afresh_every_batch(sites: tuple[Site, ...], bound: Bind, watch: Watch) -> None:
+    source = bound(ShuffledSource(LearningOptions(grid=2)))
+    watch(source, sites, seed=0)
+    gradients = []
+    for batch in (0, 0, 1, 2):
+        source.begin(BatchContext(Step(0, batch)))
+        gradients.append(source.produce(sites)[1].clone())  # type: ignore[union-attr]  # every site was watched
+    assert torch.equal(gradients[0], gradients[1])
+    assert not all(torch.equal(gradients[0], one) for one in gradients[2:])
+
+
+def test_labels_are_features_of_the_read_out(sites: tuple[Site, ...], bound: Bind, watch: Watch) -> None:
+    source = bound(LabelledSource(LearningOptions(grid=2)))
+    network = source.network
+    assert isinstance(network, PredictorNetwork)
+    assert network.readout.in_features == 4 * 2 * 2 + 5
+    source.begin(BatchContext(Step(0, 0), targets=torch.tensor([1, 1, 4, 0])))
+    outputs = watch(source, sites, seed=0)
+    produced = source.produce(sites)[1]
+    assert produced is not None
+    picture = outputs[1].mean(0)[:, None, None, None].expand(-1, 1, 2, 2)
+    features = torch.relu(network.convolution(picture)).flatten(1)
+    shares = torch.tensor([0.25, 0.5, 0, 0, 0.25]).expand(5, -1)
+    torch.testing.assert_close(produced, network.readout(torch.cat([features, shares], 1))[:, :108].detach())
+    assert LabelledSource.needs_targets

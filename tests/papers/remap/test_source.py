@@ -2,13 +2,78 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.papers.remap.network import RemapNetwork
-from adagp.papers.remap.source import RemappedSource
+from adagp.papers.remap.source import RemapNetwork, RemappedSource, remap
 from adagp.sources import LearnedSource, LearningOptions, default_source
+
+
+def remap_by_loops(vector: list[float], count: int) -> list[float]:
+    """Write whole copies of `vector` one number at a time, then its last value; or its beginning if no copy fits."""
+    if count < len(vector):
+        return [vector[place] for place in range(count)]
+    filled: list[float] = []
+    while len(filled) + len(vector) <= count:
+        for value in vector:
+            filled.append(value)  # noqa: PERF402  # slow on purpose
+    while len(filled) < count:
+        filled.append(vector[-1])
+    return filled
+
+
+@given(st.integers(1, 12), st.integers(1, 60))
+@example(size=5, count=3)
+@example(size=5, count=5)
+@example(size=5, count=15)
+@example(size=5, count=17)
+@example(size=1, count=4)
+def test_equals_loops(size: int, count: int) -> None:
+    vector = torch.arange(1.0, size + 1)
+    assert remap(vector, count).tolist() == remap_by_loops(vector.tolist(), count)
+
+
+def test_gradients_reach_the_vector() -> None:
+    vector = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    remap(vector, 8).sum().backward()
+    assert vector.grad is not None
+    assert vector.grad.tolist() == [2.0, 2.0, 4.0]  # two copies, and the last value twice more
+
+
+def small_network() -> RemapNetwork:
+    network = RemapNetwork(outputs=11, grid=2, channels=5)
+    torch.nn.init.normal_(network.readout.weight)
+    torch.nn.init.normal_(network.readout.bias)
+    return network
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_equals_the_published_order_of_mean_and_fully_connected_layer(training: bool) -> None:
+    """The paper: features, fully connected layer for every sample, then the mean over samples."""
+    torch.manual_seed(1)
+    network = small_network().train(training)
+    summaries, sizes = [torch.randn(rows, 1, 2, 2) for rows in (3, 7, 2)], [30, 11, 4]
+    published = []
+    for summary, size in zip(summaries, sizes, strict=True):
+        vector = network.readout(network.features(summary)).mean(0)
+        published.append(remap_by_loops(vector.tolist(), size))
+    for found, expected in zip(network(summaries, sizes), published, strict=True):
+        torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_has_the_published_layers() -> None:
+    network = RemapNetwork()
+    kinds = [type(layer).__name__ for layer in network.features]
+    assert kinds == ["Conv2d", "BatchNorm2d", "ReLU"] * 4 + ["Flatten"]
+    assert [layer.out_channels for layer in network.features if isinstance(layer, torch.nn.Conv2d)] == [64] * 4
+    assert (network.readout.in_features, network.readout.out_features) == (64 * 4 * 4, 10_000)
+
+
+def test_an_untrained_network_predicts_nothing() -> None:
+    assert not torch.cat(RemapNetwork(9, 2, 3)([torch.randn(4, 1, 2, 2)], [20])).any()
 
 
 def test_produces_copies_of_one_vector(

@@ -28,7 +28,7 @@ add_method(
     Method(
         "shuffled",
         "control: ADA-GP's predictor with its input shuffled",
-        "adagp.papers.adagp.variants:ShuffledSource",
+        "adagp.papers.adagp.source:ShuffledSource",
         options=(*predictor_options(), _PARTS),
         accelerator=_SHARED_PREDICTOR,
     )
@@ -37,7 +37,7 @@ add_method(
     Method(
         "predicted_labels",
         "ADA-GP's predictor, which also sees the labels",
-        "adagp.papers.adagp.variants:LabelledSource",
+        "adagp.papers.adagp.source:LabelledSource",
         options=(*predictor_options(), _PARTS, LABEL_CLASSES),
         accelerator=_SHARED_PREDICTOR,
     )

@@ -1,6 +1,7 @@
-"""ADA-GP's source: the shared predictor network."""
+"""ADA-GP's source, the shared predictor network, and two variants of it that show what its input is worth."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,9 @@ from adagp.layers.rules import pool_average
 from adagp.layers.shards import add_up_parts
 from adagp.layers.sites import Site
 from adagp.layers.weight_layout import as_rows, as_weight, gradient_norms, taps_of
-from adagp.papers.adagp.closed_form import ClosedForm, parts_of
-from adagp.papers.adagp.network import PredictorNetwork
-from adagp.sources.base import BatchContext
+from adagp.papers.adagp.network import ClosedForm, PredictorNetwork, row_blocks
+from adagp.sources.base import BatchContext, Rounds
+from adagp.sources.support.labels import class_count, class_shares
 from adagp.sources.support.learned import LearnedSource
 from adagp.sources.support.norms import RunningNorms
 from adagp.sources.support.options import LearningOptions
@@ -24,14 +25,14 @@ from adagp.sources.support.randomness import step_generator
 class PredictedSource(LearnedSource):
     """Predicts each row of a weight gradient from that row's output channel, with one network for all sites.
 
-    With `parts` above 1 a BP batch teaches only one of so many equal parts of each site's rows, drawn afresh. The expected
-    loss is the same, and of the true gradients that much less is read.
+    With `parts` above 1 it learns in a BP batch from 1/`parts` of each site's rows, drawn again for every batch. The expected
+    loss is the same, and less of the true gradients is read.
     """
 
     def __init__(self, options: LearningOptions | None = None, channels: int = 4, parts: int = 1) -> None:
         super().__init__(options or LearningOptions())
         if parts < 1:
-            raise OptionError(f"the predictor learns from one of {parts} parts; it must be 1 or more.")
+            raise OptionError(f"the predictor learns from 1/{parts} of the rows; parts must be 1 or more.")
         self.channels = channels
         self.parts = parts
         self._step = Step(0, 0)
@@ -39,12 +40,12 @@ class PredictedSource(LearnedSource):
         self._results: dict[Site, Tensor] = {}
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Build the network, and know how many sites there are."""
+        """Build the network."""
         super().bind(sites, norms)
         self._site_count = len(sites)
 
     def begin(self, context: BatchContext) -> None:
-        """Keep the step, of which what is drawn is a function."""
+        """Keep the step: random draws are a function of it."""
         self._step = context.step
 
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
@@ -58,60 +59,62 @@ class PredictedSource(LearnedSource):
         return rows
 
     def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
-        """Return what the network sees of the summaries, and what all samples share besides."""
+        """Return the summaries that the network sees, and features that all samples share."""
         return summaries, None
 
     def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
         """Return the predictions, by matrix products in the memory order of the weights, and their norms."""
         summaries, context = self.view(sites, self.shared(sites))
         if sites[0].is_spread:
-            summaries = [one[site.held] for site, one in zip(sites, summaries, strict=True)]
+            summaries = [summary[site.held] for site, summary in zip(sites, summaries, strict=True)]
         likes = [site.like for site in sites]
-        parts = parts_of([(len(like), site.width, taps_of(like)) for site, like in zip(sites, likes, strict=True)])
+        blocks = row_blocks([(len(like), site.width, taps_of(like)) for site, like in zip(sites, likes, strict=True)])
         rows = [self._result(site, len(like)) for site, like in zip(sites, likes, strict=True)]
-        norms = self._form().predict(summaries, context, parts, rows)
+        norms = self._form().predict(summaries, context, blocks, rows)
         if sites[0].is_spread:
-            self._add_up_norms(sites, norms)
-        weights = [as_weight(one, like, part.taps) for one, like, part in zip(rows, likes, parts, strict=True)]
+            self._reduce_norms(sites, norms)
+        weights = [as_weight(part, like, block.taps) for part, like, block in zip(rows, likes, blocks, strict=True)]
         return weights, norms
 
-    def _add_up_norms(self, sites: Sequence[Site], norms: Tensor) -> None:
-        """Make the norms of the rows that are held here those of all rows."""
+    def _reduce_norms(self, sites: Sequence[Site], norms: Tensor) -> None:
+        """Make the norms of the rows in this process those of all rows."""
         if not any(site.holds_rows for site in sites):
             return
-        parts = torch.tensor([site.holds_rows for site in sites], device=norms.device)
-        squares = norms[parts].square()
+        sharded = torch.tensor([site.holds_rows for site in sites], device=norms.device)
+        squares = norms[sharded].square()
         add_up_parts([squares], sites[0].weight)
-        norms[parts] = squares.sqrt()
+        norms[sharded] = squares.sqrt()
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
         """Put the gradient of the loss into the network's `.grad`, without autograd; return the loss."""
-        self._results.clear()  # a BP batch needs its memory for activations
+        self._results.clear()  # a BP batch needs the memory for activations
         summaries, context = self.view(sites, self.shared(sites))
-        order = sorted(range(len(sites)), key=lambda place: (sites[place].width, sites[place].rows))
+        order = sorted(range(len(sites)), key=lambda index: (sites[index].width, sites[index].rows))
         taps = [taps_of(truth) for truth in truths]
-        rows = [as_rows(truth, one) for truth, one in zip(truths, taps, strict=True)]
+        rows = [as_rows(truth, tap) for truth, tap in zip(truths, taps, strict=True)]
         norms, weights = self._norms.newest(sites), [1.0] * len(sites)
         if self.parts > 1 or sites[0].is_spread:
-            drawn = [_within(part, site.share) for site, part in zip(sites, self._drawn(sites), strict=True)]
-            summaries = [one[part] for one, part in zip(summaries, drawn, strict=True)]
+            used = [_overlap(part, site.share) for site, part in zip(sites, self._drawn(sites), strict=True)]
+            summaries = [summary[part] for summary, part in zip(summaries, used, strict=True)]
             rows = [
-                one[part.start - site.share.start : part.stop - site.share.start]
-                for site, one, part in zip(sites, rows, drawn, strict=True)
+                truth[part.start - site.share.start : part.stop - site.share.start]
+                for site, truth, part in zip(sites, rows, used, strict=True)
             ]
-            weights = [len(one) * min(self.parts, site.rows) / site.rows for one, site in zip(rows, sites, strict=True)]
+            weights = [
+                len(truth) * min(self.parts, site.rows) / site.rows for truth, site in zip(rows, sites, strict=True)
+            ]
             norms = gradient_norms(rows)
-            order = [place for place in order if len(rows[place])]
-            if not order:  # a process with so small a part that it has no row at all
+            order = [index for index in order if len(rows[index])]
+            if not order:  # a process whose shard is so small that it has no row
                 return self._learn_nothing()
         return self._form().learn(
-            [summaries[place] for place in order],
+            [summaries[index] for index in order],
             context,
-            parts_of(
-                [(len(rows[place]), sites[place].width, taps[place]) for place in order],
-                [weights[place] for place in order],
+            row_blocks(
+                [(len(rows[index]), sites[index].width, taps[index]) for index in order],
+                [weights[index] for index in order],
             ),
-            [rows[place] for place in order],
+            [rows[index] for index in order],
             norms[order],
             None if scales is None else scales[order].tolist(),
         )
@@ -122,9 +125,9 @@ class PredictedSource(LearnedSource):
         return torch.zeros((), device=next(self.network.parameters()).device)
 
     def _drawn(self, sites: Sequence[Site]) -> list[slice]:
-        """Return the rows of each site that teach in this batch: one of `parts`, or one of all rows where these are fewer.
+        """Return the rows of each site to learn from in this batch: one of `parts` parts, or one row if there are fewer.
 
-        What is drawn for a site depends on the step alone, not on which other sites teach here.
+        The draw for a site depends on the step only, not on which other sites learn here.
         """
         draws = torch.rand(self._site_count, generator=step_generator(self.options.seed, self._step)).tolist()
         slices = []
@@ -141,9 +144,10 @@ class PredictedSource(LearnedSource):
         return self._closed_form
 
     def _result(self, site: Site, rows: int) -> Tensor:
-        """Return memory for a prediction, the same from one GP batch to the next: fresh memory costs a third as much again.
+        """Return a buffer for a prediction, the same in every GP batch: newly mapped memory takes a third more time.
 
-        Not so where freed memory is kept: it is what the last layers have just used, and still in the CPU's caches.
+        Where the allocator keeps freed memory, a new tensor is better: the last layers have just used it, so it is in the
+        CPU's caches.
         """
         result = self._results.get(site)
         if result is None:
@@ -157,7 +161,63 @@ class PredictedSource(LearnedSource):
         return pool_average(samples, self.options.grid)
 
 
-def _within(rows: slice, share: slice) -> slice:
-    """Return those of `rows` that are in `share`."""
+class ShuffledSource(PredictedSource):
+    """A control: the predictor, but each row sees the output channel of another row, drawn again for every batch.
+
+    What it still predicts well does not come from the layer's output.
+    """
+
+    def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Return the summaries with their rows shuffled, in the same order in all calls of a batch."""
+        generator = step_generator(self.options.seed, self._step)
+        orders = [torch.randperm(len(summary), generator=generator) for summary in summaries]
+        return [summary[order.to(summary.device)] for summary, order in zip(summaries, orders, strict=True)], None
+
+
+class LabelledSource(PredictedSource):
+    """The predictor, which also sees the share of each class in the batch."""
+
+    needs_targets = True
+
+    def __init__(
+        self, options: LearningOptions | None = None, channels: int = 4, classes: int | None = None, parts: int = 1
+    ) -> None:
+        super().__init__(options, channels, parts)
+        self.classes = classes
+
+    def build_network(self, sites: Sequence[Site]) -> nn.Module:
+        """Return a network as wide as the widest site, with a feature for each class."""
+        self._classes = class_count(sites, self.classes)
+        return PredictorNetwork(
+            max(site.width for site in sites), self.options.grid, self.channels, context=self._classes
+        )
+
+    def begin(self, context: BatchContext) -> None:
+        """Count the classes of the batch."""
+        super().begin(context)
+        self._counts = torch.zeros(self._classes)
+        self._samples = 0
+        self.see_targets(context.targets)
+
+    def see_targets(self, targets: Any) -> None:
+        """Add the classes of a micro-batch."""
+        shares = class_shares(targets, self._classes)
+        self._counts = self._counts.to(shares.device) + shares.sum(0)
+        self._samples += len(shares)
+
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Sum the class counts along with the summaries."""
+        counts = torch.cat([self._counts, self._counts.new_tensor([self._samples])]).to(sites[0].weight.device)
+        for tensors in super().join(sites):  # one round
+            yield [*tensors, counts]
+        self._counts, self._samples = counts[:-1], int(counts[-1])
+
+    def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Return the summaries, and the share of each class."""
+        return summaries, (self._counts / max(1, self._samples)).to(summaries[0].device)
+
+
+def _overlap(rows: slice, share: slice) -> slice:
+    """Return the rows that are in both slices."""
     first = max(rows.start, share.start)
     return slice(first, max(first, min(rows.stop, share.stop)))
