@@ -146,7 +146,7 @@ def test_all_positions_are_exact(layer: nn.Module, shape: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize("shape", [(6, 3), (2, 5, 3)])
 def test_linear_equals_a_slow_loop(shape: tuple[int, ...]) -> None:
-    """Positions are the samples; in a sequence, the places of each sample."""
+    """Positions are the samples; in a sequence, the positions of each sample."""
     torch.manual_seed(0)
     layer = nn.Linear(4, 3, bias=False).double()
     gradient = torch.randn(shape).double()
@@ -213,11 +213,11 @@ def test_wrong_options() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 20), st.integers(1, 40), st.booleans(), st.booleans())
-def test_the_largest_place_is_found_in_either_memory_order(
-    samples: int, channels: int, places: int, last: bool, double: bool
+def test_the_largest_position_is_found_in_either_memory_order(
+    samples: int, channels: int, positions: int, last: bool, double: bool
 ) -> None:
-    generator = torch.Generator().manual_seed(channels + places)
-    gradient = torch.randn(samples, channels, places, generator=generator, dtype=torch.float64 if double else None)
+    generator = torch.Generator().manual_seed(channels + positions)
+    gradient = torch.randn(samples, channels, positions, generator=generator, dtype=torch.float64 if double else None)
     if last:
         gradient = gradient.transpose(1, 2).contiguous().transpose(1, 2)
     found, weights = choose(gradient, 1)
@@ -226,7 +226,7 @@ def test_the_largest_place_is_found_in_either_memory_order(
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan")])
-def test_a_place_is_found_where_none_is_larger(value: float) -> None:
+def test_a_position_is_chosen_where_none_is_larger(value: float) -> None:
     found, _ = choose(torch.full((2, 3, 5), value), 1)
     assert found.shape == (2, 3, 1)
     assert ((found >= 0) & (found < 5)).all()

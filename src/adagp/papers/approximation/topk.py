@@ -19,12 +19,12 @@ Scale = Literal["unbiased", "published"]
 
 
 class TopKSource(LocalSource):
-    """For each sample and output channel only the inputs under the `k` largest output gradients are looked at.
+    """Uses, for each sample and output channel, only the inputs under the `k` largest output gradients.
 
-    Each of the k patches of the input is weighted with the gradient at its own position plus an equal share of the sum over
-    all other positions. The weights thus add up to what the exact gradient's do (`scale="unbiased"`), one position gets the
-    whole sum as published, and k = all positions is exact. `scale="published"` divides by the batch size once more, as the
-    paper's text has it; a mean loss has done so already.
+    Each of the k patches of the input is weighted by the gradient at its own position plus an equal share of the sum over all
+    other positions. So the weights have the sum of the exact gradient's (`scale="unbiased"`); with k = 1 the position gets the
+    whole sum, as published, and with k = all positions the result is exact. `scale="published"` divides by the batch size once
+    more, as printed in the paper; a mean loss has done so already.
 
     Positions of a Linear are those of the sequence; without a sequence, the samples of the batch.
     """
@@ -47,9 +47,9 @@ class TopKSource(LocalSource):
         return cls(k, "published" if published else "unbiased")
 
     def prepare(self, shapes: Mapping[Site, Size]) -> None:
-        """Refuse sites with fewer than k positions."""
+        """Check that every site has k positions or more."""
         for site, shape in shapes.items():
-            self._refuse_few_positions(site, shape)
+            self._check_positions(site, shape)
 
     def begin(self, context: BatchContext) -> None:
         """Keep the loss's scale."""
@@ -57,7 +57,7 @@ class TopKSource(LocalSource):
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input, and take the gradient as soon as the backward pass has reached the output."""
-        self._refuse_few_positions(site, output.shape)
+        self._check_positions(site, output.shape)
         kept = Kept(site, inputs)
         factor = 1 / self._context.scale / (len(output) if self.scale == "published" else 1)
 
@@ -66,7 +66,7 @@ class TopKSource(LocalSource):
 
         return on_gradient(output, receive)
 
-    def _refuse_few_positions(self, site: Site, shape: Size) -> None:
+    def _check_positions(self, site: Site, shape: Size) -> None:
         positions = prod(position_shape(site, shape))
         if self.k > positions:
             raise OptionError(
@@ -92,72 +92,72 @@ def topk_gradient(site: Site, inputs: Tensor, gradient: Tensor, k: int) -> Tenso
 
 
 def choose(gradient: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the last axis's `k` places of largest size, and their weights: the value there and a share of all others."""
+    """Return the indices of the `k` largest magnitudes along the last axis, and their weights: value + share of the rest."""
     if k == 1:
-        return _largest(gradient), gradient.sum(-1, keepdim=True)  # the value at the place and at all others
-    places = gradient.abs().topk(k, dim=-1, sorted=False).indices
-    values = gradient.gather(-1, places)
-    left = gradient.sum(-1, keepdim=True) - values.sum(-1, keepdim=True)
-    return places, values + left / k
+        return _largest(gradient), gradient.sum(-1, keepdim=True)  # the rest goes to the one position
+    positions = gradient.abs().topk(k, dim=-1, sorted=False).indices
+    values = gradient.gather(-1, positions)
+    rest = gradient.sum(-1, keepdim=True) - values.sum(-1, keepdim=True)
+    return positions, values + rest / k
 
 
 def _largest(gradient: Tensor) -> Tensor:
-    """Return the last axis's place of largest size in `(samples, channels, places)`.
+    """Return the index of the largest magnitude along the last axis of `(samples, channels, positions)`.
 
-    Where channels lie side by side, pooling over all places finds it for many channels at a time, in a half to a quarter of
-    the time of a maximum along the axis.
+    If channels are last in memory, max pooling over all positions works on many channels at a time, and takes a quarter to a
+    half of the time of a maximum along the axis.
     """
-    sizes = gradient.abs()
-    if sizes.stride(-1) == 1:
-        return sizes.max(-1, keepdim=True).indices
-    return F.max_pool2d(sizes[:, :, None], (1, sizes.shape[-1]), return_indices=True)[1][:, :, 0]
+    magnitudes = gradient.abs()
+    if magnitudes.stride(-1) == 1:
+        return magnitudes.max(-1, keepdim=True).indices
+    return F.max_pool2d(magnitudes[:, :, None], (1, magnitudes.shape[-1]), return_indices=True)[1][:, :, 0]
 
 
 def _linear(inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
-    """Return the sum over the chosen rows of the input, one bag an output neuron."""
+    """Return the sum over the chosen rows of the input: an embedding bag for each output neuron."""
     samples = len(gradient) if gradient.dim() > 2 else 1
     flat = gradient.reshape(samples, -1, gradient.shape[-1])  # samples, positions, neurons
-    places, weights = choose(flat.transpose(1, 2), k)
-    rows = places + flat.shape[1] * torch.arange(samples, device=places.device)[:, None, None]
-    bags, factors = (one.transpose(0, 1).reshape(flat.shape[2], -1) for one in (rows, weights))
+    positions, weights = choose(flat.transpose(1, 2), k)
+    rows = positions + flat.shape[1] * torch.arange(samples, device=positions.device)[:, None, None]
+    bags, factors = (chosen.transpose(0, 1).reshape(flat.shape[2], -1) for chosen in (rows, weights))
     return _bag_sums(inputs.reshape(-1, inputs.shape[-1]), bags, factors)
 
 
 def _convolution(site: Site, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:
-    """Return the sum over the input patches under the chosen positions, one bag a kernel tap and channel, outputs first.
+    """Return the sum over the input patches under the chosen positions: an embedding bag for each tap and output channel.
 
-    The input is laid out as rows of channels, one a pixel (of a group), so that a tap of a patch is one row.
+    The input becomes a table of rows of channels, one row for each pixel (of a group), so that a patch's tap is one row.
     """
     inputs, geometry = padded(site.module, inputs)
     samples, channels, kernel = len(inputs), site.rows, site.weight.shape[2:]
-    places, weights = (one.transpose(0, 1).reshape(-1) for one in choose(gradient.flatten(2), k))
-    pixels, inside = _under(geometry, inputs.shape[2:], gradient.shape[2:], kernel, places.device)
-    first = _first_rows(samples, channels, geometry.groups, k, inputs.shape[2:].numel(), places.device)
-    rows = pixels.gather(1, places.expand(len(pixels), -1)).add_(first)  # half of the time of index_select
-    factors = inside.to(weights.dtype).index_select(1, places).mul_(weights)
-    each = inputs.shape[1] // geometry.groups
-    table = inputs.unflatten(1, (geometry.groups, each)).movedim(2, -1).reshape(-1, each)
+    positions, weights = (chosen.transpose(0, 1).reshape(-1) for chosen in choose(gradient.flatten(2), k))
+    pixels, inside = _pixels_under_taps(geometry, inputs.shape[2:], gradient.shape[2:], kernel, positions.device)
+    first = _first_rows(samples, channels, geometry.groups, k, inputs.shape[2:].numel(), positions.device)
+    rows = pixels.gather(1, positions.expand(len(pixels), -1)).add_(first)  # half of the time of index_select
+    factors = inside.to(weights.dtype).index_select(1, positions).mul_(weights)
+    per_group = inputs.shape[1] // geometry.groups
+    table = inputs.unflatten(1, (geometry.groups, per_group)).movedim(2, -1).reshape(-1, per_group)
     sums = _bag_sums(table, rows.view(-1, samples * k), factors.view(-1, samples * k))
-    return sums.view(*kernel, channels, each).movedim((-2, -1), (0, 1)).contiguous()
+    return sums.view(*kernel, channels, per_group).movedim((-2, -1), (0, 1)).contiguous()
 
 
 @lru_cache(maxsize=256)
-def _under(
+def _pixels_under_taps(
     geometry: Geometry, inputs: Size, outputs: Size, kernel: Size, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return `(taps, positions)`: the input's pixel under each tap at each output position, and 1 where it is inside."""
     taps = torch.unravel_index(torch.arange(kernel.numel(), device=device)[:, None], kernel)
-    places = torch.unravel_index(torch.arange(outputs.numel(), device=device), outputs)
+    positions = torch.unravel_index(torch.arange(outputs.numel(), device=device), outputs)
     pixels = torch.zeros(kernel.numel(), outputs.numel(), dtype=torch.long, device=device)
     inside = torch.ones_like(pixels, dtype=torch.bool)
     steps = zip(geometry.stride, geometry.padding, geometry.dilation, strict=True)
-    for tap, place, size, (stride, padding, dilation) in zip(taps, places, inputs, steps, strict=True):
-        if geometry.transposed:  # pixels lie `stride` places of the output apart
-            pixel = place + padding - tap * dilation
+    for tap, position, size, (stride, padding, dilation) in zip(taps, positions, inputs, steps, strict=True):
+        if geometry.transposed:  # pixels are `stride` output positions apart
+            pixel = position + padding - tap * dilation
             inside &= pixel % stride == 0
             pixel = pixel // stride
         else:
-            pixel = place * stride + tap * dilation - padding
+            pixel = position * stride + tap * dilation - padding
         inside &= (pixel >= 0) & (pixel < size)
         pixels = pixels * size + pixel.clamp(0, size - 1)
     return pixels, inside.float()
@@ -165,12 +165,12 @@ def _under(
 
 @lru_cache(maxsize=256)
 def _first_rows(samples: int, channels: int, groups: int, k: int, pixels: int, device: torch.device) -> Tensor:
-    """Return for each channel, sample and choice the row of its group's first pixel."""
+    """Return the row of the first pixel of its group for each channel, sample and chosen position."""
     group = torch.arange(channels, device=device)[:, None] // (channels // groups)
     sample = torch.arange(samples, device=device).repeat_interleave(k)
     return ((sample * groups + group) * pixels).flatten()
 
 
 def _bag_sums(rows: Tensor, bags: Tensor, weights: Tensor) -> Tensor:
-    """Return for each bag the weighted sum of the rows that it names."""
+    """Return the weighted sum of the rows in each bag."""
     return F.embedding_bag(bags.contiguous(), rows, mode="sum", per_sample_weights=weights.contiguous())

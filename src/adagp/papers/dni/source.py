@@ -22,14 +22,14 @@ _CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = 
     4: nn.Conv2d,
     5: nn.Conv3d,
 }
-"""The convolution that goes with a weight of so many dimensions."""
+"""Convolution class by the number of dimensions of the weight."""
 
 
 class SyntheticNetwork(nn.Module):
-    """From a layer's output to the gradient there, sample by sample: two layers of the site's own kind, `hidden` in between.
+    """Maps a layer's output to the gradient there, sample by sample: two layers of the site's own kind, `hidden` in between.
 
-    Labels, if there are any, are added to the hidden layer. The output is divided by its root mean square first; the answer
-    is in units of `scale`, the running root mean square of the true gradient. It starts at zero: "no gradient".
+    Labels, if there are any, are added to the hidden layer. The input is divided by its root mean square; the prediction is in
+    units of `scale`, the running root mean square of the true gradient. The last layer starts at zero: no gradient, not noise.
     """
 
     scale: Tensor
@@ -54,20 +54,20 @@ class SyntheticNetwork(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, output: Tensor, shares: Tensor | None) -> Tensor:
-        """Return the gradient at `output`, in units of `scale`; `shares` are the classes of each sample.
+        """Return the gradient at `output`, in units of `scale`.
 
-        They are `(samples, classes)`, or for linear layers have as many axes as the output.
+        `shares` are the classes of each sample, `(samples, classes)`, or for linear layers with as many axes as the output.
         """
         hidden = self.first(output.float() / output.float().square().mean().sqrt().clamp(min=1e-12))
         if self.labels is not None and shares is not None:
-            marks = self.labels(shares)
+            embedded = self.labels(shares)
             linear = isinstance(self.first, nn.Linear)
-            hidden = hidden + (marks if linear else marks.view(*marks.shape, *[1] * (hidden.dim() - 2)))
+            hidden = hidden + (embedded if linear else embedded.view(*embedded.shape, *[1] * (hidden.dim() - 2)))
         return self.last(F.relu(hidden))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def rescale(self, gradient: Tensor, decay: float = 0.95) -> None:
-        """Let the scale follow the true gradients: a plain mean at first, exponential forgetting after that."""
+        """Update the running root mean square of the true gradients: a plain mean at first, then an EMA."""
         self.count += 1
         share = (1 / self.count).clamp(min=1 - decay)
         self.scale.lerp_(gradient.float().square().mean().sqrt(), share)
@@ -76,11 +76,11 @@ class SyntheticNetwork(nn.Module):
 class SyntheticSource(LocalSource, TrainedSource):
     """Predicts the gradient at each site's output from that output (and the labels), and takes the weight gradient with it.
 
-    The networks learn in BP batches from the true gradients at the outputs, one step of Adam a batch on the sum of the
-    sites' mean squared errors. Of several processes each has its own networks, which learn from its own samples.
+    The networks learn in BP batches from the true gradients at the outputs, by one step of Adam per batch on the sum of the
+    sites' mean squared errors. Each of several processes has its own networks, which learn from its own samples.
     """
 
-    takes_spread = True  # it looks at none
+    takes_spread = True  # it uses none
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         self.classes = classes
         self._seen: dict[Site, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
         self._samples: dict[Site, int] = {}
-        self._blind: set[Site] = set()
+        self._without_autograd: set[Site] = set()
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Build the networks, without touching the global random state."""
@@ -118,12 +118,12 @@ class SyntheticSource(LocalSource, TrainedSource):
             self.see_targets(context.targets)
 
     def see_targets(self, targets: Any) -> None:
-        """Keep the labels of what follows."""
+        """Keep the labels of the micro-batch that follows."""
         self._shares = class_shares(targets, self._classes)
         self._samples.clear()
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Predict at once where the site is served (or measured); else keep the output until its gradient is known."""
+        """Predict at once if the site is served (or measured); else keep the output until its gradient is there."""
         served = site in self._context.replaced
         shares = self._shares_of(site, output.shape)
         if served or self._context.measured:
@@ -131,7 +131,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         if served:
             return None
         if not output.requires_grad:
-            self._blind |= set() if torch.is_grad_enabled() else {site}
+            self._without_autograd |= set() if torch.is_grad_enabled() else {site}
             return None
         copy = output.detach().clone()  # the next layer may change it in place
 
@@ -145,12 +145,12 @@ class SyntheticSource(LocalSource, TrainedSource):
         """Take one step on the sum of the sites' mean squared errors."""
         losses = []
         for site in sites:
-            refuse_recomputed(site, seen=site in self._seen, blind=site in self._blind)
+            refuse_recomputed(site, seen=site in self._seen, blind=site in self._without_autograd)
             network = self._network(site)
             for output, truth, shares in self._seen.get(site, []):
                 network.rescale(truth)
-                aim = truth.float() / network.scale.clamp(min=1e-30)
-                losses.append(F.mse_loss(network(output, shares), aim))
+                target = truth.float() / network.scale.clamp(min=1e-30)
+                losses.append(F.mse_loss(network(output, shares), target))
         if losses:
             self.learner.step(self.learner.differentiate(torch.stack(losses).sum()))
 
@@ -159,7 +159,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         super().forget()
         self._seen.clear()
         self._samples.clear()
-        self._blind.clear()
+        self._without_autograd.clear()
 
     def _network(self, site: Site) -> SyntheticNetwork:
         network = self.networks[site.index]
@@ -167,7 +167,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         return network
 
     def _shares_of(self, site: Site, shape: Size) -> Tensor | None:
-        """Return the classes of the samples in a forward call: micro-batches take the targets one part after the other."""
+        """Return the classes of the samples in a forward call; micro-batches take consecutive parts of the targets."""
         if self._shares is None:
             return None
         axis = self._sample_axis(site, shape)
@@ -183,7 +183,7 @@ class SyntheticSource(LocalSource, TrainedSource):
     def _sample_axis(self, site: Site, shape: Size) -> int:
         """Return the axis of a site's output that counts the samples: the first, or of linear layers the second.
 
-        Refuse sizes that do not go with the targets, and those that leave open which one it is if no layer around says so.
+        Raises DataError if no axis fits the targets, and ModelError if both do and no `batch_first` attribute decides.
         """
         assert self._shares is not None
         targets, first = len(self._shares), self._samples.get(site, 0) % max(1, len(self._shares))
