@@ -6,6 +6,7 @@ paper's figures that the accelerator model gives. A set that comes near them is 
 the figures themselves speaks for it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -224,12 +225,13 @@ def explained(figures: Mapping[str, float]) -> list[str]:
 
 
 def conclude(budget: str, workspace: Workspace) -> Conclusion:
-    """Tell how much each set explains, and compare the figures of the one that explains most."""
+    """Count the figures that each set explains, and compare those of the set that explains most."""
     found = {one: figures_of(workspace, one) for one in every_set()}
     hits = {one: explained(figures) for one, figures in found.items()}
     best = max(hits, key=lambda one: len(hits[one]))  # of equals the first: nearest to the defaults
     default = Hypotheses()
-    never = [name for name in published_numbers() if not any(name in names for names in hits.values())]
+    explaining = Counter(name for names in hits.values() for name in names)
+    never = [name for name in published_numbers() if not explaining[name]]
     section = published(NAME)
     text = (
         f"{best}: {len(hits[best])} of {len(published_numbers())}; the defaults: {len(hits[default])}; "
@@ -245,8 +247,8 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
         )
     ]
     for name, number in published_numbers().items():
-        others = sum(name in names for names in hits.values())
-        terms = Terms(reduced=f"the defaults give {found[default][name]:.4g}; {others} of {len(hits)} sets come within")
+        sets = f"{explaining[name]} of {len(hits)} sets come within"
+        terms = Terms(reduced=f"the defaults give {found[default][name]:.4g}; {sets}")
         verdicts.append(compare(f"{name}, under the best set", number, found[best][name], "modelled", terms))
     rows = [
         {"hypotheses": str(one), "within": len(hits[one]), **{f"modelled {name}": value for name, value in row.items()}}

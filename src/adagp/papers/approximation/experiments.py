@@ -104,14 +104,15 @@ def conclude_tradeoff(name: str, budget: str, workspace: Workspace) -> Conclusio
     gains = {method: 100 * (full.seconds(workspace) / one.seconds(workspace) - 1) for method, one in runs.items()}
     terms = network.terms(budget)
     machine = Terms(unlike=f"{terms.unlike or terms.reduced}; a CPU that other runs share, not a Titan Xp")
-    verdicts: list[Verdict] = []
-    for method in runs:
-        if method in section.content["speedup"]:
-            number = section.number("speedup", method)
-            verdicts.append(compare(f"measured speed-up, {method}", number, gains[method], "measured", machine))
-        if method in section.content["loss"]:
-            number = section.number("loss", method)
-            verdicts.append(compare(f"loss of accuracy, {method}", number, losses[method], "measured", terms))
+    verdicts = [
+        compare(f"{quantity}, {method}", section.number(figure, method), ours[method], "measured", fair)
+        for method in runs
+        for quantity, figure, ours, fair in (
+            ("measured speed-up", "speedup", gains, machine),
+            ("loss of accuracy", "loss", losses, terms),
+        )
+        if method in section.content[figure]
+    ]
     text = ", ".join(f"{method} {losses[method]:+.2f}" for method in runs if method != "bp")
     text += f" points lost; bp {spread(full.values(workspace, BEST))} %; {full.extent}"
     for claim, holds in _claims(name, losses).items():
@@ -166,30 +167,17 @@ def conclude_schedules(budget: str, workspace: Workspace) -> Conclusion:
     """Compare Table 5: three methods under three schedules."""
     section, terms = published("approximation-table5"), RESNET_20.terms(budget)
     runs, references = _scheduled(budget), _references(budget)
-    found = {key: round(one.mean(workspace, BEST), 6) for key, one in runs.items()}
-    known = {name: round(one.mean(workspace, BEST), 6) for name, one in references.items()}
+    means = {key: round(one.mean(workspace, BEST), 6) for key, one in runs.items()}
+    reference_means = {name: round(one.mean(workspace, BEST), 6) for name, one in references.items()}
     verdicts = [
-        compare(f"accuracy, {name}", section.number(name), ours, "measured", terms) for name, ours in known.items()
+        compare(f"accuracy, {name}", section.number(name), ours, "measured", terms)
+        for name, ours in reference_means.items()
     ]
     verdicts += [
         compare(f"accuracy, {method}, schedule {schedule}", section.number(method, schedule), ours, "measured", terms)
-        for (method, schedule), ours in found.items()
+        for (method, schedule), ours in means.items()
     ]
-    ordered = [s for s in SCHEDULES if found["topk", s] >= found["zero", s] > found["random", s]]
-    ahead = [s for s in SCHEDULES if found["topk", s] > known["smaller"]]
-    means = "; ".join(f"{method} " + " ".join(f"{found[method, s]:.2f}" for s in SCHEDULES) for method in METHODS)
-    text = f"{means} (schedules 1 2 3); full {known['full']:.2f}, ResNet-14 {known['smaller']:.2f} %; "
-    text += references["full"].extent
-    for claim, held in (("order", ordered), ("smaller", ahead)):
-        listed = ", ".join(held) or "none"
-        verdicts.append(
-            judge(
-                f"claim: {claim}",
-                section.claim(claim),
-                len(held) == len(SCHEDULES),
-                f"holds with schedule {listed}; {text}",
-            )
-        )
+    verdicts += _judge_schedules(means, reference_means, references["full"].extent)
     named = {**references, **{f"{method} {schedule}": one for (method, schedule), one in runs.items()}}
     rows = [{"gradient": name, **one.row(workspace, BEST)} for name, one in named.items()]
 
@@ -200,6 +188,28 @@ def conclude_schedules(budget: str, workspace: Workspace) -> Conclusion:
         return figure
 
     return Conclusion(rows, verdicts, draw)
+
+
+def _judge_schedules(
+    means: Mapping[tuple[str, str], float], references: Mapping[str, float], extent: str
+) -> list[Verdict]:
+    """Judge for how many schedules the claims of Table 5 hold."""
+    section = published("approximation-table5")
+    ordered = [s for s in SCHEDULES if means["topk", s] >= means["zero", s] > means["random", s]]
+    ahead = [s for s in SCHEDULES if means["topk", s] > references["smaller"]]
+    table = "; ".join(f"{method} " + " ".join(f"{means[method, s]:.2f}" for s in SCHEDULES) for method in METHODS)
+    text = (
+        f"{table} (schedules 1 2 3); full {references['full']:.2f}, ResNet-14 {references['smaller']:.2f} %; {extent}"
+    )
+    return [
+        judge(
+            f"claim: {claim}",
+            section.claim(claim),
+            len(schedules) == len(SCHEDULES),
+            f"holds with schedule {', '.join(schedules) or 'none'}; {text}",
+        )
+        for claim, schedules in (("order", ordered), ("smaller", ahead))
+    ]
 
 
 def _tradeoff(name: str, shows: str, quick: float, standard: float) -> Experiment:

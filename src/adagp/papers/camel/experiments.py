@@ -270,7 +270,7 @@ def conclude_hardware(budget: str, workspace: Workspace) -> Conclusion:
 
 
 MODELLED = {"quick": 0.1, "standard": 0.1, "full": 0.1}
-for _experiment in (
+add_experiment(
     Experiment(
         TRAINING,
         "a reversible branch beside a frozen backbone, against fine-tuning and other controls",
@@ -278,7 +278,11 @@ for _experiment in (
         _transfers,
         conclude_training,
     ),
-    Experiment(LIFETIMES, "how long data live in a reversible block", MODELLED, lambda budget: [], conclude_lifetimes),
-    Experiment(HARDWARE, "embedded DRAM against SRAM of equal area", MODELLED, lambda budget: [], conclude_hardware),
-):
-    add_experiment(_experiment)
+    needs=("adagp", "feedback"),
+)
+add_experiment(
+    Experiment(LIFETIMES, "how long data live in a reversible block", MODELLED, lambda budget: [], conclude_lifetimes)
+)
+add_experiment(
+    Experiment(HARDWARE, "embedded DRAM against SRAM of equal area", MODELLED, lambda budget: [], conclude_hardware)
+)

@@ -1,6 +1,7 @@
 """FAST (HPCA 2022): training in block floating point of fixed, scheduled and adaptive precision, with controls."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from adagp.program.reproduce.experiment import Conclusion, Experiment, add_exper
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, spread
-from adagp.program.reproduce.verdict import judge
+from adagp.program.reproduce.verdict import Verdict, judge
 from adagp.program.run.record import read_whole_run
 
 if TYPE_CHECKING:
@@ -74,24 +75,22 @@ def by_seed(groups: Mapping[str, RunGroup]) -> list[Part]:
 
 def mean_widths(one: RunGroup, workspace: Workspace) -> dict[str, list[float]]:
     """Return the mean mantissa bits over tensors and seeds, by site and by epoch; nothing for single precision."""
-    runs = [read_whole_run(workspace.run_folder(part), "reproduce") for part in one.parts]
-    sites: dict[str, list[float]] = {}
-    epochs: list[list[float]] = []
-    for run in runs:
-        for epoch, row in enumerate(run.epochs):
-            epochs += [[] for _ in range(epoch + 1 - len(epochs))]
-            for site, figures in row.sites.items():
+    sites: dict[str, list[float]] = defaultdict(list)
+    epochs: dict[int, list[float]] = defaultdict(list)
+    for part in one.parts:
+        for epoch in read_whole_run(workspace.run_folder(part), "reproduce").epochs:
+            for site, figures in epoch.sites.items():
                 bits = [value for name in TENSORS if (value := figures.get(f"mantissa_{name}")) is not None]
-                sites.setdefault(site, []).extend(bits)
-                epochs[epoch] += bits
+                sites[site] += bits
+                epochs[epoch.number] += bits
     return {
         "sites": [mean(bits) for bits in sites.values() if bits],
-        "epochs": [mean(bits) for bits in epochs if bits],
+        "epochs": [mean(bits) for bits in epochs.values() if bits],
     }
 
 
 def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
-    """Compare the arithmetics' accuracy, and see whether the adaptive width rises."""
+    """Compare the arithmetics' accuracy, and check whether the adaptive width rises."""
     section, runs = published(TRAINING), arithmetics(budget)
     widths = {name: mean_widths(one, workspace) for name, one in runs.items()}
     rows = [
@@ -106,50 +105,55 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
         }
         for name, one in runs.items()
     ]
-    values = {name: one.values(workspace) for name, one in runs.items()}
-    means = {name: mean(found) for name, found in values.items()}
-    extent = f"{SEEDS} seeds"
+    means = {name: one.mean(workspace) for name, one in runs.items()}
 
-    def shown(*names: str) -> str:
-        return f"{', '.join(f'{name} {spread(values[name])}' for name in names)} %; {extent}"
+    def text(*names: str) -> str:
+        return f"{', '.join(f'{name} {spread(runs[name].values(workspace))}' for name in names)} %; {SEEDS} seeds"
 
-    sites, epochs = widths["adaptive"]["sites"], widths["adaptive"]["epochs"]
-    halves = (mean(sites[: len(sites) // 2]), mean(sites[len(sites) // 2 :]))
-    rises = None if len(epochs) < 2 else epochs[-1] > epochs[0]
-    over_time = ", ".join(f"{bits:.2f}" for bits in epochs)
     verdicts = [
         judge(
             "adaptive against single precision",
             section.claim("accuracy"),
             means["adaptive"] >= means["fp32"] - section.slack,
-            shown("fp32", "adaptive", "bfp4", "bfp2"),
+            text("fp32", "adaptive", "bfp4", "bfp2"),
         ),
         judge(
             "low first or high first",
             section.claim("temporal"),
             means["low first"] > means["high first"],
-            shown("low first", "high first"),
+            text("low first", "high first"),
         ),
+        *_judge_widths(widths["adaptive"]),
+        judge(
+            "adaptive or random widths of the same mean",
+            section.claim("choice"),
+            means["adaptive"] > means["random"],
+            text("adaptive", "random"),
+        ),
+    ]
+    return Conclusion(rows, verdicts, lambda: _draw(workspace, runs, widths))
+
+
+def _judge_widths(widths: Mapping[str, Sequence[float]]) -> list[Verdict]:
+    """Judge whether the mean mantissa bits rise with depth and with time."""
+    section, sites, epochs = published(TRAINING), widths["sites"], widths["epochs"]
+    first, second = mean(sites[: len(sites) // 2]), mean(sites[len(sites) // 2 :])
+    rises = None if len(epochs) < 2 else epochs[-1] > epochs[0]
+    by_epoch = ", ".join(f"{bits:.2f}" for bits in epochs)
+    return [
         judge(
             "mean mantissa bits in the first and second half of the layers",
             section.claim("depth"),
-            halves[1] > halves[0],
-            f"{halves[0]:.2f} and {halves[1]:.2f}; {extent}",
+            second > first,
+            f"{first:.2f} and {second:.2f}; {SEEDS} seeds",
         ),
         judge(
             "mean mantissa bits by epoch",
             section.claim("time"),
             rises,
-            f"{over_time}; {extent}" if rises is not None else "the runs have one epoch",
-        ),
-        judge(
-            "adaptive or random widths of the same mean",
-            section.claim("choice"),
-            means["adaptive"] > means["random"],
-            shown("adaptive", "random"),
+            "the runs have one epoch" if rises is None else f"{by_epoch}; {SEEDS} seeds",
         ),
     ]
-    return Conclusion(rows, verdicts, lambda: _draw(workspace, runs, widths))
 
 
 def _draw(workspace: Workspace, runs: Mapping[str, RunGroup], widths: Mapping[str, dict[str, list[float]]]) -> "Figure":
@@ -196,14 +200,16 @@ def conclude_combined(budget: str, workspace: Workspace) -> Conclusion:
     return Conclusion(rows, verdicts, draw)
 
 
-for _experiment in (
+add_experiment(
     Experiment(
         TRAINING,
         "accuracy in fixed, scheduled, adaptive and random precision",
         {"quick": 1.5, "standard": 14.0, "full": None},
         lambda budget: by_seed(arithmetics(budget)),
         conclude_training,
-    ),
+    )
+)
+add_experiment(
     Experiment(
         COMBINED,
         "predicted gradients in block floating point",
@@ -211,5 +217,5 @@ for _experiment in (
         lambda budget: by_seed(_combinations(budget)),
         conclude_combined,
     ),
-):
-    add_experiment(_experiment)
+    needs=("feedback", "adagp"),
+)

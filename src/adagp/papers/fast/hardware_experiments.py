@@ -1,5 +1,6 @@
 """FAST's accelerator: what widths are worth on its array, and the modelled time to an accuracy of the trained runs."""
 
+from collections.abc import Mapping
 from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from adagp.hw import Accelerator, Workload, simulate
 from adagp.hw.runs import Run, replayed_run
 from adagp.papers.fast.experiments import PRECISIONS, SEEDS, arithmetics, by_seed
 from adagp.papers.fast.hardware import BlockWidths, WidthShares, recorded_widths
-from adagp.program.figures.style import COLOURS, legend_beside, subplots
+from adagp.program.figures.style import subplots
+from adagp.program.reproduce.bars import grouped_bars
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
@@ -60,6 +62,7 @@ def conclude_speed(budget: str, workspace: Workspace) -> Conclusion:
     """Compare modelled cycles in 2 and 4 bits with those in words of 16 bits on an array of as many cells."""
     section = published(SPEED)
     results = {model: workspace.result(part) for model, part in _parts().items()}
+    passes = {model: found["4 bits"]["cycles"] / found["2 bits"]["cycles"] for model, found in results.items()}
     rows = [
         {
             "model": model,
@@ -80,28 +83,25 @@ def conclude_speed(budget: str, workspace: Workspace) -> Conclusion:
         judge(
             "2 bits against 4 bits on one array",
             section.claim("passes"),
-            all(1 <= found["4 bits"]["cycles"] / found["2 bits"]["cycles"] <= 4 for found in results.values()),
-            ", ".join(
-                f"{model} {found['4 bits']['cycles'] / found['2 bits']['cycles']:.2f} times"
-                for model, found in results.items()
-            ),
+            all(1 <= ratio <= 4 for ratio in passes.values()),
+            ", ".join(f"{model} {ratio:.2f} times" for model, ratio in passes.items()),
             "modelled",
         ),
     ]
 
-    def draw() -> "Figure":
-        figure, (axes,) = subplots(1, 1, (8, 4.5))
-        names = [*WIDTHS, "dense-16", "dense-32"]
-        for number, model in enumerate(results):
-            positions = [index + 0.25 * number for index in range(len(names))]
-            ratios = [results[model]["dense-16"]["cycles"] / results[model][name]["cycles"] for name in names]
-            axes[0].bar(positions, ratios, 0.22, label=model, color=COLOURS[number])
-        axes[0].set_xticks([index + 0.25 for index in range(len(names))], names)
-        axes[0].set(ylabel="modelled speed-up over 16-bit words")
-        legend_beside(axes[0])
-        return figure
+    return Conclusion(rows, verdicts, lambda: _draw_speed(results))
 
-    return Conclusion(rows, verdicts, draw)
+
+def _draw_speed(results: Mapping[str, Any]) -> "Figure":
+    figure, (axes,) = subplots(1, 1, (8, 4.5))
+    names = [*WIDTHS, "dense-16", "dense-32"]
+    ratios = {
+        model: [found["dense-16"]["cycles"] / found[name]["cycles"] for name in names]
+        for model, found in results.items()
+    }
+    grouped_bars(axes[0], names, ratios, turned=False)
+    axes[0].set(ylabel="modelled speed-up over 16-bit words")
+    return figure
 
 
 def time_to_accuracy(one: RunGroup, target: float, workspace: Workspace) -> list[tuple[float, float] | None]:
@@ -127,39 +127,36 @@ def _until(part: Part, target: float, workspace: Workspace, workload: Workload) 
     return outcome.seconds, outcome.energy.joules
 
 
+def _time_row(name: str, runs: RunGroup, target: float, workspace: Workspace) -> dict[str, Any]:
+    """Return means over the seeds that reach the target."""
+    reached = [pair for pair in time_to_accuracy(runs, target, workspace) if pair is not None]
+    seconds, joules = (mean(values) for values in zip(*reached, strict=True)) if reached else (None, None)
+    return {
+        "arithmetic": name,
+        "precision": PRECISIONS[name],
+        "target": target,
+        "seeds": SEEDS,
+        "reached": len(reached),
+        "modelled_seconds": seconds,
+        "modelled_joules": joules,
+    }
+
+
+def _time_text(row: dict[str, Any]) -> str:
+    seconds = row["modelled_seconds"]
+    text = "not reached" if seconds is None else f"{seconds:.3g} s ({row['reached']} of {SEEDS} seeds)"
+    return f"{row['arithmetic']} {text}"
+
+
 def conclude_time(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the modelled time to an accuracy of all arithmetics."""
     section, target = published(TIME), TARGETS[budget]
-    rows: list[dict[str, Any]] = []
-    for name, one in arithmetics(budget).items():
-        found = time_to_accuracy(one, target, workspace)
-        known = [pair for pair in found if pair is not None]
-        seconds, joules = (mean(values) for values in zip(*known, strict=True)) if known else (None, None)
-        rows.append(
-            {
-                "arithmetic": name,
-                "precision": PRECISIONS[name],
-                "target": target,
-                "seeds": SEEDS,
-                "reached": len(known),
-                "modelled_seconds": seconds,
-                "modelled_joules": joules,
-            }
-        )
-    shown = ", ".join(
-        f"{row['arithmetic']} "
-        + (
-            "not reached"
-            if row["modelled_seconds"] is None
-            else f"{row['modelled_seconds']:.3g} s ({row['reached']} of {SEEDS} seeds)"
-        )
-        for row in rows
-    )
-    whole = {row["arithmetic"]: row["modelled_seconds"] for row in rows if row["reached"] == SEEDS}
-    ours = whole.pop("adaptive", None)
-    fixed = [seconds for name, seconds in whole.items() if name in ("fp32", "bfp4", "bfp2")]
-    least = None if ours is None or not fixed else ours < min(fixed)
-    verdicts = [judge(f"modelled time to {target:.0%}", section.claim("least"), least, shown, "modelled")]
+    rows = [_time_row(name, one, target, workspace) for name, one in arithmetics(budget).items()]
+    reached = {row["arithmetic"]: row["modelled_seconds"] for row in rows if row["reached"] == SEEDS}
+    fixed = [reached[name] for name in ("fp32", "bfp4", "bfp2") if name in reached]
+    least = reached["adaptive"] < min(fixed) if "adaptive" in reached and fixed else None
+    text = ", ".join(map(_time_text, rows))
+    verdicts = [judge(f"modelled time to {target:.0%}", section.claim("least"), least, text, "modelled")]
 
     def draw() -> "Figure":
         figure, (axes,) = subplots(1, 1, (8, 4.5))

@@ -222,14 +222,16 @@ def _draw(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
-for _experiment in (
+add_experiment(
     Experiment(
         PLATFORMS,
         "feedback against backprop at equal modelled cycles of an accelerator and of a pipeline, tuned rates",
         {"quick": 2.7, "standard": 45.0, "full": None},
         lambda budget: [comparison_part(PLATFORMS, budget)],
         conclude_platforms,
-    ),
+    )
+)
+add_experiment(
     Experiment(
         LONG,
         "six methods at length, at equal batches and at equal modelled cycles, tuned rates",
@@ -237,5 +239,5 @@ for _experiment in (
         lambda budget: [comparison_part(LONG, budget)],
         conclude_long,
     ),
-):
-    add_experiment(_experiment)
+    needs=("adagp", "zero"),
+)

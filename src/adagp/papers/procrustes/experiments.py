@@ -144,14 +144,7 @@ def conclude_hardware(budget: str, workspace: Workspace) -> Conclusion:
     return Conclusion(rows, verdicts, draw)
 
 
-for _experiment in (
-    Experiment(
-        HARDWARE,
-        "the sparse array against the same array with all weights, by density",
-        {"quick": 0.2, "standard": 0.2, "full": 0.2},
-        _modelled,
-        conclude_hardware,
-    ),
+add_experiment(
     Experiment(
         TRAINING,
         "sparse training with DropBack against dense training, small dense nets and magnitude",
@@ -159,5 +152,14 @@ for _experiment in (
         training_parts,
         conclude_training,
     ),
-):
-    add_experiment(_experiment)
+    needs=("adagp", "feedback"),
+)
+add_experiment(
+    Experiment(
+        HARDWARE,
+        "the sparse array against the same array with all weights, by density",
+        {"quick": 0.2, "standard": 0.2, "full": 0.2},
+        _modelled,
+        conclude_hardware,
+    )
+)
