@@ -292,4 +292,4 @@ for _method in (
         parallel=("data", "fsdp"),
     ),
 ):
-    add_method(_method)
+    METHODS.add(_method.name, _method)  # not add_method: it would read the table, and so list the papers' methods first
