@@ -198,6 +198,7 @@ def test_accelerator_model_and_training_never_meet() -> None:
     assert meeting == []
 
 
+@pytest.mark.medium
 def test_no_cycles_at_import_time_nor_for_type_checkers() -> None:
     """The package itself, which names its public classes to type checkers, is left out."""
     graph = {

@@ -76,6 +76,7 @@ def command_line(*words: str, columns: int = 100) -> str:
     return ended.output
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["", *sorted(ALL_COMMANDS)])
 def test_a_flag_shows_no_type_and_h_is_help(name: str) -> None:
     text = command_line(*name.split(), "--help")

@@ -1,14 +1,15 @@
 """The documents' links lead somewhere where the files lie, as a code host shows them; `test_site.py` looks at the site's."""
 
 import re
+from functools import cache
 from pathlib import Path
 
-import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from tests.docs.blocks import DOCUMENTS, ROOT
 
 
+@cache
 def tokens(path: Path) -> list[Token]:
     return MarkdownIt().enable("table").parse(path.read_text("utf-8"))
 
@@ -22,6 +23,7 @@ def links(path: Path) -> list[str]:
     return [target for target in targets if not re.match(r"\w+:", target)]
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """Return the marks that code hosts give a document's headings."""
     found: dict[str, int] = {}
@@ -35,16 +37,15 @@ def anchors(path: Path) -> set[str]:
     return {slug if not number else f"{slug}-{number}" for slug, last in found.items() for number in range(last + 1)}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_to_files_and_headings(document: str) -> None:
-    path = ROOT / document
-    dead = []
-    for link in links(path):
-        name, _, anchor = link.partition("#")
-        target = path if not name else path.parent / name
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
-            dead.append(link)
-    assert dead == []
+def is_dead(link: str, path: Path) -> bool:
+    name, _, anchor = link.partition("#")
+    target = path.parent.joinpath(name).resolve() if name else path
+    return not target.exists() or bool(anchor and target.suffix == ".md" and anchor not in anchors(target))
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    paths = [ROOT / document for document in DOCUMENTS]
+    assert [f"{path}: {link}" for path in paths for link in links(path) if is_dead(link, path)] == []
 
 
 def test_links_and_headings_are_found() -> None:

@@ -76,6 +76,7 @@ def test_what_goes_back_into_the_weights_shape_lies_as_the_weight_does(form: tor
     assert torch.equal(site.outputs_first(weight), rows)
 
 
+@pytest.mark.medium
 @settings(max_examples=60)
 @given(output_last(st.integers(1, 2)))
 def test_multiply_accumulates_are_those_of_the_traced_products(case: tuple[nn.Module, Tensor]) -> None:

@@ -55,6 +55,7 @@ def test_a_served_site_gets_the_local_gradient_of_the_prediction(labels: bool) -
     assert source.produce(sites) == [None, None]
 
 
+@pytest.mark.medium
 def test_it_learns_the_gradient_at_the_output() -> None:
     """The error at a linear classifier's output is a function of output and labels: with labels it can be learned."""
     torch.manual_seed(0)

@@ -142,6 +142,7 @@ def test_the_last_layer_gets_its_true_gradient() -> None:
     torch.testing.assert_close(last, truth, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "last",
     [

@@ -190,6 +190,7 @@ def shapes_of(stages: Sequence[ModelStage]) -> list[tuple[list[torch.Size], list
     return [([one.shape for one in stage.inputs], [one.shape for one in stage.outputs]) for stage in stages]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("build", "sample", "names"),
     [

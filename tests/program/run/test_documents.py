@@ -96,6 +96,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.medium
 @given(VALUES | st.text())
 def test_any_text_is_read_or_refused(value: Any) -> None:
     text = value if isinstance(value, str) else json.dumps(value)

@@ -265,6 +265,7 @@ def flat(state: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix: state}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", [{"milestones": (2, 4)}, {"plateau": True}], ids=["multistep", "plateau"])
 @pytest.mark.parametrize("stop_at", [0, 1, 8])
 def test_a_saved_source_goes_on_bit_by_bit(
