@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import adagp
 from adagp.core.plan import Phase
-from adagp.engine.quality import cosine
+from adagp.engine.metrics import cosine
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError, UsageError
 from adagp.papers.approximation.topk import topk_gradient

@@ -9,7 +9,7 @@ from torch import nn
 from adagp.engine.guard import Guard
 from adagp.errors import OptionError
 from adagp.layers.sites import survey
-from adagp.sources.support.norms import RunningNorms
+from adagp.sources.base import RunningNorms
 
 
 def test_the_guard_knows_the_usual_norm() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import adagp
 from adagp.schedules import Ladder, Rung, Schedule, WarmUp, parse_schedule
-from adagp.sources.constant import ZeroSource
+from adagp.sources.controls import ZeroSource
 
 STILL = {"zero", "momentum", "skip"}
 """Sources that leave weights alone where no momentum moves them."""

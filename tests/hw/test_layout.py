@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from adagp.engine.trial import try_out
+from adagp.engine.validate import try_out
 from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload
 from adagp.hw.layout import workload_layout
 from adagp.layers.sites import survey

@@ -20,7 +20,7 @@ from adagp.rtl.formats import FORMATS
 from adagp.rtl.network import SmallNetwork, State, golden_batch, parse_network, pooled_means, random_state
 from adagp.rtl.simulation import SimulatedChip, simulate_chip
 from adagp.rtl.training import run_batch
-from adagp.sources.support.options import LearningOptions
+from adagp.sources.learned import LearningOptions
 
 pytestmark = pytest.mark.medium
 

@@ -254,28 +254,28 @@ for _method in (
     Method(
         "skip",
         "control: GP batches are not trained on",
-        "adagp.sources.constant:SkipSource",
+        "adagp.sources.controls:SkipSource",
         accelerator=AcceleratorWork(skips=True),
         parallel=("data", "fsdp"),
     ),
     Method(
         "momentum",
         "control: zero gradients, the optimizer's momentum continues",
-        "adagp.sources.constant:ZeroSource",
+        "adagp.sources.controls:ZeroSource",
         accelerator=AcceleratorWork(),
         parallel=("data", "fsdp"),
     ),
     Method(
         "replay",
         "control: the last true gradient",
-        "adagp.sources.remembered:ReplaySource",
+        "adagp.sources.controls:ReplaySource",
         accelerator=AcceleratorWork(remembered=1),
         parallel=("data", "fsdp"),
     ),
     Method(
         "average",
         "control: the mean of the last true gradients",
-        "adagp.sources.remembered:AverageSource",
+        "adagp.sources.controls:AverageSource",
         options=(
             method_option(
                 "average", int, 4, "True gradients in the mean of average.", low=1, high=1000, parameter="last"
@@ -287,7 +287,7 @@ for _method in (
     Method(
         "noise",
         "control: random gradients with the true gradient's norm",
-        "adagp.sources.random:NoiseSource",
+        "adagp.sources.controls:NoiseSource",
         accelerator=AcceleratorWork(),
         parallel=("data", "fsdp"),
     ),

@@ -1,7 +1,7 @@
 """One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,18 +9,108 @@ import torch
 from torch import Tensor, nn
 
 from adagp.core.plan import BACKPROP, Phase, Plan, Step
-from adagp.engine.hooks import Listeners
-from adagp.engine.output_errors import OutputErrors
-from adagp.engine.quality import agreement
-from adagp.engine.setup import TrainingSetup
-from adagp.engine.switches import IdleParameters
+from adagp.engine.arithmetic import Arithmetic
+from adagp.engine.distributed import Processes
+from adagp.engine.guard import Guard, Reach, Refusals
+from adagp.engine.hooks import Listeners, ModelHooks, OutputErrors
+from adagp.engine.metrics import DensityMeter, QualityMeter, agreement
+from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import UsageError
-from adagp.layers.shards import laid_like, norms, whole
-from adagp.layers.sites import Site
-from adagp.layers.weight_layout import gradient_norms
+from adagp.layers.sites import Site, Survey
+from adagp.layers.weights import gradient_norms, laid_like, norms, whole
 from adagp.schedules.base import Report
-from adagp.sources.base import BatchContext, Rounds, Source
-from adagp.sources.support.taps import all_receive
+from adagp.sources.base import BatchContext, Rounds, RunningNorms, Source, all_receive
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What all batches of a run share. `adapts` says that the schedule wants predictions measured in every BP batch.
+
+    `weight_hooks` are called after each step of the optimizers; `densities` are measured where there are some.
+    """
+
+    model: nn.Module
+    survey: Survey
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    scaler: torch.amp.GradScaler
+    sources: Mapping[str, Source]
+    hooks: ModelHooks
+    guard: Guard
+    refusals: Refusals
+    reach: Reach
+    norms: RunningNorms
+    quality: QualityMeter
+    processes: Processes
+    device: torch.device
+    adapts: bool
+    arithmetic: Arithmetic | None = None
+    weight_hooks: tuple[WeightUpdateHook, ...] = ()
+    densities: DensityMeter | None = None
+
+    @property
+    def learners(self) -> list[Source]:
+        """The sources that learn from BP batches."""
+        return [source for source in self.sources.values() if source.learns]
+
+    @contextmanager
+    def beside_training(self) -> Iterator[None]:
+        """Let nobody watch the model inside the context, and leave its arithmetic alone."""
+        with ExitStack() as stack:
+            stack.enter_context(self.hooks.suspended())
+            if self.arithmetic is not None:
+                stack.enter_context(self.arithmetic.paused())
+            yield
+
+    def foreign(self) -> list[nn.Parameter]:
+        """Return the parameters that the optimizers have and the model has not: of a loss, for instance."""
+        own = {id(one) for one in self.model.parameters()}
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        return [one for group in groups for one in group["params"] if id(one) not in own]
+
+    def drop_gradients(self) -> None:
+        """Take all gradients away."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+
+class IdleParameters:
+    """Parameters for which autograd computes nothing, because `requires_grad` is switched off while a batch runs.
+
+    Autograd builds no graph below the lowest parameter that needs a gradient: none at all, where all are idle. Whether it is
+    enabled is left to the user: gradients of inputs, or of another model, are taken as ever. Parameters that the user has
+    frozen stay so.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._parameters = [one for one in parameters if one.requires_grad]
+        self._held = False
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def hold(self) -> None:
+        """Switch their gradients off."""
+        for one in self._parameters:
+            one.requires_grad_(False)
+        self._held = True
+
+    def release(self) -> None:
+        """Switch them on again, if they are off."""
+        if self._held:
+            for one in self._parameters:
+                one.requires_grad_(True)
+        self._held = False
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Let them be as the user has them inside the context."""
+        held = self._held
+        self.release()
+        try:
+            yield
+        finally:
+            if held:
+                self.hold()
 
 
 @dataclass(frozen=True)

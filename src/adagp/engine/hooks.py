@@ -1,17 +1,194 @@
-"""Hooks on the sites and on the model. All state is kept here; nothing is hung on the user's modules but the hooks."""
+"""What adagp puts on the user's model: forward hooks on the sites and on the model, and its compiled forward.
 
+All state is kept here; nothing is stored on the user's modules but the hooks.
+
+Some sources need the loss's gradient at the model's outputs (the error). By default these outputs are all floating-point
+tensors with at least one axis, in whatever tuples, lists, mappings and dataclasses the model returns. `output` in
+`adagp.attach` selects some: the name of a field (`"logits"`), a function from what the model returns to a tensor or several,
+or the name of a layer of the model, whose output is used instead. The last is for models that compute their loss themselves.
+"""
+
+import copy
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.outputs import OutputSelector, replaced, selected
+from adagp.errors import ModelError, OptionError
 from adagp.layers.sites import Site
-from adagp.sources.base import ModelCall
-from adagp.sources.support.taps import on_gradient
+from adagp.sources.base import ModelCall, Source, missing_error, on_gradient
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Return what `model` makes of `inputs`: a tuple is passed as separate arguments, a mapping by name."""
+    if isinstance(inputs, tuple):
+        return model(*inputs)
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+class CompiledForward:
+    """The compiled `forward` of one module. A copy of the module, or one that comes out of a file, has its plain one."""
+
+    def __init__(self, module: nn.Module, backend: str) -> None:
+        self._module = module
+        self._compiled = torch.compile(module.forward, backend=backend)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Run the compiled code."""
+        return self._compiled(*inputs, **named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (type(self._module).forward, self._module)
+
+
+def compile_model(model: nn.Module, backend: str) -> None:
+    """Compile the `forward` of `model` with torch's compiler; its names and its `state_dict` stay as they are.
+
+    The hooks must be on its layers before: what the sources watch becomes part of the compiled code. It is made in the first
+    batch of each kind (with a backward pass, and without), which takes a while.
+    """
+    if backend == "inductor" and next(model.parameters()).device.type == "cpu":
+        _require_compiler()
+    # Not model.compile(): that would take in the hooks on the model itself.
+    model.forward = CompiledForward(model, backend)
+
+
+def restore_forward(model: nn.Module) -> None:
+    """Give `model` the forward of its class again, if `compile_model` has compiled it."""
+    if isinstance(vars(model).get("forward"), CompiledForward):
+        del model.forward
+
+
+def _require_compiler() -> None:
+    named = os.environ.get("CXX")
+    names = [named] if named else ["g++", "clang++"]
+    if not any(shutil.which(name) for name in names):
+        raise OptionError(
+            f"compiling a model for the CPU needs a C++ compiler; {' and '.join(names)} cannot be found. "
+            "Install one, name it in the environment variable CXX, or do not compile."
+        )
+
+
+OutputSelector = str | Callable[[Any], Any] | None
+
+
+def selected(output: Any, selector: OutputSelector) -> list[Tensor]:
+    """Return the tensors of `output` that `selector` chooses; refuse a selection that is not there."""
+    if isinstance(selector, str):
+        chosen = output.get(selector) if isinstance(output, Mapping) else getattr(output, selector, None)
+    else:
+        chosen = output if selector is None else selector(output)
+    found = [one for one in leaves(chosen) if one.is_floating_point() and one.dim() > 0]
+    if selector is not None and not found:
+        what = f"'{selector}'" if isinstance(selector, str) else "the function"
+        raise ModelError(
+            f"output={what} finds no floating-point tensor in what the model returns ({type(output).__name__}). Give the "
+            "name of a field of it, the name of a layer of the model, or a function of what it returns."
+        )
+    return list({id(one): one for one in found}.values())
+
+
+def leaves(tree: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples, lists, mappings and dataclasses."""
+    if isinstance(tree, Tensor):
+        yield tree
+    else:
+        for one in _members(tree).values():
+            yield from leaves(one)
+
+
+def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
+    """Return `tree` with tensors exchanged, by their identity; containers are copied, the user's own are not changed."""
+    if isinstance(tree, Tensor):
+        return new.get(id(tree), tree)
+    members = _members(tree)
+    changed = {key: replaced(one, new) for key, one in members.items()}
+    if all(changed[key] is members[key] for key in members):
+        return tree
+    if isinstance(tree, tuple):
+        named: Any = type(tree)
+        return named(*changed.values()) if hasattr(tree, "_fields") else named(changed.values())
+    if isinstance(tree, list):
+        return type(tree)(changed.values())
+    result = copy.copy(tree)
+    for key, one in changed.items():
+        if isinstance(tree, Mapping):
+            result[key] = one
+        else:
+            object.__setattr__(result, key, one)  # frozen dataclasses too
+    return result
+
+
+def _members(tree: Any) -> dict[Any, Any]:
+    if isinstance(tree, Mapping):
+        return dict(tree)
+    if isinstance(tree, tuple | list):
+        return dict(enumerate(tree))
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return {field.name: getattr(tree, field.name) for field in fields(tree)}
+    return {}
+
+
+class OutputErrors:
+    """The model's forward calls in a batch, until the loss is differentiated at their outputs.
+
+    `wanting` are the sources that need the errors, by name, and `learning` those of them that learn from the batch. Every
+    error is larger by `scale` than the loss's own. Where nothing but the errors is differentiated, `taps` are the beginnings
+    of the loss's graph: of which call, which of its outputs, and the output itself.
+    """
+
+    def __init__(self, wanting: Mapping[str, Source], learning: Sequence[Source], scale: float) -> None:
+        self._wanting = wanting
+        self._learning = learning
+        self._scale = scale
+        self._calls: list[ModelCall] = []
+        self.taps: list[tuple[ModelCall, int, Tensor]] = []
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a source that needs them."""
+        return bool(self._wanting)
+
+    def enter(self, call: ModelCall) -> None:
+        """Tell the sources of a forward call that begins."""
+        call.scale = self._scale
+        self._calls.append(call)
+        for source in self._wanting.values():
+            source.enter(call)
+
+    def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
+        """Show the outputs of a call that ends to the sources that learn."""
+        for source in self._learning:
+            source.leave(call, outputs)
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Take the gradients at the outputs of the model, and no others: parameters that the loss has get none."""
+        if not self.taps or not loss.requires_grad:
+            return
+        errors = torch.autograd.grad(loss, [tap for _, _, tap in self.taps], allow_unused=True)
+        waiting: list[tuple[ModelCall, int, Tensor]] = []
+        for (call, place, tap), error in zip(self.taps, errors, strict=True):
+            if error is None:
+                waiting.append((call, place, tap))  # another loss of the same batch may depend on it
+            else:
+                call.receive(place, error)
+        self.taps[:] = waiting
+
+    def hand_over(self) -> None:
+        """Show the errors that are known to the sources; refuse a loss that gave none."""
+        known = [call for call in self._calls if call.known]
+        if not known:
+            raise missing_error(next(iter(self._wanting)))
+        for call in known:
+            for source in self._wanting.values():
+                source.observe_error(call)
+        self._calls = [call for call in self._calls if not call.known]
 
 
 class SiteWatcher(Protocol):
@@ -62,7 +239,7 @@ class Hook:
 class ModelHooks:
     """Passes each forward call of a site, and the errors at the model's outputs, to the active listeners.
 
-    `output` says which outputs these are (see `adagp.engine.outputs`): what the model returns, or what a layer of that name
+    `output` says which outputs these are (see `adagp.engine.hooks`): what the model returns, or what a layer of that name
     does. What is watched between two such outputs belongs to one call.
     """
 

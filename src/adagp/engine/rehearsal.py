@@ -1,43 +1,324 @@
-"""What a rehearsal of the user's own loop has shown. `adagp.engine.rehearse` runs it."""
+"""One BP and one GP batch of the user's own loop, to see what happens; everything is restored afterwards.
 
-from dataclasses import dataclass
+A user's own step changes more than the model: random numbers, loaders, schedulers, averages. What there is to save is found
+in the variables that the step's code names: those of its closure, globals, bound arguments and attributes of its object, and
+of the functions it calls. Objects with `state_dict` and `load_state_dict` (schedulers, other models and optimizers, averages of
+weights) are saved by these; random generators by their state. Batches that were drawn from a torch `DataLoader` are given out
+again. A Python generator cannot be rewound, so a step that uses one is rejected.
+"""
+
+import copy
+import inspect
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from adagp.core.plan import BACKPROP_ALL, Plan, Step
+from adagp.engine.batch import Batch
+from adagp.engine.trainer import Rehearsal, Trainer
+from adagp.errors import UsageError
+
+LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "adagp", "torch", "numpy"}) - {"__main__"}
+"""Packages whose functions and objects hold no state of a user's."""
+DEEPEST = 5
+"""Functions that call functions, and objects in objects: so many of them one below the other are looked into."""
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """What a rehearsal has shown. Names are those of layers (sites) or of parameters.
+class RandomStates:
+    """The state of torch's, Python's and NumPy's global random numbers."""
 
-    `moved` are the parameters that the GP batch moved and may move: weights of sites, and where its plan has backprop too,
-    those that it trains. Parameters that only an optimizer has are numbered. `bp_kept` and `gp_kept` are the bytes that
-    autograd kept for a backward pass; seconds are those of one batch each, the first of its kind, so take them with care.
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()  # the user's own numbers may come from there
+
+    def restore(self) -> None:
+        """Put them back."""
+        torch.set_rng_state(self._torch)
+        if self._devices:
+            torch.cuda.set_rng_state_all(self._devices)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+
+
+class UserState:
+    """The state of the objects that `step` names, but for the `known` ones, which somebody else puts back."""
+
+    def __init__(self, step: Callable[[], object], known: list[object]) -> None:
+        self._random = RandomStates()
+        self._restorers: list[Callable[[], object]] = []
+        seen = {id(one) for one in known}
+        for name, one in variables(step):
+            if id(one) not in seen:
+                seen.add(id(one))
+                self._save(name, one)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for restore in self._restorers:
+            restore()
+        self._random.restore()
+
+    def _save(self, name: str, one: Any) -> None:
+        if isinstance(one, torch.Generator):
+            self._restorers.append(partial(one.set_state, one.get_state()))
+        elif isinstance(one, random.Random):
+            self._restorers.append(partial(one.setstate, one.getstate()))
+        elif isinstance(one, np.random.Generator):
+            self._restorers.append(partial(setattr, one.bit_generator, "state", copy.deepcopy(one.bit_generator.state)))
+        elif isinstance(one, nn.Module):
+            self._restorers.append(saved_module(one))
+        elif callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None)):
+            # A copy each time: some objects keep what they are given.
+            saved = copy.deepcopy(one.state_dict())
+            self._restorers.append(lambda: one.load_state_dict(copy.deepcopy(saved)))
+        elif hasattr(type(one), "__next__") and not isinstance(one, _BaseDataLoaderIter):
+            raise UsageError(
+                f"rehearse() was given a step that draws from '{name}', a {type(one).__name__}, which cannot be put back. "
+                "Draw a batch before, and let the step train on that one."
+            )
+
+
+def saved_module(module: nn.Module) -> Callable[[], None]:
+    """Return a function that gives a module its present weights, buffers, modes and `requires_grad` again, in place."""
+    tensors = [(one, one.detach().clone(), one.requires_grad) for one in (*module.parameters(), *module.buffers())]
+    modes = [(one, one.training) for one in module.modules()]
+
+    @torch.no_grad()
+    def restore() -> None:
+        for one, value, learns in tensors:
+            one.copy_(value)
+            one.requires_grad_(learns)
+        for part, training in modes:
+            part.training = training
+
+    return restore
+
+
+def variables(step: Callable[..., object]) -> Iterator[tuple[str, object]]:
+    """Yield what the code of `step` names, and what the functions that it calls and its objects name, each with its name."""
+    yield from _of_callable(step, 0, set())
+
+
+def _of_callable(step: Callable[..., object], depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+    if isinstance(step, partial):
+        given = {str(place): one for place, one in enumerate((step.func, *step.args))}
+        yield from _members({**given, **step.keywords}, depth, seen)
+    elif isinstance(step, MethodType):
+        yield from _members({"self": step.__self__, step.__name__: step.__func__}, depth, seen)
+    elif isinstance(step, FunctionType):
+        found = inspect.getclosurevars(step)
+        yield from _members({**found.globals, **found.nonlocals}, depth, seen)
+    else:
+        yield from _members({"self": step, "call": type(step).__dict__.get("__call__")}, depth, seen)
+
+
+def _members(named: Mapping[str, object], depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+    for name, one in named.items():
+        if id(one) in seen or isinstance(one, ModuleType | type):
+            continue
+        seen.add(id(one))
+        yield name, one
+        if depth == DEEPEST:
+            continue
+        if isinstance(one, list | tuple | dict):
+            parts = one.values() if isinstance(one, dict) else one
+            yield from _members({f"{name}[{place}]": part for place, part in enumerate(parts)}, depth + 1, seen)
+        elif (isinstance(one, FunctionType) and not _of_library(one)) or isinstance(one, MethodType | partial):
+            yield from _of_callable(one, depth + 1, seen)
+        elif not hasattr(one, "state_dict") and not _of_library(type(one)):
+            yield from _members(getattr(one, "__dict__", {}), depth + 1, seen)
+
+
+def _of_library(one: FunctionType | type) -> bool:
+    return str(one.__module__).partition(".")[0] in LIBRARIES
+
+
+Drawn = list[tuple[Any, RandomStates]]
+
+
+class Tape:
+    """Records what is drawn from loaders, so that each step of a rehearsal gets the same, and the training after it too."""
+
+    def __init__(self) -> None:
+        self._drawn: dict[_BaseDataLoaderIter, Drawn] = {}
+        self._places: dict[_BaseDataLoaderIter, int] = {}
+
+    def rewind(self) -> None:
+        """Give out from the first one again."""
+        self._places.clear()
+
+    def next(self, iterator: _BaseDataLoaderIter, draw: Callable[[_BaseDataLoaderIter], Any]) -> Any:
+        """Return the next batch of `iterator`: a recorded one, with the random numbers as they were after it, or a new one."""
+        drawn, place = self._drawn.setdefault(iterator, []), self._places.get(iterator, 0)
+        self._places[iterator] = place + 1
+        if place == len(drawn):
+            drawn.append((draw(iterator), RandomStates()))
+        return _given(drawn[place])
+
+    def hand_back(self) -> None:
+        """Let each iterator begin with what was drawn from it."""
+        for iterator, drawn in self._drawn.items():
+            if drawn:
+                _begin_with(iterator, drawn)
+
+
+def _given(drawn: tuple[Any, RandomStates]) -> Any:
+    item, states = drawn
+    states.restore()
+    return copy.deepcopy(item)  # the step may change it in place
+
+
+def _begin_with(iterator: _BaseDataLoaderIter, drawn: Drawn) -> None:
+    """Make `iterator` give out `drawn` first; after that it is what it was."""
+    kind = type(iterator)
+
+    class Rewound(kind):  # type: ignore[misc, valid-type]
+        def __next__(self) -> Any:
+            first = drawn.pop(0)
+            if not drawn:
+                self.__class__ = kind  # type: ignore[assignment]
+            return _given(first)
+
+    Rewound.__name__ = Rewound.__qualname__ = kind.__name__
+    iterator.__class__ = Rewound
+
+
+@contextmanager
+def recorded_loaders() -> Iterator[Tape]:
+    """Record what is drawn from torch's loaders inside the context; at its end they begin with that again."""
+    tape, draw = Tape(), _BaseDataLoaderIter.__next__
+    _BaseDataLoaderIter.__next__ = lambda self: tape.next(self, draw)  # type: ignore[method-assign]
+    try:
+        yield tape
+    finally:
+        _BaseDataLoaderIter.__next__ = draw  # type: ignore[method-assign]
+        tape.hand_back()
+
+
+SEARCHED = 1000
+"""Epochs, and batches of each, in which a plan with a source is looked for."""
+
+
+def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
+    """Run `step`, which trains one batch, once as a BP and once as a GP batch, and put everything back bit by bit.
+
+    Both get the same batch of a loader and the same random numbers; see `adagp.engine.rehearsal` for what is put back.
     """
+    plan = first_plan(trainer)
+    named = all_parameters(trainer)
+    with restored(trainer, step) as again:
+        bp, bp_kept, bp_seconds, _ = _run(trainer, step, BACKPROP_ALL, named)
+        reached = {site.name for site in trainer.survey.sites if site.weight.grad is not None}
+        again()
+        gp, gp_kept, gp_seconds, moved = _run(trainer, step, plan, named)
+    sites = trainer.survey.sites
+    held = {one.name for one in trainer.survey.rest if not gp.needs_backward or plan.holds(one.name)}
+    may = {id(site.weight) for site in sites if site.name in reached and site.name not in gp.refused}
+    may |= {id(one.parameter) for one in trainer.survey.rest if one.name not in held}
+    if gp.needs_backward and not plan.hold_rest:
+        may |= {id(one) for one in trainer.setup.foreign()}
+    return Rehearsal(
+        never_called=tuple(site.name for site in sites if site.name not in bp.called | gp.called),
+        without_gradient=tuple(site.name for site in sites if site.name not in reached),
+        refused=gp.refused,
+        moved=tuple(name for name in moved if id(named[name]) in may),
+        moved_wrongly=tuple(name for name in moved if id(named[name]) not in may),
+        bp_kept=bp_kept,
+        gp_kept=gp_kept,
+        bp_seconds=bp_seconds,
+        gp_seconds=gp_seconds,
+    )
 
-    never_called: tuple[str, ...]
-    without_gradient: tuple[str, ...]
-    refused: tuple[str, ...]
-    moved: tuple[str, ...]
-    moved_wrongly: tuple[str, ...]
-    bp_kept: int
-    gp_kept: int
-    bp_seconds: float
-    gp_seconds: float
 
-    @property
-    def clean(self) -> bool:
-        """Whether every site is called, gets gradients and is moved, and nothing else is."""
-        return not (self.never_called or self.without_gradient or self.refused or self.moved_wrongly)
+def all_parameters(trainer: Trainer) -> dict[str, nn.Parameter]:
+    """Return the parameters of the model by name, and those that only the optimizers have, numbered."""
+    named = dict(trainer.model.named_parameters())
+    foreign = enumerate(trainer.setup.foreign(), 1)
+    return named | {f"parameter {number} beside the model": one for number, one in foreign}
 
-    def __str__(self) -> str:
-        lines = [
-            f"a GP batch moves {len(self.moved)} parameters; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
-            f"{self.bp_kept:,} (seconds, of one batch each: {self.gp_seconds:.3f} and {self.bp_seconds:.3f})"
-        ]
-        for names, words in (
-            (self.never_called, "never called, so held in GP batches"),
-            (self.without_gradient, "without a gradient in the BP batch, so held in GP batches"),
-            (self.refused, "refused by the guard, which is usual before the source has learned"),
-            (self.moved_wrongly, "moved in the GP batch, which they should not"),
-        ):
-            if names:
-                lines.append(f"{words}: {', '.join(names)}")
-        return "\n".join(lines)
+
+def first_plan(trainer: Trainer) -> Plan:
+    """Return the first plan of the schedule that names a source."""
+    names = [site.name for site in trainer.survey.sites]
+    for epoch, batch in product(range(SEARCHED), range(min(SEARCHED, trainer.batches_per_epoch))):
+        plan = trainer.schedule.plan(Step(epoch, batch))
+        if any(plan.source_of(name) in trainer.sources for name in names):
+            return plan
+    raise UsageError("there is nothing to rehearse: no batch of the schedule takes gradients from a source.")
+
+
+@contextmanager
+def restored(trainer: Trainer, step: Callable[[], object]) -> Iterator[Callable[[], None]]:
+    """Put back everything at the end: model, gradients, optimizers, scaler, trainer, and what the step changes besides.
+
+    The function that is yielded puts back the last of these alone, before another step.
+    """
+    known = [trainer, trainer.model, trainer.setup.scaler, *trainer.optimizers, *trainer.model.modules()]
+    user = UserState(step, known)
+    model = saved_module(trainer.model)
+    parameters = list(all_parameters(trainer).values())
+    values = [one.detach().clone() for one in parameters]
+    gradients = [None if one.grad is None else one.grad.clone() for one in parameters]
+    optimizers = [copy.deepcopy(one.state_dict()) for one in trainer.optimizers]
+    scaler, state = copy.deepcopy(trainer.setup.scaler.state_dict()), copy.deepcopy(trainer.state_dict())
+    ended = trainer.last, trainer.ended
+    trainer.setup.drop_gradients()
+    with recorded_loaders() as tape:
+
+        def again() -> None:
+            user.restore()
+            tape.rewind()
+
+        try:
+            yield again
+        finally:
+            model()
+            with torch.no_grad():
+                for parameter, value, gradient in zip(parameters, values, gradients, strict=True):
+                    parameter.copy_(value)
+                    parameter.grad = gradient
+            for optimizer, saved in zip(trainer.optimizers, optimizers, strict=True):
+                optimizer.load_state_dict(saved)
+            if scaler:
+                trainer.setup.scaler.load_state_dict(scaler)
+            trainer.load_state_dict(state)
+            trainer.last, trainer.ended = ended
+            trainer.keep_gradients()
+            user.restore()
+
+
+def _run(
+    trainer: Trainer, step: Callable[[], object], plan: Plan, named: dict[str, nn.Parameter]
+) -> tuple[Batch, int, float, list[str]]:
+    """Return the batch that `step` trained under `plan`, the bytes kept for its backward pass, its seconds, what moved."""
+    before = {name: one.detach().clone() for name, one in named.items()}
+    weights = {one.untyped_storage().data_ptr() for one in named.values()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ended, start = trainer.ended, time.perf_counter()
+    with trainer.forced(plan), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        step()
+    seconds = time.perf_counter() - start
+    if trainer.ended != ended + 1 or trainer.last is None:
+        raise UsageError(f"rehearse() was given a step that trains {trainer.ended - ended} batches; it must train one.")
+    moved = [name for name, one in named.items() if not torch.equal(one.detach(), before[name])]
+    return trainer.last, sum(kept.values()), seconds, moved

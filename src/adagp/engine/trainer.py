@@ -1,12 +1,12 @@
 """One batch under its plan.
 
-Read top to bottom, this file is the story of a batch::
+Read top to bottom, `Trainer` is the story of a batch::
 
     plan = schedule.plan(step)                  # or backprop, where the guard has broken off a GP phase
-    switch off what the plan does not need      # requires_grad of the weights that come from elsewhere
+    freeze what the plan does not need          # requires_grad of the weights whose gradient comes from a source
     output = model(inputs)                      # sources see the sites' forward calls
     batch.backward(loss)                        # differentiate (autograd where some site needs it), then
-                                                # complete: sources learn from the truth and give the other gradients
+                                                # complete: sources learn from true gradients and produce the others
     batch.step()                                # the user's own optimizer, then the hooks on the weights, if there are any
     advance                                     # to the next step
 
@@ -16,6 +16,7 @@ forward pass gives the same weights as updating each layer as soon as its output
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,26 +25,96 @@ from torch import Tensor, nn
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.core.precision import Precision
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
-from adagp.engine.batch import Batch, BatchResult
-from adagp.engine.compiled import restore_forward
-from adagp.engine.densities import DensityMeter
-from adagp.engine.guard import Guard, Refusals
-from adagp.engine.hooks import ModelHooks
-from adagp.engine.inputs import call
-from adagp.engine.left_gradients import LeftGradients
-from adagp.engine.outputs import OutputSelector
-from adagp.engine.processes import Processes
-from adagp.engine.quality import QualityMeter
-from adagp.engine.reach import Reach
-from adagp.engine.rehearsal import Rehearsal
-from adagp.engine.setup import TrainingSetup
+from adagp.engine.batch import Batch, BatchResult, TrainingSetup
+from adagp.engine.distributed import Processes
+from adagp.engine.guard import Guard, Reach, Refusals
+from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
+from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import UsageError
 from adagp.layers.sites import Survey
 from adagp.schedules.base import Schedule
-from adagp.sources.base import Source
-from adagp.sources.support.norms import RunningNorms
-from adagp.sources.support.taps import nobody_receives
+from adagp.sources.base import RunningNorms, Source, nobody_receives
+
+Mark = tuple[int, int]
+"""Where a gradient lies, and how often it was changed: enough to know it again."""
+
+
+class LeftGradients:
+    """Knows the gradients of the last batch from others, which nobody may drop."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._left: list[Mark | None] = []
+
+    def keep(self) -> None:
+        """Take the gradients that there are as those of the last batch."""
+        self._left = self._marks()
+
+    def refuse_others(self) -> None:
+        """Raise if there are gradients besides those of the last batch."""
+        found = self._marks()
+        if found != self._left and any(one is not None and one not in self._left for one in found):
+            raise UsageError(
+                "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
+                "batches, as a GP batch has none to add to: accumulate inside one batch with "
+                "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
+            )
+
+    def _marks(self) -> list[Mark | None]:
+        gradients = (
+            parameter.grad
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+        return [None if one is None else (_place(one), one._version) for one in gradients]
+
+
+def _place(gradient: Tensor) -> int:
+    # a sparse one has no memory of its own
+    return gradient.data_ptr() if gradient.layout is torch.strided else id(gradient)
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal has shown. Names are those of layers (sites) or of parameters.
+
+    `moved` are the parameters that the GP batch moved and may move: weights of sites, and where its plan has backprop too,
+    those that it trains. Parameters that only an optimizer has are numbered. `bp_kept` and `gp_kept` are the bytes that
+    autograd kept for a backward pass; seconds are those of one batch each, the first of its kind, so take them with care.
+    """
+
+    never_called: tuple[str, ...]
+    without_gradient: tuple[str, ...]
+    refused: tuple[str, ...]
+    moved: tuple[str, ...]
+    moved_wrongly: tuple[str, ...]
+    bp_kept: int
+    gp_kept: int
+    bp_seconds: float
+    gp_seconds: float
+
+    @property
+    def clean(self) -> bool:
+        """Whether every site is called, gets gradients and is moved, and nothing else is."""
+        return not (self.never_called or self.without_gradient or self.refused or self.moved_wrongly)
+
+    def __str__(self) -> str:
+        lines = [
+            f"a GP batch moves {len(self.moved)} parameters; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
+            f"{self.bp_kept:,} (seconds, of one batch each: {self.gp_seconds:.3f} and {self.bp_seconds:.3f})"
+        ]
+        for names, words in (
+            (self.never_called, "never called, so held in GP batches"),
+            (self.without_gradient, "without a gradient in the BP batch, so held in GP batches"),
+            (self.refused, "refused by the guard, which is usual before the source has learned"),
+            (self.moved_wrongly, "moved in the GP batch, which they should not"),
+        ):
+            if names:
+                lines.append(f"{words}: {', '.join(names)}")
+        return "\n".join(lines)
+
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -258,7 +329,7 @@ class Trainer:
         `print` the answer: it names layers that are never called, get no gradient or are refused, parameters that move and
         should not, and what the GP batch saves. What does not work raises here instead of after the warm-up.
         """
-        from adagp.engine.rehearse import rehearse  # which needs trainers
+        from adagp.engine.rehearsal import rehearse  # which needs trainers
 
         return rehearse(self, step)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.layers.weight_layout import CHANNELS_LAST
+from adagp.layers.weights import CHANNELS_LAST
 
 _LARGE = 3 * 2**20
 """Numbers of an output below which another pass over it costs less than calling its layer once more: measured, two threads."""

@@ -17,8 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from adagp.errors import ModelError, OptionError
 from adagp.layers.rules import Rule, rule_for
-from adagp.layers.shards import blank, is_spread, local, part_of, spread_out, whole
-from adagp.layers.weight_layout import exchanged
+from adagp.layers.weights import blank, exchanged, is_spread, local, part_of, spread_out, whole
 
 SAY_SAMPLE_AXIS = (
     "Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for sequences "
@@ -54,7 +53,7 @@ class Site:
 
     @cached_property
     def is_spread(self) -> bool:
-        """Whether the weight is spread over processes (see `adagp.layers.shards`)."""
+        """Whether the weight is spread over processes (see `adagp.layers.weights`)."""
         return is_spread(self.weight)
 
     @cached_property

@@ -1,9 +1,8 @@
 """Schedules: pure functions from the step to a plan. No torch here."""
 
 from adagp.schedules.adaptive import Adaptive
-from adagp.schedules.base import Report, Row, Schedule
+from adagp.schedules.base import Layer, Layout, Report, Row, Schedule
 from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
-from adagp.schedules.layout import Layer, Layout
 from adagp.schedules.pattern import Pattern
 from adagp.schedules.text import SCHEDULE_FORMS, TextForm, parse_schedule, schedule_forms
 from adagp.schedules.warmup import WarmUp

@@ -15,8 +15,7 @@ from typing import Any
 
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.errors import OptionError
-from adagp.schedules.base import Report, Schedule, predicted_plan
-from adagp.schedules.layout import Layout
+from adagp.schedules.base import Layout, Report, Schedule, predicted_plan
 
 UNDERFIT = "accuracy drop: the predictor underfits"
 OVERFIT = "accuracy drop: the predictor overfits"

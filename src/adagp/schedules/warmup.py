@@ -6,9 +6,8 @@ from typing import Any
 
 from adagp.core.plan import WARM_UP, Phase, Plan, Step
 from adagp.errors import OptionError
-from adagp.schedules.base import Report, Schedule
+from adagp.schedules.base import Layout, Report, Schedule
 from adagp.schedules.ladder import PAPER_EPOCHS
-from adagp.schedules.layout import Layout
 
 PAPER_WARMUP = 10
 

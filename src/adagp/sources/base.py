@@ -22,20 +22,71 @@ A source of your own is a subclass. Give it to `attach(sources={"name": ...})`, 
 method of the command line, as `--method package.module:Class` or under a name of its own (`adagp.register_method`).
 """
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Size, Tensor
 
-from adagp.core.methods import AcceleratorWork
-from adagp.core.options import Option
+from adagp.core.methods import AcceleratorWork, Method, find_source
+from adagp.core.options import Option, keyword_options
 from adagp.core.plan import Step
-from adagp.errors import UsageError
-from adagp.layers.shards import norms as whole_norms
+from adagp.core.references import import_reference
+from adagp.errors import OptionError, UsageError
 from adagp.layers.sites import Site
-from adagp.sources.support.norms import RunningNorms
+from adagp.layers.weights import norms as whole_norms
+
+
+class RunningNorms:
+    """The Euclidean norm of each site's true weight gradient, averaged over its recent BP batches.
+
+    A plain mean until `1 / (1 - decay)` batches were seen, exponential forgetting after that. 0 before the first. The newest
+    norms are known as well, so that nobody needs to read a gradient again for them.
+    """
+
+    def __init__(self, sites: Sequence[Site], decay: float = 0.95) -> None:
+        device = sites[0].weight.device if sites else torch.device("cpu")
+        self.decay = decay
+        self.values = torch.zeros(len(sites), dtype=torch.float32, device=device)
+        self.counts = torch.zeros(len(sites), dtype=torch.float32, device=device)
+        self._newest = torch.zeros(len(sites), dtype=torch.float32, device=device)
+
+    @torch.no_grad()
+    def update(self, sites: Sequence[Site], norms: Tensor) -> None:
+        """Take in the norms of one batch's true gradients, in the order of `sites`."""
+        chosen = indices(sites, self.values.device)
+        counts = self.counts[chosen] + 1
+        share = (1 / counts).clamp(min=1 - self.decay)
+        norms = norms.to(self.values)
+        self.values[chosen] += share * (norms - self.values[chosen])
+        self.counts[chosen] = counts
+        self._newest[chosen] = norms
+
+    def of(self, sites: Sequence[Site]) -> Tensor:
+        """Return the running norms of `sites`, in their order."""
+        return self.values[indices(sites, self.values.device)]
+
+    def newest(self, sites: Sequence[Site]) -> Tensor:
+        """Return the norms that were taken in last for `sites`, in their order."""
+        return self._newest[indices(sites, self.values.device)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages and how many batches stand behind them."""
+        return {"values": self.values.clone(), "counts": self.counts.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.values.copy_(state["values"])
+        self.counts.copy_(state["counts"])
+
+
+def indices(sites: Sequence[Site], device: torch.device) -> Tensor:
+    """Return the places of `sites` among the model's sites as an index tensor."""
+    return torch.tensor([site.index for site in sites], device=device)
 
 
 @dataclass(frozen=True)
@@ -144,7 +195,7 @@ class Source(ABC):
     """Whether processes that train on shares of a batch produce the same gradients after `join`: those of the whole batch. If
     not, what they produce is averaged."""
     takes_spread: bool = False
-    """Whether `observe` takes sharded gradients as they are (see `adagp.layers.shards`). If not, they are gathered."""
+    """Whether `observe` takes sharded gradients as they are (see `adagp.layers.weights`). If not, they are gathered."""
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
@@ -224,3 +275,81 @@ class Source(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Take over what `state_dict` returned."""
+
+
+def build_source(method: Method, run: RunFacts, options: Mapping[str, Any] | None = None) -> Source:
+    """Return the source of `method` for a run; its own `options` are at their defaults where they are not given."""
+    kind = _kind(method)
+    return kind.build(run, **keyword_options(method.options, options or {}))
+
+
+def default_source(name: str) -> Source:
+    """Return the source that plans call `name`, as its constructor makes it."""
+    return _kind(find_source(name))()
+
+
+def _kind(method: Method) -> type[Source]:
+    assert method.builds is not None, "plain backprop has no source"
+    kind = import_reference(method.builds, what="a method of your own", kind="Class")
+    if not (isinstance(kind, type) and issubclass(kind, Source)):
+        raise OptionError(
+            f"'{method.builds}' is not a source of gradients: it must be a class derived from adagp.Source."
+        )
+    return kind
+
+
+def step_generator(seed: int, step: Step, device: torch.device | None = None) -> torch.Generator:
+    """Return a generator for the batch at `step`; near steps are unrelated, and so are other users of the same seed."""
+    place = f"source {seed} {step.epoch} {step.batch}"
+    number = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "big")
+    return torch.Generator(device or "cpu").manual_seed(number)
+
+
+_passing_by = 0
+
+
+@contextmanager
+def nobody_receives() -> Iterator[None]:
+    """Let gradients that are taken inside the context, which are none of training, pass by."""
+    global _passing_by
+    _passing_by += 1
+    try:
+        yield
+    finally:
+        _passing_by -= 1
+
+
+@contextmanager
+def all_receive() -> Iterator[None]:
+    """Let the gradients that are taken inside the context be those of training, wherever it is."""
+    global _passing_by
+    before, _passing_by = _passing_by, 0
+    try:
+        yield
+    finally:
+        _passing_by = before
+
+
+def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
+    """Call `receive` with the loss's gradient at `output` in the backward pass; return the tensor to continue with.
+
+    Where `output` needs no gradient, because nothing below it does, it is made to begin a graph of its own. That one is a
+    copy: the layers above may change what they get in place, which is not allowed for the beginning of a graph.
+
+    `receive` must not refer to `output`: a tensor that owns a hook that owns the tensor is never freed.
+    """
+
+    def hook(gradient: Tensor) -> None:
+        if _passing_by:
+            return
+        with torch.autocast(gradient.device.type, enabled=False):  # a backward pass may run under it
+            receive(gradient.detach())
+
+    if output.requires_grad:
+        output.register_hook(hook)
+        return output
+    if not torch.is_grad_enabled():
+        return output
+    leaf = output.detach().requires_grad_()
+    leaf.register_hook(hook)
+    return leaf.clone()

@@ -7,10 +7,9 @@ import torch
 from torch import Size, Tensor
 
 from adagp.errors import OptionError
-from adagp.layers.shards import laid_like, whole
 from adagp.layers.sites import Site
-from adagp.sources.base import BatchContext, ModelCall, Rounds, Source, in_step
-from adagp.sources.support.norms import RunningNorms
+from adagp.layers.weights import laid_like, whole
+from adagp.sources.base import BatchContext, ModelCall, Rounds, RunningNorms, Source, in_step
 
 
 class MixedSource(Source):

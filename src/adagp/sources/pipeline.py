@@ -22,7 +22,7 @@ from torch import Size, Tensor
 
 from adagp.layers.sites import Site
 from adagp.sources.base import Source
-from adagp.sources.support.local import Kept
+from adagp.sources.local import Kept
 
 
 class PipelineSource(Source):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from adagp.hw.predictor import PredictorShape
-from adagp.layers.weight_layout import as_rows, gradient_norms, taps_of
+from adagp.layers.weights import as_rows, gradient_norms, taps_of
 from adagp.papers.adagp.network import ClosedForm, PredictorNetwork, RowBlock, row_blocks
 
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.sites import Site, survey
-from adagp.layers.weight_layout import gradient_norms
+from adagp.layers.weights import gradient_norms
 from adagp.papers.adagp.network import PredictorNetwork
 from adagp.papers.adagp.source import LabelledSource, PredictedSource, ShuffledSource
 from adagp.sources import BatchContext, LearnedSource, LearningOptions, RunningNorms, default_source
-from adagp.sources.support.randomness import step_generator
+from adagp.sources.base import step_generator
 
 
 def test_produces_row_by_row(

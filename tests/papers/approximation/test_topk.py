@@ -16,7 +16,7 @@ from adagp.errors import OptionError
 from adagp.layers.sites import survey
 from adagp.papers.approximation.topk import TopKSource, choose, position_shape, topk_gradient
 from adagp.sources import BatchContext
-from adagp.sources.support.local import weight_gradient
+from adagp.sources.local import weight_gradient
 
 
 def slow_topk(layer: nn.Conv2d, inputs: Tensor, gradient: Tensor, k: int) -> Tensor:

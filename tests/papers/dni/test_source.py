@@ -12,7 +12,7 @@ from adagp.layers.sites import Site, survey
 from adagp.papers.dni.source import SyntheticNetwork, SyntheticSource
 from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sources import BatchContext, LearningOptions, RunningNorms
-from adagp.sources.support.local import weight_gradient
+from adagp.sources.local import weight_gradient
 
 MODEL = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(108, 5, bias=False))
 

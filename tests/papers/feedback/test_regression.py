@@ -31,7 +31,7 @@ from adagp.papers.feedback.regression import (
     usable_correction,
     weighted_sums,
 )
-from adagp.sources.support.local import weight_gradient
+from adagp.sources.local import weight_gradient
 
 # Regression, in double precision.
 

@@ -15,7 +15,7 @@ from adagp.engine.trainer import Trainer
 from adagp.errors import ModelError, OptionError, UsageError
 from adagp.papers.feedback.source import EveryN, FeedbackSource
 from adagp.schedules import Ladder, Rung, WarmUp
-from adagp.sources.support.local import weight_gradient
+from adagp.sources.local import weight_gradient
 
 
 def small_model() -> nn.Sequential:

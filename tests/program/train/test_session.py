@@ -20,7 +20,7 @@ from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
 from adagp.program.train.loop import Loop, News
 from adagp.program.train.rates import BatchRate
 from adagp.program.train.session import Session, build_rate, check_device, initial_weights, read_config
-from adagp.sources.support.options import milestones
+from adagp.sources.learned import milestones
 
 pytestmark = pytest.mark.medium
 

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp.layers.weight_layout import in_order, out_of_order, square
+from adagp.layers.weights import in_order, out_of_order, square
 
 _Key = TypeVar("_Key")
 
@@ -63,7 +63,7 @@ class PredictorNetwork(nn.Module):
 class RowBlock:
     """The rows `start` to `stop` of a batch, which belong to one site: `width` numbers each, in the memory order of `taps`.
 
-    `taps` is the number of kernel taps if channels are last in memory, else 1 (`adagp.layers.weight_layout`). A squared error
+    `taps` is the number of kernel taps if channels are last in memory, else 1 (`adagp.layers.weights`). A squared error
     has the weight `share` in the loss.
     """
 

@@ -10,16 +10,11 @@ from adagp.core.allocator import freed_memory_is_kept
 from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.rules import pool_average
-from adagp.layers.shards import add_up_parts
 from adagp.layers.sites import Site
-from adagp.layers.weight_layout import as_rows, as_weight, gradient_norms, taps_of
+from adagp.layers.weights import add_up_parts, as_rows, as_weight, gradient_norms, taps_of
 from adagp.papers.adagp.network import ClosedForm, PredictorNetwork, row_blocks
-from adagp.sources.base import BatchContext, Rounds
-from adagp.sources.support.labels import class_count, class_shares
-from adagp.sources.support.learned import LearnedSource
-from adagp.sources.support.norms import RunningNorms
-from adagp.sources.support.options import LearningOptions
-from adagp.sources.support.randomness import step_generator
+from adagp.sources.base import BatchContext, Rounds, RunningNorms, step_generator
+from adagp.sources.learned import LearnedSource, LearningOptions, class_count, class_shares
 
 
 class PredictedSource(LearnedSource):

@@ -7,7 +7,7 @@ add_method(
     Method(
         "zero",
         "approximation: weight gradients of some layers are 0",
-        "adagp.sources.constant:ZeroSource",
+        "adagp.sources.controls:ZeroSource",
         schedule="approx:2",
         accelerator=AcceleratorWork(),
         parallel=("data", "fsdp", "pipeline"),
@@ -17,7 +17,7 @@ add_method(
     Method(
         "random",
         "approximation: weight gradients of some layers are random",
-        "adagp.sources.random:RandomSource",
+        "adagp.papers.approximation.random_gradient:RandomSource",
         schedule="approx:2",
         accelerator=AcceleratorWork(),
         parallel=("data", "fsdp"),

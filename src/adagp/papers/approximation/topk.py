@@ -11,9 +11,8 @@ from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.sources.base import BatchContext, RunFacts
-from adagp.sources.support.local import Geometry, Kept, LocalSource, batched, padded
-from adagp.sources.support.taps import on_gradient
+from adagp.sources.base import BatchContext, RunFacts, on_gradient
+from adagp.sources.local import Geometry, Kept, LocalSource, batched, padded
 
 Scale = Literal["unbiased", "published"]
 

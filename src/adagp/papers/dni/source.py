@@ -9,13 +9,9 @@ from torch import Size, Tensor, nn
 
 from adagp.errors import DataError, ModelError, OptionError
 from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
-from adagp.sources.base import BatchContext
-from adagp.sources.support.labels import class_count, class_shares
-from adagp.sources.support.learner import Learner, TrainedSource
-from adagp.sources.support.local import LocalSource, refuse_recomputed, weight_gradient
-from adagp.sources.support.norms import RunningNorms
-from adagp.sources.support.options import LearningOptions
-from adagp.sources.support.taps import on_gradient
+from adagp.sources.base import BatchContext, RunningNorms, on_gradient
+from adagp.sources.learned import Learner, LearningOptions, TrainedSource, class_count, class_shares
+from adagp.sources.local import LocalSource, refuse_recomputed, weight_gradient
 
 _CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
     3: nn.Conv1d,

@@ -19,8 +19,8 @@ import torch
 from torch import Size, Tensor
 
 from adagp.errors import UsageError
-from adagp.layers.shards import laid_like, spread_out
 from adagp.layers.sites import Site
+from adagp.layers.weights import laid_like, spread_out
 from adagp.papers.feedback.regression import (
     BiasCorrection,
     CrossSums,
@@ -30,7 +30,7 @@ from adagp.papers.feedback.regression import (
     usable_correction,
 )
 from adagp.sources.base import Rounds
-from adagp.sources.support.local import gives_rows
+from adagp.sources.local import gives_rows
 
 
 @dataclass(frozen=True)

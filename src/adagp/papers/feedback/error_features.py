@@ -11,8 +11,7 @@ from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
-from adagp.sources.base import ModelCall
-from adagp.sources.support.taps import nobody_receives
+from adagp.sources.base import ModelCall, nobody_receives
 
 
 class ErrorFeatures:

@@ -38,7 +38,7 @@ from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.layers.sites import Site
-from adagp.sources.support.local import padded, weight_gradient
+from adagp.sources.local import padded, weight_gradient
 
 # Features of a call.
 

@@ -11,8 +11,8 @@ import torch
 from torch import Size, Tensor
 
 from adagp.errors import OptionError
-from adagp.layers.shards import blank, laid_like
 from adagp.layers.sites import Site
+from adagp.layers.weights import blank, laid_like
 from adagp.papers.feedback.data_parallel import LocalCall, join_calls
 from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, rows_for
 from adagp.papers.feedback.regression import (
@@ -26,13 +26,11 @@ from adagp.papers.feedback.regression import (
     upgraded_regression_state,
     usable_correction,
 )
-from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, missing_error
+from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, RunningNorms, missing_error, on_gradient
+from adagp.sources.controls import ReplaySource
+from adagp.sources.local import Kept, LocalSource, refuse_recomputed
 from adagp.sources.mixed import MixedSource
 from adagp.sources.pipeline import ErrorSource, SiteCall
-from adagp.sources.remembered import ReplaySource
-from adagp.sources.support.local import Kept, LocalSource, refuse_recomputed
-from adagp.sources.support.norms import RunningNorms
-from adagp.sources.support.taps import on_gradient
 
 
 class FeedbackSource(LocalSource, ErrorSource):

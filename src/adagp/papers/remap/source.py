@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from adagp.errors import OptionError
 from adagp.layers.rules import pool_maximum
 from adagp.layers.sites import Site
-from adagp.sources.support.learned import LearnedSource
-from adagp.sources.support.options import LearningOptions
+from adagp.sources.learned import LearnedSource, LearningOptions
 
 
 def remap(vector: Tensor, count: int) -> Tensor:

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from adagp.core.files import write_atomically
 from adagp.core.plan import BACKPROP, Phase, Step
-from adagp.engine.quality import cosine
+from adagp.engine.metrics import cosine
 from adagp.engine.trainer import Trainer
 from adagp.layers.sites import Site
-from adagp.layers.weight_layout import gradient_norms
+from adagp.layers.weights import gradient_norms
 from adagp.program.jobs import Stop, Stopped, never
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import FIGURE, ListOf, TableOf, record_of

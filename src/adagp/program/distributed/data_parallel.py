@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from adagp.core.plan import BACKPROP
 from adagp.data.batches import Share
 from adagp.engine.batch import Batch, BatchResult
-from adagp.engine.inputs import call
+from adagp.engine.hooks import call
 from adagp.program.distributed.loop import ParallelLoop
 from adagp.program.distributed.processes import digest
 from adagp.program.train.loop import Observer

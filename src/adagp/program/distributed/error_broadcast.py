@@ -18,9 +18,9 @@ from adagp.layers.sites import Site
 from adagp.pipe.actions import FORWARD, Program
 from adagp.program.distributed.placement import StagePlacement
 from adagp.program.distributed.processes import World
+from adagp.sources.base import on_gradient
+from adagp.sources.local import Kept
 from adagp.sources.pipeline import ErrorSource, SiteCall
-from adagp.sources.support.local import Kept
-from adagp.sources.support.taps import on_gradient
 
 
 @dataclass

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from adagp.engine.batch import Batch
-from adagp.engine.inputs import call
+from adagp.engine.hooks import call
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.program.distributed.data_parallel import DataLoop
 from adagp.program.distributed.processes import digest

@@ -21,7 +21,7 @@ from adagp.program.tasks.base import Task
 from adagp.program.train.checkpoint import load_checkpoint
 from adagp.program.train.loop import Loop
 from adagp.program.train.rates import Rate
-from adagp.sources.support.randomness import step_generator
+from adagp.sources.base import step_generator
 
 
 class ParallelLoop(Loop):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from adagp.core.plan import Plan, Step
 from adagp.errors import OptionError, TaskError
-from adagp.layers.shards import is_spread
+from adagp.layers.weights import is_spread
 from adagp.pipe.actions import INPUT_GRADIENT
 from adagp.program.distributed.checkpoint import Loaded
 from adagp.program.distributed.cut_model import CutModel

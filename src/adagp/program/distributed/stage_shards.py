@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from adagp.errors import ModelError
-from adagp.layers.shards import is_spread, laid_like, local, part_of
+from adagp.layers.weights import is_spread, laid_like, local, part_of
 from adagp.program.distributed.stages import ModelStage
 
 _PART, _ROWS = "first row of a part", "rows"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.engine.hooks import ModelHooks
-from adagp.engine.trial import try_out
+from adagp.engine.validate import try_out
 from adagp.errors import ModelError
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.layers.sites import Site, Survey

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
-from adagp.engine.trial import try_out
+from adagp.engine.validate import try_out
 from adagp.errors import ModelError
 from adagp.layers.sites import Survey
 from adagp.pipe.partition import partition

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from adagp.sources.support.learner import plain_state
+from adagp.sources.learned import plain_state
 
 
 class Rate:

@@ -32,9 +32,8 @@ from adagp.program.train.followed import FollowedRun
 from adagp.program.train.loop import Loop, Observer, to_device
 from adagp.program.train.memory import peak_memory
 from adagp.program.train.rates import CURVES, BatchRate, EpochRate, Rate
-from adagp.sources.base import RunFacts
-from adagp.sources.build import build_source
-from adagp.sources.support.options import milestones
+from adagp.sources.base import RunFacts, build_source
+from adagp.sources.learned import milestones
 
 
 class Session:

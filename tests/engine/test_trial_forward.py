@@ -4,7 +4,7 @@ import torch
 from tests.transposed import Conv1D
 from torch import Tensor, nn
 
-from adagp.engine.trial import registered, try_out
+from adagp.engine.validate import registered, try_out
 from adagp.layers.sites import survey
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from adagp.errors import ModelError
 from adagp.layers.rules import RULES, register_rule
 from adagp.layers.sites import survey
-from adagp.sources.support.local import Kept, refuse_unknown_layers, weight_gradient
+from adagp.sources.local import Kept, refuse_unknown_layers, weight_gradient
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 

@@ -2,23 +2,195 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler, MultiStepLR, ReduceLROnPlateau
 
+from adagp.errors import DataError, OptionError
 from adagp.layers.batch_means import KeptMean, stand_in
 from adagp.layers.rules import kept_mean, summarize
-from adagp.layers.shards import add_up_parts
 from adagp.layers.sites import Site
-from adagp.layers.weight_layout import gradient_norms
-from adagp.sources.base import Rounds
+from adagp.layers.weights import add_up_parts, gradient_norms
+from adagp.sources.base import Rounds, RunFacts, RunningNorms, Source
 from adagp.sources.pipeline import PipelineSource
-from adagp.sources.support.learner import Learner, TrainedSource
-from adagp.sources.support.norms import RunningNorms
-from adagp.sources.support.options import LearningOptions
+
+LEARNING = ("predictor_lr", "predictor_scheduler", "normalize", "hold_norm")
+"""The options of methods that say how a predictor learns."""
+
+
+@dataclass(frozen=True)
+class LearningOptions:
+    """How a predictor learns. The defaults are ADA-GP's; the two switches go beyond the paper.
+
+    `milestones` are epochs after which the learning rate is multiplied by `gamma` (MultiStepLR); with `plateau` it is
+    halved instead when the predictor's loss has not fallen for more than three epochs with BP batches (ReduceLROnPlateau).
+    `normalize` trains on targets divided by a running scale of each site, so that sites with small gradients count as much
+    as those with large ones. `hold_norm` rescales each prediction to the running norm of the true gradient.
+    `grid` is the side of the pooled picture of an output channel that the predictor sees.
+    """
+
+    learning_rate: float = 1e-4
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+    plateau: bool = False
+    normalize: bool = False
+    hold_norm: bool = False
+    grid: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise OptionError(f"the predictor's learning rate is {self.learning_rate}; it must be above 0.")
+        if self.grid < 1:
+            raise OptionError(f"the predictor's grid is {self.grid}; it must be 1 or more.")
+
+    @classmethod
+    def of_run(
+        cls, run: RunFacts, predictor_lr: float, predictor_scheduler: str, normalize: bool, hold_norm: bool
+    ) -> "LearningOptions":
+        """Return them for a run, from the options of a method."""
+        return cls(
+            learning_rate=predictor_lr,
+            milestones=milestones(run.epochs) if predictor_scheduler == "multistep" else (),
+            plateau=predictor_scheduler == "plateau",
+            normalize=normalize,
+            hold_norm=hold_norm,
+            seed=run.seed,
+        )
+
+
+def milestones(epochs: int) -> tuple[int, ...]:
+    """Return the epochs after which a stepped learning rate falls to a tenth: a half and three quarters of the run."""
+    return tuple(sorted({max(1, epochs // 2), max(1, epochs * 3 // 4)}))
+
+
+def class_count(sites: Sequence[Site], classes: int | None) -> int:
+    """Return `classes`, or where it is None the rows of the model's last site: in a classifier, its classes."""
+    return sites[-1].rows if classes is None else classes
+
+
+def class_shares(targets: Any, classes: int) -> Tensor:
+    """Return `(samples, classes)`: the one-hot label of each sample; of a sample with many labels (words), their mean.
+
+    Negative labels mean "none" and are left out.
+    """
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() == 0:
+        given = str(targets.dtype) if isinstance(targets, Tensor) else type(targets).__name__
+        raise DataError(
+            f"a source that sees labels needs whole numbers, one or more a sample; the targets are {given}."
+        )
+    labels = (targets.flatten(1) if targets.dim() > 1 else targets[:, None]).long()
+    if labels.numel() and bool((labels >= classes).any()):
+        raise DataError(
+            f"label {int(labels.max())} is not among the {classes} classes that the source was made for "
+            "(the outputs of the model's last layer, unless label_classes=... says otherwise)."
+        )
+    known = labels >= 0
+    marks = F.one_hot(labels.clamp(min=0), classes) * known[..., None]
+    return marks.sum(1).float() / known.sum(1, keepdim=True).clamp(min=1)
+
+
+class Learner:
+    """Trains `network` with Adam, one step per batch, and lowers the learning rate by epochs."""
+
+    def __init__(self, network: nn.Module, options: LearningOptions) -> None:
+        self.network = network
+        self.options = options
+        device = next(network.parameters()).device.type
+        fused = device in ("cpu", "cuda")  # one pass over memory: six times as fast for the large read-out
+        self.optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate, fused=fused)
+        self.scheduler: LRScheduler
+        if options.plateau:
+            self.scheduler = ReduceLROnPlateau(self.optimizer, factor=0.5, patience=3)
+        else:
+            self.scheduler = MultiStepLR(self.optimizer, list(options.milestones), gamma=options.gamma)
+        self.epoch_loss = torch.zeros(())  # on the model's device after the first batch: no transfer per batch
+        self.epoch_batches = 0
+        self.on_gradients: Callable[[list[Tensor]], None] = lambda tensors: None
+        """Called with the network's gradients and, last, its loss, before the optimizer steps. A run that is spread over
+        processes adds them up here, in place."""
+
+    def differentiate(self, loss: Tensor) -> Tensor:
+        """Put the gradients of `loss` into the parameters' `.grad` by autograd; return the loss without its graph."""
+        loss.backward()
+        return loss.detach()
+
+    def step(self, loss: Tensor) -> None:
+        """Take one step of Adam with the gradients of `loss`, which are in the parameters' `.grad`."""
+        gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
+        self.on_gradients([*gradients, loss])
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # a GP batch needs no room for them
+        self.epoch_loss = self.epoch_loss.to(loss.device) + loss
+        self.epoch_batches += 1
+
+    def end_epoch(self) -> None:
+        """Let the learning rate follow its schedule, once the predictor has begun to learn."""
+        if not self.options.plateau:
+            if self.optimizer.state:
+                self.scheduler.step()
+        elif self.epoch_batches:  # an epoch without BP batches says nothing about the predictor
+            self.scheduler.step(self.epoch_loss.item() / self.epoch_batches)  # type: ignore[arg-type]  # the metric
+        self.epoch_loss = torch.zeros(())
+        self.epoch_batches = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the network, its optimizer and scheduler, and the running loss of the epoch."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": plain_state(self.scheduler),
+            "epoch_loss": self.epoch_loss,
+            "epoch_batches": self.epoch_batches,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.epoch_loss = state["epoch_loss"]
+        self.epoch_batches = state["epoch_batches"]
+
+
+class TrainedSource(Source):
+    """A source with a `learner`, which `bind` makes."""
+
+    learns = True
+    learner: Learner
+
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the source for a run: every source of this kind takes the options of learning first, then its own."""
+        learning = {name: options.pop(name) for name in LEARNING}
+        make: Any = cls
+        source: Self = make(LearningOptions.of_run(run, **learning), **options)
+        return source
+
+    def end_epoch(self) -> None:
+        """Let the learning rate follow its schedule, once the predictor has begun to learn."""
+        self.learner.end_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the network, its optimizer and scheduler, and the running loss of the epoch."""
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.learner.load_state_dict(state)
+
+
+def plain_state(scheduler: LRScheduler) -> dict[str, Any]:
+    """Return a scheduler's state as plain values only, so that it can be saved and loaded with `weights_only=True`."""
+    state = scheduler.state_dict()
+    if "milestones" in state:  # a Counter, which the safe loader refuses
+        state["milestones"] = dict(state["milestones"])
+    return state
 
 
 class LearnedSource(TrainedSource, PipelineSource):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.quality import QualityMeter, cosine
+from adagp.engine.metrics import QualityMeter, cosine
 from adagp.errors import OptionError
 from adagp.layers.sites import survey
 

@@ -1,7 +1,11 @@
-"""Weights that are spread over processes as DTensors (FSDP2's `fully_shard`): the part held here, and gradients of it.
+"""Weights in memory: the order of their numbers, and the shards of a DTensor that each process has (FSDP2's `fully_shard`).
 
-A spread weight is cut along one axis over one dimension of its device mesh, and copied along the others: what FSDP2 makes of a
-mesh of one dimension, and of one of two (HSDP). Every function here takes ordinary tensors as well, and leaves them alone.
+The weight of a convolution is `(rows, channels, ...kernel)`. In the channels-last format, which is faster on most CPUs, the
+channels of a kernel position are next to each other in memory: `(rows, ...kernel, channels)`. A row of such a weight is the
+logical row transposed. `taps` below is the number of kernel positions of a weight in that format, and 1 for every other.
+
+A sharded weight is cut along one axis over one dimension of its device mesh, and copied along the others: what FSDP2 makes of a
+mesh of one dimension, and of one of two (HSDP). The functions for sharded weights return ordinary tensors unchanged.
 """
 
 import sys
@@ -13,7 +17,66 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from adagp.layers.weight_layout import gradient_norms, square
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def taps_of(weight: Tensor) -> int:
+    """Return the taps of a weight whose rows are transposed in memory; 1 for one that lies in its logical order."""
+    form = CHANNELS_LAST.get(weight.dim())
+    if form is None or weight.is_contiguous() or not weight.is_contiguous(memory_format=form):
+        return 1
+    return weight.shape[2:].numel()
+
+
+def as_rows(tensor: Tensor, taps: int) -> Tensor:
+    """Return a tensor in the shape of a weight as `(rows, width)`: a view where it lies as `taps` says, else a copy."""
+    if taps > 1:
+        tensor = tensor.movedim(1, -1)
+    return tensor.reshape(len(tensor), tensor.shape[1:].numel())
+
+
+def as_weight(rows: Tensor, like: Tensor, taps: int) -> Tensor:
+    """Return `(rows, width)` in the memory order of `taps` as a tensor in the shape of the weight `like`, without a copy."""
+    if taps == 1:
+        return rows.view(like.shape)
+    return rows.view(len(like), *like.shape[2:], like.shape[1]).movedim(-1, 1)
+
+
+def in_order(rows: Tensor, taps: int) -> Tensor:
+    """Return the rows of a matrix, one for each number of a weight's logical row, in the order of the weight's memory."""
+    return rows if taps == 1 else rows.unflatten(0, (-1, taps)).transpose(0, 1).flatten(0, 1)
+
+
+def out_of_order(rows: Tensor, taps: int) -> Tensor:
+    """Return the rows of a matrix that are in the order of a weight's memory in its logical order."""
+    return rows if taps == 1 else rows.unflatten(0, (taps, -1)).transpose(0, 1).flatten(0, 1)
+
+
+def exchanged(tensor: Tensor, groups: int) -> Tensor:
+    """Return a weight `(inputs, outputs per group, ...)` as `(outputs, inputs per group, ...)`, or the other way round.
+
+    A view of one group, else a copy.
+    """
+    parts: Tensor = tensor.unflatten(0, (groups, -1))
+    return parts.transpose(1, 2).flatten(0, 1)
+
+
+def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean norm of each tensor, in single precision.
+
+    On a CPU as products with themselves, which read memory at twice the speed of torch's norm, and round less.
+    """
+    if any(one.device.type != "cpu" for one in gradients):
+        return torch.stack(torch._foreach_norm(list(gradients), dtype=torch.float32))
+    return torch.stack([square(one) for one in gradients]).sqrt_()
+
+
+def square(tensor: Tensor) -> Tensor:
+    """Return the sum of the squares of a tensor's numbers."""
+    dense = tensor.is_contiguous() or taps_of(tensor) > 1
+    line = tensor.as_strided((tensor.numel(),), (1,)) if dense else tensor.reshape(-1)
+    line = line.float()
+    return torch.dot(line, line)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,41 @@
-"""Gradients from memory: the last true gradient, or an average of the last ones. Controls that every predictor must beat."""
+"""Controls that every predictor must beat: no gradient at all, the last true gradients, noise; and skipping the batch."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from adagp.errors import OptionError
-from adagp.layers.shards import laid_like
 from adagp.layers.sites import Site
-from adagp.sources.base import Source
-from adagp.sources.support.norms import RunningNorms
+from adagp.layers.weights import laid_like
+from adagp.sources.base import BatchContext, RunFacts, RunningNorms, Source, step_generator
+from adagp.sources.pipeline import PipelineSource
+
+
+class ZeroSource(PipelineSource):
+    """Gives a gradient of 0: the weight moves by the optimizer's momentum and weight decay alone.
+
+    `zero` is the approximation of Wang and Nelaturu, for some sites of a batch; `momentum` is the same source as a control,
+    for all sites of a batch: what is a GP phase worth if only the momentum of the last BP batch goes on?
+    """
+
+    joins = True
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return zeros."""
+        return [torch.zeros_like(site.weight) for site in sites]
+
+
+class SkipSource(Source):
+    """The batch is not trained on: no forward pass, no step of the optimizer. It serves all sites of a batch or none."""
+
+    skips = True
+    joins = True
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return no gradient for any site."""
+        return [None] * len(sites)
 
 
 class AverageSource(Source):
@@ -82,3 +107,53 @@ class ReplaySource(AverageSource):
 
     def __init__(self) -> None:
         super().__init__(last=1)
+
+
+class NormalSource(Source):
+    """Standard normal numbers, fresh every batch, a pure function of seed, step and the sites that are served.
+
+    The numbers of all rows come from one stream, so each process draws them all, also those of rows that it does not hold.
+    """
+
+    joins = True
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the source with the run's seed."""
+        return cls(run.seed)
+
+    def begin(self, context: BatchContext) -> None:
+        """Keep the step, of which the numbers are a function."""
+        self._step = context.step
+
+    def normal(self, sites: Sequence[Site]) -> list[Tensor]:
+        """Return a standard normal tensor for each site's weight."""
+        if not sites:
+            return []
+        device = sites[0].weight.device
+        generator = step_generator(self.seed, self._step, device)
+        return [
+            torch.randn(site.weight.shape, generator=generator, device=device).to(site.weight.dtype) for site in sites
+        ]
+
+
+class NoiseSource(NormalSource):
+    """A control: a random direction with the running norm of the site's true gradient; 0 before the first true one."""
+
+    learns = True  # from the norms alone, which the engine keeps for sources that learn
+    takes_spread = True
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Keep the running norms."""
+        self._norms = norms
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return noise for every site."""
+        drawn = self.normal(sites)
+        sizes = torch._foreach_norm(drawn)
+        ratios = [usual / size for usual, size in zip(self._norms.of(sites), sizes, strict=True)]
+        torch._foreach_mul_(drawn, ratios)
+        return list(drawn)

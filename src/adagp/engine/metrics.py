@@ -1,15 +1,17 @@
-"""How good the predictions are: per site, on BP batches, where the truth is known.
+"""What is measured per site: the quality of predictions, on BP batches, where the true gradient is known; densities.
 
 Four figures compare a prediction with the true gradient of the same batch:
 
-- `cosine` similarity, and `norm_ratio` = |predicted| / |true|: these two say whether an update would go the right way and how
-  far. A useful prediction has a cosine well above 0.
+- `cosine` similarity, and `norm_ratio` = |predicted| / |true|: whether an update would go the right way, and how far. A
+  useful prediction has a cosine well above 0.
 - `mse`, the mean squared error. It rewards predicting zero: gradients are small numbers, and so is the error of no prediction.
 - `mape`, the mean of |true - predicted| / |true| as in the paper (1.0 = 100%), over the entries whose true value is not zero.
   It divides by numbers near zero, so a few entries dominate it; a prediction of zero scores 1.0.
 
-`cosine_previous` is the cosine of the *last* BP batch's true gradient with this one's: the yardstick that costs nothing to
-produce. A predictor that stays below it is worth less than replaying the last gradient.
+`cosine_previous` is the cosine of the *last* BP batch's true gradient with this one's: the previous-gradient baseline, which
+costs nothing to produce. A predictor that stays below it is worth less than replaying the last gradient.
+
+Densities are the shares of non-zero weights and inputs: an accelerator for sparse training can leave out the rest.
 """
 
 from collections.abc import Sequence
@@ -20,10 +22,9 @@ import torch
 from torch import Tensor
 
 from adagp.errors import OptionError
-from adagp.layers.shards import laid_like, whole
 from adagp.layers.sites import Site
-from adagp.layers.weight_layout import gradient_norms
-from adagp.sources.support.norms import indices
+from adagp.layers.weights import gradient_norms, laid_like, whole
+from adagp.sources.base import indices
 
 FIGURES = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")
 
@@ -153,3 +154,56 @@ def _compare(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> 
         mape = relative / (truth.numel() - unknown.sum())
         rows.append(torch.stack([product / (true_norm * norm), norm / true_norm, mse, mape]))
     return torch.stack(rows)
+
+
+class DensityMeter:
+    """The share of non-zero inputs of each site, sampled in every `interval`-th batch that runs (0: never); and of weights."""
+
+    def __init__(self, sites: Sequence[Site], interval: int) -> None:
+        self.interval = interval
+        self._sites = sites
+        self._batches = 0
+        device = sites[0].weight.device if sites else torch.device("cpu")
+        self._sums = torch.zeros(len(sites), 2, dtype=torch.float64, device=device)
+
+    def due(self) -> bool:
+        """Tell whether the coming batch is one to be sampled."""
+        return self.interval > 0 and self._batches % self.interval == 0
+
+    @torch.no_grad()
+    def watch(self, site: Site, inputs: Sequence[Any]) -> None:
+        """Count the inputs of a forward call that are not zero."""
+        for one in inputs[:1]:
+            if isinstance(one, Tensor):
+                self._sums[site.index, 0] += one.count_nonzero()
+                self._sums[site.index, 1] += one.numel()
+
+    def end_batch(self) -> None:
+        """Go on to the next batch."""
+        self._batches += 1
+
+    def read(self) -> dict[str, dict[str, float | None]]:
+        """Return both densities of each site since the last call, None where nothing was sampled, and start again."""
+        sums = self._sums.tolist()
+        self._sums.zero_()
+        return {
+            site.name: {
+                "weight_density": density(site.weight),
+                "input_density": found / total if total else None,
+            }
+            for site, (found, total) in zip(self._sites, sums, strict=True)
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts of the epoch so far."""
+        return {"batches": self._batches, "sums": self._sums.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self._batches = state["batches"]
+        self._sums.copy_(state["sums"])
+
+
+def density(weight: Tensor) -> float:
+    """Return the share of the entries that are not zero."""
+    return float(weight.detach().count_nonzero()) / max(1, weight.numel())

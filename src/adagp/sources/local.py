@@ -10,10 +10,9 @@ from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.layers.rules import computes_as_built_in
-from adagp.layers.shards import blank
 from adagp.layers.sites import Site
-from adagp.sources.base import Source
-from adagp.sources.support.norms import RunningNorms
+from adagp.layers.weights import blank
+from adagp.sources.base import RunningNorms, Source
 
 
 def refuse_unknown_layers(source: str, sites: Sequence[Site]) -> None:

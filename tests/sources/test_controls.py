@@ -1,4 +1,4 @@
-"""Replay and average against plain lists of gradients."""
+"""Controls: zero, skipped batches, remembered gradients against plain lists of them, noise."""
 
 import io
 
@@ -6,9 +6,36 @@ import pytest
 import torch
 from torch import Tensor
 
+from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.sources import AverageSource, ReplaySource, RunningNorms
+from adagp.sources import (
+    AverageSource,
+    BatchContext,
+    NoiseSource,
+    ReplaySource,
+    RunningNorms,
+    SkipSource,
+    ZeroSource,
+    default_source,
+)
+
+
+def test_zero_is_zero_and_its_own_tensor(sites: tuple[Site, ...]) -> None:
+    for site, one in zip(sites, ZeroSource().produce(sites), strict=True):
+        assert one is not None
+        assert torch.equal(one, torch.zeros_like(site.weight))
+
+
+def test_skip_gives_nothing(sites: tuple[Site, ...]) -> None:
+    assert SkipSource().produce(sites) == [None, None]
+    assert SkipSource.skips
+
+
+def test_momentum_is_zero_under_another_name() -> None:
+    assert isinstance(default_source("momentum"), ZeroSource)
+    assert isinstance(default_source("zero"), ZeroSource)
+    assert isinstance(default_source("skip"), SkipSource)
 
 
 def truths(sites: tuple[Site, ...], seed: int) -> list[Tensor]:
@@ -85,3 +112,20 @@ def test_wrong_options() -> None:
         AverageSource(0)
     with pytest.raises(OptionError, match=r"^the average's decay is 1\.0; it must be 0 or more and below 1\.$"):
         AverageSource(decay=1.0)
+
+
+def produced(source: NoiseSource, sites: tuple[Site, ...], step: Step) -> list[torch.Tensor]:
+    source.begin(BatchContext(step))
+    return [one for one in source.produce(sites) if one is not None]
+
+
+def test_noise_has_the_running_norm_of_the_truth(sites: tuple[Site, ...]) -> None:
+    norms = RunningNorms(sites)
+    source = NoiseSource(seed=2)
+    source.bind(sites, norms)
+    assert all(one.norm() == 0 for one in produced(source, sites, Step(0, 0)))
+    norms.update(sites, torch.tensor([0.5, 2.0]))
+    first, again, other = (produced(source, sites, step) for step in (Step(0, 1), Step(0, 1), Step(0, 2)))
+    torch.testing.assert_close(torch.stack([one.norm() for one in first]), torch.tensor([0.5, 2.0]))
+    assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])

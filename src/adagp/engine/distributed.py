@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from adagp.errors import ModelError
-from adagp.layers.shards import add_up_flat, is_cut_once, is_spread, mesh_of, whole
 from adagp.layers.sites import Survey
+from adagp.layers.weights import add_up_flat, is_cut_once, is_spread, mesh_of, whole
 from adagp.sources.base import Rounds, in_step
 
 
