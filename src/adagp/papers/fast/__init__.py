@@ -2,7 +2,7 @@
 
 from adagp.core.registry import provide
 
-provide("precision", "adagp.papers.fast.precision_text")
+provide("precision", "adagp.papers.fast.precision")
 provide("design", "adagp.papers.fast.hardware")
 provide("experiment", "adagp.papers.fast.experiments")
 provide("experiment", "adagp.papers.fast.hardware_experiments")

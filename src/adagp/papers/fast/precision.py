@@ -1,22 +1,38 @@
-"""Precision schedules: in which arithmetic the products of each site are made, as a pure function of the batch and the site.
+"""Precision schedules: the mantissa widths of each site's products as a pure function of the batch and the site.
 
-A plan says where a site's weight gradient comes from; a precision says in which arithmetic the site's three products are
-made: the forward pass, the input gradient and the weight gradient. The two are independent of each other.
+A plan decides where a site's weight gradient comes from; a precision, in which arithmetic the site's three products are
+computed: the forward pass, the input gradient and the weight gradient. The two are independent of each other.
 
 Single precision is None; block floating point has a mantissa width for each of the site's tensors: weights, activations
 (the site's input) and gradients (at its output). FAST leaves the choice between two widths to the tensor itself: the width
 is low where r, the relative improvement of the high one, is below a threshold that falls with time and depth.
+
+Text forms, the same on the command line, in config files and in run folders:
+
+bfp4                       block floating point of 4 mantissa bits, in groups of 16 with 4 exponent bits; also bfp2, bfp8, ...
+bfp:g=16,e=4,m=4           the same with all sizes given
+temporal:2-4@0.5           2 bits in the first half of the run, then 4; 4-2 is the reverse; fp32 may stand for a width
+layers:2-4@10              2 bits in the first 10 layers, 4 in the others
+fast                       each tensor has 2 or 4 bits, as its relative improvement by 4 is below a falling threshold or not
+fast:alpha=0.6,beta=0.3    the same with the threshold alpha - beta * time - beta * depth; low=2 and high=4 are the widths
+random:2-4@0.5             a control: 4 bits with probability 0.5, else 2
+
+All take, separated by commas: g=16 (numbers in a group), e=4 (bits of an exponent), rounding=nearest|truncate (of
+weights and activations), gradients=stochastic|nearest|truncate, overflow=saturate|raise.
+
 """
 
 import hashlib
+import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
-from adagp.core.block_format import BlockFormat
-from adagp.core.precision import Precision
-from adagp.errors import OptionError
+from adagp.core.block_format import MOST_MANTISSA_BITS, BlockFormat
+from adagp.core.precision import PRECISIONS, Precision, PrecisionFamily, unreadable_precision
+from adagp.errors import OptionError, unknown_name
 
 if TYPE_CHECKING:
     from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
@@ -34,7 +50,7 @@ class Width:
 
     @property
     def measured(self) -> bool:
-        """Tell whether the tensor itself decides."""
+        """Whether the tensor itself decides."""
         return self.low != self.high
 
 
@@ -61,7 +77,7 @@ class TensorPlace:
 
     @property
     def draw(self) -> float:
-        """A number from 0 up to 1 that looks random, the same whenever it is asked for."""
+        """A pseudo-random number in [0, 1), the same for the same place."""
         key = f"precision {self.seed} {self.batch} {self.site} {self.tensor}"
         return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") / 2**64
 
@@ -70,7 +86,7 @@ class TensorPlace:
 class Conversion:
     """What all conversions of a run have in common: `rounding` is for weights and activations, `gradients` for these.
 
-    That gradients get noise is FAST's; how weights and activations are rounded is our choice, the paper does not say.
+    That gradients get noise is FAST's; how weights and activations are rounded is our choice, the paper leaves it open.
     """
 
     group: int = 16
@@ -107,7 +123,7 @@ class BlockPrecision(Precision):
 
     def arithmetic(self, facts: "ArithmeticFacts", is_training: Callable[[], bool]) -> "Arithmetic":
         """Return what computes the products of a run in block floating point."""
-        from adagp.papers.fast.interpose import BlockArithmetic  # which needs torch
+        from adagp.papers.fast.arithmetic import BlockArithmetic  # which needs torch
 
         return BlockArithmetic(self, facts, is_training)
 
@@ -116,7 +132,7 @@ class BlockPrecision(Precision):
         """Return the width of the tensor at `place`."""
 
     def check(self, sites: int) -> None:  # most fit every model
-        """Refuse a model with so many sites if it does not fit."""
+        """Raise if the precision does not fit a model with this many sites."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +173,7 @@ class ByLayer(BlockPrecision):
         return fixed(self.first if place.site < self.count else self.second)
 
     def check(self, sites: int) -> None:
-        """Refuse a model that has no site beyond the first part."""
+        """Raise if the model has no site beyond the first part."""
         if self.count >= sites:
             raise OptionError(
                 f"the precision '{self.text}' cuts the model after layer {self.count}; it has {sites} layers, so that it "
@@ -204,3 +220,141 @@ class RandomChoice(BlockPrecision):
 def fixed(bits: int | None) -> Width | None:
     """Return a width that no tensor decides."""
     return None if bits is None else Width(bits, bits)
+
+
+FORMS = {
+    "bfp": ("bfp4", "bfp:g=16,e=4,m=4"),
+    "temporal": ("temporal:2-4@0.5",),
+    "layers": ("layers:2-4@10",),
+    "fast": ("fast", "fast:alpha=0.6,beta=0.3"),
+    "random": ("random:2-4@0.5",),
+}
+_CONVERSION = {
+    "g": "group",
+    "e": "exponent_bits",
+    "rounding": "rounding",
+    "gradients": "gradients",
+    "overflow": "overflow",
+}
+_WORDS = ("rounding", "gradients", "overflow")
+_WHOLE = ("g", "e", "m", "low", "high")
+
+
+def parse_block_precision(text: str) -> BlockPrecision:
+    """Return the precision schedule that `text` describes."""
+    name, _, rest = text.partition(":")
+    items = [item for item in rest.split(",") if item] if rest else []
+    split = items.pop(0) if items and "=" not in items[0] else ""
+    found = re.fullmatch(r"bfp(\d{1,9})", name)
+    kind = "bfp" if found else name
+    if kind not in _READERS or (rest and not items and not split):
+        raise unreadable_precision(text)
+    options = _options(text, items, _OWN[kind])
+    if found:
+        if "m" in options:
+            raise OptionError(f"the precision '{text}' gives the mantissa bits twice, as {name} and as m.")
+        options["m"] = int(found[1])
+    if bool(split) != (kind in ("temporal", "layers", "random")):
+        raise unreadable_precision(text)
+    conversion = Conversion(**{_CONVERSION[key]: options.pop(key) for key in list(options) if key in _CONVERSION})
+    return _READERS[kind](text, conversion, split, options)
+
+
+def _options(text: str, items: list[str], own: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for item in items:
+        key, _, value = item.partition("=")
+        if key not in (*own, *_CONVERSION):
+            raise unknown_name(f"option of the precision '{text[:80]}'", key, (*own, *_CONVERSION))
+        if key in values:
+            raise OptionError(f"the precision '{text[:80]}' gives {key} twice.")
+        values[key] = value if key in _WORDS else _number(text, key, value, whole=key in _WHOLE)
+    return values
+
+
+def _number(text: str, name: str, value: str, *, whole: bool) -> Any:
+    try:
+        number = int(value) if whole else float(value)
+    except ValueError:
+        number = float("nan")
+    if not isfinite(number):
+        kind = "whole number" if whole else "number"
+        raise OptionError(f"the precision '{text[:80]}' has {name}={value}; it must be a {kind}.")
+    return number
+
+
+def _bits(text: str, bits: int) -> int:
+    if not 1 <= bits <= MOST_MANTISSA_BITS:
+        raise OptionError(
+            f"the precision '{text[:80]}' has {bits} mantissa bits; it must be 1 to {MOST_MANTISSA_BITS}, or fp32."
+        )
+    return bits
+
+
+def _split(text: str, split: str) -> tuple[int | None, int | None, str]:
+    """Return the two widths of `A-B@WHERE`, and where they change."""
+    found = re.fullmatch(r"(fp32|\d{1,9})-(fp32|\d{1,9})@(.+)", split)
+    if not found:
+        raise unreadable_precision(text)
+    first, second = (None if one == "fp32" else _bits(text, int(one)) for one in found.groups()[:2])
+    return first, second, found[3]
+
+
+def _share(text: str, written: str, name: str) -> float:
+    share = float(_number(text, name, written, whole=False))
+    if not 0 <= share <= 1:
+        raise OptionError(f"the precision '{text[:80]}' has the {name} {written}; it must be 0 to 1.")
+    return share
+
+
+def _read_fixed(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
+    return Fixed(text, conversion, _bits(text, options.get("m", 4)))
+
+
+def _read_temporal(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
+    first, second, where = _split(text, split)
+    return Temporal(text, conversion, first, second, _share(text, where, "share of the run"))
+
+
+def _read_layers(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
+    first, second, where = _split(text, split)
+    count = _number(text, "number of layers", where, whole=True)
+    if count < 1:
+        raise OptionError(f"the precision '{text[:80]}' changes after layer {count}; it must be 1 or more.")
+    return ByLayer(text, conversion, first, second, count)
+
+
+def _read_random(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
+    first, second, where = _split(text, split)
+    return RandomChoice(text, conversion, first, second, _share(text, where, "probability"))
+
+
+def _read_fast(text: str, conversion: Conversion, split: str, options: Mapping[str, Any]) -> BlockPrecision:
+    low, high = (_bits(text, options.get(name, bits)) for name, bits in (("low", 2), ("high", 4)))
+    if not low < high:
+        raise OptionError(f"the precision '{text[:80]}' has low={low} and high={high}; low must be below high.")
+    alpha, beta = options.get("alpha", Fast.alpha), options.get("beta", Fast.beta)
+    if not (abs(alpha) <= 100 and 0 <= beta <= 100):
+        raise OptionError(
+            f"the precision '{text[:80]}' has alpha={alpha:g} and beta={beta:g}; they must be -100 to 100 and 0 to 100."
+        )
+    return Fast(text, conversion, alpha, beta, low, high)
+
+
+_READERS: dict[str, Callable[[str, Conversion, str, Mapping[str, Any]], BlockPrecision]] = {
+    "bfp": _read_fixed,
+    "temporal": _read_temporal,
+    "layers": _read_layers,
+    "fast": _read_fast,
+    "random": _read_random,
+}
+_OWN: dict[str, tuple[str, ...]] = {
+    "bfp": ("m",),
+    "temporal": (),
+    "layers": (),
+    "fast": ("alpha", "beta", "low", "high"),
+    "random": (),
+}
+
+for _family, _forms in FORMS.items():
+    PRECISIONS.add(_family, PrecisionFamily(_forms, parse_block_precision))

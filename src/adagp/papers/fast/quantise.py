@@ -8,20 +8,21 @@ Conversion is exact for every rounding: numbers are first cut to whole multiples
 and 1/256 for `stochastic`, and only whole numbers are added to those. Ties of `nearest` go away from zero.
 
 Numbers below 2^-118, subnormal ones among them, count as zero or one step. A tensor with a number that is not finite is
-returned as it is: infinity and NaN are no numbers of the format, and must reach whoever looks for them.
+returned unchanged: the format has no infinity and NaN, and checks further on must see them.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, ldexp, prod
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from adagp.core.block_format import BlockFormat
 from adagp.errors import UsageError
-from adagp.papers.fast.noise import LEVELS
 
 LEAST_STEP = -118
 """Exponent of the least step: 256 of its inverses are still a float."""
@@ -106,7 +107,7 @@ class Blocks:
         return lines.reshape(-1, size, inner) if lines.numel() else lines
 
     def _grouped_noise(self, noise: Tensor) -> Tensor:
-        """Return the noise of each number beside it; what fills a group up is zero and needs none."""
+        """Return the noise in the layout of the groups; padding is zero and needs none."""
         inner = self._groups.shape[2]
         lines = noise.to(self._groups.device).view(-1, self._length, inner)
         lines = F.pad(lines, (0, 0, 0, self._padding)) if self._padding else lines
@@ -195,3 +196,17 @@ def _power_of_two(exponents: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype is torch.float32:
         return (exponents + 127).bitwise_left_shift_(23).view(torch.float32)
     return (exponents.long() + 1023).bitwise_left_shift_(52).view(torch.float64)
+
+
+LEVELS = 256
+"""Values of the noise: eight bits. A remainder below 1/256 of a step is never rounded up."""
+
+
+def keyed_noise(count: int, *key: object) -> Tensor:
+    """Return `count` bytes of noise on the CPU: those of a counter-based generator (Philox) under the digest of `key`.
+
+    Keys are seeds, steps, names: the same key gives the same noise in a resumed run, another key unrelated noise.
+    """
+    digest = hashlib.blake2b(" ".join(map(str, key)).encode(), digest_size=16).digest()
+    words = np.random.Philox(key=int.from_bytes(digest, "big")).random_raw(-(-count // 8))
+    return torch.from_numpy(words.view(np.uint8)[:count])

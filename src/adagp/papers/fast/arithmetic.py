@@ -1,10 +1,11 @@
-"""Products of a model's sites in another arithmetic, without touching the model.
+"""Compute the products of a model's sites in block floating point, without touching the model.
 
-A `TorchFunctionMode` sees every call of torch's functions. Those that multiply by a site's weight (known by being that very
-tensor) are made by `ConvertedProduct`; all others pass. No module is wrapped, and `state_dict` is what it was.
+A `TorchFunctionMode` intercepts every call of torch's functions. Those that multiply by a site's weight (recognised by the
+tensor's identity) are computed by `ConvertedProduct`; all others pass. No module is wrapped, and `state_dict` keeps its keys.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +17,9 @@ from torch.overrides import TorchFunctionMode
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.errors import ModelError
 from adagp.layers.sites import Site
-from adagp.papers.fast.precision import TENSORS, BlockPrecision, TensorPlace, Width
-from adagp.papers.fast.precision_meter import FLOAT_BITS, PrecisionMeter
-from adagp.papers.fast.product import converted_product
-from adagp.papers.fast.recognise import ProductCall, recognise
-from adagp.papers.fast.site_call import SiteCall
+from adagp.papers.fast.precision import TENSORS, BlockPrecision, Conversion, TensorPlace, Width
+from adagp.papers.fast.products import ProductCall, converted_product, recognise
+from adagp.papers.fast.quantise import Blocks, keyed_noise
 
 
 class BlockArithmetic(Arithmetic):
@@ -125,9 +124,9 @@ class BlockArithmetic(Arithmetic):
 
 
 class _SiteMode(TorchFunctionMode):
-    """Gives the products of sites to `multiply`, unless it is `resting`.
+    """Passes the products of sites to `multiply`, unless it is `resting`: in training only, or `everywhere`.
 
-    Those of training alone, or `everywhere`. `repeating` says that a backward pass is under way.
+    `repeating` is true during a backward pass, in which activation checkpointing runs forwards again.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class _SiteMode(TorchFunctionMode):
         A mode is off while it handles a call. A backward pass that begins at an edge of the graph is no call to be handled.
         """
         if not loss.requires_grad:
-            loss.backward(gradient, *args, **kwargs)  # torch says what is wrong
+            loss.backward(gradient, *args, **kwargs)  # raises torch's own error
             return
         edge = get_gradient_edge(loss)
         given = torch.ones_like(loss) if gradient is None and loss.numel() == 1 else gradient
@@ -174,3 +173,86 @@ class _SiteMode(TorchFunctionMode):
                 torch.autograd.backward(edge, given, *args, **kwargs)
         finally:
             self.repeating = False
+
+
+class SiteCall:
+    """Converts the tensors of one call of a site; `bits` are the mantissa bits of those that were converted so far.
+
+    The width of a tensor is decided where it is first converted, and holds for both products that it enters. `key` is that
+    of the noise, to which the tensor's axis is added.
+    """
+
+    def __init__(self, widths: Mapping[str, Width], conversion: Conversion, key: tuple[object, ...]) -> None:
+        self._widths = widths
+        self._conversion = conversion
+        self._key = key
+        self.bits: dict[str, int] = {}
+
+    def convert(self, kind: str, tensor: Tensor, axis: int, parts: int) -> Tensor:
+        """Return `tensor`, one of the site's weights, activations or gradients, in groups along `axis`."""
+        conversion = self._conversion
+        blocks = Blocks(tensor, axis, conversion.group, conversion.exponent_bits, parts)
+        if kind not in self.bits:
+            self.bits[kind] = self._decide(self._widths[kind], blocks)
+        block_format = conversion.block_format(kind, self.bits[kind])
+        noise = None
+        if block_format.rounding == "stochastic":
+            noise = keyed_noise(tensor.numel(), *self._key, kind, axis)
+        return blocks.converted(block_format, noise)
+
+    @staticmethod
+    def _decide(width: Width, blocks: Blocks) -> int:
+        if not width.measured or not blocks.finite:
+            return width.high
+        return width.low if blocks.improvement(width.low, width.high) < width.threshold else width.high
+
+
+FLOAT_BITS = 32
+"""Recorded as the width of single precision."""
+LETTERS = {"weights": "w", "activations": "a", "gradients": "g"}
+
+
+class PrecisionMeter:
+    """Counts the calls of each site by the widths of its tensors, written as in `w4a4g2`; without `g`, it had no gradient."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._counts: dict[str, Counter[str]] = {site.name: Counter() for site in sites}
+
+    def note(self, site: Site, bits: Mapping[str, int]) -> None:
+        """Count a call of `site` whose tensors had these mantissa bits; 32 is single precision."""
+        widths = "".join(f"{letter}{bits[tensor]}" for tensor, letter in LETTERS.items() if tensor in bits)
+        self._counts[site.name][widths] += 1
+
+    def read(self) -> dict[str, dict[str, float]]:
+        """Return for each site that was called since the last `read` the shares of its calls as `share_w4a4g2`, and the mean
+        mantissa bits of each tensor; and start again."""
+        found = {}
+        for name, counts in self._counts.items():
+            total = sum(counts.values())
+            if not total:
+                continue
+            figures = {}
+            for tensor, letter in LETTERS.items():
+                known = [(bits, count) for widths, count in counts.items() if (bits := _bits(widths, letter))]
+                if known:
+                    figures[f"mantissa_{tensor}"] = sum(bits * count for bits, count in known) / sum(
+                        count for _, count in known
+                    )
+            found[name] = figures | {f"share_{widths}": count / total for widths, count in sorted(counts.items())}
+        self._counts = {name: Counter() for name in self._counts}
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts."""
+        return {name: dict(counts) for name, counts in self._counts.items()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, int]]) -> None:
+        """Restore what `state_dict` returned."""
+        self._counts = {name: Counter(state.get(name, {})) for name in self._counts}
+
+
+def _bits(widths: str, letter: str) -> int:
+    """Return the bits behind a letter of `w4a4g2`; 0 if it is not there."""
+    _, found, rest = widths.partition(letter)
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return int(digits) if found else 0
