@@ -149,7 +149,7 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
         (["--methods", "skip"], "--methods must name bp, which the others are compared with."),
         (
             ["--methods", "bp,bp"],
-            "--methods names 'bp' twice; call one of them something else, such as other:bp.",
+            "--methods names 'bp' twice; rename one of them, for example other:bp.",
         ),
         (["--seeds", "0"], "--seeds is 0; it must be 1 or more."),
         (["--target", "1.5"], "--target is 1.5; it must be above 0 and at most 1."),
@@ -183,8 +183,8 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
         ),
         (
             ["--methods", "bp,zero", "--regimes", "pipeline"],
-            "method 'zero': its schedule takes some layers from a source and others by backprop in one batch, which the "
-            "pipeline regime does not cost; give it a schedule such as 1:1.",
+            "method 'zero': its schedule mixes predicted and true gradients in one batch, for which there is no pipeline "
+            "cost model; choose a schedule such as 1:1.",
         ),
         (["--tune-batches", "9"], "--tune-batches goes with --tune; give that too."),
         (

@@ -133,8 +133,8 @@ def test_measuring_changes_nothing_and_every_source_is_measured(method: str, tmp
     assert torch.equal(one["random"], other["random"])
     assert str(one["trainer"]) == str(other["trainer"])
 
-    assert len(aligned.found) == 3
-    for point in aligned.found:
+    assert len(aligned.measured) == 3
+    for point in aligned.measured:
         for figures in point["sites"].values():
             assert tuple(figures) == FIGURES
             assert figures["ceiling_large_batch"] is not None

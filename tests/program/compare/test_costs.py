@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
-from adagp.program.compare.costs import _typical, calibrate, longest_run, phase_counts, seconds_of
+from adagp.program.compare.costs import _cyclic_median, calibrate, longest_run, phase_counts, run_seconds
 from adagp.program.run import TrainConfig
 from adagp.program.tasks.build import build_task
 
@@ -20,20 +20,20 @@ def run(batches: int, **options: object) -> TrainConfig:
 def test_a_runs_cost_by_hand() -> None:
     config = run(10, warmup=None, warmup_batches=4)
     assert phase_counts(config, 7) == {Phase.WARMUP: 4, Phase.GP: 4, Phase.BP: 2}  # the second epoch begins with GP
-    assert seconds_of(config, COSTS, 7) == 6 * 3.0 + 4 * 1.0 + 10 * 0.5
-    assert seconds_of(config, COSTS, 7, share=0.5) == 5 * 3.0 + 5 * 1.0 + 10 * 0.5
-    assert seconds_of(TrainConfig(method="bp", batches=10), {"bp": 3.0, "data": 0.5}, 7) == 35
+    assert run_seconds(config, COSTS, 7) == 6 * 3.0 + 4 * 1.0 + 10 * 0.5
+    assert run_seconds(config, COSTS, 7, share=0.5) == 5 * 3.0 + 5 * 1.0 + 10 * 0.5
+    assert run_seconds(TrainConfig(method="bp", batches=10), {"bp": 3.0, "data": 0.5}, 7) == 35
 
 
-def test_batches_that_come_in_cycles_count_by_their_share() -> None:
+def test_the_median_of_batches_with_periodic_work() -> None:
     taken = [5.0, 1.0, 1.0, 1.0] * 3 + [90.0]  # one of four is dearer, and once something else was
-    assert _typical(taken, 4) == pytest.approx((5 + 1 + 1 + 1) / 4)
-    assert _typical(taken, 1) == 1
-    assert _typical(taken[:2], 4) == 3
+    assert _cyclic_median(taken, 4) == pytest.approx((5 + 1 + 1 + 1) / 4)
+    assert _cyclic_median(taken, 1) == 1
+    assert _cyclic_median(taken[:2], 4) == 3
 
 
 @pytest.mark.medium
-def test_methods_are_timed_in_turns_on_batches_of_each_kind() -> None:
+def test_methods_are_timed_interleaved_on_batches_of_each_kind() -> None:
     options = {"width": 0.25, "batch_size": 64, "warmup": None, "warmup_batches": 5, "metrics_every": 0}
     configs = {
         "bp": TrainConfig(method="bp", batches=30, width=0.25, batch_size=64),
@@ -67,24 +67,24 @@ def test_the_most_batches_that_fit(seconds: float, per_epoch: int, ratio: str, m
     config = run(5, ratio=ratio) if method == "skip" else TrainConfig(method="bp", batches=5)
 
     def cost(batches: int) -> float:
-        return seconds_of(
+        return run_seconds(
             run(batches, ratio=ratio) if method == "skip" else TrainConfig(method="bp", batches=batches),
             COSTS,
             per_epoch,
         )
 
-    found = longest_run(seconds, config, lambda own: seconds_of(own, COSTS, per_epoch), per_epoch)
+    found = longest_run(seconds, config, lambda own: run_seconds(own, COSTS, per_epoch), per_epoch)
     assert found == 1 or cost(found) <= seconds
     assert cost(found + 1) > seconds
     if ratio != "ladder":  # whose rungs depend on the length of the run
         assert found == max(1, *(batches for batches in range(1, 110) if cost(batches) <= seconds), 0)
 
 
-def test_a_time_that_does_not_hold_the_warm_up_is_refused() -> None:
+def test_a_budget_below_the_warm_up_is_rejected() -> None:
     config = run(50, warmup=None, warmup_batches=20)
 
     def cost(own: TrainConfig) -> float:
-        return seconds_of(own, COSTS, 100)
+        return run_seconds(own, COSTS, 100)
 
     assert longest_run(79, config, cost, 100) == 23  # 70 seconds of warm-up, then 1.5, 3.5 and 1.5
     with pytest.raises(
@@ -93,7 +93,7 @@ def test_a_time_that_does_not_hold_the_warm_up_is_refused() -> None:
         longest_run(60, config, cost, 100)
 
 
-def test_a_method_whose_batches_cost_nothing_is_refused() -> None:
+def test_a_method_whose_batches_cost_nothing_is_rejected() -> None:
     with pytest.raises(OptionError) as caught:
         longest_run(5.0, run(10, ratio="1:0"), lambda config: 0.0, 7)
     assert str(caught.value) == "its batches cost so little that 16,384 of them are not enough for equal cost."

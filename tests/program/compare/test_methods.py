@@ -59,10 +59,10 @@ FORM = "the form is METHOD, METHOD@SCHEDULE or NAME:METHOD@SCHEDULE, NAME in let
     [
         ("adagp,skip", "--methods must name bp, which the others are compared with."),
         ("", "--methods must name bp, which the others are compared with."),
-        ("bp,skip,skip", "--methods names 'skip' twice; call one of them something else, such as other:skip."),
+        ("bp,skip,skip", "--methods names 'skip' twice; rename one of them, for example other:skip."),
         (
             "bp,skip@1:1,skip@1-1",
-            "--methods: 'skip@1:1' and 'skip@1-1' would share a folder; give one a name of its own, such as "
+            "--methods: 'skip@1:1' and 'skip@1-1' would share a folder; rename one of them, for example "
             "other:skip@1-1.",
         ),
         ("bp,skip@", f"cannot read 'skip@' in --methods; {FORM}"),

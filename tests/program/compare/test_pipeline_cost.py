@@ -149,9 +149,7 @@ def test_more_devices_than_layers_are_refused(text: str, message: str) -> None:
 
 
 def test_partial_schedules_are_refused() -> None:
-    with pytest.raises(
-        OptionError, match="^its schedule takes some layers from a source and others by backprop in one"
-    ):
+    with pytest.raises(OptionError, match="^its schedule mixes predicted and true gradients in one"):
         pipeline("best").run_cost(run("zero", ratio="sites=fc1"))
 
 

@@ -83,7 +83,7 @@ def test_the_cells() -> None:
         ("a|b", "65.00 ± 1.00", "-5.00 ± 2.00", "-50%?", "600", "270", "12.3", "-"),
     )
     assert results.note.startswith("n = 3. ± is the 95% interval (Student's t) over seeds.")
-    assert seconds.note.endswith("The learning rate falls to 0 within each run.")
+    assert seconds.note.endswith("The learning rate decays to 0 in each run.")
     assert costs.heads == ("method", "warmup", "bp", "gp", "data", "peak MB")
     assert costs.rows[0] == ("bp", "1.00", "2.00", "3.00", "0.25", "500 ± 100")
     assert gradients.rows == (
@@ -104,7 +104,7 @@ def test_another_metric_has_its_own_column() -> None:
     found = document(regimes={"batches": {"methods": {"bp": record(0.7, **ends)}}}, metrics=[metric], target=0.5)
     results, costs = sheets(found)
     assert (results.heads[1], results.rows[0][1]) == ("largest error, m", "0.1235 (0.11 to 0.13)")
-    assert "share of the largest error between skip and bp" in results.note
+    assert "share of the largest error gap between skip and bp" in results.note
     assert costs.heads[-2:] == ("reach 0.5 m", "after s")
 
 
@@ -138,7 +138,7 @@ def test_markdown_and_rows() -> None:
     assert site_rows(document()) == [{"name": "a|b", "site": "conv1", "cosine_true": 0.5}]
 
 
-def test_a_modelled_regime_tells_what_batches_cost() -> None:
+def test_a_modelled_regime_lists_the_cost_of_batches() -> None:
     def cost(kinds: list[tuple[str, int, float]], **more: Any) -> dict[str, Any]:
         total = sum(count * price for _, count, price in kinds)
         found = [{"phase": phase, "batches": count, "cost": price} for phase, count, price in kinds]
@@ -168,13 +168,13 @@ def test_a_modelled_regime_tells_what_batches_cost() -> None:
     assert (results.heads[-1], results.rows[0][-1]) == ("modelled cycles", "6e+04")
     assert results.note.endswith(
         "A batch costs, in batches of plain backprop: feedback BP 1.020, GP 0.480. Pipelines: bp zb-v, feedback dapple. "
-        "Without any bubble a batch of plain backprop would cost 0.900. Activations kept on a device, at most: bp 2.00 MB, "
-        "feedback 2.00 MB. The learning rate falls to 0 within each run."
+        "Without bubbles a batch of plain backprop would cost 0.900. Peak activations on a device: bp 2.00 MB, "
+        "feedback 2.00 MB. The learning rate decays to 0 in each run."
     )
     assert costs.title == "costs at equal cycles (pipeline), measured here"
 
 
-def test_what_was_picked_is_told() -> None:
+def test_the_picked_values_are_listed() -> None:
     tuning = {
         "option": "lr",
         "values": [0.01, 0.1],
@@ -189,9 +189,7 @@ def test_what_was_picked_is_told() -> None:
     assert first.title == "tuning: each method's own lr"
     assert first.heads == ("method", "lr 0.01", "lr 0.1", "picked", "batches")
     assert first.rows == (("bp", "50.00", "-", "0.01*", "600"),)
-    assert first.note.startswith(
-        "Accuracy on 10% of the training data, held out of these runs; 1 seed(s) that no other run"
-    )
+    assert first.note.startswith("Accuracy on a held-out 10% of the training data; 1 seed(s) that no other run")
 
 
 def write(folder: Path, content: Any) -> Path:
@@ -218,7 +216,7 @@ def test_names_of_methods_and_reasons_are_escaped(tmp_path: Path) -> None:
     assert "failed: &lt;b&gt;: &lt;i&gt;&amp;" in page
 
 
-def test_what_is_no_comparison_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_comparison_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunError) as missing:
         read_comparison(tmp_path / "nowhere")
     assert str(missing.value) == f"'{tmp_path / 'nowhere'}' holds no finished comparison: it has no report.json."

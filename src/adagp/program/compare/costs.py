@@ -1,14 +1,15 @@
-"""What a batch of each kind costs a method in seconds, measured.
+"""The cost of batches and runs: measured seconds, or modelled cycles; and how many batches a budget allows.
 
-All methods are timed in one process, in turns: a round times one batch by backprop and one GP batch of each method, so that
-whatever disturbs the machine disturbs them all. Medians over the rounds are what counts; where a source does something in one
-of so many batches by backprop only, the mean of the medians of these batches.
+All methods are timed in one process, interleaved: each round times one BP batch and one GP batch of each method, so that a
+disturbance of the machine affects them alike. The cost is the median over the rounds. Where a source does extra work in every
+Nth BP batch only, it is the mean of the medians of the N kinds of batches.
 """
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import count
 from statistics import fmean, median
 from typing import Any
@@ -42,56 +43,56 @@ from adagp.program.train.session import Session
 from adagp.schedules import Schedule
 
 WARM = 3
-"""Batches by backprop before anything is timed: they fill caches, and give the sources something to go by."""
+"""BP batches before the first timing: they fill caches and train the sources."""
 Costs = dict[str, float]
-"""Seconds of a batch by backprop (`bp`), of a GP batch (`gp`, if there are any), and of fetching its data (`data`)."""
+"""Seconds of a BP batch (`bp`), of a GP batch (`gp`, if there are any), and of loading its data (`data`)."""
 
 
 def calibrate(
-    configs: Mapping[str, TrainConfig], task: Task, rounds: int, tell: Callable[[], None] = lambda: None
+    configs: Mapping[str, TrainConfig], task: Task, rounds: int, on_round: Callable[[], None] = lambda: None
 ) -> dict[str, Costs]:
-    """Return the median costs of each method; `tell` is called after each round."""
+    """Return the median costs of each method; `on_round` is called after each round."""
     timers = {name: _Timer(config, task) for name, config in configs.items()}
     for timer in timers.values():
         for _ in range(WARM):
-            timer.time(timer.places[0])
+            timer.time(timer.steps[0])
     cycles = {name: batch_variation(config.method, config.method_options).cycle for name, config in configs.items()}
     taken: dict[str, defaultdict[str, list[float]]] = {name: defaultdict(list) for name in timers}
     for _ in range(rounds):
         for name, timer in timers.items():
-            for place in timer.places:
-                for kind, seconds in timer.time(place).items():
+            for step in timer.steps:
+                for kind, seconds in timer.time(step).items():
                     taken[name][kind].append(seconds)
-        tell()
+        on_round()
     return {
-        name: {kind: _typical(values, cycles[name] if kind == "bp" else 1) for kind, values in kinds.items()}
+        name: {kind: _cyclic_median(values, cycles[name] if kind == "bp" else 1) for kind, values in kinds.items()}
         for name, kinds in taken.items()
     }
 
 
-def _typical(values: Sequence[float], cycle: int) -> float:
-    """Return the median of values that come in cycles: the mean over a cycle's places of each place's own median."""
-    return fmean(median(values[place::cycle]) for place in range(min(cycle, len(values))))
+def _cyclic_median(values: Sequence[float], cycle: int) -> float:
+    """Return the median of values with period `cycle`: the mean over the offsets of the median at each offset."""
+    return fmean(median(values[offset::cycle]) for offset in range(min(cycle, len(values))))
 
 
 class _Timer:
-    """One method's training, of which single batches are timed: the batch stands where the schedule has its phase."""
+    """Times single batches of one method, at steps where its schedule has the phase."""
 
     def __init__(self, config: TrainConfig, task: Task) -> None:
-        # The guard has its say, but an untrained predictor shall not send the GP batch to backprop.
+        # The guard is timed too, but must not turn the GP batch of an untrained predictor into a BP batch.
         self.session = Session(replace(config, guard_limit=1e30), task=task, threads=1)
         self.task = task
         self._batches = _endless(task)
         trainer = self.session.trainer
-        self.places = _places(trainer.schedule, self.session.config, task.batches_per_epoch)
+        self.steps = _timed_steps(trainer.schedule, self.session.config, task.batches_per_epoch)
 
-    def time(self, place: Step) -> Costs:
-        """Train one batch as if it stood at `place`; return its seconds and those of its data."""
+    def time(self, step: Step) -> Costs:
+        """Train one batch as if it were at `step`; return its seconds and those of its data."""
         trainer = self.session.trainer
         before = time.perf_counter()
-        inputs, targets = (to_device(one, self.session.device) for one in next(self._batches))
+        inputs, targets = (to_device(part, self.session.device) for part in next(self._batches))
         start = time.perf_counter()
-        trainer.move_to(place)
+        trainer.move_to(step)
         result = trainer.step(inputs, targets, self.task.loss)
         end = time.perf_counter()
         return {"gp" if result.phase is Phase.GP else "bp": end - start, "data": start - before}
@@ -102,10 +103,10 @@ def _endless(task: Task) -> Iterator[tuple[Any, Any]]:
         yield from task.batches(epoch)
 
 
-def _places(schedule: Schedule, config: TrainConfig, batches_per_epoch: int) -> list[Step]:
-    """Return the first steps by backprop (a warm-up batch costs the same) and of Phase GP, as far as the run has them.
+def _timed_steps(schedule: Schedule, config: TrainConfig, batches_per_epoch: int) -> list[Step]:
+    """Return the first BP step (a warm-up batch costs the same) and the first GP step, if the run has them.
 
-    A schedule that adapts decides by itself what comes: two batches a round, whatever they are.
+    An adaptive schedule chooses the phase itself: two batches a round, of either phase.
     """
     if schedule.adapts:
         return [Step(config.epochs - 1, 0)] * 2
@@ -118,8 +119,8 @@ def _places(schedule: Schedule, config: TrainConfig, batches_per_epoch: int) -> 
     return [first[predicted] for predicted in sorted(first)]
 
 
-def seconds_of(config: TrainConfig, costs: Costs, batches_per_epoch: int, share: float | None = None) -> float:
-    """Return the seconds that a whole run takes by `costs`; `share` is that of GP batches, if no schedule tells."""
+def run_seconds(config: TrainConfig, costs: Costs, batches_per_epoch: int, share: float | None = None) -> float:
+    """Return the calibrated seconds of a whole run; `share`: see `CostModel`."""
     assert config.batches is not None
     counts = phase_counts(config, batches_per_epoch, share)
     predicted = counts[Phase.GP]
@@ -129,7 +130,7 @@ def seconds_of(config: TrainConfig, costs: Costs, batches_per_epoch: int, share:
 
 
 def phase_counts(config: TrainConfig, batches_per_epoch: int, share: float | None = None) -> Mapping[Phase, float]:
-    """Count the batches of each phase in a run that is measured in batches."""
+    """Count the batches of each phase in a run whose length is set in batches."""
     assert config.batches is not None
     if share is not None:
         return {Phase.GP: share * config.batches}
@@ -138,17 +139,16 @@ def phase_counts(config: TrainConfig, batches_per_epoch: int, share: float | Non
 
 
 LONGEST = 1_000
-"""A run may have so many times as many batches as backprop's; one that would have more costs next to nothing."""
+"""Upper limit of a run's length, as a multiple of backprop's."""
 
 
 def longest_run(
     budget: float, config: TrainConfig, cost: Callable[[TrainConfig], float], batches_per_epoch: int
 ) -> int:
-    """Return how many batches a run may have that costs up to `budget`; one at least.
+    """Return how many batches cost at most `budget`; at least 1.
 
-    The schedule is that of a run of this length. Where a longer run may be cheaper, since its schedule is another one, the
-    answer is some length after which one batch more would cost too much. A budget that does not hold the warm-up is refused,
-    and so is a method whose batches cost next to nothing.
+    A schedule may depend on the run's length, so that cost need not grow with length. Then the result is a length that fits
+    while one batch more does not. Raises if the budget is below the cost of the warm-up, or if batches cost almost nothing.
     """
     assert config.batches is not None
     most = LONGEST * config.batches
@@ -157,7 +157,7 @@ def longest_run(
         longer = replace(config, batches=batches)
         try:
             fitted_schedule(longer, batches_per_epoch)
-        except OptionError:  # nothing is left after the warm-up: it must be longer
+        except OptionError:  # shorter than the warm-up: try a longer run
             return True
         return cost(longer) <= budget
 
@@ -169,21 +169,19 @@ def longest_run(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    fitted_schedule(
-        replace(config, batches=low), batches_per_epoch
-    )  # raises, if the budget does not even hold the warm-up
+    fitted_schedule(replace(config, batches=low), batches_per_epoch)  # raises if shorter than the warm-up
     return low
 
 
 MOST_TIMES = 1_000_000
-"""How many times dearer one batch can be than another one."""
+"""Upper limit of the ratio of two batches' costs, for checking files."""
 COSTS = Fields({"bp": POSITIVE, "gp": POSITIVE, "data": POSITIVE}, others=ABSENT, required=("data",))
 
 
 def timing_shape(names: Iterable[str]) -> Shape:
-    """Return the shape of the seconds of batches of the candidates `names`."""
+    """Return the expected content of timing.json."""
     methods = record_of(dict.fromkeys(names, COSTS), others=ABSENT)
-    comparable = Plain(f"costs of which none is {MOST_TIMES:,} times another one", _are_comparable)
+    comparable = Plain(f"costs with ratios of at most {MOST_TIMES:,}", _are_comparable)
     return record_of({"methods": Both(methods, comparable)})
 
 
@@ -194,66 +192,67 @@ def _are_comparable(methods: Mapping[str, Mapping[str, float]]) -> bool:
 
 
 def calibration_shape(names: Iterable[str], batches: int) -> Shape:
-    """Return the shape of a calibration of the candidates `names`, with runs of `batches` in the regime of equal ones."""
+    """Return the expected content of calibration.json; `batches` is the length at equal batches."""
     most = MOST_TIMES * batches
     former = {now: before for before, now in FORMER.items()}
     seconds = Either(
         record_of({BATCHES: AMOUNT, SECONDS: AMOUNT}), record_of({former[BATCHES]: AMOUNT, SECONDS: AMOUNT})
     )
-    fitting = Plain(f"a whole number from 1 to {most:,}", lambda value: WHOLE.accepted(value) and value <= most)
-    found = record_of({"cost": TableOf(AMOUNT), "batches": fitting, "seconds": seconds})
-    return record_of({"budget_seconds": AMOUNT, "methods": record_of(dict.fromkeys(names, found), others=ABSENT)})
+    in_range = Plain(f"a whole number from 1 to {most:,}", lambda value: WHOLE.accepted(value) and value <= most)
+    method = record_of({"cost": TableOf(AMOUNT), "batches": in_range, "seconds": seconds})
+    return record_of({"budget_seconds": AMOUNT, "methods": record_of(dict.fromkeys(names, method), others=ABSENT)})
 
 
 RunCost = Callable[[TrainConfig], float]
+"""Returns the cost of a whole run."""
 
 
-def lengths(work: ComparisonWork, regime: str) -> dict[str, int]:
-    """Return how many batches each candidate's runs have in a regime."""
+def run_lengths(work: ComparisonWork, regime: str) -> dict[str, int]:
+    """Return the number of batches of each method's runs in a regime."""
     if regime == BATCHES:
         return {candidate.name: work.comparison.batches for candidate in work.comparison.candidates}
-    found = calibration(work) if regime == SECONDS else modelled(work, regime)
-    return {name: one["batches"] for name, one in found["methods"].items()}
+    costs = calibration(work) if regime == SECONDS else modelled_costs(work, regime)
+    return {name: method["batches"] for name, method in costs["methods"].items()}
 
 
 def equal_lengths(work: ComparisonWork, regime: str, batches: int, costs: dict[str, RunCost]) -> dict[str, int]:
-    """Return how many batches of each candidate fit into the cost of `batches` by backprop."""
+    """Return by method how many batches cost as much as `batches` batches of backprop."""
     comparison = work.comparison
     if regime == BATCHES:
         return {candidate.name: batches for candidate in comparison.candidates}
-    own = replace(comparison.config(comparison.reference, 0), batches=batches)
-    budget = costs[comparison.reference.name](own)
+    reference = replace(comparison.config(comparison.reference, 0), batches=batches)
+    budget = costs[comparison.reference.name](reference)
     return {
-        candidate.name: fitting(work, candidate, budget, costs[candidate.name]) for candidate in comparison.candidates
+        candidate.name: _fitting_batches(work, candidate, budget, costs[candidate.name])
+        for candidate in comparison.candidates
     }
 
 
-def fitting(work: ComparisonWork, candidate: Candidate, budget: float, cost: RunCost) -> int:
-    """Return how many batches of a candidate fit into a budget."""
+def _fitting_batches(work: ComparisonWork, candidate: Candidate, budget: float, cost: RunCost) -> int:
+    """Return `longest_run` of a method; errors name it."""
     try:
         return longest_run(budget, work.comparison.config(candidate, 0), cost, work.batches_per_epoch)
     except OptionError as error:
         raise OptionError(f"method '{candidate.name}': {error}") from None
 
 
-def run_costs(work: ComparisonWork, regime: str, adapted: Callable[[Candidate], float | None]) -> dict[str, RunCost]:
-    """Return by candidate what a run costs in a regime; `adapted` tells the share of GP batches of an adaptive schedule."""
-    found: dict[str, RunCost] = {}
+def run_costs(work: ComparisonWork, regime: str, share_of: Callable[[Candidate], float | None]) -> dict[str, RunCost]:
+    """Return by method the cost function of a regime; `share_of` returns the share of GP batches of an adaptive schedule."""
+    costs: dict[str, RunCost] = {}
     for candidate in work.comparison.candidates:
-        share = adapted(candidate)
+        share = share_of(candidate)
         if regime == SECONDS:
-            known = timed(work)["methods"][candidate.name]
-            found[candidate.name] = lambda config, known=known, share=share: seconds_of(  # type: ignore[misc]
-                config, known, work.batches_per_epoch, share
+            seconds = batch_seconds(work)["methods"][candidate.name]
+            costs[candidate.name] = partial(
+                run_seconds, costs=seconds, batches_per_epoch=work.batches_per_epoch, share=share
             )
         elif regime in MODELLED:
-            model = work.cost_model(regime)
-            found[candidate.name] = lambda config, model=model, share=share: model.run_cost(config, share)  # type: ignore[misc]
-    return found
+            costs[candidate.name] = partial(work.cost_model(regime).run_cost, share=share)
+    return costs
 
 
-def timed(work: ComparisonWork) -> Record:
-    """Return the seconds of a batch of each kind by candidate, measured once and then kept."""
+def batch_seconds(work: ComparisonWork) -> Record:
+    """Return the seconds of a batch of each kind by method; measured once and stored in the folder."""
     path = work.folder.timing
     if not path.is_file():
         comparison = work.comparison
@@ -262,22 +261,22 @@ def timed(work: ComparisonWork) -> Record:
         costs = calibrate(configs, work.task, comparison.rounds, work.observer.advance)
         content = {"rounds": comparison.rounds, "methods": costs}
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    found: Record = read_result(path, timing_shape(_names(work)))
-    return found
+    timing: Record = read_result(path, timing_shape(_names(work)))
+    return timing
 
 
 def calibration(work: ComparisonWork) -> Record:
-    """Return the measured costs of all methods' batches and how many fit into the time, found once and then kept."""
+    """Return by method the measured costs and the number of batches at equal seconds; stored in the folder."""
     path = work.folder.calibration
     if not path.is_file():
         comparison = work.comparison
-        costs = timed(work)["methods"]
+        costs = batch_seconds(work)["methods"]
         run_cost = run_costs(work, SECONDS, lambda candidate: predicted_share(work, candidate))
         reference = comparison.reference
         budget = comparison.seconds or run_cost[reference.name](comparison.config(reference, 0))
         methods = {}
         for candidate in comparison.candidates:
-            batches = fitting(work, candidate, budget, run_cost[candidate.name])
+            batches = _fitting_batches(work, candidate, budget, run_cost[candidate.name])
             config = comparison.config(candidate, 0)
             seconds = {
                 regime: run_cost[candidate.name](replace(config, batches=number))
@@ -286,21 +285,20 @@ def calibration(work: ComparisonWork) -> Record:
             methods[candidate.name] = {"cost": costs[candidate.name], "batches": batches, "seconds": seconds}
         content = {"budget_seconds": budget, "rounds": comparison.rounds, "methods": methods}
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    found: Record = read_result(path, calibration_shape(_names(work), work.comparison.batches))
-    for one in found["methods"].values():
-        one["seconds"] = {FORMER.get(regime, regime): value for regime, value in one["seconds"].items()}
-    return found
+    stored: Record = read_result(path, calibration_shape(_names(work), work.comparison.batches))
+    for method in stored["methods"].values():
+        method["seconds"] = {FORMER.get(regime, regime): value for regime, value in method["seconds"].items()}
+    return stored
 
 
 def _names(work: ComparisonWork) -> list[str]:
     return [candidate.name for candidate in work.comparison.candidates]
 
 
-def modelled(work: ComparisonWork, regime: str) -> Record:
-    """Return the modelled costs of all methods' runs and how many batches fit into backprop's.
+def modelled_costs(work: ComparisonWork, regime: str) -> Record:
+    """Return by method the modelled costs and the number of batches at equal cost; computed each time, not stored.
 
-    They are computed each time: the same options give the same figures. `costs` has a run's cost in each regime that needs
-    no more than these.
+    `costs` has a run's cost at equal batches and at equal cost.
     """
     comparison, model = work.comparison, work.cost_model(regime)
     shares = {candidate.name: predicted_share(work, candidate) for candidate in comparison.candidates}
@@ -312,7 +310,7 @@ def modelled(work: ComparisonWork, regime: str) -> Record:
         own, cost = replace(config, batches=batches[candidate.name]), costs[candidate.name]
         methods[candidate.name] = {
             "batches": batches[candidate.name],
-            "kinds": [asdict(one) for one in model.batch_costs(own, shares[candidate.name])],
+            "kinds": [asdict(kind) for kind in model.batch_costs(own, shares[candidate.name])],
             "costs": {BATCHES: cost(config), regime: cost(own)},
             **model.details(own, shares[candidate.name]),
         }
@@ -321,14 +319,14 @@ def modelled(work: ComparisonWork, regime: str) -> Record:
 
 
 def predicted_share(work: ComparisonWork, candidate: Candidate) -> float | None:
-    """Return the share of GP batches that an adaptive schedule came to at equal batches; None for one that can be counted."""
+    """Return the share of GP batches that an adaptive schedule had at equal batches; None for other schedules."""
     if not work.comparison.config(candidate, 0).schedule().adapts:
         return None
-    runs = work.folder.runs(work.comparison, lengths(work, BATCHES))
+    runs = work.folder.runs(work.comparison, run_lengths(work, BATCHES))
     records = [run_record(run, BATCHES, None) for run in runs if run.candidate == candidate and run.finished]
     if not records:
         raise RunError(
-            f"no run of '{candidate.name}' at equal batches has ended well: how much it predicts is not known."
+            f"no run of '{candidate.name}' at equal batches succeeded, so its share of GP batches is not known."
         )
-    predicted = sum(one["gp_batches"] + one["guarded_batches"] for one in records)
-    return float(predicted / sum(one["batches"] for one in records))
+    predicted = sum(run["gp_batches"] + run["guarded_batches"] for run in records)
+    return float(predicted / sum(run["batches"] for run in records))

@@ -51,11 +51,11 @@ def read_candidates(text: str) -> tuple[Candidate, ...]:
         for other in candidates[:index]:
             if candidate.folder == other.folder:
                 raise OptionError(
-                    f"--methods names '{candidate.name}' twice; call one of them something else, such as "
+                    f"--methods names '{candidate.name}' twice; rename one of them, for example "
                     f"other:{candidate.method}."
                     if candidate.name == other.name
-                    else f"--methods: '{other.name}' and '{candidate.name}' would share a folder; give one a name of its own, "
-                    f"such as other:{candidate.method}@{candidate.ratio}."
+                    else f"--methods: '{other.name}' and '{candidate.name}' would share a folder; rename one of them, "
+                    f"for example other:{candidate.method}@{candidate.ratio}."
                 )
     if BACKPROP not in (candidate.method for candidate in candidates):
         raise OptionError("--methods must name bp, which the others are compared with.")

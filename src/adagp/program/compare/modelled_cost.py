@@ -1,7 +1,12 @@
-"""What runs cost on the modelled accelerator: the simulator's own cycles for the plan of each batch.
+"""The modelled cost of runs in cycles, on an accelerator or on a pipeline of them.
 
-Plain backprop runs on the design's array without any predictor (design `baseline`). Fetching data and evaluation cost
-nothing there.
+Accelerator: the simulated cycles of each batch, by its plan. Plain backprop runs on the same array without a predictor (design
+`baseline`). Loading data and evaluation cost nothing.
+
+Pipeline: a run is cut into windows of GP batches and the BP batch after them, and each window is dry-run. Its cost is what it
+adds after a BP batch, so that batches may overlap as far as the pipeline's weight versions allow. Plain backprop gets the best
+exact pipeline, without a predictor. A method gets the chosen pipeline; `best` is the one on which the run is cheapest. A source
+that needs the error at the model's output has it broadcast to all stages, which wait for it.
 """
 
 from collections import Counter
@@ -27,12 +32,12 @@ from adagp.schedules import Schedule
 
 _ACCELERATOR_FORM = "write a design, a dataflow and an array, for example max,ws,12x15"
 OPTIMIZER_WORDS = {"sgd": 1, "adam": 2, "adamw": 2}
-"""Words of state for each weight that an optimizer reads and writes; sgd's is its momentum."""
+"""Words of optimizer state per weight; sgd's is its momentum."""
 
 
 @dataclass(frozen=True)
 class AcceleratorPlatform:
-    """An accelerator by the text form of `--accelerator`: a design, a dataflow and an array, in any order."""
+    """An accelerator in the text form of `--accelerator`: a design, a dataflow and an array, in any order."""
 
     design: str = "max"
     dataflow: str = "ws"
@@ -42,7 +47,7 @@ class AcceleratorPlatform:
         return f"{self.design},{self.dataflow},{self.array}"
 
     def accelerator(self, config: TrainConfig) -> Accelerator:
-        """Return the accelerator, with the state that the run's optimizer keeps."""
+        """Return the accelerator, with the state of the run's optimizer."""
         words = OPTIMIZER_WORDS[config.optimizer]
         if config.optimizer == "sgd" and not config.momentum:
             words = 0
@@ -50,14 +55,14 @@ class AcceleratorPlatform:
 
 
 def _offered_designs() -> list[str]:
-    """Return the designs that compute in words: what others cost depends on the arithmetic of a run that was not made yet."""
+    """Return the designs with a fixed word width: the cost of others depends on the number formats that a run has used."""
     return [name for name in DESIGNS if not DESIGNS[name].own_arithmetic]
 
 
 def parse_accelerator(text: str) -> AcceleratorPlatform:
-    """Return the platform that `text` names; what it does not name has its default."""
+    """Parse the text form; parts left out have their defaults."""
     offered = _offered_designs()
-    found: dict[str, str | Array] = {}
+    values: dict[str, str | Array] = {}
     for word in (part.strip() for part in text.split(",")):
         name = "design" if word in offered else "dataflow" if word in DATAFLOWS else "array"
         if name == "array" and not word[:1].isdigit():
@@ -65,10 +70,10 @@ def parse_accelerator(text: str) -> AcceleratorPlatform:
                 f"--accelerator '{text}': '{word}' is no design ({', '.join(offered)}), no dataflow "
                 f"({', '.join(DATAFLOWS)}) and no array; {_ACCELERATOR_FORM}."
             )
-        if name in found:
+        if name in values:
             raise OptionError(f"--accelerator '{text}' names two of {name}; {_ACCELERATOR_FORM}.")
-        found[name] = parse_array(word) if name == "array" else word
-    platform = AcceleratorPlatform(**found)  # type: ignore[arg-type]  # each has the type of its name
+        values[name] = parse_array(word) if name == "array" else word
+    platform = AcceleratorPlatform(**values)  # type: ignore[arg-type]  # each has the type of its name
     if not DESIGNS[platform.design].predicts:
         raise OptionError(
             f"--accelerator '{text}': the design '{platform.design}' predicts nothing; choose one of: "
@@ -79,7 +84,7 @@ def parse_accelerator(text: str) -> AcceleratorPlatform:
 
 @dataclass(frozen=True)
 class BatchCost:
-    """So many batches of a run under one plan, and the modelled cost of each."""
+    """A number of equal batches of a run, and the cycles of each."""
 
     phase: Phase
     batches: int
@@ -87,7 +92,7 @@ class BatchCost:
 
 
 class AcceleratorCost:
-    """Cycles of runs on an accelerator; every kind of batch is simulated once."""
+    """Cycles of runs on an accelerator; each kind of batch is simulated once."""
 
     def __init__(self, platform: AcceleratorPlatform, workload: Workload, batches_per_epoch: int) -> None:
         self.platform = platform
@@ -97,15 +102,15 @@ class AcceleratorCost:
 
     @property
     def text(self) -> str:
-        """The platform in the form in which users name it."""
+        """The platform in the text form of the option."""
         return str(self.platform)
 
     def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
-        """Return nothing: there is no more to tell."""
+        """Return nothing: an accelerator has no further fields."""
         return {}
 
     def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
-        """Return the kinds of batches of a run with their cost; `share` is that of GP batches, if no schedule tells."""
+        """Return the number and the cost of each kind of batch; `share`: see `CostModel`."""
         learner = learner_of(config.schedule())
         variation, taught = batch_variation(config.method, config.method_options), 0
         kinds: Counter[tuple[Phase, PlanKey, Hashable]] = Counter()
@@ -125,12 +130,12 @@ class AcceleratorCost:
 
     def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
         """Return the cycles of a whole run."""
-        return sum(one.batches * one.cost for one in self.batch_costs(config, share))
+        return sum(kind.batches * kind.cost for kind in self.batch_costs(config, share))
 
     def batch_cost(self, plan: Plan, config: TrainConfig, learner: str | None, variant: Hashable = None) -> float:
-        """Return the cycles of one batch under `plan`; `learner` is the source that learns in batches by backprop.
+        """Return the cycles of one batch; `learner` is the source that learns in BP batches.
 
-        `variant` is what its cost functions get for this batch.
+        `variant` is passed to the source's cost functions.
         """
         design = self.platform.design if config.schedule().sources else "baseline"
         accelerator = self.platform.accelerator(config)
@@ -145,20 +150,20 @@ class AcceleratorCost:
 
 @lru_cache(maxsize=256)
 def learner_of(schedule: Schedule) -> str | None:
-    """Return the source of a schedule that learns in batches by backprop, None if none does."""
+    """Return the source that learns in BP batches, None if none does."""
     return next((name for name in sorted(schedule.sources) if source_work(name).learns), None)
 
 
 BEST = "best"
 """The pipeline on which the run is cheapest."""
 MODELLED, BALANCED = "modelled", "balanced"
-"""Where costs come from: layers as they are, cut between two of them; or the same work, divided equally among the stages."""
+"""Costs of the stages: `modelled` cuts the model between layers; `balanced` divides the same work equally."""
 _PIPELINE_FORM = "write for example dapple,devices=4,micro-batches=4 or best,devices=8,micro-batches=8,costs=balanced"
 
 
 @dataclass(frozen=True)
 class BatchWindow:
-    """GP batches, and the BP batch that ends them, if one does; `variant` is what the source's cost functions get for it."""
+    """`length` GP batches, then a BP batch if `ended`; `variant` is passed to the source's cost functions for that batch."""
 
     length: int = 0
     ended: bool = True
@@ -166,12 +171,12 @@ class BatchWindow:
 
 
 LONGEST_WINDOW = 12
-"""GP batches of a window that are dry-run; each one more adds what the last one added."""
+"""GP batches of a window that are dry-run; each further one is assumed to add as much as the last."""
 
 
 @dataclass(frozen=True)
 class PipelinePlatform:
-    """A pipeline by the text form of `--pipeline`."""
+    """A pipeline in the text form of `--pipeline`."""
 
     schedule: str = BEST
     devices: int = 4
@@ -184,19 +189,19 @@ class PipelinePlatform:
 
 
 def parse_pipeline(text: str) -> PipelinePlatform:
-    """Return the platform that `text` names; what it does not name has its default."""
-    found: dict[str, str | int] = {}
+    """Parse the text form; parts left out have their defaults."""
+    values: dict[str, str | int] = {}
     for word in (part.strip() for part in text.split(",")):
         name, equals, value = (part.strip() for part in word.partition("="))
         key = name.replace("-", "_") if equals else "schedule"
         if (
-            key in found
+            key in values
             or key not in ("schedule", "devices", "micro_batches", "costs")
             or not (word and (value or not equals))
         ):
             raise OptionError(f"cannot read '{word}' in --pipeline '{text}'; {_PIPELINE_FORM}.")
-        found[key] = _count(text, word, value) if key in ("devices", "micro_batches") else value or name
-    platform = PipelinePlatform(**found)  # type: ignore[arg-type]  # each has the type of its name
+        values[key] = _count(text, word, value) if key in ("devices", "micro_batches") else value or name
+    platform = PipelinePlatform(**values)  # type: ignore[arg-type]  # each has the type of its name
     if platform.schedule != BEST and platform.schedule not in PIPELINES:
         raise unknown_name("pipeline", platform.schedule, [BEST, *PIPELINES])
     if platform.costs not in (MODELLED, BALANCED):
@@ -211,7 +216,7 @@ def _count(text: str, word: str, value: str) -> int:
 
 
 class PipelineCost:
-    """Cycles of runs on a pipeline; every window is dry-run once. The best one is of `candidates`, if there are any."""
+    """Cycles of runs on a pipeline; each window is dry-run once. `candidates` restricts the choice of the best pipeline."""
 
     def __init__(
         self,
@@ -229,29 +234,27 @@ class PipelineCost:
 
     @property
     def text(self) -> str:
-        """The platform in the form in which users name it."""
+        """The platform in the text form of the option."""
         return str(self.platform)
 
     def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
-        """Return the pipeline that a run uses, what a batch by backprop would cost without any bubble, and the most bytes of
-        activations that a device keeps.
-        """
+        """Return the run's pipeline, the cycles of a BP batch without bubbles, and the peak bytes of activations."""
         name = self.best(config, share)[0]
         return {"schedule": name, "bound": self.bound(config), "kept_bytes": self.kept_bytes(name, config)}
 
     def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
-        """Return the cycles of a whole run on the best pipeline that it may use."""
+        """Return the cycles of a whole run on its best pipeline."""
         return self.best(config, share)[1]
 
     def best(self, config: TrainConfig, share: float | None = None) -> tuple[str, float]:
-        """Return the pipeline that a run uses, and its cycles."""
+        """Return the pipeline on which a run is cheapest, and its cycles."""
         windows = Counter(self._cut(config, share))
         source = source_of(config)
         costs = {name: self._run(name, config, source, windows) for name in self.schedules(config)}
         return min(costs.items(), key=lambda item: item[1])
 
     def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
-        """Return what BP batches cost, and what GP batches cost on average; batches that are not trained on are left out."""
+        """Return the costs of BP batches, and the mean cost of GP batches; skipped batches are left out."""
         name, cost = self.best(config, share)
         windows = Counter(self._cut(config, share))
         source = source_of(config)
@@ -260,31 +263,30 @@ class PipelineCost:
         for window, count in windows.items():
             if window.ended:
                 backprop[window.variant] += count
-        found = [
+        costs = [
             BatchCost(Phase.BP, count, self._window(name, config, source, BatchWindow(variant=variant)))
             for variant, count in backprop.items()
         ]
-        rest = cost - sum(one.batches * one.cost for one in found)
-        return found + ([BatchCost(Phase.GP, predicted, rest / predicted)] if predicted else [])
+        rest = cost - sum(kind.batches * kind.cost for kind in costs)
+        return costs + ([BatchCost(Phase.GP, predicted, rest / predicted)] if predicted else [])
 
     def schedules(self, config: TrainConfig) -> list[str]:
-        """Return the pipelines that a run may use: the one that was asked for, or all that the devices and the model allow.
-
-        Backprop may use all of them.
-        """
+        """Return the pipelines that a run may use: the chosen one, or, for `best` and for backprop, all that fit the model."""
         if self.platform.schedule != BEST and source_of(config) is not None:
             return [self.platform.schedule]
         able = [name for name in self.candidates or PIPELINES if self._is_able(name, config)]
-        return able or ["gpipe"]  # which says why
+        return able or ["gpipe"]  # whose error explains why none fits
 
     def bound(self, config: TrainConfig) -> float:
-        """Return the cycles of a batch by backprop without any bubble: all stages' work, shared equally by the devices."""
+        """Return the cycles of a BP batch without bubbles: the work of all stages, divided by the devices."""
         costs = self._stage_costs("gpipe", None, config)
-        work = sum(self.platform.micro_batches * (one.forward + one.backward) + one.update_bp for one in costs.stages)
+        work = sum(
+            self.platform.micro_batches * (stage.forward + stage.backward) + stage.update_bp for stage in costs.stages
+        )
         return work / self.platform.devices
 
     def kept_bytes(self, name: str, config: TrainConfig) -> float:
-        """Return the most bytes of activations that a device keeps at a time; with an error broadcast in GP batches, too."""
+        """Return the peak bytes of activations on a device; with an error broadcast, GP batches keep some too."""
         source = source_of(config)
         runs = source is not None and not source_work(source).skips
         phases = [Phase.GP] * runs + [Phase.BP]
@@ -305,7 +307,7 @@ class PipelineCost:
         variation, waiting, taught = batch_variation(config.method, config.method_options), 0, 0
         planned = planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share)
         if share is not None:
-            planned = _spread(list(planned))
+            planned = _interleaved(list(planned))
         for plan, count in planned:
             kind = _kind(plan)
             if kind is Phase.GP:
@@ -321,7 +323,7 @@ class PipelineCost:
     def _window(self, name: str, config: TrainConfig, source: str | None, window: BatchWindow) -> float:
         if window.length > LONGEST_WINDOW:
             longest, before = (
-                self._window(name, config, source, replace(window, length=LONGEST_WINDOW - one)) for one in (0, 1)
+                self._window(name, config, source, replace(window, length=LONGEST_WINDOW - less)) for less in (0, 1)
             )
             return longest + (window.length - LONGEST_WINDOW) * (longest - before)
         key = (name, source, window, config.batch_size, self.accelerator.accelerator(config))
@@ -349,14 +351,14 @@ class PipelineCost:
         return self._costs[key]
 
     def _stages(self, name: str) -> int:
-        """Return the parts that a pipeline cuts the model into."""
+        """Return the number of stages of a pipeline."""
         if name not in self._cuts:
             program = generate(name, self.platform.devices, self.platform.micro_batches, (Phase.BP,))
             self._cuts[name] = program.stages
         return self._cuts[name]
 
     def _modelled(self, source: str | None, stages: int, config: TrainConfig, variant: Hashable) -> Costs:
-        platform, place = self.platform, self.accelerator
+        platform, accelerator = self.platform, self.accelerator
         layers = len(self.workload.array_layers)
         if platform.costs == MODELLED and stages > layers:
             raise OptionError(
@@ -366,10 +368,10 @@ class PipelineCost:
         samples = ceil(config.batch_size / platform.micro_batches)
         costs = modelled_costs(
             self.workload,
-            place.accelerator(config),
+            accelerator.accelerator(config),
             stages if platform.costs == MODELLED else 1,
             samples,
-            design="baseline" if source is None else place.design,
+            design="baseline" if source is None else accelerator.design,
             source=SUPPLIED if source is None or source_work(source).skips else source,
             micro_batches=platform.micro_batches,
             variant=variant,
@@ -378,7 +380,7 @@ class PipelineCost:
 
 
 def _balanced(costs: Costs, stages: int) -> Costs:
-    """Return the work of one stage shared equally by `stages`."""
+    """Divide the work of one stage equally among `stages`."""
     (whole,) = costs.stages
     parts = {name: value and value / stages for name, value in vars(whole).items()}
     return replace(
@@ -393,7 +395,7 @@ def source_of(config: TrainConfig) -> str | None:
 
 
 def _kind(plan: Plan) -> Phase | None:
-    """Return the phase of a batch in a pipeline: BP, GP, or none if it is not run at all."""
+    """Return the phase of a batch in a pipeline; None if it is skipped."""
     if plan.default == BACKPROP and not plan.by_site:
         return Phase.BP
     if plan.default != BACKPROP and source_work(plan.default).skips and not plan.by_site:
@@ -401,16 +403,16 @@ def _kind(plan: Plan) -> Phase | None:
     if plan.hold_rest and not plan.by_site and not source_work(plan.default).input_gradients:
         return Phase.GP
     raise OptionError(
-        "its schedule takes some layers from a source and others by backprop in one batch, which the pipeline regime does not "
-        "cost; give it a schedule such as 1:1."
+        "its schedule mixes predicted and true gradients in one batch, for which there is no pipeline cost model; choose a "
+        "schedule such as 1:1."
     )
 
 
-def _spread(planned: list[tuple[Plan, int]]) -> Iterator[tuple[Plan, int]]:
-    """Yield GP and BP batches of an adaptive schedule as evenly mixed as they can be, since nobody knows their order."""
+def _interleaved(planned: list[tuple[Plan, int]]) -> Iterator[tuple[Plan, int]]:
+    """Yield the GP and BP batches of an adaptive schedule mixed evenly, since their order is not known."""
     (backprop, true), (predicted, count) = planned
-    for place in range(true):
-        yield predicted, (place + 1) * count // true - place * count // true
+    for index in range(true):
+        yield predicted, (index + 1) * count // true - index * count // true
         yield backprop, 1
     if not true:
         yield predicted, count

@@ -1,4 +1,4 @@
-"""The metric against seconds: who is worth its time."""
+"""Plots of a comparison: the metric against seconds, and the worth of a GP batch against its break-even."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,38 +17,40 @@ Record = dict[str, Any]
 Point = tuple[float, float]
 MARKERS = ("o", "s", "^", "D")
 MARKED = 7
-"""Methods with the same marker."""
+"""Number of consecutive methods with the same marker."""
 TITLES = {BATCHES: "equal batches", SECONDS: "equal seconds as calibrated"}
 
 
 def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Draw a picture with a panel for each regime into the folder `out`; return the files written."""
+    """Draw the metric against seconds into the folder `out`, with a panel for each regime; return the files."""
     regimes, metric = document["regimes"], read_metrics(document)[0]
     with style():
         height = 5.0 + 0.15 * max(0, len(document["methods"]) - 8)
         figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.6 * len(regimes), height))
-        colours = {name: series_colour(place) for place, name in enumerate(document["methods"])}
+        colours = {name: series_colour(index) for index, name in enumerate(document["methods"])}
         for axis, (regime, content) in zip(axes, regimes.items(), strict=True):
             _pareto_panel(axis, content["methods"], colours, metric)
             title = TITLES.get(regime, f"equal cost on the {regime}, modelled")
             axis.set(title=title, xlabel="seconds of training, measured", ylabel=f"test {metric.heading}")
-        counts = {one["runs"] for content in regimes.values() for one in content["methods"].values()}
+        counts = {method["runs"] for content in regimes.values() for method in content["methods"].values()}
         figure.suptitle(f"{document['model']} on {document['dataset']}", fontsize=11)
         bars = "bars: 95% interval over seeds; " if max(counts) > 1 else ""
-        figure.supxlabel(f"{bars}line: methods that no other one beats in both", fontsize=8, color=FAINT)
+        figure.supxlabel(f"{bars}line: Pareto front", fontsize=8, color=FAINT)
         return [save(figure, out / f"pareto.{ending}") for ending in formats]
 
 
 def _pareto_panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[str, str], metric: Metric) -> None:
-    known = {name: one for name, one in methods.items() if one[f"{metric.name}_mean"] is not None}
-    points = {name: (one["seconds_mean"], metric.scale * one[f"{metric.name}_mean"]) for name, one in known.items()}
+    known = {name: method for name, method in methods.items() if method[f"{metric.name}_mean"] is not None}
+    points = {
+        name: (method["seconds_mean"], metric.scale * method[f"{metric.name}_mean"]) for name, method in known.items()
+    }
     path = [points[name] for name in metric.front(points)]
     axis.plot(*zip(*path, strict=True), color=FAINT, linewidth=0.9, linestyle=":", zorder=1)
     for name, point in points.items():
         axis.errorbar(
             *point,
-            xerr=_reach(known[name], "seconds", 1),
-            yerr=_reach(known[name], metric.name, metric.scale),
+            xerr=_error_bar(known[name], "seconds", 1),
+            yerr=_error_bar(known[name], metric.name, metric.scale),
             fmt=MARKERS[list(colours).index(name) // MARKED % len(MARKERS)],
             markersize=5,
             color=colours[name],
@@ -59,14 +61,14 @@ def _pareto_panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[
     label_points(axis, points, colours, [bar for name in points for bar in _bars(known[name], points[name], metric)])
 
 
-def _reach(record: Record, name: str, factor: float) -> list[list[float]] | None:
-    """Return how far an interval reaches below and above its mean; an end that is not possible is cut off."""
+def _error_bar(record: Record, name: str, factor: float) -> list[list[float]] | None:
+    """Return the distances of an interval's ends from its mean, for matplotlib."""
     middle, low, high = (record[f"{name}_{end}"] for end in ("mean", "low", "high"))
     return None if low is None else [[factor * (middle - low)], [factor * (high - middle)]]
 
 
 def _bars(record: Record, point: tuple[float, float], metric: Metric) -> Iterator[tuple[Point, Point]]:
-    """Yield where the bars of a point's intervals begin and end."""
+    """Yield the begin and end of each error bar of a point."""
     if record["seconds_low"] is not None:
         yield (record["seconds_low"], point[1]), (record["seconds_high"], point[1])
     if record[f"{metric.name}_low"] is not None:
@@ -76,19 +78,19 @@ def _bars(record: Record, point: tuple[float, float], metric: Metric) -> Iterato
 
 VERDICTS = {PAYS: (COLOURS[2], "o"), UNCLEAR: (COLOURS[4], "s"), PAYS_NOT: (COLOURS[1], "X")}
 LABEL_HEIGHT = 10.0
-"""Points between the lines of two labels."""
+"""Distance in points between two labels."""
 
 
 def draw_worth(worth: Record, path: Path) -> Path:
-    """Draw the picture into `path`: a panel for each method."""
+    """Draw into `path` a panel for each method: the worth as a band, the break-even of each platform as a mark."""
     methods = worth["methods"]
     with style():
         figure, axes = subplots(1, len(methods), (1.2 + 3.6 * len(methods), 5.2))
-        for axis, (name, one) in zip(axes[0], methods.items(), strict=True):
-            _worth_panel(axis, one)
-            axis.set(title=name, ylabel="batches by plain backprop", xticks=[])
+        for axis, (name, method) in zip(axes[0], methods.items(), strict=True):
+            _worth_panel(axis, method)
+            axis.set(title=name, ylabel="batches of plain backprop", xticks=[])
         figure.supxlabel(
-            "band: worth of a GP batch, 95% interval\nmarks: the worth from which on it pays on a platform\n"
+            "band: worth of a GP batch, 95% interval\nmarks: break-even on a platform\n"
             "green: pays, yellow: too close to say, red: does not pay",
             fontsize=8,
             color=FAINT,
@@ -99,7 +101,7 @@ def draw_worth(worth: Record, path: Path) -> Path:
 def _worth_panel(axis: "Axes", method: Record) -> None:
     low, high = method["interval"]
     ends = [end for end in (low, high, method["worth"]) if end is not None]
-    marks = {name: one["break_even"] for name, one in method["platforms"].items()}
+    marks = {name: platform["break_even"] for name, platform in method["platforms"].items()}
     top = 1.15 * max([1.0, *ends, *marks.values()])
     bottom = min([0.0, *ends])
     axis.set(xlim=(0, 1), ylim=(bottom - 0.05 * top, top))
@@ -110,15 +112,15 @@ def _worth_panel(axis: "Axes", method: Record) -> None:
         axis.axhline(method["worth"], color=COLOURS[0], linewidth=1.5)
     axis.figure.canvas.draw()  # fixes the scale
     scale = 72 / axis.figure.dpi
-    places = {name: float(axis.transData.transform((0, value))[1]) * scale for name, value in marks.items()}
-    heights = spread([(place, name) for name, place in places.items()], LABEL_HEIGHT)
+    positions = {name: float(axis.transData.transform((0, value))[1]) * scale for name, value in marks.items()}
+    heights = spread([(position, name) for name, position in positions.items()], LABEL_HEIGHT)
     for name, value in marks.items():
         colour, marker = VERDICTS[method["platforms"][name]["verdict"]]
         axis.plot(0.2, value, marker=marker, color=colour, markersize=6)
         axis.annotate(
             f"{name} {value:.2f}",
             (0.2, value),
-            xytext=(22, heights[name] - places[name]),
+            xytext=(22, heights[name] - positions[name]),
             textcoords="offset points",
             fontsize=8,
             va="center",

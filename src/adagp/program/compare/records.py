@@ -1,4 +1,4 @@
-"""From finished runs to the figures of a comparison: one flat record per run, one per method and regime, one per site."""
+"""Statistics over finished runs: one flat record per run, one per method and regime, one per site."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,18 @@ SUMMARY: Mapping[str, Shape] = {
     "seconds_by_phase": TableOf(AMOUNT),
     "peak_memory": AMOUNT,
 }
-"""What a comparison needs of a run's summary."""
+"""The fields of a run's summary that a comparison uses."""
 COSINE: Bounds = (-1.0, 1.0)
-"""What cosines lie between; norm ratios are never below zero."""
+"""The range of a cosine."""
 
 
 def run_record(run: ComparedRun, regime: str, target: float | None) -> Record:
-    """Return the figures of one finished run. Seconds are measured, training and its data, without evaluation."""
+    """Return the results of one finished run. Seconds are measured; they include data loading but not evaluation."""
     record = read_whole_run(run.folder.path, "compare")
     summary, metric = record.summary, record.metric.name
     if fault := find_fault(summary, record_of({**SUMMARY, f"test_{metric}": FIGURE})):
         raise RunError(f"cannot read '{run.folder.path / 'summary.json'}': {fault}")
-    phases = {kind: one for kind, one in summary["seconds_by_phase"].items() if kind != NOT_TRAINING}
+    phases = {kind: seconds for kind, seconds in summary["seconds_by_phase"].items() if kind != NOT_TRAINING}
     batches = summary["batches"]
     return {
         "regime": regime,
@@ -53,7 +53,7 @@ def run_record(run: ComparedRun, regime: str, target: float | None) -> Record:
 
 
 def seconds_to(target: float, run: RunRecord) -> float | None:
-    """Return the training seconds up to the end of the first epoch that reaches `target` in the test; None if none does."""
+    """Return the training seconds until the end of the first epoch whose test value reaches `target`, or None."""
     ends = zip(run.epochs, run.clock, strict=True)
     return next((clock for epoch, clock in ends if run.metric.reaches(epoch.test_value, target)), None)
 
@@ -65,19 +65,19 @@ def method_record(
     target: float | None,
     metric: Metric = ACCURACY,
 ) -> Record | None:
-    """Return a method's figures over its runs in one regime; None if none of them is finished. `costs` are a run's."""
+    """Return a method's statistics over its runs in one regime, None without a finished run. `costs` are those of one run."""
     if not records:
         return None
-    reached = [one["seconds_to_target"] for one in records if one["seconds_to_target"] is not None]
-    peak = estimate([one["peak_memory"] for one in records], NEVER_NEGATIVE)
+    reached = [run["seconds_to_target"] for run in records if run["seconds_to_target"] is not None]
+    peak = estimate([run["peak_memory"] for run in records], NEVER_NEGATIVE)
     assert peak is not None
     return {
         "method": candidate.method,
         "ratio": candidate.ratio,
         "runs": len(records),
         **_means(records, ("batches", "warmup_batches", "bp_batches", "gp_batches", "guarded_batches")),
-        **estimate_fields(metric.name, [one[metric.name] for one in records], metric.bounds),
-        **estimate_fields("seconds", [one["seconds"] for one in records], NEVER_NEGATIVE),
+        **estimate_fields(metric.name, [run[metric.name] for run in records], metric.bounds),
+        **estimate_fields("seconds", [run["seconds"] for run in records], NEVER_NEGATIVE),
         "calibrated_seconds": costs.get("calibrated_seconds"),
         "modelled_cost": costs.get("modelled_cost"),
         "seconds_by_phase": _means(records, (*map(str, Phase), "data"), "seconds_"),
@@ -90,25 +90,25 @@ def method_record(
 
 
 def _means(records: Sequence[Record], names: Sequence[str], prefix: str = "") -> Record:
-    return {name: mean(one[f"{prefix}{name}"] for one in records) for name in names}
+    return {name: mean(run[f"{prefix}{name}"] for run in records) for name in names}
 
 
 def gap_record(
     candidate: Candidate, candidates: Sequence[Candidate], runs: Sequence[Record], metric: Metric = ACCURACY
 ) -> Record:
-    """Return the share of the gap between `skip` and backprop in the metric that a method closes, and whether there is one.
+    """Return which share of the gap between `skip` and backprop a method closes, and whether that gap is significant.
 
-    A method is measured by the skip with its own schedule, or by the only one. Over the seeds that all three have. The gap
-    is clear if the 95% interval of the difference, seed by seed, is above 0; with one seed nothing is. `gap_closed` is None
-    where backprop is not ahead of skip.
+    The method is compared with the `skip` of the same schedule, or with the only one, over the seeds that all three have. The
+    gap is clear if the 95% interval of the paired differences is above 0, which needs several seeds. `gap_closed` is None if
+    backprop is not better than skip.
     """
-    skips = [one for one in candidates if one.method == "skip"]
-    alike = [one for one in skips if one.ratio == candidate.ratio] or (skips if len(skips) == 1 else [])
-    top = next(one for one in candidates if one.method == BACKPROP)
+    skips = [other for other in candidates if other.method == "skip"]
+    same_schedule = [skip for skip in skips if skip.ratio == candidate.ratio] or (skips if len(skips) == 1 else [])
     nothing = {"gap_closed": None, "gap_clear": False}
-    if not alike:
+    if not same_schedule:
         return nothing
-    common = _of_equal_seeds((candidate.name, alike[0].name, top.name), runs, metric)
+    reference = _reference(candidates)
+    common = _paired((candidate.name, same_schedule[0].name, reference.name), runs, metric)
     gap = estimate([best - worst for _, worst, best in common])
     if gap is None or gap.mean <= 0:
         return nothing
@@ -119,27 +119,31 @@ def gap_record(
 def ahead_record(
     candidate: Candidate, candidates: Sequence[Candidate], runs: Sequence[Record], metric: Metric = ACCURACY
 ) -> Record:
-    """Return by how much a method is better than backprop, seed by seed: what a seed does to both alike cancels."""
-    top = next(one for one in candidates if one.method == BACKPROP)
-    common = [] if candidate is top else _of_equal_seeds((candidate.name, top.name), runs, metric)
+    """Return by how much a method is better than backprop: the mean of the differences paired by seed."""
+    reference = _reference(candidates)
+    common = [] if candidate is reference else _paired((candidate.name, reference.name), runs, metric)
     return estimate_fields("ahead", [own - other for own, other in common])
 
 
-def _of_equal_seeds(names: Sequence[str], runs: Sequence[Record], metric: Metric) -> list[list[float]]:
-    """Return the metric (the larger, the better) of these candidates for each seed that all of them have."""
+def _reference(candidates: Sequence[Candidate]) -> Candidate:
+    return next(candidate for candidate in candidates if candidate.method == BACKPROP)
+
+
+def _paired(names: Sequence[str], runs: Sequence[Record], metric: Metric) -> list[list[float]]:
+    """Return the metric (larger is better) of these candidates for each seed that all of them have."""
     by_seed: dict[int, dict[str, float]] = defaultdict(dict)
     for run in runs:
         if run[metric.name] is not None:
             by_seed[run["seed"]][run["name"]] = metric.sign * run[metric.name]
-    return [[found[name] for name in names] for found in by_seed.values() if set(names) <= found.keys()]
+    return [[values[name] for name in names] for values in by_seed.values() if set(names) <= values.keys()]
 
 
 def aligned_record(measured: Sequence[Record]) -> Record:
-    """Return the alignment of a method over its seeds: the mean over sites and points of each figure, and by site.
+    """Return a method's gradient figures: over all sites with intervals over seeds, and by site.
 
-    A seed's value is the mean over its sites of the means over its points; the interval is over seeds.
+    A seed's value is the mean over sites of the means over points.
     """
-    by_seed = [site_means(one["points"]) for one in measured]
+    by_seed = [site_means(run["points"]) for run in measured]
     record: Record = {}
     for figure in FIGURES:
         values = [_mean([site[figure] for site in sites.values()]) for sites in by_seed]
@@ -178,10 +182,10 @@ def regime_record(
     target: float | None,
     metric: Metric = ACCURACY,
 ) -> Record:
-    """Return `{"methods": {name: figures}}` of one regime; methods without a finished run are left out."""
+    """Return `{"methods": {name: statistics}}` of one regime; methods without a finished run are left out."""
     methods: dict[str, Record] = {}
     for candidate in comparison.candidates:
-        own = [one for one in runs if one["name"] == candidate.name]
+        own = [run for run in runs if run["name"] == candidate.name]
         record = method_record(candidate, own, costs.get(candidate.name, {}), target, metric)
         if record is not None:
             methods[candidate.name] = record

@@ -1,4 +1,4 @@
-"""The figures of a comparison for people: tables for the terminal and for Markdown from the same cells; and CSV."""
+"""The results of a comparison as tables for the terminal, Markdown, notebooks and CSV; a finished comparison read back."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: a title, the heads of its columns, its rows as text, and what there is to say below it."""
+    """A table: title, column headings, rows of text, and a note below."""
 
     title: str
     heads: tuple[str, ...]
@@ -32,33 +32,33 @@ class Sheet:
 
 def sheets(document: Record) -> list[Sheet]:
     """Return the tables of a comparison: results and costs of each regime, then the gradients."""
-    found: list[Sheet] = [_tuned(document)] if document.get("tuning") else []
+    tables: list[Sheet] = [_tuned(document)] if document.get("tuning") else []
     for regime, content in document["regimes"].items():
-        found += [_results(document, regime, content["methods"]), _costs(document, regime, content["methods"])]
+        tables += [_results(document, regime, content["methods"]), _costs(document, regime, content["methods"])]
     first = _first_regime(document)
     if any(record["ceiling_minibatch"] is not None for record in first.values()):
-        found.append(_gradients(document, first))
-    return found + worth_sheets(document["worth"]) if document.get("worth") else found
+        tables.append(_gradients(document, first))
+    return tables + worth_sheets(document["worth"]) if document.get("worth") else tables
 
 
 def worth_sheets(worth: Record) -> list[Sheet]:
-    """Return the break-even of a comparison: what a GP batch is worth, and what it costs on each platform."""
+    """Return the tables of the break-even: the worth of a GP batch, and its cost on each platform."""
     methods = worth["methods"]
     summary: Columns = {
-        "worth": lambda one: _number(one["worth"], 2),
-        "95% interval": lambda one: " to ".join(_number(end, 2) for end in one["interval"]),
-        "regime": lambda one: one["regime"],
-        "BP": lambda one: f"{one['bp_batches']:.0f}",
-        "GP": lambda one: f"{one['gp_batches']:.0f}",
-        "beyond the curve": lambda one: one["beyond_curve"] or NONE,
+        "worth": lambda row: _number(row["worth"], 2),
+        "95% interval": lambda row: " to ".join(_number(end, 2) for end in row["interval"]),
+        "regime": lambda row: row["regime"],
+        "BP": lambda row: f"{row['bp_batches']:.0f}",
+        "GP": lambda row: f"{row['gp_batches']:.0f}",
+        "beyond the curve": lambda row: row["beyond_curve"] or NONE,
     }
-    points = ", ".join(f"{one['batches']}" for one in worth["curve"])
+    points = ", ".join(f"{point['batches']}" for point in worth["curve"])
     note = (
-        f"A GP batch's worth in batches by backprop, from where a method's {worth['metric']} stands on backprop's curve (runs "
-        f"of {points} batches). The regime is the one that tells it best. {NONE}: beyond the curve, or one seed."
+        f"The worth of a GP batch in batches of backprop: where a method's {worth['metric']} lies on backprop's curve (runs of "
+        f"{points} batches). The regime is the one with the narrowest interval. {NONE}: beyond the curve, or one seed."
     )
-    found = [_sheet("what a GP batch is worth", summary, methods, note)]
-    for name, one in methods.items():
+    tables = [_sheet("what a GP batch is worth", summary, methods, note)]
+    for name, method in methods.items():
         columns: Columns = {
             "price": lambda row: _number(row["price"], 3),
             "overhead": lambda row: _number(row["overhead"], 3),
@@ -67,20 +67,20 @@ def worth_sheets(worth: Record) -> list[Sheet]:
             "verdict": lambda row: row["verdict"],
         }
         rows = tuple(
-            (platform, *(column(row) for column in columns.values())) for platform, row in one["platforms"].items()
+            (platform, *(column(row) for column in columns.values())) for platform, row in method["platforms"].items()
         )
-        details = "; ".join(f"{platform}: {row['details']}" for platform, row in one["platforms"].items())
+        details = "; ".join(f"{platform}: {row['details']}" for platform, row in method["platforms"].items())
         note = (
-            "In batches by plain backprop: what a GP batch costs, what learning adds to a BP batch, and the worth from which "
-            "on the method pays; only cpu is measured. Backprop has the best exact pipeline; without bubbles, one that is not "
-            f"known. {details}."
+            "In batches of plain backprop: the price of a GP batch, the overhead of learning in a BP batch, and the worth "
+            "above which the method pays; only cpu is measured. Backprop has the best exact pipeline; a pipeline without "
+            f"bubbles is hypothetical. {details}."
         )
-        found.append(Sheet(f"where {name} pays", ("platform", *columns), rows, note))
-    return found
+        tables.append(Sheet(f"where {name} pays", ("platform", *columns), rows, note))
+    return tables
 
 
 def _first_regime(document: Record) -> dict[str, Record]:
-    """Return the methods of the first regime, for figures that do not depend on it."""
+    """Return the methods of the first regime, for figures that are the same in all."""
     methods: dict[str, Record] = next(iter(document["regimes"].values()))["methods"]
     return methods
 
@@ -96,32 +96,32 @@ def _sheet(title: str, columns: Columns, methods: Mapping[str, Record], note: st
 def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sheet:
     metric = read_metrics(document)[0]
     columns: Columns = {
-        metric.heading: lambda one: _interval(one, metric.name, metric.bare),
-        "ahead of bp": lambda one: (
-            _interval(one, "ahead", metric.bare) if "ahead_mean" in one else NONE
-        ),  # once not kept
-        "gap closed": lambda one: (
-            _percent(one["gap_closed"]) + ("" if one["gap_clear"] or one["gap_closed"] is None else "?")
+        metric.heading: lambda row: _interval(row, metric.name, metric.bare),
+        "ahead of bp": lambda row: (
+            _interval(row, "ahead", metric.bare) if "ahead_mean" in row else NONE
+        ),  # missing in reports of earlier versions
+        "gap closed": lambda row: (
+            _percent(row["gap_closed"]) + ("" if row["gap_clear"] or row["gap_closed"] is None else "?")
         ),
-        "batches": lambda one: f"{one['batches']:.0f}",
-        "GP": lambda one: f"{one['gp_batches'] + one['guarded_batches']:.0f}",
-        "seconds": lambda one: _interval(one, "seconds", "{:.1f}".format),
+        "batches": lambda row: f"{row['batches']:.0f}",
+        "GP": lambda row: f"{row['gp_batches'] + row['guarded_batches']:.0f}",
+        "seconds": lambda row: _interval(row, "seconds", "{:.1f}".format),
     }
     if regime in MODELLED:
         unit = document["platforms"][regime]["unit"]
-        columns[f"modelled {unit}"] = lambda one: _large(one["modelled_cost"])
+        columns[f"modelled {unit}"] = lambda row: _large(row["modelled_cost"])
     else:
-        columns["calibrated"] = lambda one: _number(one["calibrated_seconds"], 1)
+        columns["calibrated"] = lambda row: _number(row["calibrated_seconds"], 1)
     note = (
-        f"{_runs(methods)} ± is the 95% interval (Student's t) over seeds. ahead of bp: seed by seed. gap closed: share of the "
-        f"{metric.words} between skip and bp; ? where that gap is not clear over the seeds. GP: batches of Phase GP. seconds: "
-        f"measured, training and its data without evaluation, {document['jobs']} runs at a time with one thread each; "
-        "calibrated: from batches timed alone."
+        f"{_runs(methods)} ± is the 95% interval (Student's t) over seeds. ahead of bp: paired by seed. gap closed: share of "
+        f"the {metric.words} gap between skip and bp; ?: the gap is not significant. GP: number of GP batches. seconds: "
+        f"measured, training and data loading without evaluation, {document['jobs']} runs at a time with one thread each; "
+        "calibrated: computed from single batches, timed with nothing else running."
     )
     if regime in MODELLED:
         note += f" {_platform_note(document['platforms'][regime])}"
     if regime != BATCHES:
-        note += " The learning rate falls to 0 within each run."
+        note += " The learning rate decays to 0 in each run."
     return _sheet(f"{document['model']} on {document['dataset']}, {_title(document, regime)}", columns, methods, note)
 
 
@@ -135,21 +135,21 @@ def _title(document: Record, regime: str) -> str:
 
 
 def _platform_note(platform: Record) -> str:
-    """Return what a batch of each kind costs, in batches by plain backprop."""
-    (plain,) = (one for name, one in platform["methods"].items() if name == BACKPROP)
+    """Return the cost of each kind of batch, in batches of plain backprop."""
+    plain = platform["methods"][BACKPROP]
     unit = plain["costs"][BATCHES] / sum(kind["batches"] for kind in plain["kinds"])
     parts = [
-        f"{name} {', '.join(_kind(kind, unit) for kind in one['kinds'])}"
-        for name, one in platform["methods"].items()
-        if one is not plain
+        f"{name} {', '.join(_kind(kind, unit) for kind in method['kinds'])}"
+        for name, method in platform["methods"].items()
+        if method is not plain
     ]
     note = f"A batch costs, in batches of plain backprop: {'; '.join(parts)}." if parts else ""
     if "bound" in plain:
-        used = ", ".join(f"{name} {one['schedule']}" for name, one in platform["methods"].items())
-        kept = ", ".join(f"{name} {one['kept_bytes'] / 1e6:.2f} MB" for name, one in platform["methods"].items())
+        used = ", ".join(f"{name} {method['schedule']}" for name, method in platform["methods"].items())
+        kept = ", ".join(f"{name} {method['kept_bytes'] / 1e6:.2f} MB" for name, method in platform["methods"].items())
         note += (
-            f" Pipelines: {used}. Without any bubble a batch of plain backprop would cost {plain['bound'] / unit:.3f}. "
-            f"Activations kept on a device, at most: {kept}."
+            f" Pipelines: {used}. Without bubbles a batch of plain backprop would cost {plain['bound'] / unit:.3f}. "
+            f"Peak activations on a device: {kept}."
         )
     return note
 
@@ -161,36 +161,36 @@ def _kind(kind: Record, unit: float) -> str:
 def _tuned(document: Record) -> Sheet:
     tuning, metric = document["tuning"], read_metrics(document)[0]
     columns: Columns = {
-        f"{tuning['option']} {value:g}": lambda one, value=value: _of(one[metric.name][f"{value:g}"], metric.bare)  # type: ignore[misc]
+        f"{tuning['option']} {value:g}": lambda row, value=value: _of(row[metric.name][f"{value:g}"], metric.bare)  # type: ignore[misc]
         for value in tuning["values"]
     }
     columns |= {
-        "picked": lambda one: f"{one['picked']:g}" + ("*" if one["at_the_edge"] else ""),
-        "batches": lambda one: f"{one['batches']}",
+        "picked": lambda row: f"{row['picked']:g}" + ("*" if row["at_the_edge"] else ""),
+        "batches": lambda row: f"{row['batches']}",
     }
     regime = tuning["regime"]
     cost = "batches" if regime == BATCHES else f"cost in the regime {regime}"
     note = (
-        f"{metric.words.capitalize()} on {tuning['validation']:.0%} of the training data, held out of these runs; "
-        f"{tuning['seeds']} seed(s) that no other run has; equal {cost}. *: the best value is at the edge of those tried. "
-        f"{NONE}: the run failed or diverged."
+        f"{metric.words.capitalize()} on a held-out {tuning['validation']:.0%} of the training data; {tuning['seeds']} seed(s) "
+        f"that no other run has; equal {cost}. *: the best value is the smallest or largest one tried. {NONE}: the run failed "
+        "or diverged."
     )
     return _sheet(f"tuning: each method's own {tuning['option']}", columns, tuning["methods"], note)
 
 
 def _costs(document: Record, regime: str, methods: Mapping[str, Record]) -> Sheet:
     kinds = [*map(str, Phase), "data"]
-    columns: Columns = {kind: lambda one, kind=kind: f"{one['seconds_by_phase'][kind]:.2f}" for kind in kinds}  # type: ignore[misc]
-    columns["peak MB"] = lambda one: _interval(_named(one, "peak_memory"), "value", _megabytes)
+    columns: Columns = {kind: lambda row, kind=kind: f"{row['seconds_by_phase'][kind]:.2f}" for kind in kinds}  # type: ignore[misc]
+    columns["peak MB"] = lambda row: _interval(_named(row, "peak_memory"), "value", _megabytes)
     note = (
-        "Seconds by phase, means over seeds: bp is backprop after the warm-up, data the wait for batches. peak MB: highest "
-        "resident memory of a run's process, with Python, torch and the data set."
+        "Seconds by phase, means over seeds: bp is backprop after the warm-up, data is data loading. peak MB: peak resident "
+        "memory of a run's process, with Python, torch and the data set."
     )
     if (target := document["target"]) is not None:
         metric = read_metrics(document)[0]
-        columns[f"reach {metric.scale * target:g}{metric.suffix}"] = lambda one: _percent(one["target_share"])
-        columns["after s"] = lambda one: _interval(one, "seconds_to_target", "{:.1f}".format)
-        note += " The target is looked for at the end of each epoch; seconds are of the runs that reach it."
+        columns[f"reach {metric.scale * target:g}{metric.suffix}"] = lambda row: _percent(row["target_share"])
+        columns["after s"] = lambda row: _interval(row, "seconds_to_target", "{:.1f}".format)
+        note += " The target is checked at the end of each epoch; seconds are means over the runs that reach it."
     what = document["platforms"][regime]["unit"] + f" ({regime})" if regime in MODELLED else regime
     return _sheet(f"costs at equal {what}, measured here", columns, methods, note)
 
@@ -198,22 +198,22 @@ def _costs(document: Record, regime: str, methods: Mapping[str, Record]) -> Shee
 def _gradients(document: Record, methods: Mapping[str, Record]) -> Sheet:
     heads = ("cosine", "norm", "cosine, large", "norm, large", "ceiling", "ceiling, large")
     columns: Columns = {
-        head: lambda one, figure=figure: _interval(_named(one, figure), "value", "{:.3f}".format)  # type: ignore[misc]
+        head: lambda row, figure=figure: _interval(_named(row, figure), "value", "{:.3f}".format)  # type: ignore[misc]
         for head, figure in zip(heads, FIGURES, strict=True)
     }
     alignment = document["alignment"]
     note = (
         f"Means over sites and {alignment['points']} batches along a run of {document['batches']} batches, over "
-        f"{alignment['seeds']} seed(s). cosine, norm (ratio): what the method produces against the true gradient of the same "
-        f"minibatch; large: against that of {alignment['samples']} samples. ceiling: the cosine of two minibatches' true "
-        "gradients, and of a minibatch's with the large batch's. bp is measured at its own batches. "
-        f"{NONE}: nothing was produced, or it has no direction."
+        f"{alignment['seeds']} seed(s). cosine, norm (ratio): the method's gradient against the true one of the same "
+        f"minibatch; large: against that of {alignment['samples']} samples. ceiling: the cosine of the true gradients of two "
+        "minibatches, and of a minibatch and the large batch. bp is measured at BP batches. "
+        f"{NONE}: no gradient, or a zero gradient."
     )
-    return _sheet("gradients of Phase GP against the truth", columns, methods, note)
+    return _sheet("gradients of GP batches against true gradients", columns, methods, note)
 
 
 def _named(record: Record, figure: str) -> Record:
-    """Return a figure whose mean has the plain name, in the form of those with three names."""
+    """Return a figure stored as NAME, NAME_low, NAME_high under the names that `_interval` reads."""
     return {"value_mean": record[figure], "value_low": record[f"{figure}_low"], "value_high": record[f"{figure}_high"]}
 
 
@@ -245,9 +245,9 @@ def _megabytes(memory: float) -> str:
 
 
 def _interval(record: Mapping[str, Any], name: str, form: Callable[[float], str]) -> str:
-    """Return `mean ± half the interval`; the mean alone where there is no interval. `form` writes a number.
+    """Return `mean ± half width`, or the mean alone without an interval. `form` formats a number.
 
-    An interval that ends where values do reaches less far to that side: both of its ends are written.
+    An interval that is cut off at a bound is not symmetric: both ends are written.
     """
     centre, low, high = (record[f"{name}_{end}"] for end in ("mean", "low", "high"))
     if centre is None:
@@ -266,7 +266,7 @@ def markdown(document: Record) -> str:
         lines = [f"## {sheet.title}", "", _line(sheet.heads), _line(["---", *("---:" for _ in sheet.heads[1:])])]
         parts.append("\n".join([*lines, *map(_line, sheet.rows), "", sheet.note]))
     if document["failed"]:
-        parts.append("\n".join(["## Failed", "", *(f"- {one['name']}: {one['reason']}" for one in document["failed"])]))
+        parts.append("\n".join(["## Failed", "", *(f"- {run['name']}: {run['reason']}" for run in document["failed"])]))
     parts.append(f"Repeat with: `{document['command']}`")
     return "\n\n".join(parts) + "\n"
 
@@ -278,23 +278,25 @@ def _line(cells: Sequence[str]) -> str:
 def method_rows(document: Record) -> list[Record]:
     """Return one row per method and regime."""
     return [
-        {"regime": regime, "name": name, **{key: value for key, value in one.items() if key != "sites"}}
+        {"regime": regime, "name": name, **{key: value for key, value in method.items() if key != "sites"}}
         for regime, content in document["regimes"].items()
-        for name, one in content["methods"].items()
+        for name, method in content["methods"].items()
     ]
 
 
 def site_rows(document: Record) -> list[Record]:
-    """Return one row per method and site; the figures do not depend on the regime."""
+    """Return one row per method and site."""
     first = _first_regime(document)
     return [
-        {"name": name, "site": site, **figures} for name, one in first.items() for site, figures in one["sites"].items()
+        {"name": name, "site": site, **figures}
+        for name, method in first.items()
+        for site, figures in method["sites"].items()
     ]
 
 
 @dataclass(frozen=True)
 class FinishedComparison:
-    """What `adagp compare` found. `document` is all of it, as its `report.json` has it; `sheets` are the tables."""
+    """The results of `adagp compare`: `document` is the content of report.json, `sheets` are the tables."""
 
     document: Record
     sheets: tuple[Sheet, ...]
@@ -306,14 +308,14 @@ class FinishedComparison:
         return str(self)
 
     def _repr_html_(self) -> str:
-        """Return the tables, for notebooks; then what failed."""
-        failed = [f"failed: {one['name']}: {one['reason']}" for one in self.document["failed"]]
+        """Return the tables and the failed runs as HTML, for notebooks."""
+        failed = [f"failed: {run['name']}: {run['reason']}" for run in self.document["failed"]]
         tables = [html_table(sheet.title, sheet.heads, sheet.rows, [sheet.note]) for sheet in self.sheets]
-        return "".join([*tables, html_table("Failed", ("run",), [[one] for one in failed]) if failed else ""])
+        return "".join([*tables, html_table("Failed", ("run",), [[text] for text in failed]) if failed else ""])
 
 
 def read_comparison(folder: Path | str) -> FinishedComparison:
-    """Return the comparison that `adagp compare --out FOLDER` finished."""
+    """Read the results of `adagp compare --out FOLDER`."""
     document = read_report(Path(folder))
     try:
         return FinishedComparison(document, tuple(sheets(document)))
@@ -322,7 +324,7 @@ def read_comparison(folder: Path | str) -> FinishedComparison:
 
 
 def read_report(folder: Path) -> Record:
-    """Return the report of a finished comparison as it was written; refuse a folder that has none."""
+    """Return the content of report.json; raise `RunError` if the folder has none."""
     if not (folder / "report.json").is_file():
         raise RunError(f"'{shown(folder)}' holds no finished comparison: it has no report.json.")
     document = RunFolder(folder).read_json("report.json")

@@ -1,4 +1,4 @@
-"""Each method's own value of an option, picked by data that are held out of the training set, before the seeds are run."""
+"""Tuning of one option for each method, on held-out training data, before the compared runs."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -28,18 +28,18 @@ from adagp.program.run.documents import (
 from adagp.program.run.folder import RunFolder, to_json
 
 FIRST_SEED = 10_000
-"""Of the tuning runs: above all seeds that a comparison may have."""
+"""First seed of the tuning runs: above all seeds of compared runs."""
 
 
 def tune(work: ComparisonWork) -> None:
-    """Try all values for the methods that have not been tuned, keep the outcome, and tell the comparison what each picked."""
+    """Tune the methods that are not tuned yet, store the outcome, and set `picked` of the comparison."""
     tuning, path = work.comparison.tuning, work.folder.tuning
     assert tuning is not None
-    regime = next((one for one in work.comparison.regimes if one != BATCHES), BATCHES)
+    regime = next((regime for regime in work.comparison.regimes if regime != BATCHES), BATCHES)
     known: Record = {}
     if path.is_file():
-        before = _read(work)
-        regime, known = before["regime"], before["methods"]
+        stored = _read(work)
+        regime, known = stored["regime"], stored["methods"]
     candidates = [
         candidate
         for candidate in work.comparison.candidates
@@ -50,46 +50,45 @@ def tune(work: ComparisonWork) -> None:
         trials = {
             candidate.name: list(_trials(work, tuning, candidate, batches[candidate.name])) for candidate in candidates
         }
-        in_turns = [run for value in zip(*trials.values(), strict=True) for run in value]
-        work.execute([work.run_job(run) for _, run in in_turns], "tuning")
-        found = {name: _outcome(work, tuning, name, batches[name], own) for name, own in trials.items()}
+        interleaved = [trial for trials_of_value in zip(*trials.values(), strict=True) for trial in trials_of_value]
+        work.execute([work.run_job(run) for _, run in interleaved], "tuning")
+        tuned = {name: _outcome(work, tuning, name, batches[name], own) for name, own in trials.items()}
         content = {
             "option": tuning.option,
             "values": list(tuning.values),
             "regime": regime,
             "validation": tuning.share,
             "seeds": tuning.seeds,
-            "methods": known | found,
+            "methods": known | tuned,
         }
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    picked = {name: one["picked"] for name, one in read_tuned(work)["methods"].items()}
+    picked = {name: method["picked"] for name, method in read_tuned(work)["methods"].items()}
     work.comparison = replace(work.comparison, picked=picked)
 
 
 def read_tuned(work: ComparisonWork) -> Record:
-    """Return what was found, in the order in which methods are compared."""
+    """Return the content of tuning.json, with the methods in the order of the comparison."""
     names = [candidate.name for candidate in work.comparison.candidates]
-    found = _read(work)
-    return found | {"methods": {name: found["methods"][name] for name in names if name in found["methods"]}}
+    stored = _read(work)
+    return stored | {"methods": {name: stored["methods"][name] for name in names if name in stored["methods"]}}
 
 
 def _read(work: ComparisonWork) -> Record:
     tuning = work.comparison.tuning
     assert tuning is not None
     names = (candidate.name for candidate in work.comparison.candidates)
-    found: Record = read_result(work.folder.tuning, tuning_shape(tuning, names, work.task.metric.name))
-    return found
+    stored: Record = read_result(work.folder.tuning, tuning_shape(tuning, names, work.task.metric.name))
+    return stored
 
 
 def _has_option(work: ComparisonWork, candidate: Candidate) -> bool:
-    """Tell whether a method has the option that is tuned."""
     tuning = work.comparison.tuning
     assert tuning is not None
     return tuning.option in CONFIG_OPTIONS or tuning.option in work.comparison.config(candidate, 0).own_options
 
 
 def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int]:
-    """Return the lengths of the tuning runs; how much an adaptive schedule predicts is not known, so they count as backprop."""
+    """Return the lengths of the tuning runs; an adaptive schedule, whose GP batches are not known yet, counts as backprop."""
 
     def share(candidate: Candidate) -> float | None:
         return 0.0 if work.comparison.config(candidate, 0).schedule().adapts else None
@@ -101,7 +100,7 @@ def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int
 def _trials(
     work: ComparisonWork, tuning: Tuning, candidate: Candidate, batches: int
 ) -> Iterator[tuple[float, ComparedRun]]:
-    """Yield the tuning runs of a candidate with their values."""
+    """Yield the tuned value and the run, for each value and seed."""
     config = work.comparison.config(candidate, 0, batches)
     for value in tuning.values:
         for seed in range(FIRST_SEED, FIRST_SEED + tuning.seeds):
@@ -120,50 +119,50 @@ def _with(config: TrainConfig, option: str, value: float) -> TrainConfig:
 def _outcome(
     work: ComparisonWork, tuning: Tuning, name: str, batches: int, trials: list[tuple[float, ComparedRun]]
 ) -> Record:
-    """Return what each value came to, and the best of them; a value whose runs failed or diverged is none."""
+    """Return the result of each value, and the best one; a value is left out if any of its runs failed or diverged."""
     metric = work.task.metric
-    found: dict[float, float] = {}
+    shape = record_of({f"test_{metric.name}": FIGURE})
+    means: dict[float, float] = {}
     for value in tuning.values:
-        shape = record_of({f"test_{metric.name}": FIGURE})
         summaries = [
             read_result(run.folder.path / "summary.json", shape) for own, run in trials if own == value and run.finished
         ]
-        scores = [one[f"test_{metric.name}"] for one in summaries]
+        scores = [summary[f"test_{metric.name}"] for summary in summaries]
         if len(scores) == tuning.seeds and all(score is not None and isfinite(score) for score in scores):
-            found[value] = sum(scores) / len(scores)
-    if not found:
-        raise RunError(f"method '{name}': no run with any {tuning.option} of --tune ended well.")
-    picked = max(found, key=lambda value: metric.sign * found[value])
+            means[value] = sum(scores) / len(scores)
+    if not means:
+        raise RunError(f"method '{name}': the runs failed with every {tuning.option} of --tune.")
+    picked = max(means, key=lambda value: metric.sign * means[value])
     return {
         "batches": batches,
-        metric.name: {f"{value:g}": found.get(value) for value in tuning.values},
+        metric.name: {f"{value:g}": means.get(value) for value in tuning.values},
         "picked": picked,
         "at_the_edge": picked in (min(tuning.values), max(tuning.values)),
     }
 
 
 def tuning_shape(tuning: Tuning, names: Iterable[str], metric: str) -> Shape:
-    """Return the shape of what tuning found for the candidates `names`; one without the option is left out."""
+    """Return the expected content of tuning.json; a method without the option may be missing."""
     values = list(tuning.values)
-    found = record_of(
+    method = record_of(
         {
             "batches": WHOLE,
             metric: record_of({f"{value:g}": FIGURE for value in values}),
-            "picked": _one_like(values, "one of the values of --tune"),
+            "picked": _equal_to_any(values, "one of the values of --tune"),
             "at_the_edge": SWITCH,
         }
     )
     return record_of(
         {
             "option": one_of(tuning.option),
-            "values": _one_like([values], "the values of --tune"),
+            "values": _equal_to_any([values], "the values of --tune"),
             "regime": one_of(*REGIMES),
             "validation": POSITIVE,
             "seeds": WHOLE,
-            "methods": Fields(dict.fromkeys(names, found), others=ABSENT),
+            "methods": Fields(dict.fromkeys(names, method), others=ABSENT),
         }
     )
 
 
-def _one_like(values: list[Any], words: str) -> Plain:
+def _equal_to_any(values: list[Any], words: str) -> Plain:
     return Plain(words, lambda value: not isinstance(value, bool) and value in values)

@@ -1,4 +1,4 @@
-"""A comparison from the first check to the report. Stopped anywhere and begun again, it continues where it was."""
+"""A comparison from the first check to the report. The same command continues an interrupted one."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from adagp.program.compare.comparison import (
     ComparisonObserver,
     ComparisonWork,
 )
-from adagp.program.compare.costs import calibration, lengths, modelled, predicted_share
+from adagp.program.compare.costs import calibration, modelled_costs, predicted_share, run_lengths
 from adagp.program.compare.methods import Candidate
 from adagp.program.compare.modelled_cost import parse_accelerator, parse_pipeline
 from adagp.program.compare.plots import draw_pareto, draw_worth
@@ -47,7 +47,7 @@ def carry_out(
     target: float | None = None,
     stop: Stop = never,
 ) -> Record:
-    """Do what is left of a comparison in the folder `out`, write its report there, and return it."""
+    """Run what is missing of a comparison in the folder `out`, write its report there, and return it."""
     folder = ComparisonFolder(out)
     work = ComparisonWork(comparison, folder, task, observer, stop, jobs)
     work.check()
@@ -60,11 +60,10 @@ def carry_out(
         if comparison.large_batch and comparison.aligned_seeds:
             work.execute(_alignment_jobs(work), "alignment")
         regimes = {}
-        for (
-            regime
-        ) in REGIMES:  # equal batches first: an adaptive schedule's cost is known from its runs at equal batches
+        # Equal batches come first: the cost of an adaptive schedule is known only from its runs there.
+        for regime in REGIMES:
             if regime in comparison.regimes:
-                batches = lengths(work, regime)
+                batches = run_lengths(work, regime)
                 regimes[regime] = list(folder.runs(comparison, batches))
                 work.execute([work.run_job(run) for run in regimes[regime]], f"equal {regime}")
         curve = list(folder.curve_runs(comparison))
@@ -79,9 +78,9 @@ def carry_out(
 
 
 def _measured_jobs(work: ComparisonWork) -> int:
-    """Return how many runs go at a time: as many as there are CPU cores, and memory for what a short run took.
+    """Return how many runs to train at a time, limited by CPU cores and by the memory of a short run.
 
-    On other devices than the CPU that is one: they would wait for each other.
+    On a device other than the CPU it is 1: the runs would compete for it.
     """
     cores, free = usable_cores(), free_memory()
     candidate = work.comparison.reference
@@ -94,12 +93,12 @@ def _measured_jobs(work: ComparisonWork) -> int:
     if not probe.finished:
         return 1
     peak = read_result(probe.folder.path / "summary.json", record_of({"peak_memory": POSITIVE}))["peak_memory"]
-    found = affordable_jobs(peak, free, cores)
+    jobs = affordable_jobs(peak, free, cores)
     amount = "" if free is None else f" and {free / 1e9:.1f} GB are free"
     work.observer.say(
-        f"A run took {peak / 1e9:.2f} GB; there are {cores} CPU cores{amount}: {found} at a time (--jobs changes that)."
+        f"A run took {peak / 1e9:.2f} GB; there are {cores} CPU cores{amount}: {jobs} at a time (--jobs changes that)."
     )
-    return found
+    return jobs
 
 
 def _alignment_jobs(work: ComparisonWork) -> list[Job]:
@@ -119,11 +118,11 @@ def _alignment_job(work: ComparisonWork, candidate: Candidate, seed: int) -> Job
 def _document(
     work: ComparisonWork, regimes: dict[str, list[ComparedRun]], target: float | None, command: str
 ) -> Record:
-    """Return the report as one JSON document."""
+    """Return the content of report.json."""
     comparison = work.comparison
     measured_costs = calibration(work) if SECONDS in comparison.regimes else None
-    platforms = {regime: modelled(work, regime) for regime in comparison.regimes if regime in MODELLED}
-    found = {
+    platforms = {regime: modelled_costs(work, regime) for regime in comparison.regimes if regime in MODELLED}
+    measured = {
         candidate.name: [
             read_result(path, ALIGNMENT)
             for path in (work.folder.alignment(candidate, seed) for seed in range(comparison.aligned_seeds))
@@ -131,7 +130,7 @@ def _document(
         ]
         for candidate in comparison.candidates
     }
-    alignment = {name: aligned_record(own) for name, own in found.items()}
+    alignment = {name: aligned_record(own) for name, own in measured.items()}
     runs = {regime: [run_record(run, regime, target) for run in own if run.finished] for regime, own in regimes.items()}
     config, metric = comparison.config(comparison.candidates[0], 0), work.task.metric
     return {
@@ -163,24 +162,24 @@ def _document(
         "runs": [record for records in runs.values() for record in records],
         "curve": [],
         "worth": None,
-        "failed": [{"name": one.name, "reason": one.reason, "log": str(one.log)} for one in work.failures],
+        "failed": [{"name": run.name, "reason": run.reason, "log": str(run.log)} for run in work.failures],
     }
 
 
 def _costs(regime: str, measured: Record | None, platforms: dict[str, Record]) -> dict[str, dict[str, float]]:
-    """Return by method what a run of the regime costs: calibrated seconds, and cycles of the modelled platform."""
-    found: dict[str, dict[str, float]] = {}
+    """Return by method the cost of a run in the regime: calibrated seconds, and cycles of the modelled platform."""
+    costs: dict[str, dict[str, float]] = {}
     if measured is not None and regime in (BATCHES, SECONDS):
-        for name, one in measured["methods"].items():
-            found.setdefault(name, {})["calibrated_seconds"] = one["seconds"][regime]
+        for name, method in measured["methods"].items():
+            costs.setdefault(name, {})["calibrated_seconds"] = method["seconds"][regime]
     if regime in platforms:
-        for name, one in platforms[regime]["methods"].items():
-            found.setdefault(name, {})["modelled_cost"] = one["costs"][regime]
-    return found
+        for name, method in platforms[regime]["methods"].items():
+            costs.setdefault(name, {})["modelled_cost"] = method["costs"][regime]
+    return costs
 
 
 def break_even(work: ComparisonWork, document: Record) -> Record:
-    """Return what a GP batch of each method is worth, and what it costs on this CPU and on modelled platforms."""
+    """Return the worth of a GP batch of each method, and its price on this CPU and on the modelled platforms."""
     comparison, reference = work.comparison, work.comparison.reference
     models = platform_models(
         work.workload,
@@ -202,7 +201,7 @@ def break_even(work: ComparisonWork, document: Record) -> Record:
 
 
 def _write(document: Record, out: Path) -> None:
-    """Write the report: JSON, Markdown, three tables and, if there is something to draw, the picture."""
+    """Write the report: JSON, Markdown, CSV and plots."""
     contents = {
         "report.json": to_json(document, indent=2) + "\n",
         "comparison.md": markdown(document),

@@ -1,14 +1,14 @@
-"""What a GP batch is worth in batches by backprop, what it costs on a platform, and whether that pays.
+"""What a GP batch is worth in backprop batches, what it costs on a platform, and whether that pays.
 
-Backprop is trained at several lengths (`adagp compare --curve`). A method that comes to some accuracy after `n` BP and `m` GP
-batches did as well as backprop does after some number N of batches, found on that curve; so a GP batch was **worth**
-w = (N - n) / m batches by backprop. On a platform it has a **price** r, and learning makes a BP batch dearer by an **overhead**
-o, both in batches by plain backprop. The method pays where w is above r + o n / m, its break-even.
+Backprop is trained at several lengths (`adagp compare --curve`). A method that reaches some accuracy after `n` BP and `m` GP
+batches does as well as backprop after N batches, read off that curve; so a GP batch is **worth** w = (N - n) / m batches of
+backprop. On a platform it has a **price** r, and learning adds an **overhead** o to a BP batch, both in batches of plain
+backprop. The method pays where w is above r + o n / m, its break-even.
 
-Between two lengths the curve is a straight line over the logarithm of the batches, through the means over seeds; where a longer
-run was worse than a shorter one, it is level. The interval of w is that of the accuracy, read off the curve. Runs of one seed
-begin alike and see the same batches, so what counts is by how much the method differs from backprop's own curve, seed by seed
-(Student's t over the seeds that both have). An accuracy beyond the curve has no N.
+Between two lengths the curve through the means over seeds is linear in the logarithm of the batches; where a longer run was
+worse than a shorter one, it is constant. The interval of w is that of the accuracy, read off the curve. Runs of one seed have
+the same initial weights and the same batches, so the interval is that of the paired differences from backprop's curve
+(Student's t over the common seeds). An accuracy beyond the curve has no N.
 """
 
 from bisect import bisect_left
@@ -40,45 +40,45 @@ PAYS, PAYS_NOT, UNCLEAR = "pays", "does not pay", "too close to say"
 
 
 BySeed = Mapping[int, float]
-"""Results of runs that differ in their seed alone."""
+"""Results of runs that differ only in their seed."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Backprop's metric (the larger, the better) against its number of batches, rising in both; and its results by seed."""
+    """Backprop's metric (larger is better) by number of batches, made non-decreasing; and its results by seed."""
 
     batches: tuple[int, ...]
     values: tuple[float, ...]
     seeds: tuple[BySeed, ...]
 
     def batches_for(self, value: float) -> float | None:
-        """Return after how many batches backprop comes to `value`; None beyond the curve."""
+        """Return after how many batches backprop reaches `value`; None beyond the curve."""
         if not self.values[0] <= value <= self.values[-1]:
             return None
-        place, share = self._between(value)
-        first, last = self.batches[place - 1 : place + 1]
+        index, share = self._segment(value)
+        first, last = self.batches[index - 1 : index + 1]
         return exp(log(first) + share * (log(last) - log(first)))
 
     def seeds_at(self, value: float) -> BySeed:
-        """Return what each seed came to where the curve comes to `value`; beyond the curve, at its end."""
+        """Return the results by seed where the curve reaches `value`; beyond the curve, at its end."""
         if len(self.values) == 1:
             return self.seeds[0]
-        place, share = self._between(min(max(value, self.values[0]), self.values[-1]))
-        low, high = self.seeds[place - 1 : place + 1]
+        index, share = self._segment(min(max(value, self.values[0]), self.values[-1]))
+        low, high = self.seeds[index - 1 : index + 1]
         return {seed: low[seed] + share * (high[seed] - low[seed]) for seed in low.keys() & high.keys()}
 
-    def _between(self, value: float) -> tuple[int, float]:
-        """Return the place of the length that follows a value of the curve, and how far the value is on the way there."""
-        place = max(1, bisect_left(self.values, value))
-        low, high = self.values[place - 1 : place + 1]
-        return place, (value - low) / (high - low) if high > low else 0.0
+    def _segment(self, value: float) -> tuple[int, float]:
+        """Return the index of the point after `value`, and the position (0 to 1) between the point before and that one."""
+        index = max(1, bisect_left(self.values, value))
+        low, high = self.values[index - 1 : index + 1]
+        return index, (value - low) / (high - low) if high > low else 0.0
 
 
 def read_curve(points: Mapping[int, BySeed], metric: Metric) -> Curve:
-    """Return the curve through backprop's results by number of batches; each has one result or more."""
+    """Return the curve through backprop's results, by number of batches and seed."""
     batches = sorted(points)
     seeds = tuple(_signed(points[number], metric) for number in batches)
-    return Curve(tuple(batches), tuple(accumulate((mean(one.values()) for one in seeds), max)), seeds)
+    return Curve(tuple(batches), tuple(accumulate((mean(results.values()) for results in seeds), max)), seeds)
 
 
 def _signed(values: BySeed, metric: Metric) -> BySeed:
@@ -86,13 +86,13 @@ def _signed(values: BySeed, metric: Metric) -> BySeed:
 
 
 def _error(values: Collection[float]) -> float:
-    """Return the standard error of the mean."""
+    """Return the standard error of the mean; 0 for one value."""
     return sqrt(variance(values) / len(values)) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Worth:
-    """The worth of a GP batch; an end of the interval is None where it lies beyond the curve, or with one seed."""
+    """The worth of a GP batch, with its interval; an end is None beyond the curve, and both are for a single seed."""
 
     worth: float | None
     low: float | None
@@ -103,29 +103,29 @@ class Worth:
 
 
 def find_worth(curve: Curve, values: BySeed, backprop: float, predicted: float, metric: Metric) -> Worth:
-    """Return the worth of each of `predicted` GP batches in runs that had `backprop` others and came to `values`."""
+    """Return the worth of a GP batch of runs with `predicted` GP and `backprop` BP batches and the results `values`."""
     own = _signed(values, metric)
-    found = mean(own.values())
+    result = mean(own.values())
 
     def worth(value: float) -> float | None:
         batches = curve.batches_for(value)
         return None if batches is None else (batches - backprop) / predicted
 
-    plain = curve.seeds_at(found)
+    plain = curve.seeds_at(result)
     ahead = [own[seed] - plain[seed] for seed in own.keys() & plain.keys()]
     ends: tuple[float | None, float | None] = None, None
     if len(ahead) > 1:
         reach = student_t(len(ahead) - 1) * _error(ahead)
-        ends = worth(found - reach), worth(found + reach)
-    beyond = "below" if found < curve.values[0] else "above" if found > curve.values[-1] else ""
-    return Worth(worth(found), *ends, backprop, predicted, beyond)
+        ends = worth(result - reach), worth(result + reach)
+    beyond = "below" if result < curve.values[0] else "above" if result > curve.values[-1] else ""
+    return Worth(worth(result), *ends, backprop, predicted, beyond)
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a method's batches cost on a platform, in batches by plain backprop: a GP batch, and learning in a BP batch.
+    """The cost of a GP batch, and the overhead of learning in a BP batch, in batches of plain backprop.
 
-    `bound` is the price of a GP batch where backprop has no bubble at all, None where there are no bubbles anyway.
+    `bound` is the price relative to a pipeline without bubbles; None for platforms that have none.
     """
 
     price: float
@@ -134,12 +134,12 @@ class Price:
     details: str = ""
 
     def break_even(self, worth: Worth) -> float:
-        """Return the worth from which on the method pays, with the BP batches that its runs had for each GP batch."""
+        """Return the least worth at which the method pays, for its runs' ratio of BP to GP batches."""
         return self.price + self.overhead * worth.backprop / worth.predicted
 
 
 def verdict(worth: Worth, price: Price) -> str:
-    """Say whether a method pays on a platform: whether all of its interval is on one side of the break-even."""
+    """Return whether a method pays: whether its whole interval is on one side of the break-even."""
     needed = price.break_even(worth)
     if worth.low is not None and worth.low > needed:
         return PAYS
@@ -149,9 +149,9 @@ def verdict(worth: Worth, price: Price) -> str:
 
 
 def worth_record(document: Record, metric: Metric, prices: Mapping[str, Mapping[str, Price]]) -> Record:
-    """Return the break-even of all methods of a comparison's report as plain values.
+    """Return the field `worth` of a comparison's report.
 
-    A method's worth is that of the regime in which it is known best; `regimes` has all.
+    A method's worth is that of the regime with the narrowest interval; `regimes` has all.
     """
     curve = read_curve(curve_points(document, metric), metric)
     methods: dict[str, Record] = {}
@@ -168,7 +168,7 @@ def worth_record(document: Record, metric: Metric, prices: Mapping[str, Mapping[
         methods[name] = {
             **_fields(worth),
             "regime": chosen,
-            "regimes": {regime: _fields(one) for regime, one in by_regime.items()},
+            "regimes": {regime: _fields(worth) for regime, worth in by_regime.items()},
             "platforms": {
                 platform: {
                     "price": price.price,
@@ -187,7 +187,7 @@ def worth_record(document: Record, metric: Metric, prices: Mapping[str, Mapping[
 
 
 def curve_points(document: Record, metric: Metric) -> dict[int, dict[int, float]]:
-    """Return backprop's results by number of batches and seed: those of the curve and of all regimes."""
+    """Return backprop's results by number of batches and seed, from the curve and all regimes."""
     points: dict[int, dict[int, float]] = {}
     for run in [*document["curve"], *document["runs"]]:
         if run["method"] == "bp" and run[metric.name] is not None:
@@ -196,18 +196,18 @@ def curve_points(document: Record, metric: Metric) -> dict[int, dict[int, float]
 
 
 def _runs(document: Record, regime: str, name: str, metric: Metric) -> tuple[BySeed, float, float]:
-    """Return the results of a method's runs in a regime, and their mean numbers of BP and GP batches."""
-    runs = [one for one in document["runs"] if (one["regime"], one["name"]) == (regime, name)]
-    runs = [one for one in runs if one[metric.name] is not None]
+    """Return the results of a method's runs in a regime, and their mean numbers of BP and of GP batches."""
+    runs = [run for run in document["runs"] if (run["regime"], run["name"]) == (regime, name)]
+    runs = [run for run in runs if run[metric.name] is not None]
     if not runs:
         return {}, 0.0, 0.0
-    predicted = mean(one["gp_batches"] + one["guarded_batches"] for one in runs)
-    values = {one["seed"]: one[metric.name] for one in runs}
-    return values, mean(one["bp_batches"] for one in runs), predicted
+    predicted = mean(run["gp_batches"] + run["guarded_batches"] for run in runs)
+    values = {run["seed"]: run[metric.name] for run in runs}
+    return values, mean(run["bp_batches"] for run in runs), predicted
 
 
 def _width(worth: Worth) -> tuple[int, float]:
-    """Return what sorts regimes by how well they tell the worth: whole intervals first, the narrowest of them."""
+    """Return a sort key: complete intervals first, then the narrowest."""
     missing = sum(end is None for end in (worth.worth, worth.low, worth.high))
     return missing, (worth.high or 0.0) - (worth.low or 0.0)
 
@@ -223,23 +223,23 @@ def _fields(worth: Worth) -> Record:
 
 
 PRICED_DEVICES = (4, 8, 16, 32, 64)
-"""Of the pipelines that are always asked about, with as many micro-batches."""
+"""Devices of the balanced pipelines that are always priced, with as many micro-batches."""
 QUICKEST = ("chimera", "zb-h1", "zb-v")
-"""The exact pipelines that are ahead of the others where stages are equal and micro-batches as many as devices."""
+"""The exact pipelines that can be fastest where stages are equal and there are as many micro-batches as devices."""
 
 
 def platform_models(
     workload: Workload, batches_per_epoch: int, accelerator: AcceleratorPlatform, pipeline: PipelinePlatform
 ) -> dict[str, AcceleratorCost | PipelineCost]:
     """Return the modelled platforms by name: the accelerator, the pipeline, and balanced pipelines of 4 to 64 devices."""
-    found: dict[str, AcceleratorCost | PipelineCost] = {
+    models: dict[str, AcceleratorCost | PipelineCost] = {
         "accelerator": AcceleratorCost(accelerator, workload, batches_per_epoch),
         "pipeline": PipelineCost(pipeline, accelerator, workload, batches_per_epoch),
     }
     for devices in PRICED_DEVICES:
         platform = PipelinePlatform(BEST, devices, devices, BALANCED)
-        found[f"pipeline-{devices}"] = PipelineCost(platform, accelerator, workload, batches_per_epoch, QUICKEST)
-    return found
+        models[f"pipeline-{devices}"] = PipelineCost(platform, accelerator, workload, batches_per_epoch, QUICKEST)
+    return models
 
 
 def method_prices(
@@ -248,8 +248,8 @@ def method_prices(
     models: Mapping[str, AcceleratorCost | PipelineCost],
     share: float | None = None,
 ) -> dict[str, Price]:
-    """Return a method's prices on modelled platforms; those that it cannot be costed on are left out."""
-    found = {}
+    """Return a method's prices on the modelled platforms; platforms without a cost model for it are left out."""
+    prices = {}
     for name, model in models.items():
         try:
             plain, own = model.batch_costs(reference), model.batch_costs(config, share)
@@ -261,15 +261,15 @@ def method_prices(
         if isinstance(model, PipelineCost):
             bound = price * unit / model.bound(reference)
             details += f"; bp: {model.best(reference)[0]}, {config.method}: {model.best(config, share)[0]}"
-        found[name] = Price(price, learning - 1, bound, details)
-    return found
+        prices[name] = Price(price, learning - 1, bound, details)
+    return prices
 
 
 def measured_price(calibration: Record | None, name: str, reference: str) -> dict[str, Price]:
-    """Return a method's price on this CPU, if its batches were timed; fetching the data is a part of every batch."""
+    """Return a method's price on this CPU, if its batches were timed; loading the data is part of every batch."""
     if calibration is None:
         return {}
-    own, plain = (calibration["methods"][one]["cost"] for one in (name, reference))
+    own, plain = (calibration["methods"][method]["cost"] for method in (name, reference))
     if "gp" not in own:
         return {}
     unit = plain["bp"] + plain["data"]
@@ -280,6 +280,6 @@ def measured_price(calibration: Record | None, name: str, reference: str) -> dic
 
 def _mean_cost(costs: list[BatchCost], *, predicted: bool) -> float:
     """Return the mean cost of the GP batches, or of the others."""
-    chosen = [one for one in costs if (one.phase is Phase.GP) is predicted]
-    batches = sum(one.batches for one in chosen)
-    return sum(one.batches * one.cost for one in chosen) / batches if batches else 0.0
+    chosen = [kind for kind in costs if (kind.phase is Phase.GP) is predicted]
+    batches = sum(kind.batches for kind in chosen)
+    return sum(kind.batches * kind.cost for kind in chosen) / batches if batches else 0.0
