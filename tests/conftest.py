@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings of all tests."""
 
 import gc
 import importlib.util
@@ -51,7 +51,7 @@ Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def python() -> Python:
-    """Return a function that runs a fresh interpreter, which finds the adagp under test, and returns how it ended."""
+    """Return a function that runs a fresh interpreter with the adagp under test, and returns the completed process."""
     environment = {**os.environ, "PYTHONPATH": str(Path(adagp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
     def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
@@ -62,11 +62,11 @@ def python() -> Python:
 
 
 @contextmanager
-def nothing_to_collect() -> Iterator[None]:
-    """Leave no garbage to processes that are forked meanwhile.
+def no_garbage() -> Iterator[None]:
+    """Collect all garbage now and none in forks that start meanwhile.
 
-    A store of an earlier test's process group joins its thread when it is collected. A fork has no such thread: it would abort
-    or hang, at whatever moment its collector happens to run.
+    When the store of an earlier test's process group is collected, it joins its thread. A fork has no such thread: it would abort
+    or hang whenever its garbage collector runs.
     """
     gc.collect()
     gc.freeze()
@@ -78,15 +78,15 @@ def nothing_to_collect() -> Iterator[None]:
 
 @pytest.fixture
 def forked_jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let jobs run in forks of this process, which have torch and the program already; spawning them is tested with `jobs`."""
+    """Run jobs in forks of this process, which need not import torch again; `tests/program/test_jobs.py` tests spawning."""
     monkeypatch.setattr("adagp.program.jobs.get_context", lambda kind: multiprocessing.get_context("fork"))
-    with nothing_to_collect():
+    with no_garbage():
         yield
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let answers about models be found out anew in each test, and leave the user's cache alone."""
+def no_model_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace and measure models again in each test, and leave the user's cache alone."""
     monkeypatch.setattr("adagp.core.cache.models_folder", lambda: None)
 
 
@@ -230,12 +230,12 @@ def rewrite() -> Callable[[Path, int, dict[str, Any]], None]:
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic")
-"""So that the browser asks nobody for anything on its own."""
+"""Stop the browser from making requests of its own."""
 
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """Return headless Chromium; skip, or fail where the test is required, if it cannot be had."""
+    """Return headless Chromium; without one, skip the test, or fail if ADAGP_BROWSER_TEST=required."""
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     reason = None if program else f"none of {', '.join(BROWSERS)} is installed"
     if importlib.util.find_spec("playwright") is None:
@@ -254,7 +254,7 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture
 def screenshots(request: pytest.FixtureRequest) -> Path:
-    """Return the folder of the pictures that people look at."""
+    """Return the folder of screenshots, for people to look at."""
     folder = request.config.rootpath / "runs" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -182,6 +182,6 @@ def test_pictures_with_boxes(tmp_path: Path, write_devkit: Callable[..., Path], 
             letterboxed(sample, 32)
 
 
-def test_the_fuzzing_can_fail() -> None:
+def test_the_fuzz_check_detects_errors() -> None:
     with pytest.raises(KeyError), answers():
         raise KeyError("a defect")

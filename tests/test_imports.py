@@ -146,7 +146,7 @@ def test_the_core_imports_no_paper() -> None:
     assert wrong == []
 
 
-def test_torch_free_packages_name_no_torch() -> None:
+def test_torch_free_packages_do_not_import_torch() -> None:
     wrong = [
         module
         for module in MODULES
@@ -165,7 +165,7 @@ def test_importing_papers_loads_nothing_heavy_of_them() -> None:
             )
 
 
-def test_only_one_module_names_torchvision_and_timm() -> None:
+def test_only_one_module_imports_torchvision_and_timm() -> None:
     named = {
         module
         for module in MODULES
@@ -174,14 +174,14 @@ def test_only_one_module_names_torchvision_and_timm() -> None:
     assert named <= {"adagp.models.vision"}
 
 
-def test_only_two_modules_name_transformers() -> None:
+def test_only_two_modules_import_transformers() -> None:
     named = {
         name for name in MODULES if "transformers" in {one.split(".")[0] for one in imports(name, everywhere=True)}
     }
     assert named <= {"adagp.models.huggingface", "adagp.integrations.transformers"}
 
 
-def test_accelerator_model_and_training_never_meet() -> None:
+def test_accelerator_model_and_training_do_not_import_each_other() -> None:
     """Outside the packages that put others together, no module reaches both, however indirectly."""
 
     def reach(module: str) -> set[str]:
@@ -199,7 +199,7 @@ def test_accelerator_model_and_training_never_meet() -> None:
 
 
 @pytest.mark.medium
-def test_no_cycles_at_import_time_nor_for_type_checkers() -> None:
+def test_no_import_cycles() -> None:
     """The package itself, which names its public classes to type checkers, is left out."""
     graph = {
         module: own(imports(module, everywhere=False, for_types=True)) & sources().keys() - {"adagp"}
@@ -213,7 +213,7 @@ def test_no_cycles_at_import_time_nor_for_type_checkers() -> None:
     assert order.index("adagp.errors") < order.index("adagp.core.registry")
 
 
-def test_no_class_name_stands_for_two_things() -> None:
+def test_class_names_are_unique() -> None:
     homes: dict[str, list[str]] = {}
     for module, path in sources().items():
         for node in ast.parse(path.read_text("utf-8")).body:
@@ -249,7 +249,7 @@ def loaded_after(python: Callable[..., Any]) -> Callable[[str], set[str]]:
         "adagp.program.report.page",
     ],
 )
-def test_importing_it_loads_nothing_heavy(package: str, loaded_after: Callable[[str], set[str]]) -> None:
+def test_imports_load_nothing_heavy(package: str, loaded_after: Callable[[str], set[str]]) -> None:
     if package not in sources():
         pytest.skip(f"there is no {package}")
     assert loaded_after(f"import {package}") == set()
@@ -261,7 +261,7 @@ def test_training_loads_torch_alone(loaded_after: Callable[[str], set[str]]) -> 
 
 
 @pytest.mark.medium
-def test_public_names_come_on_first_use(loaded_after: Callable[[str], set[str]]) -> None:
+def test_public_names_are_imported_lazily(loaded_after: Callable[[str], set[str]]) -> None:
     assert loaded_after("import adagp; adagp.Ladder, adagp.parse_schedule, adagp.Plan") == set()
     assert sorted(adagp._HOMES) == sorted(set(adagp.__all__) - {"__version__"})
     for name in adagp.__all__:

@@ -18,7 +18,7 @@ def test_the_lock_has_all_pins_with_hashes_and_no_address() -> None:
     assert "://" not in text
 
 
-def test_the_licences_of_all_are_listed() -> None:
+def test_licences_of_all_packages_are_listed() -> None:
     text = (ROOT / "docs" / "licences.md").read_text("utf-8")
     missing = [name for name in pins((ROOT / "constraints.txt").read_text("utf-8")) if f"| {name} |" not in text]
     assert missing == [], "list the licence that the package declares in docs/licences.md"

@@ -115,7 +115,7 @@ def run(*words: str | Path, folder: Path | None = None) -> str:
     return done.stdout
 
 
-def test_the_package_data_are_inside(wheel: Path) -> None:
+def test_package_data_is_included(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (about,) = (name for name in names if name.endswith("/METADATA"))
@@ -127,7 +127,7 @@ def test_the_package_data_are_inside(wheel: Path) -> None:
         assert f"Classifier: Programming Language :: Python :: 3.{minor}\n" in text
 
 
-def test_it_works_without_extras_and_names_them(clean: Path, tmp_path: Path) -> None:
+def test_it_works_without_extras_and_errors_name_them(clean: Path, tmp_path: Path) -> None:
     assert run(clean / "adagp", "--version", folder=tmp_path).startswith(f"adagp {adagp.__version__} (")
     where = run(clean / "python", "-c", "import adagp; print(adagp.__file__)", folder=tmp_path)
     assert where.startswith(str(clean.parent))

@@ -37,7 +37,7 @@ def run(argument: str) -> tuple[str, int]:
 
 @pytest.mark.medium
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone has it")
-def test_a_batch_gets_the_memory_of_the_last_one() -> None:
+def test_memory_is_reused_between_batches() -> None:
     told, kept = run("keep")
     _, fresh = run("leave")
     assert told == "True"
@@ -48,7 +48,7 @@ def test_a_batch_gets_the_memory_of_the_last_one() -> None:
 @pytest.mark.parametrize(
     "environment", [{"MALLOC_TRIM_THRESHOLD_": "100000"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=100000"}]
 )
-def test_the_environment_goes_before(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+def test_environment_variables_take_precedence(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert not keep_freed_memory()

@@ -30,7 +30,7 @@ def test_sizes_of_the_format() -> None:
         ({"overflow": "wrap"}, "unknown overflow 'wrap'. Choose from: raise, saturate."),
     ],
 )
-def test_formats_that_cannot_be(options: dict[str, object], message: str) -> None:
+def test_invalid_formats_are_rejected(options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError) as refused:
         BlockFormat(**options)  # type: ignore[arg-type]
     assert str(refused.value) == message

@@ -40,7 +40,7 @@ def look_up(find: Callable[[], int], **key: Any) -> int:
     return kept("number", key or {"of": "it"}, find, write=str, read=int)
 
 
-def test_it_is_found_out_once(folder: Path) -> None:
+def test_a_cached_value_is_computed_once(folder: Path) -> None:
     find = Finding()
     assert [look_up(find) for _ in range(3)] == [42, 42, 42]
     assert find.times == 1
@@ -48,7 +48,7 @@ def test_it_is_found_out_once(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 2
 
 
-def test_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
     assert (cache_root(), models_folder()) == (tmp_path, tmp_path / "models")
     monkeypatch.setenv(cache.VARIABLE, "")
@@ -61,14 +61,14 @@ def test_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (cache_root(), models_folder()) == (None, None)
 
 
-def test_without_a_folder_nothing_is_kept() -> None:
+def test_without_a_folder_nothing_is_cached() -> None:
     find = Finding()
     assert [look_up(find), look_up(find)] == [42, 42]
     assert find.times == 2
 
 
 @pytest.mark.parametrize("name", ["adagp", "source", "python", "torch", "timm"])
-def test_another_version_is_not_believed(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_other_versions_are_ignored(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     look_up(Finding(1))
     other = {**cache.program(), name: "another"}
     monkeypatch.setattr(cache, "program", lambda: other)
@@ -84,7 +84,7 @@ def damages(content: bytes) -> dict[str, bytes]:
     return {"empty": b"", "binary": os.urandom(100), "more": content + b"0", **found}
 
 
-def test_a_damaged_entry_is_found_out_again(folder: Path) -> None:
+def test_a_damaged_entry_is_recomputed(folder: Path) -> None:
     look_up(Finding())
     (path,) = folder.iterdir()
     whole = path.read_bytes()
@@ -96,7 +96,7 @@ def test_a_damaged_entry_is_found_out_again(folder: Path) -> None:
             assert path.read_bytes() == whole, how
 
 
-def test_what_is_no_file(folder: Path) -> None:
+def test_pipes_and_folders_in_place_of_entries(folder: Path) -> None:
     """A pipe would never end; a folder cannot be replaced."""
     look_up(Finding())
     (path,) = folder.iterdir()
@@ -108,7 +108,7 @@ def test_what_is_no_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["read-only", "a file", "below a file", "too long"])
-def test_a_folder_that_cannot_be_written(folder: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_changes_no_answer(folder: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if state == "read-only":
         folder.mkdir(parents=True)
         # root may write anywhere, so the refusal is the system's answer to making a file
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written(folder: Path, state: str, monkeypatch: 
     assert [look_up(Finding(9)), look_up(Finding(9))] == [9, 9]
 
 
-def test_the_oldest_entries_give_way_and_no_foreign_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_entries_are_evicted_and_foreign_files_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MOST_ENTRIES", 3)
     folder.mkdir(parents=True)
     (folder / "letters-to-milena.txt").write_text("not ours")
@@ -137,7 +137,7 @@ def test_the_oldest_entries_give_way_and_no_foreign_file(folder: Path, monkeypat
     assert (folder / "letters-to-milena.txt").read_text() == "not ours"
 
 
-def test_a_kept_workload_is_the_traced_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_workload_equals_the_traced_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"shape": (3, 16, 16), "width": 0.5, "classes": 7}
     traced = model_workload("six_conv_vgg", "cifar10", **options)
     monkeypatch.setattr("adagp.tracing.tracer.trace_model", lambda *_, **__: pytest.fail("it was traced before"))
@@ -145,14 +145,14 @@ def test_a_kept_workload_is_the_traced_one(folder: Path, monkeypatch: pytest.Mon
     assert isinstance(traced, Workload)
 
 
-def test_kept_rows_are_the_measured_ones_and_options_tell_them_apart(folder: Path) -> None:
+def test_cached_rows_equal_measured_ones_and_depend_on_options(folder: Path) -> None:
     names = ["digits_cnn", "decoder"]
     first, again = describe_models(names), describe_models(names)
     assert first == again
     assert describe_models(["digits_cnn"], width=0.5)[0].parameters < first[0].parameters
 
 
-def test_models_of_others_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_of_users_are_not_cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their code may change from one call to the next."""
     describe_models(["tests.core.test_cache:small"])
     monkeypatch.setitem(
@@ -183,7 +183,7 @@ LOADED = "import sys; from adagp.cli import main\ntry: main()\nexcept SystemExit
 @pytest.mark.parametrize(
     "words", [slow(("models", "digits_cnn", "decoder")), ("simulate", "digits_cnn", "--epochs", "2")]
 )
-def test_warm_commands_do_not_even_import_torch(
+def test_commands_with_a_warm_cache_do_not_import_torch(
     folder: Path, python: Callable[..., Any], words: tuple[str, ...]
 ) -> None:
     """That is most of what they take."""

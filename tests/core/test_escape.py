@@ -12,7 +12,7 @@ from adagp.core.escape import shown
 @pytest.mark.parametrize(
     "text", ["", "run-1", "[bold]x[/]", "[link=https://a]b[/link]", "*?", "$x^2$", "<b>", "Übung 日本"]
 )
-def test_what_can_be_seen_stays(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert shown(text) == text
 
 
@@ -27,16 +27,16 @@ def test_what_can_be_seen_stays(text: str) -> None:
         ("\u2028\ud800", r"\u2028\ud800"),
     ],
 )
-def test_what_cannot_be_seen_is_escaped(text: str, seen: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, seen: str) -> None:
     assert shown(text) == seen
 
 
-def test_line_ends_of_our_own_stay() -> None:
+def test_own_line_ends_are_kept() -> None:
     assert shown("a\nb\x1b", lines=True) == "a\nb\\x1b"
 
 
 @given(st.text(st.characters()))
-def test_it_can_always_be_written(text: str) -> None:
+def test_escaped_text_can_always_be_written(text: str) -> None:
     assert shown(text).encode().decode().isprintable() or any(not letter.isprintable() for letter in text)
     assert "\n" not in shown(text)
     assert shown(shown(text)) == shown(text)

@@ -13,7 +13,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
+def test_symlinks_are_followed_and_permissions_kept(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     target, link = tmp_path / "there" / "it.csv", tmp_path / "link.csv"
     target.write_text("old")
@@ -26,20 +26,20 @@ def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path / "there") == ["it.csv"]
 
 
-def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
+def test_new_files_have_default_permissions(tmp_path: Path) -> None:
     publish(tmp_path / "new", b"")
     (tmp_path / "plain").touch()
     assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_devices_are_written_to() -> None:
+def test_devices_can_be_written_to() -> None:
     publish(Path(os.devnull), b"nothing is kept")
     assert not Path(os.devnull).is_file()
     with pytest.raises(OSError, match="No space left"):
         publish(Path("/dev/full"), b"no place")
 
 
-def test_an_output_is_tried_before_work_and_nothing_is_left(tmp_path: Path) -> None:
+def test_outputs_are_checked_before_work_and_leave_no_files(tmp_path: Path) -> None:
     check_output_file(tmp_path / "new.csv")
     (tmp_path / "old.csv").write_text("old")
     check_output_file(tmp_path / "old.csv")
@@ -49,7 +49,7 @@ def test_an_output_is_tried_before_work_and_nothing_is_left(tmp_path: Path) -> N
     assert (tmp_path / "old.csv").read_text() == "old"
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unwritable_outputs_are_rejected(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 252)  # it would fit, but not the name under which it is written
     with pytest.raises(OptionError, match=r"^cannot write '.*': File name too long\.$"):
         check_output_file(long)

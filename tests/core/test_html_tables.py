@@ -40,7 +40,7 @@ def test_a_table() -> None:
     )
 
 
-def test_hostile_texts_are_shown() -> None:
+def test_hostile_text_is_shown_escaped() -> None:
     evil = "<script>alert(1)</script>\"'&\x1b\n"
     page = html_table(evil, (evil,), [(evil,)], [evil])
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;\\x1b\\n") == 4

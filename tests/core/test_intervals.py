@@ -14,7 +14,7 @@ FEW = st.lists(st.floats(-100, 100), min_size=2, max_size=8)
     ("freedom", "published"),
     [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042), (120, 1.980)],
 )
-def test_students_t_as_in_the_tables_of_textbooks(freedom: int, published: float) -> None:
+def test_students_t_equals_textbook_tables(freedom: int, published: float) -> None:
     assert student_t(freedom) == pytest.approx(published, abs=5e-4)
 
 
@@ -27,7 +27,7 @@ def test_students_t_bounds_the_area_of_the_density(freedom: int) -> None:
     assert area == pytest.approx(0.95, abs=1e-6)
 
 
-def test_an_interval_of_none_one_and_several() -> None:
+def test_intervals_of_zero_one_and_several_values() -> None:
     assert interval([]) is None
     assert interval([0.5]) == Interval(0.5, None, None, 1)
     found = interval([0.1, 0.2, 0.3])
@@ -47,7 +47,7 @@ def test_an_interval_lies_around_the_mean(values: list[float]) -> None:
     assert found.high - found.low == pytest.approx(2 * half, abs=1e-9)
 
 
-def test_a_difference_as_welch_has_it() -> None:
+def test_difference_by_welchs_formula() -> None:
     first, second = [20.0, 22.0, 24.0], [10.0, 11.0, 12.0, 13.0]
     found = difference(first, second)
     assert found.mean == mean(first) - mean(second)
@@ -62,14 +62,14 @@ def test_a_difference_of_single_values_has_no_interval() -> None:
     assert difference([3.0, 3.0], [1.0, 1.0]) == Interval(2.0, 2.0, 2.0, 2)
 
 
-def test_one_value_has_no_interval_and_what_is_missing_does_not_count() -> None:
+def test_one_value_has_no_interval_and_missing_values_are_skipped() -> None:
     assert estimate([None, 0.5, nan]) == Interval(0.5, None, None, 1)
     assert estimate([None]) is None
     assert estimate_fields("x", []) == {"x_mean": None, "x_low": None, "x_high": None}
     assert estimate_fields("x", [2.0, 2.0]) == {"x_mean": 2.0, "x_low": 2.0, "x_high": 2.0}
 
 
-def test_an_interval_stays_within_what_is_possible() -> None:
+def test_intervals_are_clipped_to_the_possible_range() -> None:
     found = interval([0.5, 0.9], (0.0, 1.0))
     assert found == Interval(0.7, 0.0, 1.0, 2)
     seconds = interval([1.0, 9.0], NEVER_NEGATIVE)

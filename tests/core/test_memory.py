@@ -6,12 +6,12 @@ from adagp.core import memory
 from adagp.errors import DataError
 
 
-def test_the_system_says_how_much_is_free() -> None:
+def test_free_memory_is_read_from_the_system() -> None:
     free = memory.free_memory()
     assert free is None or free > 2**20
 
 
-def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda: 2 * 10**9)
     memory.check_memory(2 * 10**9, "it", DataError)
     with pytest.raises(DataError, match=r"^it needs 20\.0 GB of memory; 2\.0 GB are free\.$"):

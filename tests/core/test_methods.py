@@ -89,7 +89,7 @@ def test_options_reach_the_source() -> None:
     assert build_source(METHODS["dni_labels"], run).needs_targets
 
 
-def test_a_class_of_a_user_is_a_method(own: str) -> None:
+def test_a_users_class_is_a_method(own: str) -> None:
     method = find_method(own)
     assert find_method(own) is method
     assert find_source(own) is method
@@ -116,7 +116,7 @@ def test_a_class_of_a_user_is_a_method(own: str) -> None:
         (":Damped", "cannot read ':Damped'; a method of your own is named as package.module:Class."),
     ],
 )
-def test_what_is_no_method_is_refused(own: str, name: str, message: str) -> None:
+def test_invalid_methods_are_rejected(own: str, name: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         find_method(name)
     assert str(caught.value) == message
@@ -136,7 +136,7 @@ def test_a_registered_method_has_a_short_name(own: str) -> None:
     assert accelerator_work("nothing") == AcceleratorWork()
 
 
-def test_an_option_means_one_thing(own: str) -> None:
+def test_conflicting_options_are_rejected(own: str) -> None:
     with pytest.raises(OptionError) as caught:
         add_method(Method("mine", "mine", None, options=(Option("features", float, 1.0, "Another thing."),)))
     assert str(caught.value) == (
@@ -145,7 +145,7 @@ def test_an_option_means_one_thing(own: str) -> None:
     assert method_options()["features"].kind is int
 
 
-def test_what_says_nothing_of_its_cost_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_without_a_cost_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS._things, "dni", replace(METHODS["dni"], accelerator=None))
     with pytest.raises(OptionError) as caught:
         accelerator_work("dni")

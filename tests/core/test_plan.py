@@ -18,14 +18,14 @@ def test_sites_are_grouped_by_source_in_first_seen_order() -> None:
     assert list(groups) == ["replay", BACKPROP, "zero"]
 
 
-def test_the_ready_plans_are_plain_backprop_and_hold_nothing() -> None:
+def test_ready_plans_are_plain_backprop_and_freeze_nothing() -> None:
     for plan, phase in ((WARM_UP, Phase.WARMUP), (BACKPROP_ALL, Phase.BP)):
         assert plan.phase is phase
         assert plan.sources(["a", "b"]) == {BACKPROP: ["a", "b"]}
         assert not plan.hold_rest
 
 
-def test_plans_are_values() -> None:
+def test_plans_compare_by_value() -> None:
     assert Plan(Phase.BP) == BACKPROP_ALL
     with pytest.raises(FrozenInstanceError):
         BACKPROP_ALL.default = "predicted"  # type: ignore[misc]

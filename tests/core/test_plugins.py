@@ -32,7 +32,7 @@ def users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         ["train", "--epochs", "3", "--plugin", "users_plugin", "--plugin", "users_plugin"],
     ],
 )
-def test_plugins_may_stand_anywhere(words: list[str]) -> None:
+def test_the_plugin_option_may_be_anywhere(words: list[str]) -> None:
     assert take_plugins(words) == ["train", "--epochs", "3"]
     assert loaded_plugins() == ["users_plugin"]
     assert sys.modules["users_plugin"].LOADED
@@ -47,7 +47,7 @@ def test_plugins_may_stand_anywhere(words: list[str]) -> None:
         (["--plugin", "nobody"], "cannot load the plugin 'nobody': ModuleNotFoundError: No module named 'nobody'"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused(words: list[str], message: str) -> None:
+def test_plugins_that_do_not_load_are_rejected(words: list[str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         take_plugins(words)
     assert str(caught.value) == message

@@ -15,7 +15,7 @@ def colours() -> Registry[int]:
     return registry
 
 
-def test_keeps_the_order_of_entry(colours: Registry[int]) -> None:
+def test_keeps_insertion_order(colours: Registry[int]) -> None:
     assert list(colours) == ["red", "blue"]
     assert len(colours) == 2
     assert "red" in colours
@@ -23,14 +23,14 @@ def test_keeps_the_order_of_entry(colours: Registry[int]) -> None:
     assert [colours[name] for name in colours] == [1, 2]
 
 
-def test_refuses_a_name_twice_and_keeps_the_first(colours: Registry[int]) -> None:
+def test_rejects_duplicate_names_and_keeps_the_first(colours: Registry[int]) -> None:
     with pytest.raises(OptionError) as caught:
         colours.add("red", 3)
     assert str(caught.value) == "colour 'red' is registered already; pick another name."
     assert colours["red"] == 1
 
 
-def test_answers_an_unknown_name_with_the_options(colours: Registry[int]) -> None:
+def test_unknown_names_list_the_options(colours: Registry[int]) -> None:
     with pytest.raises(OptionError) as caught:
         colours["bleu"]
     assert str(caught.value) == "unknown colour 'bleu'. Did you mean 'blue'? Choose from: blue, red."
@@ -47,7 +47,7 @@ def test_register_returns_what_it_decorates() -> None:
     assert registry["own"] is Own
 
 
-def test_the_example_in_the_docstring_is_true() -> None:
+def test_docstring_example() -> None:
     results = doctest.testmod(adagp.core.registry)
     assert results.attempted == 3
     assert results.failed == 0

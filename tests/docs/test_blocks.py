@@ -49,7 +49,7 @@ def with_language(language: str) -> list[str]:
     return [document for document in DOCUMENTS if of_language(document, language)]
 
 
-def test_toml_can_be_read() -> None:
+def test_toml_blocks_parse() -> None:
     for document in DOCUMENTS:
         for block in of_language(document, "toml"):
             tomllib.loads(block.code)
@@ -57,7 +57,7 @@ def test_toml_can_be_read() -> None:
 
 @pytest.mark.usefixtures("own_registries", "reader")
 @pytest.mark.parametrize("document", with_language("python"))
-def test_python_runs(document: str, own_objects: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(document: str, own_objects: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("a_document")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where a method of the document's own is looked for
     vars(module).update(own_objects if document in OF_YOUR_OWN else {})
@@ -78,7 +78,7 @@ def compile_block(block: Block) -> CodeType:
 
 
 @pytest.mark.parametrize("document", [slow(name) if name in LONG else name for name in with_language("sh")])
-def test_shell_runs(document: str, reader: Path, tmp_path: Path, carry: Carry) -> None:
+def test_shell_blocks_run(document: str, reader: Path, tmp_path: Path, carry: Carry) -> None:
     for block in of_language(document, "sh"):
         for words in commands(block, tmp_path):
             try:
@@ -226,7 +226,7 @@ OTHERS: dict[str, Callable[[Words], None]] = {
 
 
 @pytest.mark.parametrize("table", [STOPPED, PARSED], ids=["stopped", "parsed"])
-def test_no_reason_is_left_over(table: dict[str, str], tmp_path: Path) -> None:
+def test_every_listed_exception_is_used(table: dict[str, str], tmp_path: Path) -> None:
     found = [
         words for document in DOCUMENTS for block in of_language(document, "sh") for words in commands(block, tmp_path)
     ]

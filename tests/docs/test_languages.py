@@ -11,7 +11,7 @@ def test_every_block_has_a_language() -> None:
     assert unknown == [], f"begin each block with ``` and one of {', '.join(LANGUAGES)}"
 
 
-def test_a_shell_reads_every_command(tmp_path: Path) -> None:
+def test_shell_blocks_have_commands(tmp_path: Path) -> None:
     shell = [block for document in DOCUMENTS for block in of_language(document, "sh")]
     assert [block.place for block in shell if not commands(block, tmp_path)] == []
 

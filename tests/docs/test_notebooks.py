@@ -21,12 +21,12 @@ def kinds(cell: dict[str, Any]) -> list[list[str]]:
     return [sorted(output.get("data", {})) or [output["output_type"]] for output in cell["outputs"]]
 
 
-def test_there_are_two() -> None:
+def test_notebook_names() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["simulate_and_explore", "train_and_compare"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_they_are_stored_with_outputs_in_order(path: Path) -> None:
+def test_notebooks_are_stored_with_outputs_in_order(path: Path) -> None:
     cells = code_cells(path)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert all(cell["outputs"] for cell in cells)
@@ -36,7 +36,7 @@ def test_they_are_stored_with_outputs_in_order(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_they_run_and_show_the_same_kinds_of_things(
+def test_notebooks_run_and_show_the_same_kinds_of_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Callable[..., Any]
 ) -> None:
     monkeypatch.chdir(ROOT)

@@ -72,7 +72,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path) for path in sorted(site.rglob("*.html"))}
 
 
-def test_no_link_is_dead(site: Path, pages: dict[Path, Page]) -> None:
+def test_site_has_no_dead_links(site: Path, pages: dict[Path, Page]) -> None:
     assert len(pages) > 50
     dead = []
     for path, page in pages.items():
@@ -91,7 +91,7 @@ def test_no_link_is_dead(site: Path, pages: dict[Path, Page]) -> None:
     assert dead == []
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_pages_load_no_external_files(site: Path, pages: dict[Path, Page]) -> None:
     assert [
         one for page in pages.values() for one in page.loaded if re.match(r"\w+:|//", one) and one[:5] != "data:"
     ] == []
@@ -181,7 +181,7 @@ def test_search_finds_pages_and_pages_fit_a_phone(address: str, browser: "Browse
     assert complaints == []
 
 
-def test_the_index_of_the_search_has_all_pages(site: Path) -> None:
+def test_search_index_has_all_pages(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
     found = {one["location"].partition("#")[0] for one in index["docs"]}
     assert {

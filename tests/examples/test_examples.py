@@ -17,32 +17,32 @@ pytestmark = pytest.mark.medium
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-PROOFS: dict[str, tuple[str, Callable[[float], bool]]] = {
+EXPECTED: dict[str, tuple[str, Callable[[float], bool]]] = {
     "accelerate_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.85),
     "lightning_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.85),
     "transformers_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.6),
     "own_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.85),
     "own_source.py": (r"last batch: (?:gp|bp), loss ([\d.]+)", lambda loss: loss < 0.01),
 }
-"""What the last line of each example says, and what its number must be like."""
+"""The last line that each example prints, and the check of its number."""
 
 
-def test_every_example_has_a_proof() -> None:
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(PROOFS)
+def test_every_example_is_checked() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(EXPECTED)
 
 
-@pytest.mark.parametrize("name", [name if name.startswith("own_") else slow(name) for name in PROOFS])
-def test_it_runs_and_learns(name: str, python: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("name", [name if name.startswith("own_") else slow(name) for name in EXPECTED])
+def test_example_runs_and_learns(name: str, python: Callable[..., Any]) -> None:
     ended = python("-W", "error", EXAMPLES / name)
     assert ended.stderr == ""
     assert ended.returncode == 0
-    line, is_good = PROOFS[name]
+    line, is_good = EXPECTED[name]
     found = re.fullmatch(line, ended.stdout.splitlines()[-1])
     assert found is not None
     assert is_good(float(found[1]))
 
 
-def test_own_source_gives_away_no_memory_that_it_keeps() -> None:
+def test_own_source_returns_copies() -> None:
     """What clipping does to a gradient in place must not change the next one."""
     spec = importlib.util.spec_from_file_location("own_source", EXAMPLES / "own_source.py")
     assert spec is not None

@@ -31,7 +31,7 @@ def command(name: str) -> str:
     return str(found)
 
 
-def test_all_six_kinds_are_there() -> None:
+def test_every_plugin_is_tested() -> None:
     assert sorted(ADDED) == NAMES
 
 
@@ -44,7 +44,7 @@ def test_the_file_and_the_readme_give_the_same_command(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [slow(name) if name in ("damped_replay", "patch_mixer", "sparse_backprop") else name for name in NAMES]
 )
-def test_it_is_reached_from_the_command_line(
+def test_plugin_command_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Callable[..., Any]
 ) -> None:
     monkeypatch.chdir(ROOT)  # where plugins are looked for, as users' modules are

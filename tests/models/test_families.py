@@ -66,7 +66,7 @@ def test_all_image_models_have_a_published_size_or_are_our_own() -> None:
 
 
 def conv_norm_parameters(kernels: Sequence[tuple[int, int]], norms: int) -> int:
-    """Return the parameters of 3x3 convolutions without bias, given as (inputs, outputs), and of batch norms of so many channels."""
+    """Return the parameters of 3x3 convolutions (inputs, outputs) without bias, and of batch norms of `norms` channels."""
     return 9 * sum(inputs * outputs for inputs, outputs in kernels) + 2 * norms
 
 

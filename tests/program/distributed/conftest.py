@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch._dynamo  # which every optimizer imports: now, not in each fork
 import torch.distributed as dist
-from tests.conftest import nothing_to_collect
+from tests.conftest import no_garbage
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.pipelining import SplitPoint, pipeline
@@ -186,7 +186,7 @@ def run_forks(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> 
     """Call `target` in a fork for each of `arguments`, and return how each of them ended."""
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=target, args=one, daemon=True) for one in arguments]
-    with nothing_to_collect():
+    with no_garbage():
         for process in processes:
             process.start()
     for process in processes:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tests.conftest import nothing_to_collect
+from tests.conftest import no_garbage
 from tests.program.distributed.conftest import NETS, OPTIONS, Job, free_port, run_forks, work
 
 from adagp.program.run import RunFolder
@@ -71,7 +71,7 @@ def disturb(kind: str, folder: Path, after: float, victim: int) -> tuple[float, 
     """Begin a run and kill one of its processes; return how long the others went on, and the epochs that were done."""
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=work, args=one, daemon=True) for one in jobs(kind, folder)]
-    with nothing_to_collect():
+    with no_garbage():
         for process in processes:
             process.start()
     time.sleep(after)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from tests.conftest import nothing_to_collect
+from tests.conftest import no_garbage
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -180,7 +180,7 @@ def in_processes(folder: Path, size: int, job: Callable[..., Any], *arguments: A
     processes = [
         context.Process(target=_work, args=(rank, size, folder, job, arguments), daemon=True) for rank in range(size)
     ]
-    with nothing_to_collect():
+    with no_garbage():
         for process in processes:
             process.start()
     for process in processes:
