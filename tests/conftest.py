@@ -65,8 +65,8 @@ def python() -> Python:
 def no_garbage() -> Iterator[None]:
     """Collect all garbage now and none in forks that start meanwhile.
 
-    When the store of an earlier test's process group is collected, it joins its thread. A fork has no such thread: it would abort
-    or hang whenever its garbage collector runs.
+    When the store of an earlier test's process group is collected, it joins its thread. A fork has no such thread: it would
+    abort or hang whenever its garbage collector runs.
     """
     gc.collect()
     gc.freeze()
