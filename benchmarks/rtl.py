@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.mapping import OPERATIONS, PLACEMENTS, find_mapping

@@ -7,9 +7,8 @@ from statistics import median
 import numpy as np
 
 from adagp.data.batches import ImageBatches
-from adagp.hw import Accelerator, Workload, dataflows, predictions, scheduled_run, simulate, tiling
+from adagp.hw import Accelerator, Workload, scheduled_run, simulate
 from adagp.hw import Run as Schedule
-from adagp.hw import accelerator as accelerator_room
 from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.explore import Space, accelerators, explore
 from adagp.pipe import constant_costs, generate, parse_phases
@@ -66,8 +65,8 @@ def _design_space(clock: Clock, run: Schedule) -> Ratio:
 
 def _forget() -> None:
     """Empty what the accelerator model keeps of products that it has seen."""
-    for module in (accelerator_room, dataflows, predictions, tiling):
-        for value in vars(module).values():
+    for name in ("accelerator", "dataflows", "stages", "tiling"):
+        for value in vars(sys.modules[f"adagp.hw.{name}"]).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()
 

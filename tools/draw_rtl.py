@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.program.figures.style import save, style, subplots
 from adagp.rtl.blueprint import DESIGNS, make_blueprint
 from adagp.rtl.formats import FORMATS

@@ -10,7 +10,7 @@ from itertools import product as pairs
 import numpy as np
 from numpy.typing import NDArray
 
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.hw.product import Operation, Window
 from adagp.hw.row_stationary import layout
 

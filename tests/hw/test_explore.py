@@ -1,14 +1,15 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Convolution, Linear, Workload, scheduled_run, simulate
 from adagp.hw.area import design_area
 from adagp.hw.axes import parse_axes
-from adagp.hw.explore import Space, accelerators, explore, parse_objectives
-from adagp.hw.presets import PRESETS, with_preset
-from adagp.hw.settings import with_settings
+from adagp.hw.explore import Space, accelerators, explore, pareto_front, parse_objectives
+from adagp.hw.settings import PRESETS, with_preset, with_settings
 from adagp.schedules import parse_schedule
 
 WORKLOAD = Workload(
@@ -82,3 +83,29 @@ def test_presets_are_accelerators_and_give_way_to_what_is_given(name: str) -> No
     kept = with_settings(with_preset(base, name), {"clock": 123.0, "buffer": 77.0})
     assert (kept.clock_hz, kept.buffer_kilobytes, kept.array) == (123e6, 77, settings["array"])
     assert with_preset(base, None) is base
+
+
+Row = list[float]
+
+
+def brute_force(rows: list[Row]) -> list[bool]:
+    """Compare each with each."""
+
+    def beats(one: Row, other: Row) -> bool:
+        return all(a <= b for a, b in zip(one, other, strict=True)) and one != other
+
+    return [not any(beats(other, row) for other in rows) for row in rows]
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda size: st.lists(st.lists(st.integers(0, 6).map(float), min_size=size, max_size=size), max_size=40)
+    )
+)
+def test_the_front_is_what_comparing_each_with_each_gives(rows: list[Row]) -> None:
+    assert pareto_front(rows) == brute_force(rows)
+
+
+def test_equal_points_stay_together() -> None:
+    assert pareto_front([[1, 2], [2, 1], [1, 2], [2, 2]]) == [True, True, True, False]
+    assert pareto_front([]) == []

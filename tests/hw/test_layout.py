@@ -3,7 +3,7 @@ import torch
 
 from adagp.engine.validate import try_out
 from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload
-from adagp.hw.layout import workload_layout
+from adagp.hw.runs import workload_layout
 from adagp.layers.sites import survey
 from adagp.models.example import build_example
 from adagp.schedules import Layer

@@ -6,8 +6,7 @@ import pytest
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.errors import OptionError
 from adagp.hw import Convolution, Linear, Run, Workload, replayed_run, scheduled_run
-from adagp.hw.layout import workload_layout
-from adagp.hw.runs import plan_key
+from adagp.hw.runs import plan_key, workload_layout
 from adagp.schedules import Schedule, WarmUp, parse_schedule
 
 WORKLOAD = Workload(

@@ -2,7 +2,7 @@
 
 from adagp.core.plan import Phase
 from adagp.pipe.actions import Action, Program
-from adagp.pipe.costs import Costs
+from adagp.pipe.timeline import Costs
 
 Finished = dict[tuple[int, Action], int]
 """The end of each finished action, by device and action."""

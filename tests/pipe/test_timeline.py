@@ -1,6 +1,7 @@
 """The dry run against a ticking clock, and against the papers' step counts."""
 
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 from hypothesis import given
@@ -165,3 +166,25 @@ def test_many_devices_and_micro_batches() -> None:
     timeline = simulate(generate("dapple", 64, 256, (Phase.BP,)), constant_costs(64))
     assert timeline.steps == 3 * (256 + 63)
     assert timeline.peak_activations == tuple(range(64, 0, -1))
+
+
+@pytest.mark.parametrize("value", [-1.0, inf, nan])
+def test_times_are_finite_and_not_negative(value: float) -> None:
+    with pytest.raises(OptionError) as raised:
+        StageCosts(backward=value)
+    assert str(raised.value) == f"backward of a stage is {value}; it must be a finite number of 0 or more."
+    with pytest.raises(OptionError) as raised:
+        constant_costs(4, alpha=value)
+    assert str(raised.value) == f"alpha is {value}; it must be a finite number of 0 or more."
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, nan])
+def test_links_carry_something(value: float) -> None:
+    with pytest.raises(OptionError) as raised:
+        Costs((StageCosts(),), bandwidth=value)
+    assert str(raised.value) == f"bandwidth is {value}; it must be more than 0 (infinity: transfers take no time)."
+
+
+def test_latency_is_not_negative() -> None:
+    with pytest.raises(OptionError, match=r"^latency is -1; it must be a finite number of 0 or more\.$"):
+        Costs((StageCosts(),), latency=-1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import Blueprint, make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.simulation import SimulatedChip, simulate_chip

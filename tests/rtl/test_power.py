@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adagp.errors import OptionError, ToolError
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.gate_netlist import GateNetlist, structural_verilog

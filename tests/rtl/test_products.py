@@ -13,7 +13,7 @@ from tests.marks import slow
 from tests.rtl.conftest import STAGED
 
 from adagp.errors import OptionError
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS, Integers
 from adagp.rtl.mapping import OPERATIONS, PLACEMENTS, check_fits, find_mapping

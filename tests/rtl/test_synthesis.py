@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.synthesis import OSU018, parse_target, synthesize

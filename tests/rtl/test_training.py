@@ -10,8 +10,8 @@ from torch import nn
 
 import adagp
 from adagp.errors import OptionError
-from adagp.hw.array import Array
-from adagp.hw.predictor import PredictorShape
+from adagp.hw.accelerator import PredictorShape
+from adagp.hw.dataflows import Array
 from adagp.papers.adagp.network import PredictorNetwork
 from adagp.papers.adagp.source import PredictedSource
 from adagp.rtl.blueprint import Blueprint, make_blueprint

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
 from adagp.cli.options import option
-from adagp.hw.array import check_size
+from adagp.hw.dataflows import check_size
 
 if TYPE_CHECKING:
     from adagp.rtl.blueprint import Blueprint
@@ -62,7 +62,7 @@ class ChipOptions:
 
 def make_chip(design: str, array: str, predictor_array: str | None, number: str, **details: int) -> "Blueprint":
     """Return the chip that options describe; nothing heavy is imported before."""
-    from adagp.hw.array import parse_array
+    from adagp.hw.dataflows import parse_array
     from adagp.rtl.tools import need_amaranth
 
     need_amaranth()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 from adagp.core.methods import METHODS
 from adagp.core.options import Option
-from adagp.hw.designs import DESIGNS
-from adagp.hw.presets import PRESETS
+from adagp.hw.settings import PRESETS
+from adagp.hw.simulate import DESIGNS
 from adagp.models.registry import MODELS
 from adagp.program.loggers import LOGGERS
 

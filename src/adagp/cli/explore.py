@@ -19,7 +19,7 @@ from adagp.hw import Accelerator
 from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, parse_objectives
 from adagp.hw.explore import explore as explore_space
-from adagp.hw.presets import PRESETS, with_preset
+from adagp.hw.settings import PRESETS, with_preset
 from adagp.program.jobs import usable_cores
 
 _SPACE = "Design space"
@@ -109,7 +109,7 @@ def axis_texts(given: Mapping[str, Any], preset: str | None) -> dict[str, str | 
 
 def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
     """Tell of each point whether no other is better in all objectives."""
-    from adagp.hw.pareto import pareto_front
+    from adagp.hw.explore import pareto_front
 
     return pareto_front([[getattr(point, OBJECTIVES[name]) for name in objectives] for point in points])
 

@@ -126,7 +126,7 @@ def run(
 ) -> None:
     """Train a small network for some batches in simulated hardware, and hold every weight against the golden model."""
     blueprint = make_chip(design, array, predictor_array, number, predictor_words=4096, stages=pipeline_stages)
-    from adagp.hw.predictor import PredictorShape
+    from adagp.hw.accelerator import PredictorShape
     from adagp.rtl.network import parse_network
     from adagp.rtl.training import check_batches
 

@@ -15,9 +15,7 @@ from adagp.cli.systems import SystemSettings, chosen_systems, simulate_systems
 from adagp.core.files import check_output_file, publish
 from adagp.hw import Accelerator
 from adagp.hw import simulate as run_simulation
-from adagp.hw.designs import DESIGNS, parse_designs
 from adagp.hw.export import EXPORTERS, check_export, export_workload
-from adagp.hw.presets import with_preset
 from adagp.hw.report import (
     DESIGN_COLUMNS,
     design_heading,
@@ -26,7 +24,8 @@ from adagp.hw.report import (
     layer_rows,
     simulation_report,
 )
-from adagp.hw.settings import PANEL, with_settings
+from adagp.hw.settings import PANEL, with_preset, with_settings
+from adagp.hw.simulate import DESIGNS, parse_designs
 from adagp.program.figures.accelerator import plot_simulation
 from adagp.program.run.folder import flat_csv
 from adagp.program.workloads import FILES

@@ -8,9 +8,8 @@ from adagp.cli.options import option
 from adagp.core.methods import find_source
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
-from adagp.hw.presets import PRESETS
 from adagp.hw.runs import refuse_adaptive
-from adagp.hw.settings import PANEL
+from adagp.hw.settings import PANEL, PRESETS
 from adagp.program.workloads import Origin, find_origin, sample_shape
 from adagp.schedules import Schedule, parse_schedule
 

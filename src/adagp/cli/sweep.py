@@ -17,9 +17,9 @@ from adagp.core.files import check_output_file, publish
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Simulation, parse_array
 from adagp.hw import simulate as run_simulation
-from adagp.hw.array import check_size
-from adagp.hw.designs import parse_designs
+from adagp.hw.dataflows import check_size
 from adagp.hw.settings import setting_options, with_settings
+from adagp.hw.simulate import parse_designs
 from adagp.models import MODELS
 from adagp.program.figures.accelerator import plot_speedups
 from adagp.program.figures.style import check_picture_path

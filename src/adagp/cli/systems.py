@@ -10,7 +10,7 @@ import typer
 from adagp.cli.options import option
 from adagp.errors import OptionError
 from adagp.hw import Workload
-from adagp.hw.designs import DESIGNS
+from adagp.hw.simulate import DESIGNS
 from adagp.hw.systems import (
     SYSTEMS,
     EpochRecord,

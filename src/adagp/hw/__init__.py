@@ -1,18 +1,13 @@
 """The training accelerator: cycles, traffic and energy under backprop and under predicted gradients. No torch here."""
 
-from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import Array, parse_array, shaped_like
-from adagp.hw.dataflows import DATAFLOWS, array_cost
-from adagp.hw.designs import DESIGNS, Design
+from adagp.hw.accelerator import Accelerator, PredictorShape, parse_predictor
+from adagp.hw.dataflows import DATAFLOWS, Array, Memory, array_cost, parse_array, shaped_like
 from adagp.hw.energy import Energy, EnergyModel, Technology, energy_table
-from adagp.hw.memory import Memory
-from adagp.hw.predictions import Predictions, SiteWork
-from adagp.hw.predictor import PredictorShape, parse_predictor
 from adagp.hw.product import Bits, Cost, Operation, Product, Window
 from adagp.hw.row_stationary import row_stationary
 from adagp.hw.runs import Run, replayed_run, scheduled_run
-from adagp.hw.simulate import Simulation, simulate
-from adagp.hw.stages import Stage, stages
+from adagp.hw.simulate import DESIGNS, Design, Simulation, simulate
+from adagp.hw.stages import Predictions, SiteWork, Stage, stages
 from adagp.hw.workload import Attention, Convolution, Elementwise, Linear, Workload, load_workload
 
 __all__ = [

@@ -12,9 +12,8 @@ network, clock tree and pads are left out, so areas compare designs with each ot
 """
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import Array
-from adagp.hw.designs import DESIGNS
-from adagp.hw.simulate import predictor_weights
+from adagp.hw.dataflows import Array
+from adagp.hw.simulate import DESIGNS, predictor_weights
 from adagp.hw.workload import Workload
 
 MULTIPLIER_8 = 618.0

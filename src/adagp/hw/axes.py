@@ -10,10 +10,9 @@ from math import prod
 from typing import Any
 
 from adagp.errors import OptionError
-from adagp.hw.array import Array
-from adagp.hw.dataflows import DATAFLOWS
-from adagp.hw.designs import parse_designs
+from adagp.hw.dataflows import DATAFLOWS, Array
 from adagp.hw.settings import SETTINGS
+from adagp.hw.simulate import parse_designs
 
 MOST_POINTS = 100_000
 """Points of a design space, and values of one axis."""

@@ -1,4 +1,4 @@
-"""A design space: every point of some axes simulated, in several processes, and what is best of them."""
+"""A design space: every point of some axes simulated, in several processes, and which of them no other point beats."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -159,3 +159,26 @@ def _setting(accelerator: Accelerator, axis: Axis) -> Any:
         return None
     value = getattr(accelerator, axis.field)
     return value / axis.scale if axis.scale != 1 else value
+
+
+def pareto_front(values: Sequence[Sequence[float]]) -> list[bool]:
+    """Return which rows are on the Pareto front; less is better in every column.
+
+    A row is off the front if another is at most as large everywhere and smaller somewhere; equal rows stay together.
+    Rows come in lexicographic order, so none can beat one that came before.
+    """
+    import numpy as np  # which `adagp --help` does without
+
+    table = np.asarray(values, dtype=float)
+    if table.size == 0:
+        return []
+    rows, places = np.unique(table, axis=0, return_inverse=True)
+    kept = np.zeros(len(rows), dtype=bool)
+    front = np.empty_like(rows)
+    size = 0
+    for number, row in enumerate(rows):
+        if not (front[:size] <= row).all(axis=1).any():
+            front[size] = row
+            size += 1
+            kept[number] = True
+    return [bool(on) for on in kept[places.reshape(-1)]]

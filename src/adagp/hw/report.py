@@ -5,9 +5,8 @@ from typing import Any
 
 from adagp.core.html_tables import html_table
 from adagp.core.plan import BACKPROP_ALL
-from adagp.hw.designs import DESIGNS
 from adagp.hw.product import Cost
-from adagp.hw.simulate import DesignOutcome, Simulation, predictor_weights
+from adagp.hw.simulate import DESIGNS, DesignOutcome, Simulation, predictor_weights
 from adagp.hw.stages import Stage, duties
 
 

@@ -20,8 +20,7 @@ channels, dW one of each input channel (as an image, samples as its channels) wi
 from dataclasses import replace
 from math import ceil
 
-from adagp.hw.array import Array
-from adagp.hw.dataflows import DATAFLOWS
+from adagp.hw.dataflows import DATAFLOWS, Array
 from adagp.hw.product import AXES, RESULTS, Cost, Operation, Product, Window
 
 FILTERS_KEPT = 16

@@ -23,9 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagp.errors import OptionError
-from adagp.hw.array import Array
-from adagp.hw.dataflows import placement_of
-from adagp.hw.memory import Memory, Tiling
+from adagp.hw.dataflows import Array, Memory, placement_of
 from adagp.hw.product import RESULTS, Product
 
 SLACK = 0.02
@@ -37,6 +35,16 @@ MISSING = {"inputs": 2, "weights": 0, "outputs": 1}
 
 Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The (rows, depth, columns) of a tile, the loops from the outermost, and the off-chip bits of all `count` products."""
+
+    tile: tuple[int, int, int]
+    order: tuple[str, str, str]
+    reads: int
+    writes: int
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,10 @@
 """Pipelines of devices: schedules as data and their timeline. No torch here."""
 
 from adagp.pipe.actions import Action, Program, parse_action, parse_phases, parse_program, with_broadcast
-from adagp.pipe.costs import Costs, StageCosts, constant_costs
-from adagp.pipe.generate import PIPELINES, generate
-from adagp.pipe.interleaved import interleaved
+from adagp.pipe.generate import PIPELINES, generate, interleaved, zero_bubble_h1, zero_bubble_v
 from adagp.pipe.order import validate
 from adagp.pipe.partition import partition
-from adagp.pipe.timeline import Timeline, simulate
-from adagp.pipe.zero_bubble import zero_bubble_h1, zero_bubble_v
+from adagp.pipe.timeline import Costs, StageCosts, Timeline, constant_costs, simulate
 
 __all__ = [
     "PIPELINES",

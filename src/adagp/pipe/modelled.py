@@ -15,11 +15,11 @@ from math import inf, isfinite
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
-from adagp.hw.designs import run_baseline
 from adagp.hw.product import NOTHING, total
+from adagp.hw.simulate import run_baseline
 from adagp.hw.stages import OWN_PREDICTOR, SUPPLIED, duties, error_width, source_work
-from adagp.pipe.costs import Costs, StageCosts
 from adagp.pipe.partition import partition
+from adagp.pipe.timeline import Costs, StageCosts
 from adagp.schedules.base import predicted_plan
 
 

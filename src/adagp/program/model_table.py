@@ -11,7 +11,7 @@ from typing import Any
 
 from adagp.core.cache import kept
 from adagp.core.plugins import loaded_plugins
-from adagp.hw.predictor import PredictorShape
+from adagp.hw.accelerator import PredictorShape
 from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, MODELS, ModelInfo, is_ours
 from adagp.models.tokens import BYTES
 from adagp.models.zoo import find_in_zoo

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from adagp.errors import OptionError, unknown_name
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.rtl.formats import FORMATS, ArrayFormat, GroupedFormat, NumberFormat
 from adagp.rtl.instructions import Encoding
 

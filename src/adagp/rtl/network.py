@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagp.errors import OptionError, unknown_name
-from adagp.hw.predictor import KERNEL, PredictorShape
+from adagp.hw.accelerator import KERNEL, PredictorShape
 from adagp.rtl.formats import NumberFormat, Words
 
 TAPS = KERNEL**2

@@ -4,9 +4,8 @@ from hypothesis import strategies as st
 
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Linear, Stage
-from adagp.hw.predictions import Predictions
 from adagp.hw.product import Cost, total
-from adagp.hw.stages import Duty
+from adagp.hw.stages import Duty, Predictions
 from adagp.papers.adagp.hardware import equal_pes, overlapped
 
 STEP, ALPHA = 1000, 70

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp.hw.predictor import PredictorShape
+from adagp.hw.accelerator import PredictorShape
 from adagp.layers.weights import as_rows, gradient_norms, taps_of
 from adagp.papers.adagp.network import ClosedForm, PredictorNetwork, RowBlock, row_blocks
 

@@ -10,8 +10,7 @@ from tests.papers.fast.chunk_serial import chunk_serial_sum
 
 from adagp.errors import OptionError
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import Array
-from adagp.hw.memory import Memory
+from adagp.hw.dataflows import Array, Memory
 from adagp.hw.product import Operation, Product, Window
 from adagp.papers.fast.hardware import BlockWidths, chunk_serial_cycles, grouped
 

@@ -12,7 +12,7 @@ from tests.papers.fast.chunk_serial import chunk_serial_sum
 
 from adagp.core.block_format import BlockFormat
 from adagp.errors import OptionError
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.papers.fast.hardware import BlockWidths
 from adagp.papers.fast.quantise import quantise
 from adagp.papers.fast.rtl import (

@@ -10,7 +10,7 @@ dilation and one stride, and their input is as large as the windows reach, so pa
 from collections.abc import Iterable, Sequence
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.hw.export.work import Work
 from adagp.hw.product import Operation
 from adagp.hw.workload import Convolution

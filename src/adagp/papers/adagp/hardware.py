@@ -15,10 +15,9 @@ shape that suits the model best: 10 % and 11 %, as the paper has it, unless the 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from adagp.hw.designs import BASELINE, DESIGNS, Design, StepCosts, run_in_sequence
-from adagp.hw.predictions import Predictions
 from adagp.hw.product import NOTHING, Cost
-from adagp.hw.stages import Duty
+from adagp.hw.simulate import BASELINE, DESIGNS, Design, StepCosts, run_in_sequence
+from adagp.hw.stages import Duty, Predictions
 
 
 def run_efficient(duties: Sequence[Duty]) -> StepCosts:

@@ -30,7 +30,7 @@ ELEMENTS = 180
 def synthesize_design(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Synthesise one design; where a tool is missing, the result says which."""
     from adagp.errors import OptionError
-    from adagp.hw.array import parse_array
+    from adagp.hw.dataflows import parse_array
     from adagp.rtl.tools import need_amaranth
 
     options = part.options
@@ -56,7 +56,7 @@ NETWORK, BATCH, MEGAHERTZ = "64-32-10", 8, 10.0
 def design_power(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return the power of one design's gates in a simulation of two batches of digits; where a tool is missing, which."""
     from adagp.errors import OptionError
-    from adagp.hw.array import parse_array
+    from adagp.hw.dataflows import parse_array
     from adagp.rtl.tools import need_amaranth
 
     try:
@@ -86,7 +86,7 @@ def power_parts() -> dict[str, Part]:
 
 def synthesize_element(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Synthesise one PE of a number format, with or without DSPs."""
-    from adagp.hw.array import parse_array
+    from adagp.hw.dataflows import parse_array
     from adagp.rtl.tools import need_amaranth
 
     options = part.options

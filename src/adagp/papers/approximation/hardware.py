@@ -1,7 +1,7 @@
 """What the weight gradient of the largest output gradients costs on an accelerator."""
 
-from adagp.hw.predictions import SiteWork
 from adagp.hw.product import Cost
+from adagp.hw.stages import SiteWork
 
 
 def top_one_gradient(site: SiteWork) -> Cost:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from adagp.errors import ModelError
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.hw.energy import Technology, find
 from adagp.hw.systems import SYSTEMS, LayerRecord, PassCost, System, SystemCost, SystemOptions
 from adagp.hw.workload import ArrayLayer, Convolution, Workload

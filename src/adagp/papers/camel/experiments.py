@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adagp.hw.array import Array
+from adagp.hw.dataflows import Array
 from adagp.hw.systems import EpochRecord, SystemOptions, run_on_system
 from adagp.papers.camel.accelerator import CLOCK_HZ, product_cycles, published_shape
 from adagp.papers.camel.lifetime import closed_form, refreshes

@@ -1,7 +1,7 @@
 """What synthetic gradients cost on an accelerator: a small network for each layer, and the exact weight gradient."""
 
-from adagp.hw.predictions import Predictions, SiteWork, on_predictor_array
 from adagp.hw.product import NOTHING, Operation
+from adagp.hw.stages import Predictions, SiteWork, on_predictor_array
 from adagp.hw.workload import ArrayLayer, Convolution, Linear
 
 HIDDEN = 32

@@ -27,12 +27,10 @@ from adagp.core.block_format import CHUNK_BITS, BlockFormat
 from adagp.core.plan import Phase
 from adagp.core.precision import parse_precision
 from adagp.errors import OptionError
-from adagp.hw.array import Array
-from adagp.hw.dataflows import SYSTOLIC, array_cost, fold_counts, matrices, placement_of
-from adagp.hw.designs import DESIGNS, Design, run_in_sequence
-from adagp.hw.memory import Memory
+from adagp.hw.dataflows import SYSTOLIC, Array, Memory, array_cost, fold_counts, matrices, placement_of
 from adagp.hw.product import RESULTS, Bits, Cost, Operation, Product
 from adagp.hw.runs import Figures, Run, RunRecording
+from adagp.hw.simulate import DESIGNS, Design, run_in_sequence
 
 SUMMED = {"outputs": "depth", "inputs": "columns", "weights": "rows"}
 """The index over which a product sums, by the matrix that it makes."""

@@ -7,8 +7,8 @@ from math import lcm
 from typing import Any, cast
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.predictions import Predictions, SiteWork, on_predictor_array
 from adagp.hw.product import NOTHING, Cost, Operation, Product
+from adagp.hw.stages import Predictions, SiteWork, on_predictor_array
 from adagp.hw.workload import ArrayLayer, Convolution, Linear
 
 

@@ -20,8 +20,7 @@ from adagp.core.methods import batch_variation
 from adagp.core.plan import BACKPROP, Phase, Plan
 from adagp.errors import OptionError, unknown_name
 from adagp.hw import DATAFLOWS, DESIGNS, Accelerator, Array, Workload, parse_array, simulate
-from adagp.hw.layout import workload_layout
-from adagp.hw.runs import PlanKey, Run, plan_key
+from adagp.hw.runs import PlanKey, Run, plan_key, workload_layout
 from adagp.hw.stages import SUPPLIED, source_work
 from adagp.pipe import PIPELINES, Costs, Timeline, generate, with_broadcast
 from adagp.pipe import simulate as dry_run
