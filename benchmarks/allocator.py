@@ -7,7 +7,7 @@ from statistics import median
 import torch
 
 from adagp.core.allocator import keep_freed_memory
-from adagp.program.train.memory import peak_memory
+from adagp.program.train.session import peak_memory
 from benchmarks.measure import Clock, Ratio
 from benchmarks.subjects import Subject, after
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from adagp.papers.adagp.source import PredictedSource
-from adagp.program.train.memory import peak_memory
+from adagp.program.train.session import peak_memory
 from adagp.schedules import Ladder, Rung, WarmUp
 from benchmarks.measure import Ratio
 from benchmarks.subjects import Subject, after

@@ -26,7 +26,7 @@ from adagp.program.distributed.torch_schedules import SCHEDULES, TorchWorker
 from adagp.program.distributed.updates import StageUpdates
 from adagp.program.distributed.worker import Worker
 from adagp.program.tasks.base import Task
-from adagp.program.train.rates import Rate
+from adagp.program.train.loop import Rate
 from adagp.schedules.base import predicted_plan
 from adagp.sources.base import BatchContext
 from benchmarks.processes import run_in_processes

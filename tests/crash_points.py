@@ -43,7 +43,7 @@ from adagp.program.reproduce.experiment import EXPERIMENTS, Conclusion, Experime
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.training import all_parts, group
 from adagp.program.reproduce.verdict import HOLDS, Verdict
-from adagp.program.run.lock import LOCK
+from adagp.program.run.folder import LOCK
 from adagp.program.train.checkpoint import digest_of
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree")

@@ -17,8 +17,7 @@ from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.references import import_function
 from adagp.program.run.config import DATASET_DEFAULTS, TrainConfig
 from adagp.program.run.metrics import SHARE, Metric
-from adagp.program.tasks.base import Task
-from adagp.program.tasks.build import TASKS
+from adagp.program.tasks.base import TASKS, Task
 
 TRAIN, TEST = 256, 64
 """Samples."""

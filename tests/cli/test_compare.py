@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from adagp.program.run import RunFolder, TrainConfig
-from adagp.program.train.job import Silent
+from adagp.program.train.observers import Silent
 from adagp.program.train.session import Session
 
 Program = Callable[..., Any]

@@ -15,8 +15,8 @@ from adagp.core import plugins
 from adagp.core.plugins import load_plugin
 from adagp.data import DATASETS
 from adagp.program.run import RunFolder
-from adagp.program.tasks.build import TASKS
-from adagp.program.train.job import Silent
+from adagp.program.tasks.base import TASKS
+from adagp.program.train.observers import Silent
 from adagp.program.train.session import Session, read_config
 
 pytestmark = pytest.mark.medium

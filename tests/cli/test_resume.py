@@ -261,7 +261,7 @@ def test_code_that_a_folder_names_is_not_run(program: Program, finished: Path, o
 
 
 def test_two_processes_do_not_share_a_run(program: Program, finished: Path, python: Callable[..., Any]) -> None:
-    from adagp.program.run.lock import locked
+    from adagp.program.run.folder import locked
 
     with locked(finished):
         ended = python("-m", "adagp", "train", "--resume", finished)

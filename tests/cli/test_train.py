@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from adagp.models import build_model
-from adagp.program.run.folder import FILES
-from adagp.program.run.lock import LOCK
+from adagp.program.run.folder import FILES, LOCK
 
 Program = Callable[..., Any]
 

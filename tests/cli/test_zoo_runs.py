@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adagp.models.zoo import BUILDERS
-from adagp.program.run.origin import LIBRARIES
+from adagp.program.run.config import LIBRARIES
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]  # the libraries have much to say
 

@@ -8,7 +8,7 @@ from adagp.data.loaders import image_loaders
 from adagp.data.split import evaluated_on, held_out
 from adagp.errors import OptionError
 from adagp.program.run import TrainConfig
-from adagp.program.tasks.build import build_task
+from adagp.program.tasks.base import build_task
 
 
 def test_the_parts_are_disjoint_whole_and_the_same_each_time() -> None:

@@ -195,7 +195,7 @@ def _with_data(
     from dataclasses import replace
 
     from adagp.program.figures.style import require_matplotlib
-    from adagp.program.tasks.build import build_task
+    from adagp.program.tasks.base import build_task
 
     require_matplotlib()
     task = build_task(comparison.config(comparison.candidates[0], 0), data_dir, download)

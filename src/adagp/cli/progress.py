@@ -14,8 +14,8 @@ from adagp.core.escape import shown
 from adagp.program.jobs import StopFlag
 from adagp.program.loggers import build_loggers
 from adagp.program.run.metrics import ACCURACY, SHARE, Metric
-from adagp.program.train.logged import LoggedRun
 from adagp.program.train.loop import Loop, News, Observer
+from adagp.program.train.observers import LoggedRun
 from adagp.program.train.session import Session, resume_words
 
 STOPPED = 130

@@ -11,9 +11,8 @@ from adagp.cli.options import DataFolder, Download, Json, option, switch
 from adagp.errors import OptionError, RunError
 from adagp.program.loggers import require_loggers
 from adagp.program.run import RunFolder, TrainConfig
-from adagp.program.run.config import PARALLEL, read_toml
+from adagp.program.run.config import CODE, PARALLEL, read_toml
 from adagp.program.run.folder import to_json, unused_path
-from adagp.program.run.origin import CODE
 
 if TYPE_CHECKING:
     from adagp.program.train.loop import Loop

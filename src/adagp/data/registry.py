@@ -19,7 +19,7 @@ class DatasetInfo:
     A `streamed` set is read batch by batch, never as a whole. `fetch` downloads the set into a data folder,
     where that is possible. `packaged` is the file of a set that comes with adagp. Text has the shape (),
     and 0 classes, or as many as there are bytes.
-    A set whose task makes its data itself needs no more than a name, the task (see `tasks.build`) and a description.
+    A set whose task makes its data itself needs no more than a name, the task (see `program.tasks.base`) and a description.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 A model answers images `(N, 3, height, width)` with three tensors, finest grid first: strides of 8, 16 and 32 pixels. Each is
 `(N, 3, rows, columns, 5 + classes)`: for each of the scale's three anchors and each cell the raw numbers tx, ty, tw, th,
-the logit of "an object is here", and a logit for each class. `adagp.program.tasks.detection.anchors` turns them into boxes.
+the logit of "an object is here", and a logit for each class. `adagp.program.tasks.yolo` turns them into boxes.
 """
 
 import math

@@ -11,7 +11,7 @@ from adagp.errors import RunError
 from adagp.program.jobs import Job
 from adagp.program.run import RunFolder, TrainConfig
 from adagp.program.run.record import Epoch, read_whole_run
-from adagp.program.train.job import TrainingJob
+from adagp.program.train.session import TrainingJob
 
 BATCHES = 44
 """Batches in an epoch of the digits at the default batch size of 32."""

@@ -16,7 +16,7 @@ from adagp.hw.workload import workload_from_json
 from adagp.models import MODELS
 from adagp.models.registry import is_ours
 from adagp.models.zoo import find_in_zoo
-from adagp.program.run.origin import admit_code
+from adagp.program.run.config import admit_code
 from adagp.program.run.record import RunRecord, read_whole_run
 
 if TYPE_CHECKING:

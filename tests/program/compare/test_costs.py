@@ -8,7 +8,7 @@ from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.program.compare.costs import _cyclic_median, calibrate, longest_run, phase_counts, run_seconds
 from adagp.program.run import TrainConfig
-from adagp.program.tasks.build import build_task
+from adagp.program.tasks.base import build_task
 
 COSTS = {"bp": 3.0, "gp": 1.0, "data": 0.5}
 

@@ -15,7 +15,7 @@ from adagp.program.compare.comparison import Comparison
 from adagp.program.compare.methods import Tuning, read_candidates
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, Stopped, never
 from adagp.program.run.record import read_whole_run
-from adagp.program.tasks.build import build_task
+from adagp.program.tasks.base import build_task
 
 pytestmark = pytest.mark.medium
 

@@ -19,8 +19,7 @@ import pytest
 import adagp
 from adagp.errors import OptionError
 from adagp.program.report.live import LiveReport, LiveServer
-from adagp.program.run.lock import locked
-from adagp.program.run.progress import ProgressFile, RunProgress
+from adagp.program.run.folder import ProgressFile, RunProgress, locked
 
 pytestmark = pytest.mark.medium
 

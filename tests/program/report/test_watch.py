@@ -7,8 +7,7 @@ import pytest
 
 from adagp.errors import RunError
 from adagp.program.report.watch import Watch, duration, time_left, under_way
-from adagp.program.run.lock import locked
-from adagp.program.run.progress import PROGRESS, ProgressFile, RunProgress
+from adagp.program.run.folder import PROGRESS, ProgressFile, RunProgress, locked
 
 HALF = RunProgress(15, 40, 2, "gp", 0.5, 0.25, {"warmup": 0, "bp": 2, "gp": 2, "guarded": 1}, 75.0)
 

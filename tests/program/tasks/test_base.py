@@ -7,8 +7,7 @@ from adagp.data import DATASETS, DatasetInfo
 from adagp.errors import OptionError, TaskError
 from adagp.program.run import TrainConfig
 from adagp.program.run.metrics import ACCURACY, Metric
-from adagp.program.tasks.base import evaluated
-from adagp.program.tasks.build import TASKS, build_task
+from adagp.program.tasks.base import TASKS, build_task, evaluated
 from adagp.program.tasks.classify import Classification
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from adagp.core.plan import Phase, Step
 from adagp.errors import ModelError, OptionError
 from adagp.program.run.config import TrainConfig
-from adagp.program.tasks.build import build_task
+from adagp.program.tasks.base import build_task
 from adagp.program.tasks.detect import Detection, check_outputs
 from adagp.program.train.session import Session
 
@@ -111,7 +111,7 @@ class Oracle(nn.Module):
         self.calls = 0
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        from adagp.program.tasks.detection.anchors import assign, encode, pick, slots
+        from adagp.program.tasks.yolo import assign, encode, pick, slots
 
         boxes, labels = self.told[self.calls % len(self.told)]
         self.calls += 1

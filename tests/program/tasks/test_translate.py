@@ -15,9 +15,8 @@ from adagp.errors import DataError, ModelError
 from adagp.models.decode import greedy
 from adagp.models.tokens import PAD
 from adagp.program.run.config import TrainConfig
-from adagp.program.tasks.bleu import corpus_bleu
-from adagp.program.tasks.build import build_task
-from adagp.program.tasks.translate import Translation
+from adagp.program.tasks.base import build_task
+from adagp.program.tasks.translate import Translation, corpus_bleu
 from adagp.program.train.loop import News
 from adagp.program.train.session import Session
 

@@ -17,9 +17,8 @@ from adagp.core.methods import METHODS
 from adagp.errors import OptionError, RunError
 from adagp.program.run import RunFolder, TrainConfig
 from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
-from adagp.program.train.loop import Loop, News
-from adagp.program.train.rates import BatchRate
-from adagp.program.train.session import Session, build_rate, check_device, initial_weights, read_config
+from adagp.program.train.loop import BatchRate, Loop, News
+from adagp.program.train.session import Session, build_rate, check_device, initial_weights, peak_memory, read_config
 from adagp.sources.learned import milestones
 
 pytestmark = pytest.mark.medium
@@ -444,3 +443,15 @@ def test_metrics_are_json_lines(tmp_path: Path, user_model: str) -> None:
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
     assert [json.loads(line)["label"] for line in lines] == ["warm-up", "2:1", "2:1"]
+
+
+@pytest.mark.medium
+def test_the_peak_rises_with_what_is_allocated_and_stays() -> None:
+    before = peak_memory(torch.device("cpu"))
+    assert before > 2**20
+    block = torch.ones(max(before, 2**28) // 4)  # more than was ever free inside the process
+    held = peak_memory(torch.device("cpu"))
+    assert held >= block.numel() * 4
+    assert held > before
+    del block
+    assert peak_memory(torch.device("cpu")) >= held - 2**24  # the system counts in strides

@@ -107,7 +107,7 @@ def transfer_runs(part: Part, workspace: Workspace) -> dict[str, Any] | None:
 
 
 def _trained(options: Mapping[str, Any], path: Path, workspace: Workspace) -> dict[str, Any] | None:
-    from adagp.program.train.job import TrainingJob
+    from adagp.program.train.session import TrainingJob
 
     if (path / "summary.json").is_file():
         summary: dict[str, Any] = RunFolder(path).read_json("summary.json")

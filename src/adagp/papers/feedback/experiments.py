@@ -89,7 +89,7 @@ def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Compar
 def compare_methods(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     """Carry a comparison out, or continue it where it was left; it is kept in the folder `comparisons`."""
     from adagp.program.compare.workflow import carry_out
-    from adagp.program.tasks.build import build_task
+    from adagp.program.tasks.base import build_task
 
     comparison = read_comparison(part.options, workspace)
     task = build_task(comparison.config(comparison.reference, 0), workspace.data_dir)

@@ -34,9 +34,8 @@ from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import FIGURE, ListOf, TableOf, record_of
 from adagp.program.run.folder import RunFolder, to_json
 from adagp.program.tasks.base import Task
-from adagp.program.train.job import TellingShare
 from adagp.program.train.loop import Loop, Observer, to_device
-from adagp.program.train.session import Session
+from adagp.program.train.session import Session, TellingShare
 
 FIGURES = (
     "cosine_true",

@@ -379,7 +379,7 @@ class ComparisonWork:
 
     def run_job(self, run: ComparedRun) -> Job:
         """Return the job that trains a run in its folder."""
-        from adagp.program.train.job import TrainingJob
+        from adagp.program.train.session import TrainingJob
 
         path = run.folder.path
         log = self.folder.path / "logs" / f"{path.name}.log"

@@ -27,8 +27,7 @@ from adagp.program.compare.tuning import read_tuned, tune
 from adagp.program.compare.worth import measured_price, method_prices, platform_models, worth_record
 from adagp.program.jobs import Job, Stop, affordable_jobs, never, usable_cores
 from adagp.program.run.documents import POSITIVE, read_result, record_of
-from adagp.program.run.folder import RunFolder, flat_csv, to_json
-from adagp.program.run.lock import locked
+from adagp.program.run.folder import RunFolder, flat_csv, locked, to_json
 from adagp.program.run.metrics import ACCURACY
 from adagp.program.tasks.base import Task
 

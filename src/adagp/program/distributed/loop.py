@@ -14,13 +14,11 @@ from adagp.core.plan import Step
 from adagp.engine.trainer import Trainer
 from adagp.program.distributed.checkpoint import Checkpoints, Loaded
 from adagp.program.distributed.processes import World
-from adagp.program.run.config import TrainConfig
+from adagp.program.run.config import TrainConfig, refuse_other_origin
 from adagp.program.run.folder import RunFolder
-from adagp.program.run.origin import refuse_other_origin
 from adagp.program.tasks.base import Task
 from adagp.program.train.checkpoint import load_checkpoint
-from adagp.program.train.loop import Loop
-from adagp.program.train.rates import Rate
+from adagp.program.train.loop import Loop, Rate
 from adagp.sources.base import step_generator
 
 

@@ -24,7 +24,7 @@ from adagp.program.distributed.error_broadcast import ErrorBroadcast
 from adagp.program.distributed.processes import World
 from adagp.program.distributed.stage_shards import before_backward, end_passes, exchanged_bytes
 from adagp.program.tasks.base import Task, taken
-from adagp.program.train.rates import Rate
+from adagp.program.train.loop import Rate
 from adagp.sources.pipeline import ErrorSource, PipelineSource
 
 

@@ -12,9 +12,7 @@ from adagp.core.escape import shown
 from adagp.errors import RunError
 from adagp.program.report.tables import UNKNOWN, Cell, Table, count, table, words
 from adagp.program.run.documents import ANYTHING, COUNT, ListOf, TableOf, read_document, record_of
-from adagp.program.run.folder import CONFIG, MEGABYTE, STARTING
-from adagp.program.run.lock import is_held
-from adagp.program.run.progress import PROGRESS, RunProgress, read_progress
+from adagp.program.run.folder import CONFIG, MEGABYTE, PROGRESS, STARTING, RunProgress, is_held, read_progress
 from adagp.program.run.record import EXPECTED, Epoch, RunRecord, is_run, name_runs, read_run
 
 Stamp = tuple[tuple[int, int, int] | None, ...]

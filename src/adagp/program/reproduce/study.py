@@ -28,8 +28,7 @@ from adagp.program.reproduce.experiment import (
 from adagp.program.reproduce.parts import Part, Workspace, copy_result, part_job
 from adagp.program.reproduce.verdict import markdown, tally
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, one_of, read_document
-from adagp.program.run.folder import flat_csv, is_leftover, to_json
-from adagp.program.run.lock import locked
+from adagp.program.run.folder import flat_csv, is_leftover, locked, to_json
 
 MARKER = "reproduce.json"
 MARKED = Fields({"budget": one_of(*BUDGETS), "source": TEXT}, ANYTHING, required=("budget",))

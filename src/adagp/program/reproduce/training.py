@@ -58,7 +58,7 @@ def train_run(part: Part, workspace: Workspace) -> dict[str, Any] | None:
 
 
 def _train(part: Part, workspace: Workspace, folder: RunFolder) -> dict[str, Any] | None:
-    from adagp.program.train.job import TrainingJob
+    from adagp.program.train.session import TrainingJob
 
     options = {name: value for name, value in part.options.items() if name != READS_DATA}
     config = replace(TrainConfig.from_dict(options, part.key), device=workspace.device)

@@ -20,9 +20,12 @@ time, and one with `.starting.json` alone holds nothing that anybody wants to ke
 import csv
 import io
 import json
+import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from typing import Any
 from adagp.core.files import TEMPORARY, sync_folder, write_atomically
 from adagp.errors import RunError
 from adagp.program.run.documents import (
+    ABSENT,
     AMOUNT,
     ANYTHING,
     COUNT,
@@ -44,9 +48,8 @@ from adagp.program.run.documents import (
     parse_document,
     read_document,
     read_text,
+    record_of,
 )
-from adagp.program.run.lock import LOCK, hold, release
-from adagp.program.run.progress import PROGRESS
 
 CONFIG = "config.json"
 STARTING = ".starting.json"
@@ -304,3 +307,168 @@ def flat_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode("utf-8", "backslashreplace").decode()  # a name may hold bytes that are not UTF-8
+
+
+LOCK = ".lock"
+"""The file in a folder that is locked; it holds the id of the process that locked it last, and may be deleted."""
+_KERNEL_LOCKS = Path("/proc/locks")
+_held: dict[Path, int] = {}
+"""Open lock files of this process by folder."""
+
+
+def hold(folder: Path) -> bool:
+    """Lock `folder` until `release` or the end of this process; refuse if another process has locked it.
+
+    Return whether the lock was taken: not if this process has it already, and not on systems and file systems without such
+    locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    place = folder.resolve()
+    if place in _held:
+        return False
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # whatever a foreign folder has there
+    try:
+        file = os.open(place / LOCK, flags, 0o666)
+    except OSError as error:
+        raise RunError(f"cannot lock the folder '{folder}': {error.strerror}.") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = _owner(file)
+        os.close(file)
+        raise RunError(f"another process{owner} is at work in '{folder}'; wait for it, or end it first.") from None
+    except OSError:  # a file system that has no locks
+        os.close(file)
+        return False
+    with suppress(OSError):
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+    _held[place] = file
+    return True
+
+
+def release(folder: Path) -> None:
+    """Give the lock on `folder` back, if this process holds it."""
+    file = _held.pop(folder.resolve(), None)
+    if file is not None:
+        os.close(file)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock on `folder` for a while."""
+    taken = hold(folder)
+    try:
+        yield
+    finally:
+        if taken:
+            release(folder)
+
+
+def is_held(folder: Path) -> bool:
+    """Tell whether a process has locked `folder`; without a try, which could make that of another process fail."""
+    try:
+        number = (folder / LOCK).stat().st_ino
+        held = _KERNEL_LOCKS.read_text().splitlines()
+    except OSError:
+        return _owner_lives(folder)
+    return any(
+        words[1] == "FLOCK" and words[5].endswith(f":{number}") for line in held if len(words := line.split()) > 5
+    )
+
+
+def _owner_lives(folder: Path) -> bool:
+    """Tell the same where the kernel keeps no list: whether the process that locked the folder last is still there."""
+    try:
+        os.kill(int((folder / LOCK).read_text()), 0)
+    except PermissionError:  # it is another user's
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _owner(file: int) -> str:
+    """Return ` (process 123)`, if the lock file says so."""
+    try:
+        number = os.pread(file, 20, 0)
+    except OSError:
+        return ""
+    return f" (process {number.decode()})" if number.isdigit() else ""
+
+
+PROGRESS = ".progress.json"
+"""The file in a run's folder; it is deleted when the run ends or stops."""
+EVERY_SECONDS = 1.0
+"""How often it is written, at most."""
+MOST_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """Where a run is: `batch` of its `batches` is done, in epoch `epoch` (from 1), whose batches by kind are `counts`.
+
+    `loss` and `score` are means over that epoch, None where not finite; `seconds_left` is what the rest will take if it goes
+    on as it did since this process began.
+    """
+
+    batch: int
+    batches: int
+    epoch: int
+    phase: str
+    loss: float | None
+    score: float | None
+    counts: dict[str, int]
+    seconds_left: float
+
+
+_SHAPE = record_of(
+    {
+        **dict.fromkeys(("batch", "batches", "epoch"), COUNT),
+        "phase": TEXT,
+        **dict.fromkeys(("loss", "score"), FIGURE),
+        "counts": TableOf(COUNT),
+        "seconds_left": AMOUNT,
+    },
+    others=ABSENT,
+)
+
+
+class ProgressFile:
+    """Writes the file now and then. A disk that does not take it holds no run up."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / PROGRESS
+        self._written = -EVERY_SECONDS
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.monotonic() - self._written >= EVERY_SECONDS
+
+    def write(self, progress: RunProgress) -> None:
+        """Write it, whole or not at all; readers never wait for the disk."""
+        self._written = time.monotonic()
+        temporary = self._path.with_name(f"{PROGRESS}.tmp")
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+            with temporary.open("x") as file:  # never through a link of a foreign folder
+                file.write(json.dumps(asdict(progress)))
+            temporary.replace(self._path)
+
+    def delete(self) -> None:
+        """Leave nothing behind."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def read_progress(folder: Path) -> RunProgress | None:
+    """Return how far the run in `folder` is; None if it does not say, or not in a way that can be read."""
+    path = folder / PROGRESS
+    try:
+        return RunProgress(**parse_document(read_text(path, MOST_BYTES), _SHAPE)) if path.is_file() else None
+    except (RunError, OSError):
+        return None

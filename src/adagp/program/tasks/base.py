@@ -1,14 +1,20 @@
-"""The contract of a task: all that the training loop knows of data, loss and score."""
+"""The contract of a task, through which the training loop gets data, loss and score; and the table of tasks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from adagp.core.references import import_reference
+from adagp.core.registry import Registry
+from adagp.data import DATASETS
 from adagp.data.batches import Share
 from adagp.errors import TaskError
+from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, TRANSLATION
+from adagp.program.run.config import TrainConfig
 from adagp.program.run.metrics import ACCURACY, Metric
 
 
@@ -135,3 +141,26 @@ def evaluated(task: Task, model: nn.Module) -> dict[str, float]:
                 f"{', '.join(f'{key} ({type(value).__name__})' for key, value in found.items()) or 'nothing'}."
             )
     return found
+
+
+TaskBuilder = Callable[[TrainConfig, Path | None, bool], Task]
+"""Makes a task from the configuration, the data folder, and whether to download."""
+
+
+def _builtin(reference: str) -> TaskBuilder:
+    """Return the builder of one of our own tasks, whose module is imported only when it is needed."""
+    return lambda *arguments: import_reference(reference, what="a task", kind="Class")(*arguments)
+
+
+TASKS: Registry[TaskBuilder] = Registry("task")
+"""The task of each kind of data set."""
+TASKS.add(IMAGES, _builtin("adagp.program.tasks.classify:Classification"))
+TASKS.add(DETECTION, _builtin("adagp.program.tasks.detect:Detection"))
+TASKS.add(LANGUAGE, _builtin("adagp.program.tasks.language:LanguageModelling"))
+TASKS.add(TRANSLATION, _builtin("adagp.program.tasks.translate:Translation"))
+
+
+def build_task(config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> Task:
+    """Return the task of the configuration's data set; a path to a `.npz` file is an image set."""
+    kind = IMAGES if config.dataset.endswith(".npz") else DATASETS[config.dataset].task
+    return TASKS[kind](config, data_dir, download)

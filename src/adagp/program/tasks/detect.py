@@ -21,10 +21,7 @@ from adagp.models.registry import DETECTION
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.metrics import Metric
 from adagp.program.tasks.base import Task, facts_of_parts
-from adagp.program.tasks.detection.anchors import ANCHORS
-from adagp.program.tasks.detection.detect import detect
-from adagp.program.tasks.detection.loss import loss_parts, right_classes
-from adagp.program.tasks.detection.precision import average_precisions, require_pycocotools
+from adagp.program.tasks.yolo import ANCHORS, average_precisions, detect, loss_parts, require_pycocotools, right_classes
 
 STRIDES = (8, 16, 32)
 

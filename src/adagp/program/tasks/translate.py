@@ -1,6 +1,6 @@
 """Translation: teacher forcing, token accuracy, and BLEU at the end of a run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from adagp.models.tokens import PAD
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.metrics import Metric
 from adagp.program.tasks.base import Task, facts_of_parts
-from adagp.program.tasks.bleu import corpus_bleu
 
 Decode = Callable[[Any, Tensor], list[list[int]]]
 """From a model and source sentences to the pieces of their translations."""
@@ -158,3 +157,13 @@ def check_model(name: str) -> None:
     able = [one for one in MODELS if MODELS[one].task == TRANSLATION]
     if name not in able:
         raise ModelError(f"model '{name}' cannot translate; choose from: {', '.join(able)}.")
+
+
+def corpus_bleu(translations: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """Return the BLEU score (0 to 100) of plain text, one reference a sentence, and the signature that repeats it."""
+    require("sacrebleu")
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU()
+    score = metric.corpus_score(list(translations), [list(references)])
+    return float(score.score), str(metric.get_signature())

@@ -10,25 +10,171 @@ for each epoch that is left:
 """
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import cos, pi
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from adagp.core.plan import Phase, Step
 from adagp.engine.batch import BatchResult
 from adagp.engine.trainer import Trainer
 from adagp.errors import RunError
+from adagp.program.run.config import refuse_other_origin
 from adagp.program.run.folder import RunFolder
-from adagp.program.run.origin import refuse_other_origin
 from adagp.program.tasks.base import Task, evaluated
 from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
-from adagp.program.train.meter import EpochMeter
-from adagp.program.train.rates import Rate
+from adagp.sources.learned import plain_state
+
+
+class Rate:
+    """A learning rate that stays as it is; the others change it in `before_batch` or `after_epoch`."""
+
+    def before_batch(self, done: int) -> None:
+        """Set the rate of the batch that comes after `done` batches."""
+
+    def after_epoch(self, loss: float) -> None:
+        """Set the rate of the next epoch, given the mean training loss of this one: test data decide nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to continue exactly, as plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+
+
+class EpochRate(Rate):
+    """The rate of one of torch's schedulers, which moves by epochs; with `by_loss`, of one that is told the loss."""
+
+    def __init__(self, scheduler: LRScheduler, *, by_loss: bool = False) -> None:
+        self.scheduler = scheduler
+        self.by_loss = by_loss
+
+    def after_epoch(self, loss: float) -> None:
+        """Step the scheduler."""
+        self.scheduler.step(*([loss] if self.by_loss else []))  # type: ignore[arg-type]  # the stubs have no loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scheduler's state."""
+        return plain_state(self.scheduler)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.scheduler.load_state_dict(state)
+
+
+class BatchRate(Rate):
+    """The rate as a function of the batches done, out of `batches`: from `highest` along a curve to 0 at the end of the run.
+
+    It has no state: a resumed run, and every process of a distributed one, finds the same rate at the same place.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, curve: str, highest: float, batches: int) -> None:
+        self.optimizer = optimizer
+        self.curve = CURVES[curve]
+        self.highest = highest
+        self.batches = batches
+
+    def at(self, done: int) -> float:
+        """Return the rate of the batch that comes after `done` batches."""
+        return self.highest * self.curve(done / self.batches)
+
+    def before_batch(self, done: int) -> None:
+        """Give the optimizer the rate of that batch."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.at(done)
+
+
+def cosine_curve(share: float) -> float:
+    """Return half a cosine: level at both ends."""
+    return (1 + cos(pi * share)) / 2
+
+
+def linear_curve(share: float) -> float:
+    """Return what is left of the run."""
+    return 1 - share
+
+
+CURVES = {"cosine": cosine_curve, "linear": linear_curve}
+"""The share of the highest rate, given the share of the run that is done."""
+
+
+class EpochMeter:
+    """Sums over the batches of one epoch. Its state is plain values, so a resumed epoch reports as if never stopped.
+
+    `average` makes the task's first metric of the sum of scores and the number of answers (`Task.average`).
+    """
+
+    def __init__(self, average: Callable[[float, int], float]) -> None:
+        self._average = average
+        self.loss = 0.0
+        self.score = 0.0
+        self.answers = 0
+        self.losses = 0
+        self.batches: Counter[str] = Counter()
+        self.answers_by_phase: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, phase: Phase, loss: float, score: float, answers: int, seconds: float, guarded: bool) -> None:
+        """Add one batch. A guarded batch is counted on its own; its time belongs to its phase."""
+        self.loss += loss
+        self.losses += 1
+        self.score += score
+        self.answers += answers
+        self.batches["guarded" if guarded else str(phase)] += 1
+        self.answers_by_phase[str(phase)] += answers
+        self.seconds[str(phase)] += seconds
+
+    def add_skipped(self, phase: Phase, seconds: float) -> None:
+        """Add a batch that was not run: it has a phase and a time, but neither loss nor answers."""
+        self.batches[str(phase)] += 1
+        self.seconds[str(phase)] += seconds
+
+    def add_seconds(self, what: str, seconds: float) -> None:
+        """Add time that belongs to no batch: `data` or `evaluation`."""
+        self.seconds[what] += seconds
+
+    @property
+    def mean_loss(self) -> float:
+        """The training loss averaged over the batches that were run."""
+        return self.loss / max(1, self.losses)
+
+    @property
+    def mean_score(self) -> float:
+        """The task's first metric over the answers to training batches, each before its update."""
+        return self._average(self.score, self.answers)
+
+    def counts(self) -> dict[str, int]:
+        """Return the batches by kind. `bp` has the warm-up in it; `bp` + `gp` + `guarded` are all batches."""
+        warmup, bp = self.batches[Phase.WARMUP], self.batches[Phase.BP]
+        return {"warmup": warmup, "bp": warmup + bp, "gp": self.batches[Phase.GP], "guarded": self.batches["guarded"]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all sums as plain values."""
+        return {
+            "loss": self.loss,
+            "losses": self.losses,
+            "right": self.score,  # its name in checkpoints since the first one
+            "answers": self.answers,
+            "batches": dict(self.batches),
+            "answers_by_phase": dict(self.answers_by_phase),
+            "seconds": dict(self.seconds),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.loss, self.losses = state["loss"], state["losses"]
+        self.score, self.answers = state["right"], state["answers"]
+        self.batches = Counter(state["batches"])
+        self.answers_by_phase = Counter(state["answers_by_phase"])
+        self.seconds = defaultdict(float, state["seconds"])
 
 
 @dataclass(frozen=True)

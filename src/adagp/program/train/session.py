@@ -1,10 +1,11 @@
 """From a configuration to a trained model in a run folder."""
 
 import platform
+import resource
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,13 @@ from adagp.engine.guard import Guard
 from adagp.engine.trainer import Trainer
 from adagp.engine.weight_update import build_weight_hooks
 from adagp.errors import ModelError, OptionError
-from adagp.program.run.config import TrainConfig
+from adagp.program.jobs import Stop, never, tell_share
+from adagp.program.run.config import CODE, TrainConfig, admit_code
 from adagp.program.run.folder import RunFolder
-from adagp.program.run.origin import CODE, admit_code
-from adagp.program.tasks.base import Task, check_evaluation, evaluated
-from adagp.program.tasks.build import build_task
+from adagp.program.tasks.base import Task, build_task, check_evaluation, evaluated
 from adagp.program.train.checkpoint import save_weights
-from adagp.program.train.followed import FollowedRun
-from adagp.program.train.loop import Loop, Observer, to_device
-from adagp.program.train.memory import peak_memory
-from adagp.program.train.rates import CURVES, BatchRate, EpochRate, Rate
+from adagp.program.train.loop import CURVES, BatchRate, EpochRate, Loop, News, Observer, Rate, to_device
+from adagp.program.train.observers import FollowedRun, Silent
 from adagp.sources.base import RunFacts, build_source
 from adagp.sources.learned import milestones
 
@@ -342,3 +340,49 @@ def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[st
         "sites": sampled[-1] if sampled else {},
         **({"schedule_log": list(loop.trainer.schedule.log)} if loop.trainer.schedule.adapts else {}),
     }
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the most memory, in bytes, that this process has had so far.
+
+    On a CUDA device that is what torch has allocated there. Otherwise it is the process's resident memory with all that
+    Python, torch and the data set take, since the process began.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.is_file():  # getrusage would also count the program that started this one
+        for line in status.read_text("utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+class TellingShare(Silent):
+    """An observer that tells whoever waits for the job how much of the run is done."""
+
+    def __init__(self, session: Session) -> None:
+        self._trainer = session.trainer
+        config = session.config
+        self._batches = config.batches or config.epochs * session.task.batches_per_epoch
+
+    def on_batch(self, news: News) -> None:
+        """Tell it."""
+        tell_share(self._trainer.done / self._batches)
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A run in a folder. Called, it trains in one CPU thread, from the checkpoint if there is one."""
+
+    config: TrainConfig
+    folder: Path
+    data_dir: Path | None = None
+
+    def __call__(self, stop: Stop = never) -> dict[str, Any] | None:
+        """Return the summary of the run, None if it was stopped before the end: its checkpoint is then kept."""
+        session = Session(self.config, data_dir=self.data_dir, threads=1 if self.config.device == "cpu" else None)
+        begun = RunFolder(self.folder).begun
+        loop = session.resume(self.folder) if begun else session.start(self.folder, force=True)
+        return session.run(loop, TellingShare(session), stop)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp.program.run import TrainConfig
-from adagp.program.run.progress import PROGRESS, RunProgress, read_progress
+from adagp.program.run.folder import PROGRESS, RunProgress, read_progress
 from adagp.program.train.loop import News
 from adagp.program.train.session import Session
 

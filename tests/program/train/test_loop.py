@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, ReduceLROnPlateau
 
-from adagp.program.train.rates import CURVES, BatchRate, EpochRate, Rate
+from adagp.program.train.loop import CURVES, BatchRate, EpochRate, Rate
 
 
 def optimizer() -> torch.optim.Optimizer:

@@ -18,8 +18,8 @@ from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.program.loggers import LOGGERS, TrainerLog, build_loggers, require_loggers
 from adagp.program.run import TrainConfig
-from adagp.program.train.logged import LoggedRun
 from adagp.program.train.loop import News
+from adagp.program.train.observers import LoggedRun
 from adagp.program.train.session import Session
 
 pytestmark = pytest.mark.medium

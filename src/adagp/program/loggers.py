@@ -1,0 +1,265 @@
+"""Loggers of a run, for `adagp train --log` and for loops of your own: CSV, TensorBoard, Weights & Biases, MLflow.
+
+Steps are batches since the run began, for batches and epochs alike. Nothing is sent over the network: W&B runs offline, and
+MLflow writes plain files. No torch here.
+"""
+
+import csv
+import importlib.util
+import json
+import os
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from adagp.core.files import read_text, write_atomically
+from adagp.core.references import import_reference
+from adagp.core.registry import Registry
+from adagp.errors import OptionError, RunError
+
+EVERY = 10
+"""Batches between two rows of the running epoch."""
+
+
+class Logger(ABC):
+    """Writes numbers by name and step; made with a folder and the batches `done` before, so that no step is there twice."""
+
+    def on_batch(self, step: int, values: Mapping[str, float]) -> None:
+        """Take the figures after batch `step`, counted from 1."""
+        self.write(step, values)
+
+    def on_epoch(self, step: int, values: Mapping[str, float]) -> None:
+        """Take the figures of the epoch that ended with batch `step`."""
+        self.write(step, values)
+
+    def on_end(self) -> None:
+        """Finish: the run has ended or continues in another process."""
+        return
+
+    @abstractmethod
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers by name."""
+
+
+def scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers in a row of an epoch's metrics by name: its own, seconds and batches by kind, figures by site."""
+    return dict(_named(row))
+
+
+def _named(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in row.items():
+        if isinstance(value, int | float):
+            yield f"epoch/{name}", value
+    for kind in ("seconds", "batches"):
+        for name, value in row.get(kind, {}).items():
+            yield f"{kind}/{name}", value
+    for site, figures in row.get("sites", {}).items():
+        for name, value in figures.items():
+            if value is not None:
+                yield f"{name}/{site}", value
+
+
+NAMES = ("step", "name", "value")
+LONGEST_STEP = 20
+"""Digits of a step at most."""
+
+
+class CsvFile(Logger):
+    """Appends to the file `scalars.csv`. Rows of later steps, left by a process that died, are dropped first."""
+
+    def __init__(self, folder: Path, done: int = 0) -> None:
+        path = folder / "scalars.csv"
+        kept: list[list[str]] = []
+        if done and path.is_file():
+            lines = read_text(path, "the figures so far", RunError).splitlines()
+            try:
+                kept = [row for row in csv.reader(lines) if len(row) == len(NAMES) and _step(row) <= done]
+            except csv.Error as error:
+                raise RunError(f"cannot read the figures so far '{path}': {error}.") from None
+        text = StringIO()
+        csv.writer(text, lineterminator="\n").writerows([NAMES, *kept])
+        write_atomically(path, text.getvalue().encode())  # what is kept is never half there
+        self._file: Any = path.open("a", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._file, lineterminator="\n")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers by name, to be seen at once."""
+        self._writer.writerows((step, name, value) for name, value in values.items())
+        self._file.flush()
+
+    def on_end(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _step(row: Sequence[str]) -> float:
+    """Return the step of a row; infinity for the heading, or a row of somebody else's."""
+    return int(row[0]) if row[0].isdecimal() and len(row[0]) < LONGEST_STEP else inf
+
+
+class TensorBoard(Logger):
+    """Writes scalars into the folder `tensorboard`.
+
+    Events of later batches, left by a process that died after its last checkpoint, are marked as void: those batches are
+    trained again.
+    """
+
+    def __init__(self, folder: Path, done: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(folder / "tensorboard", purge_step=done + 1 if done else None)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers by name."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def on_epoch(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the figures of an epoch, and let them be seen at once."""
+        self.write(step, values)
+        self._writer.flush()
+
+    def on_end(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What W&B takes for the identity of a run; it becomes part of a file's name."""
+
+
+class WandbRun(Logger):
+    """Writes an offline run into the folder `wandb`.
+
+    A run that is resumed keeps its identity, in a part of its own. What was written cannot be taken back, so steps that
+    are there already are left out: a resumed run repeats them exactly.
+    """
+
+    def __init__(self, folder: Path, done: int = 0) -> None:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # its reports of errors would go to the network even offline
+        import wandb
+
+        self._note = folder / "wandb" / "adagp.json"
+        before = _read(self._note) if done and self._note.is_file() else {}
+        settings: Any = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True)
+        (folder / "wandb").mkdir(parents=True, exist_ok=True)
+        self._run: Any = wandb.init(
+            project="adagp", name=folder.name, id=before.get("id"), mode="offline", dir=str(folder), settings=settings
+        )
+        self._last = before.get("step", 0)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers by name, and note how far the run is written."""
+        if step <= self._last:
+            return
+        self._run.log({"batch": step, **values}, step=step)
+        write_atomically(self._note, json.dumps({"id": self._run.id, "step": step}).encode())
+
+    def on_end(self) -> None:
+        """Finish the offline run."""
+        self._run.finish()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the note of a run that is continued: its identity, and the last step that was written."""
+    try:
+        found = json.loads(read_text(path, "the note", RunError))
+    except (ValueError, RecursionError):
+        found = None
+    known = found if isinstance(found, dict) else {}
+    name, step = known.get("id"), known.get("step")
+    if not isinstance(name, str) or not NAME.fullmatch(name) or type(step) is not int:
+        raise RunError(f"cannot read '{path}': it must hold the id and the last step of a W&B run.")
+    return {"id": name, "step": step}
+
+
+class MlflowRun(Logger):
+    """Writes metrics into a file store in the folder `mlflow`, as one run, which a resumed run continues with.
+
+    What was written cannot be taken back, so steps that are there already are left out: a resumed run repeats them exactly.
+    """
+
+    def __init__(self, folder: Path, done: int = 0) -> None:
+        # The file store is asked for by name since MLflow recommends a data base; and no usage figures are to be sent.
+        os.environ["MLFLOW_ALLOW_FILE_STORE"] = os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        from mlflow.entities import Metric
+        from mlflow.tracking import MlflowClient
+
+        self._metric: Any = Metric
+        self._client: Any = MlflowClient(tracking_uri=(folder / "mlflow").absolute().as_uri())
+        experiment = self._client.get_experiment_by_name("adagp")
+        number = experiment.experiment_id if experiment else self._client.create_experiment("adagp")
+        runs = self._client.search_runs([number]) if done else []
+        run = runs[0] if runs else self._client.create_run(number, run_name=folder.name)
+        self._id = run.info.run_id
+        self._last = int(run.data.metrics.get("batch", 0))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers by name."""
+        if step <= self._last:
+            return
+        now = int(time.time() * 1000)
+        found = [self._metric(name, value, now, step) for name, value in {**values, "batch": step}.items()]
+        for first in range(0, len(found), 1000):  # as many as it takes at once
+            self._client.log_batch(self._id, metrics=found[first : first + 1000])
+
+    def on_end(self) -> None:
+        """Mark the run as finished."""
+        self._client.set_terminated(self._id)
+
+
+LOGGERS: Registry[tuple[str, str]] = Registry("logger")
+"""The class of each logger as `package.module:Class`, made with a folder and the batches done; and what it imports."""
+LOGGERS.add("tensorboard", ("adagp.program.loggers:TensorBoard", "tensorboard"))
+LOGGERS.add("csv", ("adagp.program.loggers:CsvFile", "csv"))
+LOGGERS.add("wandb", ("adagp.program.loggers:WandbRun", "wandb"))
+LOGGERS.add("mlflow", ("adagp.program.loggers:MlflowRun", "mlflow"))
+
+
+def require_loggers(names: Sequence[str]) -> None:
+    """Refuse names that are no loggers, and say what to install for those that cannot work yet."""
+    for name in names:
+        package = LOGGERS[name][1]
+        if package != "csv" and importlib.util.find_spec(package) is None:
+            raise OptionError(f"--log {name} needs {package}, which is not installed: pip install 'adagp[{name}]'.")
+
+
+def build_loggers(names: Sequence[str], folder: Path, done: int = 0) -> list[Logger]:
+    """Return the loggers for a run in `folder`, `done` of whose batches are trained already."""
+    require_loggers(names)
+    return [import_reference(LOGGERS[name][0], what="a logger", kind="Class")(folder, done) for name in names]
+
+
+class TrainerLog:
+    """Call `on_batch` with the result of each `trainer.step`, `on_epoch` with figures of your own, and `on_end` once.
+
+    `trainer` is what `adagp.attach` returned; steps are the batches that it has done. `every` is how many batches lie
+    between two rows: reading a loss waits for the device.
+    """
+
+    def __init__(self, trainer: Any, loggers: Sequence[Logger], every: int = EVERY) -> None:
+        self._trainer, self._loggers, self._every = trainer, tuple(loggers), every
+
+    def on_batch(self, result: Any, **figures: float) -> None:
+        """Write loss, phase and `figures` of a batch, if it is time. `result` has `loss`, `phase` and `skipped`."""
+        step = self._trainer.done
+        if step % self._every or result.skipped:
+            return
+        values = {"batch/loss": float(result.loss), "batch/predicted": float(str(result.phase) == "gp"), **figures}
+        for logger in self._loggers:
+            logger.on_batch(step, values)
+
+    def on_epoch(self, figures: Mapping[str, float]) -> None:
+        """Write figures of an epoch, such as an evaluation's."""
+        for logger in self._loggers:
+            logger.on_epoch(self._trainer.done, {f"epoch/{name}": value for name, value in figures.items()})
+
+    def on_end(self) -> None:
+        """Finish all loggers."""
+        for logger in self._loggers:
+            logger.on_end()
