@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from adagp.core.plan import BACKPROP_ALL, Phase
 from adagp.engine.attach import attach
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
-from adagp.program.distributed.cut_model import CutModel
 from adagp.program.distributed.error_broadcast import last_stage_shares
-from adagp.program.distributed.placement import assign_stages, ordered, pipeline_mesh, place
+from adagp.program.distributed.placement import CutModel, TiedWeights, assign_stages, ordered, pipeline_mesh, place
 from adagp.program.distributed.processes import World
 from adagp.program.distributed.stages import ModelStage, SentStage, described
-from adagp.program.distributed.tied import TiedWeights
 from adagp.program.distributed.torch_schedules import SCHEDULES, TorchWorker
 from adagp.program.distributed.updates import StageUpdates
 from adagp.program.distributed.worker import Worker

@@ -19,9 +19,8 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.pipelining import SplitPoint, pipeline
 
-from adagp.program.distributed.metadata import CarefulReader
+from adagp.program.distributed.checkpoint import CarefulReader, read_rest
 from adagp.program.distributed.session import ParallelSession
-from adagp.program.distributed.tensors import read_rest
 from adagp.program.run import TrainConfig
 from adagp.program.train.loop import News
 from adagp.program.train.session import Session

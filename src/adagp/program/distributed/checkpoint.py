@@ -10,10 +10,13 @@ number of processes: `load` gives back the common state, in shards as they are a
 """
 
 import hashlib
+import io
 import json
+import math
 import os
+import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,19 +26,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint.metadata as tables
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.tensor import DTensor
 
 from adagp.core.files import TEMPORARY, sync_folder, write_atomically
 from adagp.errors import RunError
-from adagp.program.distributed.metadata import CONTENTS, CarefulReader
 from adagp.program.distributed.processes import World
-from adagp.program.distributed.tensors import in_memory, memory_orders, put_together, read_rest, take_apart
 from adagp.program.run.documents import TEXT, TableOf, read_document
 
 DIGESTS = "digests.json"
@@ -132,7 +135,7 @@ class Checkpoints:
                 f"cannot read the checkpoint '{folder}': it is damaged or not a checkpoint ({words})."
             ) from None
 
-    def _checked_reader(self, folder: Path) -> CarefulReader:
+    def _checked_reader(self, folder: Path) -> "CarefulReader":
         """Return a reader of a checkpoint all of whose files are as they were written; each process looks at some."""
         known = read_document(folder / DIGESTS, TableOf(TEXT), MOST_DIGESTS)
         names = sorted(known)
@@ -144,7 +147,7 @@ class Checkpoints:
             raise RunError(f"the checkpoint '{folder}' is damaged: its file '{name}' is not what was written.")
         return CarefulReader(folder, names, sum((folder / name).stat().st_size for name in names))
 
-    def _read(self, reader: CarefulReader, shards: Mapping[str, Tensor]) -> Loaded:
+    def _read(self, reader: "CarefulReader", shards: Mapping[str, Tensor]) -> Loaded:
         contents = reader.tensors()
         count = sum(name.count("/") == 1 and name.startswith(f"{OWN}/") for name in contents)
         roots = [COMMON, *(f"{OWN}/{rank}" for rank in range(count))]
@@ -164,7 +167,7 @@ class Checkpoints:
         common, *own = (put_together(rest, named) for rest in rests.values())
         return Loaded(common, own)
 
-    def _fill(self, state: dict[str, Tensor], reader: CarefulReader) -> None:
+    def _fill(self, state: dict[str, Tensor], reader: "CarefulReader") -> None:
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         load_tensors(state, storage_reader=reader, planner=planner, process_group=self._group)
 
@@ -220,3 +223,127 @@ def _reason(error: CheckpointException) -> Exception:
         if isinstance(fault, OSError | RuntimeError | RunError):
             return fault
     return RunError(" ".join(str(fault) for fault, _ in error.failures.values()))
+
+
+# A nested state as named tensors.
+
+
+SMALL = 64
+"""Numbers up to which a tensor stays among the plain values."""
+_NAMED = "adagp tensor"
+
+
+def take_apart(state: Any, name: str) -> dict[str, Tensor]:
+    """Return the tensors of `state` by names that begin with `name`, and under `name` itself the rest, as bytes."""
+    named: dict[str, Tensor] = {}
+    rest = io.BytesIO()
+    torch.save(_without_tensors(state, name, named), rest)
+    return {name: torch.frombuffer(bytearray(rest.getvalue()), dtype=torch.uint8), **named}
+
+
+def read_rest(saved: Tensor) -> Any:
+    """Return what `take_apart` wrote as bytes: the state, with a note in the place of each named tensor."""
+    return torch.load(io.BytesIO(saved.numpy().tobytes()), map_location="cpu", weights_only=True)
+
+
+def put_together(rest: Any, named: dict[str, Tensor]) -> Any:
+    """Return the state whose plain part is `rest`."""
+    if isinstance(rest, dict):
+        if _NAMED in rest:
+            return named[rest[_NAMED]]
+        return {key: put_together(value, named) for key, value in rest.items()}
+    if isinstance(rest, list | tuple):
+        return type(rest)(put_together(value, named) for value in rest)
+    return rest
+
+
+def in_memory(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor, or of the part held here of a DTensor, in main memory."""
+    own = tensor.detach()
+    if own.device.type != "cpu":
+        return own.cpu()
+    return own.clone() if isinstance(own, DTensor) else own.clone(memory_format=torch.contiguous_format)
+
+
+def memory_orders(rest: Any) -> dict[str, list[int]]:
+    """Return the stride of each named tensor that was no DTensor: it is to lie in memory as before."""
+    if isinstance(rest, dict):
+        if _NAMED in rest:
+            return {rest[_NAMED]: rest["stride"]} if rest["stride"] else {}
+        values: Any = rest.values()
+    else:
+        values = rest if isinstance(rest, list | tuple) else ()
+    return {name: stride for value in values for name, stride in memory_orders(value).items()}
+
+
+def _without_tensors(value: Any, name: str, named: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor) and (isinstance(value, DTensor) or value.numel() > SMALL):
+        named[name] = value.detach()
+        return {_NAMED: name, "stride": None if isinstance(value, DTensor) else list(value.stride())}
+    if isinstance(value, dict):
+        return {key: _without_tensors(inner, f"{name}/{key}", named) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_without_tensors(inner, f"{name}/{place}", named) for place, inner in enumerate(value))
+    return value
+
+
+# Reading a table of contents that may be foreign.
+
+
+CONTENTS = ".metadata"
+"""The file that says which tensor is where."""
+_TABLES = (
+    "Metadata",
+    "TensorStorageMetadata",
+    "TensorProperties",
+    "ChunkStorageMetadata",
+    "MetadataIndex",
+    "StorageMeta",
+    "_MEM_FORMAT_ENCODING",
+)
+_ADMITTED = {(tables.__name__, name) for name in _TABLES} | {
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        known = (module, name) in _ADMITTED
+        if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in a table of contents")
+
+
+class CarefulReader(FileSystemReader):
+    """Reads the checkpoint in the folder `path`, which consists of `files` of `size` bytes in all."""
+
+    def __init__(self, path: Any, files: Collection[str], size: int) -> None:
+        super().__init__(path)
+        self._files, self._size = files, size
+
+    def read_metadata(self, *args: Any, **options: Any) -> Metadata:
+        """Return the table of contents; raise `UnpicklingError` where it is none."""
+        with open(self._get_metadata_path(), "rb") as file:
+            found = _Unpickler(io.BytesIO(file.read())).load()
+        self._check(found)
+        found.storage_meta = tables.StorageMeta(load_id=self.load_id)
+        return found  # type: ignore[no-any-return]  # `_check` has seen to it
+
+    def tensors(self) -> dict[str, TensorStorageMetadata]:
+        """Return what there is, by name."""
+        found = self.read_metadata().state_dict_metadata
+        return {name: one for name, one in found.items() if isinstance(one, TensorStorageMetadata)}
+
+    def _check(self, found: Any) -> None:
+        if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
+            raise pickle.UnpicklingError("it is no table of contents")
+        for place in found.storage_data.values():
+            if place.relative_path not in self._files or place.transform_descriptors:
+                raise pickle.UnpicklingError(f"it names a file that is no part of it: {place.relative_path}")
+        for name, one in found.state_dict_metadata.items():
+            if not isinstance(one, TensorStorageMetadata):
+                raise pickle.UnpicklingError(f"'{name}' is no tensor")
+            if math.prod(one.size) * one.properties.dtype.itemsize > self._size:
+                raise pickle.UnpicklingError("it claims more than the files can hold")

@@ -9,7 +9,7 @@ Normalisation layers see micro-batches; where a stage has several copies, their 
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,15 +18,13 @@ from torch import Tensor, nn
 
 from adagp.core.plan import Plan, Step
 from adagp.errors import OptionError, TaskError
-from adagp.layers.weights import is_spread
+from adagp.layers.weights import is_spread, laid_like, local, part_of
 from adagp.pipe.actions import INPUT_GRADIENT
 from adagp.program.distributed.checkpoint import Loaded
-from adagp.program.distributed.cut_model import CutModel
 from adagp.program.distributed.error_broadcast import last_stage_shares
 from adagp.program.distributed.loop import ParallelLoop
-from adagp.program.distributed.placement import assign_stages, ordered
+from adagp.program.distributed.placement import CutModel, assign_stages, ordered
 from adagp.program.distributed.processes import digest
-from adagp.program.distributed.stage_shards import as_parts, joined, laid_out, without_shards
 from adagp.program.distributed.torch_schedules import SCHEDULES, TorchWorker
 from adagp.program.distributed.updates import StageUpdates, predicts
 from adagp.program.distributed.worker import Worker, as_values
@@ -276,6 +274,55 @@ def tensors_in(state: Any) -> Iterator[Tensor]:
     elif isinstance(state, dict):
         for key in sorted(state, key=str):
             yield from tensors_in(state[key])
+
+
+_PART, _ROWS = "first row of a part", "rows"
+
+
+def without_shards(state: Any) -> Any:
+    """Return a nested state without its spread tensors."""
+    if isinstance(state, dict):
+        return {key: without_shards(one) for key, one in state.items() if not is_spread(one)}
+    return state
+
+
+def as_parts(state: Any) -> Any:
+    """Return a nested state with the part held here in the place of each spread tensor, and a note which one it is."""
+    if is_spread(state):
+        return {_PART: part_of(state).rows.start, _ROWS: local(state)}
+    if isinstance(state, dict):
+        return {key: as_parts(one) for key, one in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(as_parts(one) for one in state)
+    return state
+
+
+def joined(states: Sequence[Any]) -> Any:
+    """Return the state whose parts several processes have; what they have alike is taken from the first."""
+    first = states[0]
+    if isinstance(first, dict):
+        if _PART in first:
+            return torch.cat([one[_ROWS] for one in sorted(states, key=lambda one: int(one[_PART]))])
+        return {key: joined([one[key] for one in states if key in one]) for key in first}
+    if isinstance(first, list | tuple):
+        return type(first)(joined(values) for values in zip(*states, strict=True))
+    return first
+
+
+def laid_out(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Return a loop's state with weights, and what the optimizer keeps of each, spread as those of `model` are."""
+    own = model.state_dict()
+    weights = {name: laid_like(one, own[name]) if name in own else one for name, one in state["model"].items()}
+    parameters = list(model.parameters())
+    kept = {place: _like(moments, parameters[place]) for place, moments in state["optimizer"]["state"].items()}
+    return {**state, "model": weights, "optimizer": state["optimizer"] | {"state": kept}}
+
+
+def _like(moments: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
+    return {
+        name: laid_like(one, parameter) if isinstance(one, Tensor) and one.shape == parameter.shape else one
+        for name, one in moments.items()
+    }
 
 
 def release(parameters: Iterable[Tensor]) -> None:

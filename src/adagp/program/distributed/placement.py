@@ -1,20 +1,29 @@
 """Which process holds which stages: read from the pipeline's program, once for each copy of the pipeline."""
 
+import copy
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
+from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from adagp.core.plan import Phase
-from adagp.errors import OptionError
+from adagp.errors import ModelError, OptionError
+from adagp.layers.sites import Survey, survey
 from adagp.pipe.actions import UPDATE, with_broadcast
 from adagp.pipe.generate import generate
 from adagp.pipe.order import Order
-from adagp.program.run.parallel import PIPELINE
+from adagp.program.distributed.graph_cut import cut_traced, split_names
+from adagp.program.distributed.processes import World
+from adagp.program.distributed.stages import ModelStage, cut, most_stages, shard_stage
+from adagp.program.run.config import TrainConfig
+from adagp.program.run.parallel import FSDP, PIPELINE, ParallelLayout
 
 Holders = list[tuple[int, ...]]
 """The stages that each device of a pipeline holds."""
@@ -107,3 +116,114 @@ def place(holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> StagePlacemen
         partners=partners,
         lanes=(dist.new_group(), dist.new_group()),
     )
+
+
+# Weights that several stages use.
+
+
+class TiedWeights:
+    """The weights that several of `stages` use, as far as this process holds one of these; all must make this together."""
+
+    def __init__(self, stages: Sequence[ModelStage], holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> None:
+        self._groups: list[tuple[str, list[nn.Parameter], dist.ProcessGroup]] = []
+        self._known: set[int] = set()
+        for users, parameters in sorted(shared_parameters(stages).items()):
+            self._known |= {id(one) for one in parameters}
+            using = [device for device, held in enumerate(holders) if set(users) & set(held)]
+            ranks = sorted(row[device] for row in mesh.mesh.tolist() for device in using)
+            if len(ranks) < 2:  # one process has all of these stages, and autograd adds up
+                continue
+            group = dist.new_group(ranks)
+            if dist.get_rank() in ranks:
+                self._groups.append((f"weights of the stages {' and '.join(map(str, users))}", parameters, group))
+
+    def __contains__(self, parameter: object) -> bool:
+        return id(parameter) in self._known
+
+    def add_up(self, world: World) -> None:
+        """Let each of them have the sum of the gradients of all stages, in all copies of the pipeline."""
+        for _, parameters, group in self._groups:
+            for one in parameters:
+                if one.grad is None:  # all must send the same tensors
+                    one.grad = torch.zeros_like(one)
+            world.add_up([one.grad for one in parameters if one.grad is not None], "gradients", among=group)
+
+    def copies(self) -> Iterator[tuple[str, list[nn.Parameter]]]:
+        """Yield what must be the same in all processes that have it, by name."""
+        for name, parameters, _ in self._groups:
+            yield name, parameters
+
+
+def shared_parameters(stages: Sequence[ModelStage]) -> dict[tuple[int, ...], list[nn.Parameter]]:
+    """Return the parameters that several stages use, by these stages."""
+    users: dict[nn.Parameter, list[int]] = {}
+    for number, stage in enumerate(stages):
+        for one in stage.parameters:
+            users.setdefault(one, []).append(number)
+    found: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    for one, numbers in users.items():
+        if len(numbers) > 1:
+            found.setdefault(tuple(numbers), []).append(one)
+    return found
+
+
+# Cutting a model.
+
+
+@dataclass(frozen=True)
+class CutModel:
+    """The `stages` of a model, this process's `placement`, and what several stages use (`tied`).
+
+    With fsdp the weights of the stages held here are spread over their copies, and `whole` is a model of its own in the first
+    process, for evaluation.
+    """
+
+    stages: list[ModelStage]
+    placement: StagePlacement
+    tied: TiedWeights
+    whole: nn.Module | None = None
+
+
+def cut_and_place(
+    model: nn.Module, sample: Any, config: TrainConfig, layout: ParallelLayout, device: torch.device, world: World
+) -> CutModel:
+    """Cut `model` for a run; `sample` has the inputs of a micro-batch. All processes must call this together."""
+    sizes = layout.sizes(world.size)
+    count, holders = assign_stages(layout.schedule, sizes[PIPELINE], config.micro_batches)
+    names = [name.strip() for name in config.split.split(",") if name.strip()]
+    stages = cut_model(model, survey(model), sample, count, names)
+    if FSDP in layout.kinds:
+        refuse_tied(model, stages)
+    with world.forming_groups():
+        mesh = pipeline_mesh(device.type, layout.copies, sizes)
+        placement, tied, whole = place(holders, mesh), TiedWeights(stages, holders, mesh), None
+    if FSDP in layout.kinds:
+        placement = replace(placement, spread=True)
+        whole = copy.deepcopy(model) if world.rank == 0 else None
+        for number in placement.local:
+            shard_stage(stages[number], model, mesh[FSDP])
+    return CutModel(stages, placement, tied, whole)
+
+
+def cut_model(model: nn.Module, sites: Survey, sample: Any, count: int, names: Sequence[str] = ()) -> list[ModelStage]:
+    """Return the model in `count` stages: as a chain of modules, or at the modules that are named, or that fit."""
+    if names and len(names) != count - 1:
+        raise OptionError(f"--split names {len(names)} modules; the pipeline has {count} stages, so {count - 1} cuts.")
+    if not names and most_stages(model, sites, sample) >= count:
+        return cut(model, sites, sample, count)
+    names = names or split_names(model, sites, sample, count)
+    stages = cut_traced(model, sites, sample if isinstance(sample, tuple) else (sample,), names)
+    for number, stage in enumerate(stages):
+        if not stage.sites:
+            raise OptionError(f"stage {number} has no layer with predicted gradients; cut elsewhere (--split).")
+    return stages
+
+
+def refuse_tied(model: nn.Module, stages: Sequence[ModelStage]) -> None:
+    """Refuse weights that several stages use, where weights are spread."""
+    names = {id(one): name for name, one in model.named_parameters()}
+    for users, parameters in shared_parameters(stages).items():
+        raise ModelError(
+            f"weight '{names[id(parameters[0])]}' is used in the stages {' and '.join(map(str, users))}: with fsdp each of "
+            "them would spread it by itself. Cut elsewhere (--split), or use data in the place of fsdp."
+        )

@@ -12,11 +12,10 @@ from adagp.core.methods import METHODS
 from adagp.core.weight_hooks import hooks_in_use
 from adagp.data.batches import Share
 from adagp.errors import AdagpError, OptionError, RunError
-from adagp.program.distributed.cut_model import cut_and_place
-from adagp.program.distributed.data_parallel import DataLoop
-from adagp.program.distributed.fsdp import FsdpLoop, spread_model, whole_weights
+from adagp.program.distributed.data_parallel import DataLoop, FsdpLoop, spread_model, whole_weights
 from adagp.program.distributed.loop import ParallelLoop, ReadOnlyFolder
 from adagp.program.distributed.pipeline import PipelineLoop, check_pipeline
+from adagp.program.distributed.placement import cut_and_place
 from adagp.program.distributed.processes import TIMEOUT, World
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.folder import RunFolder

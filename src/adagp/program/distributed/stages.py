@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from adagp.engine.hooks import ModelHooks
 from adagp.engine.validate import try_out
 from adagp.errors import ModelError
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.layers.sites import Site, Survey
+from adagp.layers.weights import is_spread, local
 from adagp.pipe.partition import partition
 
 
@@ -184,3 +187,67 @@ def _starts(modules: Sequence[nn.Module], survey: Survey) -> list[int]:
     """Return the links of a chain at which a stage may begin: those with a site."""
     owner = _owner(modules)
     return sorted({owner[site.module] for site in survey.sites}) if modules else []
+
+
+# Sharded stages.
+
+
+class _OwnerView(nn.Module):
+    """Has the parameters of a module of the model, in the same table, and nothing else: to replace them here does so there."""
+
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        self._parameters = owner._parameters
+
+
+def shard_stage(stage: ModelStage, model: nn.Module, mesh: DeviceMesh) -> None:
+    """Spread the weights of a stage over the processes of `mesh`; those of `model` are replaced with them."""
+    stage.module.add_module("owners", nn.ModuleList(_owners(stage, model)))
+    fully_shard(stage.module, mesh=mesh, reshard_after_forward=False)
+
+
+def _owners(stage: ModelStage, model: nn.Module) -> list[nn.Module]:
+    """Return the modules of the model whose parameters a traced stage uses without having the modules."""
+    used, inside = {id(one) for one in stage.module.parameters()}, set(stage.module.modules())
+    views: list[nn.Module] = []
+    for path, owner in model.named_modules():
+        own = [one for one in owner._parameters.values() if one is not None]
+        if owner in inside or not any(id(one) in used for one in own):
+            continue
+        if not all(id(one) in used for one in own):
+            raise ModelError(
+                f"the parameters of module '{path or type(model).__name__}' are used in several stages: with fsdp they are "
+                "spread together. Cut elsewhere (--split), or use data in its place."
+            )
+        views.append(_OwnerView(owner))
+    return views
+
+
+def before_backward(stage: ModelStage, *, last: bool) -> None:
+    """Let gradients be added up over the copies of a stage in the backward pass of its `last` micro-batch alone."""
+    if isinstance(stage.module, FSDPModule):
+        stage.module.set_reshard_after_backward(False)
+        stage.module.set_requires_gradient_sync(last)
+        stage.module.set_is_last_backward(last)
+
+
+@torch.no_grad()
+def end_passes(stage: ModelStage, copies: int, *, learned: bool) -> None:
+    """Put the gathered weights of a stage back, before its optimizer's step; `learned` tells of a backward pass.
+
+    FSDP2 takes the mean over the copies. The loss of each is its share of the whole batch's, so it is the sum that is wanted
+    (to have FSDP2 add up needs an operation that gloo has not).
+    """
+    if isinstance(stage.module, FSDPModule):
+        if not learned and hasattr(stage.module, "reset_iter_state"):
+            stage.module.reset_iter_state()
+        stage.module.reshard()
+        for one in stage.module.parameters():
+            if learned and one.grad is not None:
+                local(one.grad).mul_(copies)
+
+
+def exchanged_bytes(stage: ModelStage) -> tuple[int, int]:
+    """Return the bytes of the weights that this process holds of a spread stage, and of the whole of them."""
+    spread = [one for one in stage.module.parameters() if is_spread(one)]
+    return sum(local(one).nbytes for one in spread), sum(one.numel() * one.element_size() for one in spread)

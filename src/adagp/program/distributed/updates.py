@@ -19,10 +19,10 @@ from adagp.engine.batch import Batch
 from adagp.engine.hooks import Listeners, SiteWatcher
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError
-from adagp.program.distributed.cut_model import CutModel
 from adagp.program.distributed.error_broadcast import ErrorBroadcast
+from adagp.program.distributed.placement import CutModel
 from adagp.program.distributed.processes import World
-from adagp.program.distributed.stage_shards import before_backward, end_passes, exchanged_bytes
+from adagp.program.distributed.stages import before_backward, end_passes, exchanged_bytes
 from adagp.program.tasks.base import Task, taken
 from adagp.program.train.loop import Rate
 from adagp.sources.pipeline import ErrorSource, PipelineSource

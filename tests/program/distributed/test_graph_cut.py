@@ -12,10 +12,9 @@ from adagp.errors import ModelError
 from adagp.layers.sites import Site, survey
 from adagp.models.transformer import Transformer
 from adagp.models.yolo import yolov3_small
-from adagp.program.distributed.cut_model import refuse_tied
+from adagp.program.distributed.graph_cut import cut_traced, split_names
+from adagp.program.distributed.placement import refuse_tied, shared_parameters
 from adagp.program.distributed.stages import ModelStage
-from adagp.program.distributed.tied import shared_parameters
-from adagp.program.distributed.traced import cut_traced, split_names
 
 
 class Dense(nn.Module):

@@ -11,10 +11,9 @@ from tests.program.distributed.test_session import LIVELY, assert_equal, rows, w
 from torch import nn
 
 from adagp.errors import ModelError, OptionError
-from adagp.program.distributed.pipeline import check_pipeline
+from adagp.program.distributed.pipeline import check_pipeline, joined, without_shards
 from adagp.program.distributed.session import ParallelSession
-from adagp.program.distributed.stage_shards import _owners, joined, without_shards
-from adagp.program.distributed.stages import ModelStage
+from adagp.program.distributed.stages import ModelStage, _owners
 from adagp.program.run import TrainConfig
 from adagp.program.run.parallel import parse_parallel
 
