@@ -1,6 +1,7 @@
 """A folder as the documents' readers have it: data sets, runs, models of their own; all of them tiny."""
 
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 import adagp
 from adagp.cli import main
 from adagp.core.methods import METHODS
+from adagp.core.registry import _providers
 from adagp.hw import DATAFLOWS
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +107,9 @@ def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget afterwards what a document registers."""
     for registry in (METHODS, DATAFLOWS):
         monkeypatch.setattr(registry, "_things", dict(registry._things))
+    monkeypatch.setattr(
+        "adagp.core.registry._providers", defaultdict(list, {kind: list(names) for kind, names in _providers.items()})
+    )
 
 
 @pytest.fixture

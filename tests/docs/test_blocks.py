@@ -35,7 +35,13 @@ pytestmark = pytest.mark.medium
 
 OF_YOUR_OWN = ("README.md", "docs/loop.md", "docs/training.md", "docs/methods/fast.md", "docs/guides/processes.md")
 """Documents whose blocks of Python begin with a model of yours; all others must be complete in themselves."""
-LONG = ("docs/guides/source.md", "docs/guides/choose.md", "docs/guides/accelerator.md", "docs/methods/feedback.md")
+LONG = (
+    "docs/guides/source.md",
+    "docs/guides/add-a-paper.md",
+    "docs/guides/choose.md",
+    "docs/guides/accelerator.md",
+    "docs/methods/feedback.md",
+)
 """Documents whose commands take five seconds or more; those of the README take as long, but are what people try first."""
 Words = Sequence[str]
 Carry = Callable[[Words], None]
