@@ -27,11 +27,19 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 torch.set_num_threads(1)  # the tests run in several processes; small tensors gain nothing from threads
-settings.register_profile("steady", deadline=None, derandomize=True)  # the same examples on any machine, slow or not
+# The same examples on any machine, slow or not.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("fast", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("steady")
 
 WHOLE_FILE_MARK = re.compile(r"^pytestmark = (?:\[[^]]*)?pytest\.mark\.(medium|slow)\b", re.MULTILINE)
 """The marker that a file gives to all of its tests."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples in `make test-fast`."""
+    if config.getoption("markexpr") == "not slow and not medium":
+        settings.load_profile("fast")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -127,6 +127,7 @@ def test_a_compiled_model_that_was_called_before_is_refused() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.medium
 def test_a_copy_of_a_compiled_model_is_a_model_of_its_own() -> None:
     model = Net()
     trainer = attached(model, compile="eager")

@@ -65,6 +65,7 @@ def test_a_bp_and_a_gp_batch(source: str) -> None:
     assert changed == (set() if source in STILL else weights)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("source", ["predicted", "remapped", "topk", "feedback", "dni", "average"])
 def test_the_memory_format_changes_nothing_but_rounding(source: str) -> None:
     trainers = [trainer_for(WarmUp(Ladder((Rung(1, 1),), source), epochs=1), last=last) for last in (False, True)]

@@ -124,6 +124,7 @@ def test_fits_that_saw_the_same_batches_share_their_moments_and_others_do_not() 
     assert torch.equal(late.moments.second, alone.moments.second)
 
 
+@pytest.mark.medium
 def test_a_fit_that_lags_behind_keeps_no_later_moments() -> None:
     none = Moments.zero(4, 1e-3, CPU)
     late, fit = RunningRegression(none, 7), RunningRegression(none, 7)

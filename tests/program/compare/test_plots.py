@@ -41,6 +41,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.medium
 def test_sixteen_methods_are_named_apart_and_have_colours_of_their_own(tmp_path: Path, drawn: list[Any]) -> None:
     methods = {f"method_{place}@4:1": method(0.5 + 0.002 * (place % 5), 50 + 3 * (place % 4)) for place in range(16)}
     assert len(plots.draw_pareto(document(methods), tmp_path, ("png",))) == 1

@@ -13,6 +13,7 @@ def overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
+@pytest.mark.medium
 @given(st.lists(st.tuples(st.floats(60, 340), st.floats(40, 260)), min_size=1, max_size=16))
 def test_names_cover_neither_each_other_nor_a_point(points: list[tuple[float, float]]) -> None:
     boxes = place_boxes(points, [(45.0, 11.0)] * len(points), INSIDE)
