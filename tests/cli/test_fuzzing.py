@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.marks import slow
 
 from adagp.cli import COMMANDS, declared_elsewhere, main
 from adagp.cli.options import own_options
@@ -121,13 +122,17 @@ def run(words: list[str]) -> tuple[Any, str]:
 
 @pytest.mark.medium
 @pytest.mark.skipif(not hasattr(signal, "alarm"), reason="a hang cannot be told here")
-@settings(max_examples=300)
-@given(command_lines())
-def test_any_command_line(words: list[str]) -> None:
-    code, said = run(words)
-    assert code in (0, 2), (words, said)
-    assert code == 0 or said.strip(), "a refusal says why"
-    assert "\x1b" not in said or not said.startswith("error: ")
+@pytest.mark.parametrize("examples", [60, slow(300)])
+def test_any_command_line(examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(command_lines())
+    def check(words: list[str]) -> None:
+        code, said = run(words)
+        assert code in (0, 2), (words, said)
+        assert code == 0 or said.strip(), "a refusal says why"
+        assert "\x1b" not in said or not said.startswith("error: ")
+
+    check()
 
 
 def test_the_fuzzing_can_fail() -> None:

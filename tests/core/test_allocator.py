@@ -35,7 +35,7 @@ def run(argument: str) -> tuple[str, int]:
     return kept, int(faults)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone has it")
 def test_memory_is_reused_between_batches() -> None:
     told, kept = run("keep")

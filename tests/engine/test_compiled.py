@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.marks import slow
 from torch import nn
 
 from adagp import attach
@@ -34,7 +35,7 @@ def train(trainer: Trainer) -> dict[str, Any]:
     return trainer.model.state_dict()
 
 
-@pytest.mark.parametrize("source", ["predicted", "remapped"])
+@pytest.mark.parametrize("source", ["predicted", slow("remapped")])
 def test_a_compiled_model_trains_as_it_does_uncompiled(source: str) -> None:
     """Warm-up, BP and GP batches. The backend here traces and differentiates, but makes no machine code."""
     schedule = parse_schedule("1:1", 2, source=source)

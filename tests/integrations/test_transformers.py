@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import slow
 
 from adagp.errors import UsageError
 from adagp.integrations.transformers import STATE, PredictedGradientsMixin
@@ -83,7 +84,7 @@ def test_backprop_is_that_of_the_trainer_itself(bf16: bool, tmp_path: Path) -> N
     assert not equal(plain, train(PredictingTrainer, tmp_path / "feedback", bf16=bf16, adagp=OPTIONS))
 
 
-@pytest.mark.parametrize(("method", "bf16"), [("feedback", False), ("feedback", True), ("dni_labels", False)])
+@pytest.mark.parametrize(("method", "bf16"), [("feedback", False), slow("feedback", True), slow("dni_labels", False)])
 def test_a_resumed_run_is_the_run_that_was_not_stopped(method: str, bf16: bool, tmp_path: Path) -> None:
     options = OPTIONS if method == "feedback" else {"method": method, "schedule": "1:1", "warmup_batches": 2}
     whole = train(PredictingTrainer, tmp_path, bf16=bf16, adagp=options)

@@ -102,7 +102,7 @@ def test_every_method_trains(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("method", ["bp", "adagp", "feedback"])
+@pytest.mark.parametrize("method", [slow("bp"), slow("adagp"), "feedback"])
 def test_resume_is_exact(method: str, tmp_path: Path) -> None:
     options = config(method=method, **({} if method == "bp" else {"ratio": "1:1", "warmup_batches": 4}))
 

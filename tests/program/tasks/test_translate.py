@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.marks import slow
 from torch import Tensor
 
 from adagp.core.plan import Phase
@@ -165,7 +166,7 @@ def test_bp_and_gp_batches_change_what_they_should(data: Path) -> None:
     assert set(phases) == {Phase.WARMUP, Phase.GP, Phase.BP}
 
 
-@pytest.mark.parametrize("method", ["bp", "adagp"])
+@pytest.mark.parametrize("method", [slow("bp"), "adagp"])
 def test_a_stopped_run_ends_as_if_never_stopped(data: Path, tmp_path: Path, method: str) -> None:
     config = options(method=method, metrics_every=2)
     whole = Session(config, data_dir=data)
