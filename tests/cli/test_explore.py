@@ -22,6 +22,25 @@ def test_table_files_and_picture(program: Program, tmp_path: Path) -> None:
     assert sorted(int(row["cycles"]) for row in front) == [point["cycles"] for point in found["front"]]
 
 
+def test_rows_of_several_models_and_data_sets(program: Program) -> None:
+    axes = ("--array", "12x15,4x4", "--dataflow", "ws,rs", "--buffer", "64k", "--epochs", "9")
+    shown = program("explore", "two_layer_cnn,resnet20", "--dataset", "cifar10,cifar100", *axes, "--rows")
+    rows = list(csv.DictReader(shown.out.splitlines()))
+    assert len(rows) == 2 * 2 * 2 * 2 * 4
+    assert {row["buffer_kb"] for row in rows} == {"64.0"}
+    found = json.loads(program("explore", "two_layer_cnn", *axes, "--rows", "--json").out)
+    assert [{name: str(value) for name, value in row.items()} for row in found] == [
+        row for row in rows if (row["model"], row["dataset"]) == ("two_layer_cnn", "cifar10")
+    ]
+
+
+def test_sweep_is_deprecated(program: Program) -> None:
+    names = ("--models", "two_layer_cnn", "--datasets", "cifar10", "--dataflows", "ws", "--designs", "max")
+    ended = program("sweep", *names)
+    assert ended.err.strip() == "adagp sweep is deprecated; use adagp explore MODEL,MODEL --rows."
+    assert len(ended.out.splitlines()) == 1 + 2  # the baseline comes with each design
+
+
 def test_port_is_short_for_buffer_port(program: Program) -> None:
     few = (
         "explore",

@@ -29,7 +29,7 @@ LONG_WORK = (
     "adagp.cli.demo._train",
     "adagp.cli.report._serve",
     "adagp.cli.reproduce._run",
-    "adagp.cli.sweep._with_progress",
+    "adagp.cli.explore._grid_rows",
 )
 LEFT_OUT = {"--download", "--compile", "--no-compile"}
 """Options that would go to the network, or to a compiler."""

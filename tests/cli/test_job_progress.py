@@ -3,7 +3,7 @@
 import io
 from pathlib import Path
 
-from adagp.cli.job_progress import JobProgress
+from adagp.cli.progress import JobProgress
 from adagp.cli.terminal import SIGN_SECONDS, Terminal
 from adagp.program.jobs import Job, JobFailure
 

@@ -10,20 +10,17 @@ import typer
 
 from adagp._version import __version__
 from adagp.cli.catalogue import datasets, methods, models
-from adagp.cli.commands import HELP_FLAGS, Command, CommandGroup
-from adagp.cli.compare import compare
+from adagp.cli.compare import compare, worth
 from adagp.cli.demo import demo, plot
-from adagp.cli.endings import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, sentence, tell
-from adagp.cli.explore import AXIS_OPTIONS, explore
-from adagp.cli.options import with_options
+from adagp.cli.exits import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, sentence, tell
+from adagp.cli.explore import ACCELERATOR_OPTIONS, AXIS_OPTIONS, explore, sweep
+from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, with_options
 from adagp.cli.pipeline import CONSTANTS, MODELLED, pipeline
 from adagp.cli.report import report
 from adagp.cli.reproduce import reproduce
 from adagp.cli.rtl import rtl
 from adagp.cli.simulate import simulate
-from adagp.cli.sweep import ACCELERATOR_OPTIONS, sweep
 from adagp.cli.train import train
-from adagp.cli.worth import worth
 from adagp.core.allocator import keep_freed_memory
 from adagp.core.methods import find_method
 from adagp.core.options import Option

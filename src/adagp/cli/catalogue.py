@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from adagp.cli.completion import NAMES, offer
-from adagp.cli.options import DataFolder, Json, option
-from adagp.cli.simulated_runs import Width
+from adagp.cli.options import NAMES, DataFolder, Json, offer, option
+from adagp.cli.simulation_options import Width
 from adagp.core.methods import METHODS, Method
 from adagp.errors import OptionError
 from adagp.program.workloads import parse_shape
@@ -16,7 +15,7 @@ from adagp.program.workloads import parse_shape
 
 def methods(as_json: Json = False) -> None:
     """List the methods: what each does, its usual schedule, and its own options."""
-    from adagp.cli.tables import print_table
+    from adagp.cli.terminal import print_table
 
     known = [METHODS[name] for name in METHODS]
     if as_json:
@@ -68,8 +67,7 @@ def models(
     shape = parse_shape(image)
     if shape is not None and image_size is not None:
         raise OptionError("--input says what --image-size says; give one or the other.")
-    from adagp.cli.tables import print_table
-    from adagp.cli.terminal import busy
+    from adagp.cli.terminal import busy, print_table
     from adagp.program.model_table import describe_models
 
     with busy("looking at the models…") as say:
@@ -111,7 +109,7 @@ def count_text(count: int) -> str:
 
 def datasets(data_dir: DataFolder = None, as_json: Json = False) -> None:
     """List the data sets: what they hold, where they are looked for, and which are there."""
-    from adagp.cli.tables import print_table
+    from adagp.cli.terminal import print_table
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
     from adagp.models.registry import LANGUAGE, TRANSLATION
 

@@ -1,4 +1,4 @@
-"""`adagp compare`: methods and seeds side by side, with intervals."""
+"""`adagp compare`: methods and seeds side by side, with intervals; `adagp worth`: what a GP batch is worth."""
 
 import shlex
 import sys
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from adagp.program.compare.comparison import Comparison
     from adagp.program.compare.tables import Sheet
     from adagp.program.tasks.base import Task
+from adagp.cli.options import Picture
+from adagp.errors import RunError
 
 _WHAT, _MEASURED, _PLACE = "What is compared", "What is measured", "Work"
 _UNKNOWN_LENGTH = 10**9
@@ -206,8 +208,7 @@ def _with_data(
 def _carry_out(
     comparison: "Comparison", task: "Task", out: Path, jobs: int | None, target: float | None
 ) -> dict[str, Any]:
-    from adagp.cli.job_progress import JobProgress
-    from adagp.cli.progress import STOPPED
+    from adagp.cli.progress import STOPPED, JobProgress
     from adagp.cli.terminal import Terminal
     from adagp.program.compare.workflow import carry_out
     from adagp.program.jobs import StopFlag, Stopped
@@ -250,3 +251,36 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
             table.add_row(*row)
         console.print(table)
     return console
+
+
+def worth(
+    comparison: Annotated[Path, typer.Argument(help="Folder of adagp compare --curve ..., finished.")],
+    as_json: Json = False,
+    plot: Picture = None,
+) -> None:
+    """Tell from a comparison what a GP batch is worth in BP batches, what it costs on each platform, and where it pays."""
+    found = read_worth(comparison)
+    if plot is not None:
+        from adagp.program.compare.plots import draw_worth
+
+        draw_worth(found, plot)
+    if as_json:
+        typer.echo(to_json(found, indent=2))
+        return
+    from adagp.cli.compare import print_sheets
+    from adagp.program.compare.tables import worth_sheets
+
+    print_sheets(worth_sheets(found))
+
+
+def read_worth(folder: Path) -> dict[str, Any]:
+    """Return the break-even that a comparison found; refuse a folder that has none."""
+    from adagp.program.compare.tables import read_report
+
+    found: dict[str, Any] | None = read_report(folder).get("worth")
+    if not found or not found["methods"]:
+        raise RunError(
+            f"'{shown(folder)}' does not tell what a GP batch is worth: that needs backprop at several lengths. Repeat the "
+            "command of the comparison with --curve 0.5,0.75,1.25; its finished runs are kept."
+        )
+    return found

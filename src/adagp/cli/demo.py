@@ -56,8 +56,7 @@ def demo(
 
 def _train(jobs: "list[Job]") -> None:
     """Train the runs, as many at a time as there are CPU cores; Ctrl-C ends the demonstration."""
-    from adagp.cli.job_progress import JobProgress
-    from adagp.cli.progress import STOPPED
+    from adagp.cli.progress import STOPPED, JobProgress
     from adagp.cli.terminal import Terminal
     from adagp.program.jobs import StopFlag, Stopped, run_jobs, usable_cores
 

@@ -1,30 +1,40 @@
-"""`adagp explore`: a design space of accelerators for one model, and its Pareto front."""
+"""`adagp explore`: a design space of accelerators, and its Pareto front or every point of it; `adagp sweep`, its older form."""
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.completion import NAMES, offer
-from adagp.cli.options import OUTPUT, Json, Picture, option, switch
-from adagp.cli.simulated_runs import PresetName, RunOptions, SampleOptions
+from adagp.cli.options import NAMES, OUTPUT, Json, Picture, offer, option, switch
+from adagp.cli.simulation_options import EPOCHS, BatchSize, PresetName, RunOptions, SampleOptions
+from adagp.core.escape import shown
 from adagp.core.files import check_output_file, publish
 from adagp.core.options import Option
 from adagp.errors import OptionError
-from adagp.hw import Accelerator
+from adagp.hw import Accelerator, Simulation, parse_array
+from adagp.hw import simulate as run_simulation
 from adagp.hw.axes import AXES, parse_axes
-from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, parse_objectives
+from adagp.hw.dataflows import check_size
+from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, axis_values, parse_objectives
 from adagp.hw.explore import explore as explore_space
-from adagp.hw.settings import PRESETS, with_preset
+from adagp.hw.settings import PRESETS, setting_options, with_preset, with_settings
+from adagp.hw.simulate import parse_designs
+from adagp.models import MODELS
+from adagp.program.figures.accelerator import plot_speedups
+from adagp.program.figures.style import check_picture_path
 from adagp.program.jobs import usable_cores
+from adagp.program.workloads import PAPER_MODELS, dataset_info
 
 _SPACE = "Design space"
 SHOWN = 40
-"""Rows of the front that are printed; the files have them all."""
+"""Rows of the front that are printed; files have all of them."""
 
 AXIS_OPTIONS = tuple(
     Option(
@@ -46,7 +56,7 @@ def explore(
     model: Annotated[
         str,
         typer.Argument(
-            help="As for simulate: name, package.module:function, file or run folder.",
+            help="As for simulate: name, package.module:function, file or run folder. With --rows, several with commas.",
             autocompletion=offer(NAMES["model"]),
         ),
     ],
@@ -55,8 +65,16 @@ def explore(
     preset: PresetName = None,
     given: Mapping[str, Any],
     objective: Annotated[
-        str, option(f"What is to be small: of {', '.join(OBJECTIVES)}.", panel=_SPACE)
+        str, option(f"What to minimise: some of {', '.join(OBJECTIVES)}.", panel=_SPACE)
     ] = "cycles,energy,area",
+    rows: Annotated[
+        bool,
+        switch(
+            "--rows",
+            "Every point as a CSV row, instead of the front; models and --dataset may be lists with commas.",
+            panel=OUTPUT,
+        ),
+    ] = False,
     workers: Annotated[
         int | None,
         option("Processes.", panel=OUTPUT, unset="one per CPU core", low=1, high=256, allowed="from 1 to 256"),
@@ -74,10 +92,17 @@ def explore(
     objectives = parse_objectives(objective)
     _check_output(out, force, plot, objectives)
     machines = accelerators(base, values)  # refuses what cannot be built
+    if rows:
+        batches = tuple(values["batch"]) if "batch" in given else (None,)
+        grid = Grid(
+            _names(model, "MODEL"), _names(data.dataset, "--dataset"), machines, batches, tuple(values["design"])
+        )
+        _write_grid(grid, data, plan, None, out, plot, as_json=as_json)
+        return
     origin = data.origin(model)
     recorded = origin.replay is not None and "batch" not in given
-    batches: Sequence[int | None] = (None,) if recorded else values["batch"]
-    runs = tuple(plan.run(origin, batch) for batch in batches)
+    sizes: Sequence[int | None] = (None,) if recorded else values["batch"]
+    runs = tuple(plan.run(origin, batch) for batch in sizes)
     space = Space(origin.workload(), machines, runs, tuple(values["design"]))
     points = _with_progress(space, workers or usable_cores())
     front = front_of(points, objectives)
@@ -108,7 +133,7 @@ def axis_texts(given: Mapping[str, Any], preset: str | None) -> dict[str, str | 
 
 
 def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
-    """Tell of each point whether no other is better in all objectives."""
+    """Return for each point whether no other is better in all objectives."""
     from adagp.hw.explore import pareto_front
 
     return pareto_front([[getattr(point, OBJECTIVES[name]) for name in objectives] for point in points])
@@ -160,3 +185,160 @@ def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[st
     console.print(table_of(columns, map(words, best[:SHOWN]), ("array", "dataflow", "design"), **look))
     if len(best) > SHOWN:
         console.print(f"{len(best) - SHOWN} more; --out FILE.csv and --json have them all.", highlight=False)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Workloads and designs, every combination of which is simulated. A batch size of None is the default, or the recorded."""
+
+    models: tuple[str, ...]
+    datasets: tuple[str, ...]
+    accelerators: tuple[Accelerator, ...]
+    batches: tuple[int | None, ...]
+    designs: tuple[str, ...]
+
+    @property
+    def simulations(self) -> int:
+        """Simulations in the grid; each covers all designs."""
+        return len(self.models) * len(self.datasets) * len(self.accelerators) * len(self.batches)
+
+    def check(self, plan: RunOptions) -> None:
+        """Reject unknown names and schedules that cannot be simulated, before any work."""
+        for name in self.datasets:
+            dataset_info(name)
+        for name in self.models:
+            if ":" not in name and not Path(name).exists():
+                MODELS[name]
+        plan.schedule(plan.epochs or EPOCHS)
+
+
+SWEEP_COLUMNS = (
+    *("model", "dataset", "dataflow", "array", "design", "batch", "epochs", "cycles", "seconds", "speedup"),
+    *("energy_joules", "energy_saving", "memory_energy_saving", "dram_bytes", "backward_to_forward"),
+)
+ACCELERATOR_OPTIONS = setting_options("bandwidth", "predictor", "backward", "buffer_port", "zero_insertion")
+_GRID = "What is swept over"
+
+
+def sweep(
+    *,
+    models: Annotated[str, option("Model names, separated by commas.", panel=_GRID)] = ",".join(PAPER_MODELS),
+    datasets: Annotated[str, option("Data sets.", panel=_GRID)] = "cifar10,cifar100,imagenet",
+    dataflows: Annotated[str, option("Dataflows.", panel=_GRID)] = "ws,os,is,rs",
+    arrays: Annotated[str, option("Arrays, ROWSxCOLUMNS.", panel=_GRID, also=check_size)] = "12x15",
+    designs: Annotated[str, option("Designs, or all.", panel=_GRID)] = "all",
+    batch: BatchSize = None,
+    plan: RunOptions,
+    given: Mapping[str, Any],
+    out: Annotated[
+        Path | None, option("CSV file.", panel=OUTPUT, unset="standard output", also=check_output_file)
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        option(
+            "Picture (.svg or .png) of the speed-ups on the first data set, dataflow and array.",
+            panel=OUTPUT,
+            unset="none",
+            also=check_picture_path,
+        ),
+    ] = None,
+) -> None:
+    """Deprecated: use adagp explore --rows. Simulates every combination and writes a CSV row for each design."""
+    base = with_settings(Accelerator(), given)
+    machines = tuple(
+        replace(base, array=parse_array(array), dataflow=dataflow)
+        for array in _names(arrays, "--arrays")
+        for dataflow in _names(dataflows, "--dataflows")
+    )
+    grid = Grid(_names(models, "--models"), _names(datasets, "--datasets"), machines, (batch,), parse_designs(designs))
+    grid.check(plan)
+    typer.echo("adagp sweep is deprecated; use adagp explore MODEL,MODEL --rows.", err=True)
+    _write_grid(grid, SampleOptions(), plan, SWEEP_COLUMNS, out, plot)
+
+
+def _names(text: str, option: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise OptionError(f"{option} is empty; give at least one name.")
+    return names
+
+
+def _write_grid(
+    grid: Grid,
+    data: SampleOptions,
+    plan: RunOptions,
+    columns: Sequence[str] | None,
+    out: Path | None,
+    plot: Path | None,
+    *,
+    as_json: bool = False,
+) -> None:
+    """Simulate a grid and write a row for each design; `columns` are all by default."""
+    grid.check(plan)
+    rows = list(_grid_rows(grid, data, plan))
+    text = StringIO()
+    if as_json:
+        json.dump(rows, text, indent=2)
+        text.write("\n")
+    else:
+        writer = csv.DictWriter(text, columns or tuple(rows[0]), extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    if out is None:
+        sys.stdout.write(text.getvalue())
+    else:
+        publish(out, text.getvalue().encode("utf-8", "backslashreplace"))
+    if plot is not None:
+        _plot_speedups(rows, plot)
+
+
+def _grid_rows(grid: Grid, data: SampleOptions, plan: RunOptions) -> Iterator[dict[str, Any]]:
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    from adagp.cli.terminal import Terminal
+
+    with Progress(console=Terminal(stderr=True), transient=True) as progress:
+        task = progress.add_task("simulating", total=grid.simulations)
+        for model in grid.models:
+            for dataset in grid.datasets:
+                progress.update(task, description=escape(shown(f"{model} on {dataset}")))
+                origin = replace(data, dataset=dataset).origin(model)
+                epochs = plan.epochs_of(origin)
+                for run in [plan.run(origin, batch) for batch in grid.batches]:
+                    for accelerator in grid.accelerators:
+                        simulation = run_simulation(origin.workload(), accelerator, run, grid.designs)
+                        for design in simulation.outcomes:
+                            yield {**_row(simulation, dataset, design), "epochs": epochs}
+                        progress.advance(task)
+
+
+def _row(simulation: Simulation, dataset: str, design: str) -> dict[str, Any]:
+    outcome = simulation.outcomes[design]
+    return {
+        "model": simulation.workload.name,
+        "dataset": dataset,
+        **axis_values(simulation.accelerator),
+        "array": str(outcome.array),
+        "batch": simulation.run.batch,
+        "design": design,
+        "cycles": outcome.cost.cycles,
+        "seconds": outcome.seconds,
+        "speedup": simulation.speedup(design),
+        "energy_joules": outcome.energy.joules,
+        "energy_saving": simulation.energy_saving(design),
+        "memory_energy_saving": simulation.memory_energy_saving(design),
+        "dram_bytes": outcome.cost.dram_bits // 8,
+        "backward_to_forward": simulation.backward_to_forward,
+    }
+
+
+def _plot_speedups(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot the speed-ups of the first data set, dataflow and array."""
+    setting = [rows[0][name] for name in ("dataset", "dataflow", "array")]
+    speedups: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        if [row[name] for name in ("dataset", "dataflow", "array")] == setting:
+            speedups[row["model"]][row["design"]] = row["speedup"]
+    dataset, dataflow, array = setting
+    plot_speedups(speedups, f"{dataset}, {dataflow}, {array} PEs", path)

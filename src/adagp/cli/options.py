@@ -1,9 +1,12 @@
-"""Options of the commands: one declaration each, from which the command line, its help and the checks at the door are made.
+"""Options of the commands: one declaration each, from which the command line, its help and its checks are made.
 
 A parameter of a command, or a field of a dataclass that is one of its parameters, declares its option by its annotation:
 `Annotated[int, option("Devices.", low=1, high=4096)] = 4`. Name, type and default are those of the parameter. Commands that
 share options share the dataclass, or the annotation. Options that are declared elsewhere (those of runs, accelerators,
-axes) are given to `with_options`; what the user gave of them, and no others, arrives by name in the parameter `given`.
+axes) are given to `with_options`; those that the user set, and no others, arrive by name in the parameter `given`.
+
+Shells complete the names of models, data sets, methods and the like, and the choices of options, after
+`adagp --install-completion`. Files are left to the shell.
 """
 
 import inspect
@@ -14,10 +17,69 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from adagp.cli.completion import completion_of
+from adagp.core.methods import METHODS
 from adagp.core.options import Option
+from adagp.hw.settings import PRESETS
+from adagp.hw.simulate import DESIGNS
+from adagp.hw.systems import SYSTEMS
+from adagp.models.registry import MODELS
 from adagp.program.figures.style import check_picture_path
+from adagp.program.loggers import LOGGERS
+
+Complete = Callable[[str], list[str]]
+
+
+def offer(names: Iterable[str] | Callable[[], Iterable[str]]) -> Complete:
+    """Return a function from the beginning of a word to those of `names` that go on from there.
+
+    A word may be a list: after a comma the next name begins.
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, word = incomplete.rpartition(",")
+        known = names() if callable(names) else names
+        return [f"{before}{comma}{name}" for name in known if name.startswith(word)]
+
+    return complete
+
+
+def datasets() -> Iterable[str]:
+    """Return the names of the data sets; where they are listed needs numpy, so it is imported when asked."""
+    from adagp.data.registry import DATASETS
+
+    return DATASETS
+
+
+def experiments() -> Iterable[str]:
+    """Return what can be reproduced."""
+    from adagp.program.reproduce.experiment import all_experiments
+
+    return ["list", "all", *(experiment.name for experiment in all_experiments())]
+
+
+NAMES: dict[str, Iterable[str] | Callable[[], Iterable[str]]] = {
+    "dataset": datasets,
+    "datasets": datasets,
+    "design": DESIGNS,
+    "designs": DESIGNS,
+    "log": LOGGERS,
+    "method": METHODS,
+    "methods": METHODS,
+    "model": MODELS,
+    "models": MODELS,
+    "preset": PRESETS,
+}
+"""Names by the option that takes them."""
+
+
+def completion_of(option: Option) -> Complete | None:
+    """Return what completes the values of an option, if there is anything to offer."""
+    if option.choices is not None:
+        return offer(option.choices)
+    return offer(NAMES[option.name]) if option.name in NAMES else None
+
 
 OUTPUT = "Output"
 
@@ -116,3 +178,36 @@ def _parameter(option: Option) -> inspect.Parameter:
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, details]
     )
+
+
+HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
+
+
+SYSTEM_NAMES = "{systems}"
+"""Stands in a help text for the names of the training systems, which are looked up when the command is run."""
+
+
+def completed_help(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command as help shows them: flags without a value, and names of systems in full."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+        if SYSTEM_NAMES in (getattr(parameter, "help", None) or ""):
+            parameter.help = parameter.help.replace(SYSTEM_NAMES, ", ".join(SYSTEMS))
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command of the program."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return all parameters, that of help among them."""
+        return completed_help(super().get_params(ctx))
+
+
+class CommandGroup(TyperGroup):
+    """A command that has others below it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return all parameters, that of help among them."""
+        return completed_help(super().get_params(ctx))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import OUTPUT, Json, Picture, option, switch
-from adagp.cli.simulated_runs import BATCH_SIZE
+from adagp.cli.simulation_options import BATCH_SIZE
 from adagp.core.escape import shown
 from adagp.core.files import read_text
 from adagp.core.options import Option

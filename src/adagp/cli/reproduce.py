@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adagp.cli.completion import experiments, offer
-from adagp.cli.options import DataFolder, option, switch
+from adagp.cli.options import DataFolder, experiments, offer, option, switch
 from adagp.core.escape import shown
 from adagp.core.files import check_output_folder
 
@@ -88,7 +87,7 @@ def _usual_jobs(device: str) -> int:
 
 def _run(study: "Study", jobs: int, console: "Terminal") -> None:
     """Do the parts under a progress bar; without a terminal, print a line for each."""
-    from adagp.cli.job_progress import JobProgress
+    from adagp.cli.progress import JobProgress
     from adagp.cli.terminal import clock_time
 
     total, left = len(study.parts), len(study.left)
@@ -126,7 +125,7 @@ def _report(study: "Study", folder: Path) -> None:
 
 
 def _list() -> None:
-    from adagp.cli.tables import print_table
+    from adagp.cli.terminal import print_table
     from adagp.program.reproduce.experiment import BUDGETS, all_experiments
 
     rows = []

@@ -140,7 +140,7 @@ def _points(space: Space, start: int) -> list[Point]:
 
 def _simulate(space: Space, accelerator: Accelerator, run: Run) -> Iterator[Point]:
     simulation = simulate(space.workload, accelerator, run, space.designs)
-    settings = {axis.column: _setting(accelerator, axis) for axis in AXES}
+    settings = axis_values(accelerator)
     for design in space.designs:
         outcome = simulation.outcomes[design]
         yield Point(
@@ -152,6 +152,11 @@ def _simulate(space: Space, accelerator: Accelerator, run: Run) -> Iterator[Poin
             area_mm2=design_area(design, outcome.array, accelerator, space.workload),
             dram_bytes=outcome.cost.dram_bits // 8,
         )
+
+
+def axis_values(accelerator: Accelerator) -> dict[str, Any]:
+    """Return an accelerator's values on all axes, by column; None for axes that are none of its settings."""
+    return {axis.column: _setting(accelerator, axis) for axis in AXES}
 
 
 def _setting(accelerator: Accelerator, axis: Axis) -> Any:

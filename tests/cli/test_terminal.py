@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from adagp.cli.tables import write_table
-from adagp.cli.terminal import Terminal
+from adagp.cli.terminal import Terminal, write_table
 
 COLUMNS = ("name", "size", "share", "what it is")
 ROWS = [

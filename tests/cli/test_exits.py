@@ -14,7 +14,7 @@ import pytest
 
 import adagp
 from adagp.cli import COMMANDS
-from adagp.cli.endings import sentence
+from adagp.cli.exits import sentence
 
 Program = Callable[..., Any]
 
