@@ -7,7 +7,7 @@ import pytest
 from adagp.errors import ModelError
 from adagp.hw.systems import EpochRecord, LayerRecord, PassCost, SystemOptions, run_on_system
 from adagp.hw.workload import Attention, Convolution, Linear, Workload
-from adagp.papers.procrustes.accelerator import SIDE, LayerShape, training_cost
+from adagp.papers.procrustes.hardware import SIDE, LayerShape, training_cost
 
 CONV = Convolution("conv", 32, 64, (3, 3), (16, 16), (16, 16))
 NET = Workload("net", (replace(CONV, name="first", input_gradient=False), CONV, Linear("fc", 1, 64, 10)))

@@ -68,6 +68,6 @@ MODELS.add(
         ),
     ),
 )
-provide("system", "adagp.papers.camel.accelerator")
+provide("system", "adagp.papers.camel.hardware")
 provide("experiment", "adagp.papers.camel.experiments")
 provide("published", __name__)

@@ -11,8 +11,7 @@ import numpy as np
 
 from adagp.hw.dataflows import Array
 from adagp.hw.systems import EpochRecord, SystemOptions, run_on_system
-from adagp.papers.camel.accelerator import CLOCK_HZ, product_cycles, published_shape
-from adagp.papers.camel.lifetime import closed_form, refreshes
+from adagp.papers.camel.hardware import CLOCK_HZ, lifetimes, product_cycles, published_shape, refreshes
 from adagp.program.figures.style import COLOURS, legend_beside, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
@@ -201,7 +200,7 @@ def conclude_lifetimes(budget: str, workspace: Workspace) -> Conclusion:
     for pixels in range(4, 13):
         for side in (6, 10, 12):
             cycles = product_cycles(published_shape(pixels), Array(side, side), 1)
-            forward, backward = closed_form(cycles / CLOCK_HZ * 1e6)
+            forward, backward = lifetimes(cycles / CLOCK_HZ * 1e6)
             times = refreshes(max(forward, backward), retention)
             rows.append({"pixels": pixels, "array": side, "t_f": forward, "t_b": backward, "refreshes": times})
     lived = {(row["pixels"], row["array"]): float(row["t_b"]) for row in rows}

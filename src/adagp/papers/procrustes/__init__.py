@@ -65,6 +65,6 @@ WEIGHT_UPDATE_HOOKS.add(
         ),
     ),
 )
-provide("system", "adagp.papers.procrustes.accelerator")
+provide("system", "adagp.papers.procrustes.hardware")
 provide("experiment", "adagp.papers.procrustes.experiments")
 provide("published", __name__)

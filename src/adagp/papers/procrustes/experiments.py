@@ -6,7 +6,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from adagp.hw.systems import LayerRecord
-from adagp.papers.procrustes.accelerator import training_cost
+from adagp.papers.procrustes.hardware import training_cost
 from adagp.program.figures.style import COLOURS, legend_beside, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace

@@ -1,23 +1,87 @@
-"""CAMEL: a reversible branch beside a frozen backbone, with embedded DRAM that need not be refreshed; and its SRAM rival.
+"""CAMEL's accelerator: a reversible branch beside a frozen backbone, with embedded DRAM that need not be refreshed; and its
+SRAM rival.
 
 Sizes are those that a third party reports of the paper (Zhang et al., HPCA 2024): 6 x 6 cells, each a dot product of nine
 pairs a cycle, 500 MHz, 12 x 48 KB of embedded DRAM for activations and gradients, 6 x 8 KB of SRAM for weights; of equal area,
 4 x 4 cells, 6 x 48 KB and 2 x 24 KB of SRAM. Values take 58 bits in groups of nine. Cycles of a product are those of a
 weight-stationary array; the branch's backward pass runs its functions once more. Ours: 0.15 pJ a multiply-accumulate (8-bit
-integers of Horowitz scaled to 6 bits), memory energies of `hw.edram`, streaming of weights that do not fit, once for each
-micro-batch.
+integers of Horowitz scaled to 6 bits), streaming of weights that do not fit, once for each micro-batch.
+
+Embedded DRAM has cells of three transistors. Its ratios to SRAM are those of Kelle (Xia, Zhang: MICRO 2025, Table 1: 4 MB at
+65 nm, Destiny): an access takes 84.8 / 185.9 of an SRAM's energy, leakage is 154 / 415, area 3.2 / 7.3. SRAM is adagp's energy
+table. CAMEL's own energies are not in the text at hand.
+
+How long a datum lives in memory, from its writing to its last reading, in one reversible block: forward,
+`y2 = x2 + F1(x1)`, then `y1 = x1 + F2(y2)`; results overwrite what is no longer needed. Backward, given y1, y2 and their
+gradients d1, d2:
+
+    F2 at y2 again, which gives x1 = y1 - F2(y2); its two gradients, which give g2 = d2 + v
+    F1 at x1 again, which gives x2 = y2 - F1(x1); its two gradients, which give d1 + u
+
+With F and each of its two gradients taking a time t, no datum lives longer than 2 t in the forward pass and 6 t in the
+backward pass, and some do live as long (the tests simulate it event by event). That is our reading of the schedule: the
+published text at hand does not give the topology of a block. Lifetimes are of one sample, or of a micro-batch if F's time is
+that of several.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import prod
 
 from adagp.errors import ModelError
 from adagp.hw.dataflows import Array
-from adagp.hw.energy import Technology, find
+from adagp.hw.energy import Technology, find, sram
 from adagp.hw.systems import SYSTEMS, LayerRecord, PassCost, System, SystemCost, SystemOptions
 from adagp.hw.workload import ArrayLayer, Convolution, Workload
-from adagp.papers.camel.edram import OnChipMemory
-from adagp.papers.camel.lifetime import closed_form, refreshes
+
+ACCESS, LEAKAGE, AREA = 84.8 / 185.9, 154 / 415, 3.2 / 7.3
+"""Embedded DRAM over SRAM of the same size."""
+
+
+TECHNOLOGY = Technology()
+
+
+@dataclass(frozen=True)
+class OnChipMemory:
+    """A memory on the chip. Embedded DRAM is refreshed by a read and a write of what lives in it."""
+
+    kilobytes: float
+    embedded_dram: bool
+    technology: Technology = TECHNOLOGY
+
+    @property
+    def bits(self) -> float:
+        """How much it holds."""
+        return self.kilobytes * 8192
+
+    def access(self, bits: float) -> float:
+        """Return the joules of reading or writing so many bits."""
+        entry = sram(self.technology, self.kilobytes)
+        return bits * entry.read / entry.bits * 1e-12 * (ACCESS if self.embedded_dram else 1.0)
+
+    def refresh(self, bits: float, times: int) -> float:
+        """Return the joules of refreshing so many live bits."""
+        return 2 * times * self.access(bits) if self.embedded_dram else 0.0
+
+    def leakage(self, seconds: float) -> float:
+        """Return the joules of idling."""
+        watts = sram(self.technology, self.kilobytes).leakage * 1e-3
+        return watts * seconds * (LEAKAGE if self.embedded_dram else 1.0)
+
+
+FORWARD_TIMES, BACKWARD_TIMES = 2, 6
+"""Lifetimes of the two passes in units of F's time."""
+
+
+def lifetimes(time: float) -> tuple[float, float]:
+    """Return the longest lifetimes of the forward and of the backward pass, if a block's function takes `time`."""
+    return FORWARD_TIMES * time, BACKWARD_TIMES * time
+
+
+def refreshes(lifetime: float, retention: float) -> int:
+    """Return how often a datum must be refreshed: once for each whole retention time that it lives."""
+    return int(lifetime // retention)
+
 
 CLOCK_HZ = 500e6
 GROUP = 9
@@ -65,7 +129,7 @@ class BranchChip:
         """Return the cost of a batch, and how long data live."""
         layers, samples = workload.array_layers, min(options.micro_batch, batch)
         time = max(function_times(layers, self.cells, samples).values()) / CLOCK_HZ * 1e6
-        lived = closed_form(time)
+        lived = lifetimes(time)
         again = self._refreshes(max(lived), options)
         streamed = sum(layer.weights for layer in layers) * VALUE_BITS > self.weights.bits
         passes = {name: PassCost() for name in ("forward", "input_gradient", "weight_gradient")}

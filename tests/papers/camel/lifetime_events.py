@@ -1,23 +1,9 @@
-"""How long a datum lives in CAMEL's memory: from its writing to its last reading, in one reversible block.
-
-Forward, `y2 = x2 + F1(x1)`, then `y1 = x1 + F2(y2)`; results overwrite what is no longer needed. Backward, given y1, y2 and
-their gradients d1, d2:
-
-    F2 at y2 again, which gives x1 = y1 - F2(y2); its two gradients, which give g2 = d2 + v
-    F1 at x1 again, which gives x2 = y2 - F1(x1); its two gradients, which give d1 + u
-
-With F and each of its two gradients taking a time t, no datum lives longer than 2 t in the forward pass and 6 t in the
-backward pass, and some do live as long. That is our reading of the schedule: the published text at hand does not give the
-topology of a block. Lifetimes are of one sample, or of a micro-batch if F's time is that of several.
-"""
+"""Lifetimes of data in CAMEL's memory, event by event: the oracle of the closed form in `adagp.papers.camel.hardware`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from adagp.errors import ModelError
-
-FORWARD_TIMES, BACKWARD_TIMES = 2, 6
-"""Lifetimes of the two passes in units of F's time."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +92,3 @@ def simulated_lifetimes(blocks: int, time: float, retention: float | None = None
         for event in backward_events(block, 6 * place * time, time):
             backward.do(event)
     return max(forward.lifetimes.values()), max(backward.lifetimes.values())
-
-
-def closed_form(time: float) -> tuple[float, float]:
-    """Return the same without simulating."""
-    return FORWARD_TIMES * time, BACKWARD_TIMES * time
-
-
-def refreshes(lifetime: float, retention: float) -> int:
-    """Return how often a datum must be refreshed: once for each whole retention time that it lives."""
-    return int(lifetime // retention)

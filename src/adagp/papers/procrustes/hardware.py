@@ -1,21 +1,72 @@
 """Procrustes' array for sparse training (Yang et al., MICRO 2020): cycles, accesses and energy of the three passes.
 
 16 x 16 PEs with an fp32 multiply-accumulate and 256 words each; the batch lies along one side, channels (or filters) along
-the other. Forward and input gradient leave out zero weights, the weight gradient zero inputs. Work differs along one side
-only, where half tiles are balanced (`hw.balance`). Sizes and dataflow are those of the authors' published simulator; energies
-are the ratios that it takes where no energy tool is at hand (units of a 16-bit multiply-accumulate, from Eyeriss); the unit is
-Horowitz's 1.5 pJ. Ours: the clock, a tile of at most half of a PE's memory, random masks of each layer's density. Not in
-it: the quantile estimator, the balancer and the generator of initial weights, whose energy is not published.
+the other. Forward and input gradient leave out zero weights, the weight gradient zero inputs. Sizes and dataflow are those of
+the authors' published simulator; energies are the ratios that it takes where no energy tool is at hand (units of a 16-bit
+multiply-accumulate, from Eyeriss); the unit is Horowitz's 1.5 pJ. Ours: the clock, a tile of at most half of a PE's memory,
+random masks of each layer's density. Not in it: the quantile estimator, the balancer and the generator of initial weights,
+whose energy is not published.
+
+PEs along one side of the array have different weights, so that the array waits for the one with most nonzeros. Each PE's
+tile of weights is cut into two halves; all halves of an array-full are sorted by nonzeros, and the densest is put together
+with the sparsest, the second with the second last, and so on. Time is that of the fullest pair: no other pairing has a lower
+one (see the tests, which try all).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adagp.hw.systems import SYSTEMS, LayerRecord, PassCost, System, SystemCost, SystemOptions
 from adagp.hw.workload import ArrayLayer, Attention, Convolution, Workload
-from adagp.papers.procrustes.balance import Tile, drawn_counts, inverse_speedup
+
+Counts = NDArray[np.int64]
+"""Nonzeros of half tiles: a row for each array-full, two columns for each PE, its halves side by side."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a PE holds at a time: `channels` (an even number, cut in two) times `filters` kernels of `kernel` weights."""
+
+    channels: int
+    filters: int
+    kernel: int
+
+    @property
+    def half(self) -> int:
+        """Weights of a half, if none is zero."""
+        return self.channels // 2 * self.filters * self.kernel
+
+
+def fullest(counts: Counts) -> Counts:
+    """Return for each array-full the nonzeros of the fullest PE after balancing."""
+    ordered = np.sort(counts, axis=1)
+    found: Counts = np.max(ordered + ordered[:, ::-1], axis=1, initial=0)
+    return found
+
+
+def inverse_speedup(counts: Counts, dense: Counts) -> float:
+    """Return the time of sparse tiles over that of the same tiles with all weights, a mean over the array-fulls.
+
+    `dense` are the weights of the same halves, zeros counted; so a density of 1 gives 1 whatever the layer's edges are.
+    """
+    return float(np.mean(fullest(counts) / np.maximum(1, fullest(dense))))
+
+
+def drawn_counts(
+    channels: int, filters: int, tile: Tile, side: int, density: float, random: np.random.Generator
+) -> tuple[Counts, Counts]:
+    """Return nonzeros and weights of the half tiles on `side` PEs, if weights are nonzero with probability `density` each."""
+    half = tile.channels // 2
+    wide, deep = -(-channels // (half * 2 * side)), -(-filters // tile.filters)
+    held = np.clip(channels - half * np.arange(wide * 2 * side), 0, half).reshape(wide, 1, 2 * side)
+    rows = np.clip(filters - tile.filters * np.arange(deep), 0, tile.filters).reshape(1, deep, 1)
+    dense = (held * rows * tile.kernel).reshape(wide * deep, 2 * side).astype(np.int64)
+    return random.binomial(dense, density).astype(np.int64), dense
+
 
 SIDE = 16
 WORD_BITS, POINTER_BITS = 32, 20

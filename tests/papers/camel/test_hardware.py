@@ -1,18 +1,27 @@
 """Lifetimes of data: the event simulation against the closed form, memory that forgets, refreshes."""
 
 import pytest
+from tests.papers.camel.lifetime_events import Event, ForgettingMemory, simulated_lifetimes
 
 from adagp.errors import ModelError
-from adagp.papers.camel.accelerator import CAMEL, CLOCK_HZ, product_cycles, published_shape
-from adagp.papers.camel.edram import ACCESS, LEAKAGE, OnChipMemory
-from adagp.papers.camel.lifetime import Event, ForgettingMemory, closed_form, refreshes, simulated_lifetimes
+from adagp.papers.camel.hardware import (
+    ACCESS,
+    CAMEL,
+    CLOCK_HZ,
+    LEAKAGE,
+    OnChipMemory,
+    lifetimes,
+    product_cycles,
+    published_shape,
+    refreshes,
+)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 6, 24])
 @pytest.mark.parametrize("time", [1.0, 0.37])
 def test_the_closed_form_is_that_of_the_events(blocks: int, time: float) -> None:
-    assert simulated_lifetimes(blocks, time) == pytest.approx(closed_form(time))
-    assert closed_form(time) == (2 * time, 6 * time)
+    assert simulated_lifetimes(blocks, time) == pytest.approx(lifetimes(time))
+    assert lifetimes(time) == (2 * time, 6 * time)
 
 
 def test_a_datum_that_is_read_too_late_is_never_read_silently() -> None:
@@ -21,7 +30,7 @@ def test_a_datum_that_is_read_too_late_is_never_read_silently() -> None:
         simulated_lifetimes(6, 1.0, retention=5.9)
     memory = ForgettingMemory(1.0)
     memory.do(Event(0.0, "x", True))
-    memory.do(Event(1.5, "x", True))  # written again: it lives anew
+    memory.do(Event(1.5, "x", True))  # written again: its lifetime starts again
     memory.do(Event(2.5, "x", False))
     with pytest.raises(ModelError, match=r"^'x' is read 1\.1 after"):
         memory.do(Event(2.6, "x", False))
@@ -39,7 +48,7 @@ def test_a_small_convolution_lives_for_microseconds() -> None:
     for pixels, lived in ((7, 3.12), (8, 3.84)):
         cycles = product_cycles(published_shape(pixels), CAMEL.cells, 1)
         assert cycles == 4 * (pixels**2 + 16)
-        assert closed_form(cycles / CLOCK_HZ * 1e6)[1] == pytest.approx(lived)
+        assert lifetimes(cycles / CLOCK_HZ * 1e6)[1] == pytest.approx(lived)
 
 
 def test_embedded_dram_costs_less_until_it_is_refreshed() -> None:
