@@ -48,6 +48,24 @@ def test_no_dead_links() -> None:
     assert [f"{path}: {link}" for path in paths for link in links(path) if is_dead(link, path)] == []
 
 
+def test_files_in_code_spans_exist() -> None:
+    """Such as `tests/core/test_cache.py`; the changelog names files of its time."""
+    inner = {
+        document: [child for token in tokens(ROOT / document) for child in token.children or []]
+        for document in DOCUMENTS
+        if document != "CHANGELOG.md"
+    }
+    paths = [
+        (document, child.content)
+        for document, children in inner.items()
+        for child in children
+        if child.type == "code_inline"
+        and re.fullmatch(r"(tests|src|tools|benchmarks|examples)/[\w/]+\.\w+", child.content)
+    ]
+    assert len(paths) > 20
+    assert [f"{document}: {path}" for document, path in paths if not (ROOT / path).exists()] == []
+
+
 def test_links_and_headings_are_parsed() -> None:
     results = ROOT / "docs" / "results.md"
     assert "the-main-comparison" in anchors(results)
