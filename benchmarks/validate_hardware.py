@@ -12,9 +12,9 @@ from statistics import mean
 
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Array, PredictorShape, Simulation, Technology, Workload, scheduled_run, simulate
+from adagp.papers.adagp import PAPER_MODELS as MODELS
 from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
 from adagp.program.reproduce.published import published
-from adagp.program.workloads import PAPER_MODELS as MODELS
 from adagp.program.workloads import model_workload
 from adagp.schedules import parse_schedule
 from benchmarks import eyeriss

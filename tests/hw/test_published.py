@@ -6,9 +6,10 @@ import pytest
 
 from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Simulation, simulate
+from adagp.papers.adagp import PAPER_MODELS
 from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
 from adagp.program.reproduce.published import published
-from adagp.program.workloads import PAPER_MODELS, model_workload
+from adagp.program.workloads import model_workload
 
 pytestmark = pytest.mark.medium
 

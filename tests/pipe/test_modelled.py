@@ -6,10 +6,11 @@ import pytest
 
 from adagp.hw import Accelerator, Convolution, Elementwise, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
+from adagp.papers.adagp import PAPER_MODELS
 from adagp.pipe import generate, parse_phases, simulate
 from adagp.pipe.modelled import Link, modelled_costs, output_words
 from adagp.program.reproduce.published import published
-from adagp.program.workloads import PAPER_MODELS, model_workload
+from adagp.program.workloads import model_workload
 from adagp.schedules import parse_schedule
 
 pytestmark = pytest.mark.medium

@@ -27,10 +27,11 @@ from adagp.hw.explore import explore as explore_space
 from adagp.hw.settings import PRESETS, setting_options, with_preset, with_settings
 from adagp.hw.simulate import parse_designs
 from adagp.models import MODELS
+from adagp.papers.adagp import PAPER_MODELS
 from adagp.program.figures.accelerator import plot_speedups
 from adagp.program.figures.style import check_picture_path
 from adagp.program.jobs import usable_cores
-from adagp.program.workloads import PAPER_MODELS, dataset_info
+from adagp.program.workloads import dataset_info
 
 _SPACE = "Design space"
 SHOWN = 40

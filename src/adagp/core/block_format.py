@@ -61,6 +61,6 @@ class BlockFormat:
         return -(-self.mantissa_bits // CHUNK_BITS)
 
     @property
-    def bits_per_value(self) -> float:
-        """Bits in memory for each number: its chunks with their signs, and its share of the exponent."""
-        return self.exponent_bits / self.group + self.chunks * (CHUNK_BITS + 1)
+    def group_bits(self) -> int:
+        """Bits of a group in memory: the shared exponent, and each number's chunks with their signs."""
+        return self.exponent_bits + self.group * self.chunks * (CHUNK_BITS + 1)

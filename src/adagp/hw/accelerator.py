@@ -155,6 +155,20 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         DATAFLOWS[self.dataflow]
+        self._check_rates_and_memories()
+        if self.optimizer_words < 0:
+            raise OptionError(f"optimizer_words is {self.optimizer_words}; it must be 0 or more.")
+        if self.backward not in BACKWARD:
+            raise unknown_name("backward pass", self.backward, BACKWARD)
+        for name in ("weights", "activations", "gradients", "sums"):
+            if not 1 <= self.width(name) <= WIDEST:
+                raise OptionError(f"{name} are {self.width(name)} bits wide; it must be 1 to {WIDEST}.")
+        for name in ("equal_power_pes", "equal_area_pes"):
+            if not 1 <= getattr(self, name) <= MOST_ENLARGED:
+                raise OptionError(f"{name} is {getattr(self, name):g}; it must be 1 to {MOST_ENLARGED}.")
+        mac(self.technology, self.multiplier_bits)  # raises if the energy table has no such word
+
+    def _check_rates_and_memories(self) -> None:
         for name, value, unit in (
             ("clock", self.clock_hz / 1e6, "megahertz"),
             ("bandwidth", self.bandwidth / 1e9, "gigabytes per second"),
@@ -167,17 +181,6 @@ class Accelerator:
             raise OptionError("buffer and clock must be finite.")
         if not 0 <= self.accumulator_kilobytes < inf:
             raise OptionError(f"accumulators are {self.accumulator_kilobytes:g} kilobytes; they must be 0 or more.")
-        if self.optimizer_words < 0:
-            raise OptionError(f"optimizer_words is {self.optimizer_words}; it must be 0 or more.")
-        if self.backward not in BACKWARD:
-            raise unknown_name("backward pass", self.backward, BACKWARD)
-        for name in ("weights", "activations", "gradients", "sums"):
-            if not 1 <= self.width(name) <= WIDEST:
-                raise OptionError(f"{name} are {self.width(name)} bits wide; it must be 1 to {WIDEST}.")
-        for name in ("equal_power_pes", "equal_area_pes"):
-            if not 1 <= getattr(self, name) <= MOST_ENLARGED:
-                raise OptionError(f"{name} is {getattr(self, name):g}; it must be 1 to {MOST_ENLARGED}.")
-        mac(self.technology, self.multiplier_bits)
 
     def width(self, what: str) -> int:
         """Return the bits of a word of `weights`, `activations`, `gradients` or partial `sums`."""

@@ -22,23 +22,6 @@ from adagp.program.run.record import RunRecord, read_whole_run
 if TYPE_CHECKING:
     from adagp.data.registry import DatasetInfo
 
-PAPER_MODELS = (
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "inception_v4",
-    "inception_v3",
-    "vgg13",
-    "vgg16",
-    "vgg19",
-    "densenet121",
-    "densenet161",
-    "densenet169",
-    "densenet201",
-    "mobilenet_v2",
-)
-"""The thirteen CNNs of ADA-GP, in its order."""
-
 
 def model_workload(
     name: str,

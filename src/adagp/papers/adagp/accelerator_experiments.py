@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.core.plan import Phase
 from adagp.hw import Accelerator, Run, Simulation, scheduled_run, simulate
 from adagp.hw.simulate import predictor_weights
+from adagp.papers.adagp import PAPER_MODELS
 from adagp.pipe import Costs, constant_costs, generate, parse_phases
 from adagp.pipe import simulate as simulate_pipeline
 from adagp.pipe.modelled import modelled_costs
@@ -33,7 +34,7 @@ from adagp.program.run.documents import (
     Plain,
     record_of,
 )
-from adagp.program.workloads import PAPER_MODELS, dataset_info, model_workload
+from adagp.program.workloads import dataset_info, model_workload
 from adagp.schedules import parse_schedule
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from adagp.hw import Accelerator, Convolution, PredictorShape, Simulation, Workload, simulate
+from adagp.papers.adagp import PAPER_MODELS
 from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
 from adagp.papers.adagp.synthesis_experiments import BLOCK_BITS
 from adagp.program.figures.style import subplots
@@ -24,7 +25,7 @@ from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Number, published
 from adagp.program.reproduce.verdict import WITHIN, Terms, compare, judge
 from adagp.program.run.documents import MODERATE, WHOLE, Shape, record_of
-from adagp.program.workloads import PAPER_MODELS, dataset_info, model_workload
+from adagp.program.workloads import dataset_info, model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.core.intervals import interval
 from adagp.core.methods import METHODS
 from adagp.hw import Accelerator, simulate
+from adagp.papers.adagp import PAPER_MODELS
 from adagp.papers.adagp.accelerator_experiments import paper_run
 from adagp.program.figures.labels import label_points
 from adagp.program.figures.style import legend_beside, series_colour, some_of, subplots, whole_numbers
@@ -20,7 +21,7 @@ from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts,
 from adagp.program.reproduce.verdict import FAIR, Terms, Verdict, compare, judge
 from adagp.program.run.documents import POSITIVE, record_of
 from adagp.program.run.record import read_whole_run
-from adagp.program.workloads import PAPER_MODELS, dataset_info, model_workload
+from adagp.program.workloads import dataset_info, model_workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

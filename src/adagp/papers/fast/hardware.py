@@ -84,10 +84,7 @@ class BlockWidths:
 def grouped(product: Product, widths: BlockWidths) -> Product:
     """Return a product of groups: the summed index is cut, and the words of its operands are groups."""
     result = RESULTS[product.operation]
-    bits = {
-        name: widths.exponent_bits + widths.group * widths.block_format(tensor).chunks * (CHUNK_BITS + 1)
-        for name, tensor in widths.operands(product.operation).items()
-    }
+    bits = {name: widths.block_format(tensor).group_bits for name, tensor in widths.operands(product.operation).items()}
     changed = replace(product, bits=Bits(**(bits | {result: getattr(product.bits, result)}), sums=product.bits.sums))
     size, group = getattr(product, SUMMED[result]), widths.group
     if SUMMED[result] == "depth":
