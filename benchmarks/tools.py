@@ -19,7 +19,7 @@ from adagp.tracing.tracer import trace_model
 from benchmarks.measure import Clock, Ratio, Run
 
 SCALE_SIM = 250.0
-"""CPU-seconds that SCALE-Sim takes for the forward pass of VGG13: a yardstick that was given, not measured here."""
+"""CPU-seconds that SCALE-Sim takes for the forward pass of VGG13: a published reference, not measured here."""
 
 
 QUICK = 0.1

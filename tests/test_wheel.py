@@ -31,7 +31,7 @@ INSIDE = (
     "adagp/rtl/harness.cpp",
 )
 TOLD = {
-    "plot {run}": "pictures need matplotlib, which is not installed: pip install 'adagp[plot]'.",
+    "plot {run}": "figures need matplotlib, which is not installed: pip install 'adagp[plot]'.",
     "report {run}": "a report needs jinja2 and vl-convert-python; install them: pip install 'adagp[report]'.",
     "train --model timm:resnet18": "torchvision is needed here and is not installed: pip install 'adagp[models]'.",
     "train --model torchvision:resnet18": "torchvision is needed here and is not installed: pip install 'adagp[models]'.",

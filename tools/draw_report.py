@@ -15,7 +15,7 @@ PAGE, PICTURE = Path("runs/demo/report.html"), Path("docs/images/report.png")
 WIDTH, SCALE = 1060, 1.5
 UNTIL = "#chapter-1-time figure.chart"
 """The picture ends below this part of the page."""
-UNEVEN = "Mind the clock"
+UNEVEN = "Unreliable timing"
 
 
 def main() -> None:

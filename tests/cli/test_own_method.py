@@ -67,7 +67,7 @@ def test_it_is_trained_replayed_and_reported(program: Program, short: tuple[str,
     Path("imported").unlink()
     reported = python("-m", "adagp", "report", "run", "--out", "page.html")  # a process that has not seen the source
     assert reported.returncode == 0, reported.stderr
-    assert f"method &#39;{DAMPED}&#39; is not loaded; adagp simulate --from-run can replay it." in Path(
+    assert f"method &#39;{DAMPED}&#39; is not loaded; use adagp simulate --from-run to replay it." in Path(
         "page.html"
     ).read_text("utf-8")
     assert not Path("imported").exists(), "a page imports nothing that a folder names"

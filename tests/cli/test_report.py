@@ -68,7 +68,7 @@ def test_a_busy_port_ends_with_a_sentence(program: Any) -> None:
         other.listen()
         port = other.getsockname()[1]
         ended = program("report", ".", "--watch", "--port", str(port))
-    reason = "Address already in use. Give another --port, or 0 for any that is free."
+    reason = "Address already in use. Choose another --port, or 0 for any free port."
     assert (ended.code, ended.out, ended.err) == (2, "", f"error: cannot serve on port {port}: {reason}\n")
 
 

@@ -163,14 +163,14 @@ def test_search_finds_pages_and_pages_fit_a_phone(address: str, browser: "Browse
     found = page.locator("li.md-search-result__item a")
     for seconds in (1, 2, 4, 8, 16, 32):  # what is typed before the page listens is lost: a reader types again
         page.fill("input.md-search__input", "")
-        page.fill("input.md-search__input", "yardstick")
+        page.fill("input.md-search__input", "baseline")
         page.wait_for_timeout(1000 * seconds)
         if found.count():
             break
     found.first.wait_for()
     page.screenshot(path=screenshots / "docs-search.png")
     page.click("li.md-search-result__item a >> nth=0")
-    page.wait_for_function("() => document.querySelector('article').innerText.toLowerCase().includes('yardstick')")
+    page.wait_for_function("() => document.querySelector('article').innerText.toLowerCase().includes('baseline')")
     for place in LOOKED_AT:
         page.goto(f"{address}/{place}")
         for width in (1280, 390):

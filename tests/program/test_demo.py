@@ -70,7 +70,7 @@ def test_a_run_without_a_finished_epoch_cannot_be_drawn(tmp_path: Path) -> None:
 
 def test_runs_of_other_metrics_and_damaged_ones_cannot_be_drawn(write_run: Any, tmp_path: Path) -> None:
     runs = [write_run("a"), write_run("b", metrics=(Metric("squared_error", higher_is_better=False),))]
-    message = r"^the runs have no metric in common \(accuracy, squared error\): draw them in pictures of their own.$"
+    message = r"^the runs have different metrics \(accuracy, squared error\); draw them separately.$"
     with pytest.raises(RunError, match=message):
         draw(runs, tmp_path / "pictures")
     (runs[0] / "config.json").write_text("{")

@@ -85,7 +85,7 @@ def _table(rows: list[dict[str, Any]], seeds: int) -> Any:
     from rich.table import Table
 
     table = Table(title=f"digits_cnn on digits, {seeds} seeds each")
-    for name in ("", "epochs", "BP", "GP", "accuracy", "range, %", "cosine", "yardstick"):
+    for name in ("", "epochs", "BP", "GP", "accuracy", "range, %", "cosine", "previous"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -97,7 +97,7 @@ def _table(rows: list[dict[str, Any]], seeds: int) -> Any:
         )
     table.caption = (
         "BP, GP: batches of a run. bp short: as many epochs as adagp has BP batches, as if its GP batches had been left "
-        "out. cosine: predicted against true gradient, mean over sites and epochs; yardstick: the last true gradient "
-        "against the next."
+        "out. cosine: predicted against true gradient, mean over sites and epochs; previous: the previous true gradient "
+        "against it (baseline)."
     )
     return table

@@ -1,20 +1,20 @@
-"""Texts of users (names of runs, files and models) as a terminal, a page, a picture or a table may show them."""
+"""Escapes invisible and control characters in users' texts (names of runs, files and models) before they are shown."""
 
 import re
 
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # control characters
     "\u2028\u2029"  # line and paragraph separators
-    "\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of reading
-    "\ud800-\udfff]"  # halves of characters; Python puts bytes that are not UTF-8 among them
+    "\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the text direction
+    "\ud800-\udfff]"  # surrogates; Python decodes invalid UTF-8 bytes of file names to them
 )
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def shown(text: object, *, lines: bool = False) -> str:
-    r"""Return `text` as it is, but for what cannot be seen or would steer a terminal: that is escaped as in Python.
+    r"""Return `text` with characters that are invisible or control a terminal escaped as in Python.
 
-    A byte of a file name that is not UTF-8 becomes \xff. With `lines`, the text is ours and its line ends stay.
+    A byte of a file name that is not UTF-8 becomes \xff. With `lines`, newlines stay.
 
     >>> shown("run\x1b[31m\n")
     'run\\x1b[31m\\n'

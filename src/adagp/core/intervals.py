@@ -1,4 +1,4 @@
-"""Means with 95% intervals of Student's t, for few seeds; none reaches beyond what is possible. No torch, no scipy."""
+"""Means with 95% confidence intervals (Student's t), clipped to the bounds of possible values; without torch or scipy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from math import atan, cos, isfinite, pi, sin, sqrt
 from statistics import mean, variance
 
 Bounds = tuple[float | None, float | None]
-"""The least and the greatest value that a figure can have; None where there is none."""
+"""The least and the greatest possible value; None for no bound."""
 UNBOUNDED: Bounds = (None, None)
 NEVER_NEGATIVE: Bounds = (0.0, None)
-"""Seconds, bytes and other figures that are never below zero."""
+"""Bounds of seconds, bytes and the like."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `count` values; `low` and `high` bound it with 95% confidence, and are None for one value."""
+    """The mean of `count` values with its 95% confidence interval; `low` and `high` are None for one value."""
 
     mean: float
     low: float | None
@@ -23,7 +23,7 @@ class Interval:
     count: int
 
     def within(self, bounds: Bounds) -> "Interval":
-        """Return the interval without what lies beyond `bounds`; it always holds the mean."""
+        """Return the interval clipped to `bounds`, still containing the mean."""
         if self.low is None or self.high is None:
             return self
         least, greatest = bounds
@@ -33,7 +33,7 @@ class Interval:
 
 
 def interval(values: Sequence[float], bounds: Bounds = UNBOUNDED) -> Interval | None:
-    """Return the mean of `values` with its interval, which stays within `bounds`; None if there are none."""
+    """Return the mean of `values` with its interval clipped to `bounds`; None without values."""
     if not values:
         return None
     if len(values) == 1:
@@ -43,7 +43,7 @@ def interval(values: Sequence[float], bounds: Bounds = UNBOUNDED) -> Interval | 
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Return the mean of `first` less that of `second`, with Welch's interval where both have several values."""
+    """Return mean(first) - mean(second), with Welch's interval if both have several values."""
     gap, count = mean(first) - mean(second), min(len(first), len(second))
     if count < 2:
         return Interval(gap, None, None, count)
@@ -51,13 +51,13 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
     if sum(parts) == 0:
         return Interval(gap, gap, gap, count)
     shares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True))
-    half = student_t(int(sum(parts) ** 2 / shares)) * sqrt(sum(parts))  # rounded down: rather too wide
+    half = student_t(int(sum(parts) ** 2 / shares)) * sqrt(sum(parts))  # degrees of freedom rounded down: conservative
     return Interval(gap, gap - half, gap + half, count)
 
 
 @cache
 def student_t(freedom: int, confidence: float = 0.95) -> float:
-    """Return the t that Student's distribution of `freedom` (whole) degrees stays below in size with `confidence`."""
+    """Return t with P(|T| < t) = `confidence` for Student's distribution with `freedom` (an integer) degrees of freedom."""
     low, high = 0.0, 1.0
     while _within(high, freedom) < confidence:
         high *= 2
@@ -68,7 +68,7 @@ def student_t(freedom: int, confidence: float = 0.95) -> float:
 
 
 def _within(t: float, freedom: int) -> float:
-    """Return the probability of |T| < t; a finite sum for whole degrees of freedom (Abramowitz and Stegun, 26.7.3-4)."""
+    """Return P(|T| < t); a finite sum for integer degrees of freedom (Abramowitz and Stegun, 26.7.3-4)."""
     angle = atan(t / sqrt(freedom))
     odd = freedom % 2
     term, total = (cos(angle), 0.0) if odd else (1.0, 0.0)
@@ -79,11 +79,11 @@ def _within(t: float, freedom: int) -> float:
 
 
 def estimate(values: Sequence[float | None], bounds: Bounds = UNBOUNDED) -> Interval | None:
-    """Return mean and interval of the values that are there and finite; None if there are none."""
+    """Return the mean and interval of the finite values; None if there are none."""
     return interval([value for value in values if value is not None and isfinite(value)], bounds)
 
 
 def estimate_fields(name: str, values: Sequence[float | None], bounds: Bounds = UNBOUNDED) -> dict[str, float | None]:
-    """Return `name`_mean, `name`_low and `name`_high, all None if there is nothing to estimate."""
-    found = estimate(values, bounds)
-    return {f"{name}_{end}": None if found is None else getattr(found, end) for end in ("mean", "low", "high")}
+    """Return `name`_mean, `name`_low and `name`_high, all None without a finite value."""
+    result = estimate(values, bounds)
+    return {f"{name}_{end}": None if result is None else getattr(result, end) for end in ("mean", "low", "high")}

@@ -66,7 +66,7 @@ class QualityMeter:
             self._sums[chosen] += figures.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
             self._counts[chosen] += known
         self._batches += 1
-        # The gradient before a sampled one is all that the yardstick needs: no copy on the other batches.
+        # The previous-gradient baseline needs only the gradient before a sampled one: no copy on the other batches.
         self._previous = {}
         if self.due():
             self._previous = {site.index: truth.detach().clone() for site, truth in zip(sites, truths, strict=True)}

@@ -106,7 +106,7 @@ def test_a_busy_port_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OptionError) as caught:
             LiveServer(LiveReport([tmp_path]), port)
     assert str(caught.value) == (
-        f"cannot serve on port {port}: Address already in use. Give another --port, or 0 for any that is free."
+        f"cannot serve on port {port}: Address already in use. Choose another --port, or 0 for any free port."
     )
 
 

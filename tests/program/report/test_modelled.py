@@ -32,11 +32,11 @@ def test_a_run_is_replayed_as_adagp_simulate_does(write_run: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "remark"),
     [
-        ({"method": "bp"}, "No run has a batch with predicted gradients: there is nothing to gain on the accelerator."),
-        ({"method": "dni"}, "dni: what this method costs on an accelerator is not known, so it is left out."),
+        ({"method": "bp"}, "No run has GP batches, so there is nothing to gain on the accelerator."),
+        ({"method": "dni"}, "dni: this method has no accelerator cost model."),
         (
             {"model": "os:getcwd"},
-            "adagp could not be modelled: 'os:getcwd' is not one of adagp's models; adagp simulate --from-run can.",
+            "adagp could not be modelled: 'os:getcwd' is not one of adagp's models; use adagp simulate --from-run.",
         ),
     ],
 )

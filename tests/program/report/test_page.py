@@ -77,7 +77,7 @@ def test_the_same_runs_give_the_same_page(study: Path, study_page: Path, tmp_pat
 def test_other_phases_of_the_pipelines(write_run: Any, tmp_path: Path) -> None:
     write_report([write_run("bp", method="bp")], tmp_path / "report.html", "GP,GP,BP")
     content = (tmp_path / "report.html").read_text("utf-8")
-    assert "batches GP,GP,BP over 4 devices" in content
+    assert "batches GP,GP,BP on 4 devices" in content
     assert "--phases GP,GP,BP</code>" in content
 
 

@@ -147,8 +147,8 @@ def test_who_is_clearly_behind_is_told_apart(write_run: Any) -> None:
 def test_one_seed_one_method_and_no_epoch(write_run: Any, tmp_path: Any) -> None:
     runs = [write_run("bp", method="bp", best=0.8), write_run("ada", best=0.7)]
     assert findings(runs)[0] == (
-        "At equal batches, 40 each: bp with 80.00% (one seed) and adagp with 70.00% (one seed); without several seeds of "
-        "each there is no telling the difference from chance."
+        "At equal batches, 40 each: bp with 80.00% (one seed) and adagp with 70.00% (one seed); several seeds of each "
+        "are needed to tell a difference from chance."
     )
     assert findings(runs[1:]) == [
         "One method alone: adagp with 70.00% (one seed). A comparison needs a second method.",
@@ -157,7 +157,7 @@ def test_one_seed_one_method_and_no_epoch(write_run: Any, tmp_path: Any) -> None
     assert findings([nothing]) == ["Nothing to compare: no run has a finished epoch with a finite accuracy yet."]
 
 
-def test_what_is_under_way_is_told_as_such(write_run: Any) -> None:
+def test_unfinished_runs_are_marked(write_run: Any) -> None:
     runs = [write_run("bp", method="bp", finished=False, done=1, epochs=20)]
     assert findings(runs) == [
         "One method alone: bp with 4.50% (one seed), 1 of 20 epochs so far. A comparison needs a second method."
@@ -168,7 +168,7 @@ def test_what_is_under_way_is_told_as_such(write_run: Any) -> None:
         "At equal time, 1.1 s so far",
     ]
     assert told(runs).remarks == (
-        "Not finished yet, counted as far as they are: bp (1 of 20 epochs), adagp (2 of 20 epochs).",
+        "Not finished yet, compared at their latest epoch: bp (1 of 20 epochs), adagp (2 of 20 epochs).",
     )
 
 
@@ -176,9 +176,9 @@ def test_it_warns_of_unfinished_runs_and_uneven_clocks(write_run: Any) -> None:
     runs = [write_run("bp0", method="bp"), write_run("bp1", method="bp", seed=1, pace=0.2)]
     runs += [write_run("ada", finished=False, done=2)]
     assert told(runs).remarks == (
-        "Not finished yet, counted as far as they are: adagp (2 of 4 epochs).",
-        "Mind the clock: a BP batch of bp took 2.0 times as long in one run as in another. The machine was not equally "
-        "free, so seconds cannot be compared well.",
+        "Not finished yet, compared at their latest epoch: adagp (2 of 4 epochs).",
+        "Unreliable timing: a BP batch of bp took 2.0 times as long in one run as in another. The machine was not equally "
+        "loaded, so do not rely on seconds.",
     )
 
 
@@ -186,4 +186,4 @@ def test_the_verdict_names_a_few(write_run: Any) -> None:
     methods = ("bp", "adagp", "remap", "skip", "replay", "noise", "zero")
     text = findings([write_run(method, method=method) for method in methods])[0]
     assert text.count(" with ") == 5
-    assert " and 2 more; without several seeds" in text
+    assert " and 2 more; several seeds" in text

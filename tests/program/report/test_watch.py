@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adagp.errors import RunError
-from adagp.program.report.watch import Watch, duration, time_left, under_way
+from adagp.program.report.watch import Watch, duration, run_status, time_left
 from adagp.program.run.folder import PROGRESS, ProgressFile, RunProgress, locked
 
 HALF = RunProgress(15, 40, 2, "gp", 0.5, 0.25, {"warmup": 0, "bp": 2, "gp": 2, "guarded": 1}, 75.0)
@@ -62,13 +62,13 @@ def test_a_run_is_running_while_a_process_holds_it(write_run: Any, tmp_path: Pat
     assert not seen.running
 
 
-def test_what_is_under_way(write_run: Any, tmp_path: Path) -> None:
+def test_what_is_run_status(write_run: Any, tmp_path: Path) -> None:
     run = write_run("one", finished=False, done=1)
     stopped, begun = write_run("two", finished=False, done=2), write_run("three", finished=False, done=0)
     write_run("four", seed=1)
     ProgressFile(run).write(HALF)
     with locked(run):
-        now = under_way(Watch([tmp_path]).look())
+        now = run_status(Watch([tmp_path]).look())
     assert now.heading == "1 running, 2 stopped or waiting, 1 finished"
     assert now.runs is not None
     cells = [[cell.text for cell in row] for row in now.runs.rows]
@@ -77,7 +77,7 @@ def test_what_is_under_way(write_run: Any, tmp_path: Path) -> None:
         [begun.name, "adagp", "waiting", "0 of 4", "–"],
         [stopped.name, "adagp", "stopped", "2 of 4", "20"],
     ]
-    assert under_way([]).heading == "no run yet"
+    assert run_status([]).heading == "no run yet"
 
 
 def test_a_comparison_tells_how_many_runs_are_left(write_run: Any, tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_a_comparison_tells_how_many_runs_are_left(write_run: Any, tmp_path: Pat
     content = {"entries": [{}, {}], "seeds": 2, "regimes": ["batches", "seconds"], "curve": [0.5, 1]}
     (tmp_path / "vgg" / "comparison.json").write_text(json.dumps(content))
     with locked(run):
-        now = under_way(Watch([tmp_path]).look())
+        now = run_status(Watch([tmp_path]).look())
     # two seeds of backprop, of another method at equal batches and at equal seconds, and of half as much backprop: 8
     assert now.comparisons == ("Comparison vgg: 2 of about 8 runs are finished, about 3 min left.",)
-    assert under_way(Watch([tmp_path]).look()).comparisons == ()
+    assert run_status(Watch([tmp_path]).look()).comparisons == ()
 
 
 def test_times_for_reading() -> None:

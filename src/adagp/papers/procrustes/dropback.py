@@ -95,10 +95,9 @@ class DropBack(WeightUpdateHook):
         """Rank all weights and put back those that are not kept."""
         before, now = self.factor(self._steps - 1), self.factor(self._steps)
         initial = self._bases(1.0) if before else {}
-        yardstick = before if self.rule == "accumulated" else now
+        factor = before if self.rule == "accumulated" else now
         changes = {
-            name: one - yardstick * initial[name] if yardstick else one.detach()
-            for name, one in self._parameters.items()
+            name: one - factor * initial[name] if factor else one.detach() for name, one in self._parameters.items()
         }
         sizes = [one.abs() for one in changes.values()]
         if not isfinite(sum(float(one.sum(dtype=torch.float64)) for one in sizes)):

@@ -1,1 +1,1 @@
-"""Pictures of runs, of simulations and of pipelines, by matplotlib."""
+"""matplotlib figures of runs, simulations and pipelines."""

@@ -1,4 +1,4 @@
-"""Pictures of a simulation: cycles by layer (the paper's Fig. 16), speed-up (Figs. 17-19), energy (Fig. 21), roofline."""
+"""Figures of simulated accelerators: cycles, traffic and energy by layer, speed-up, roofline, and Pareto fronts."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "network", "registers", "arithmetic", "clock", "leakage")
-"""Levels of energy in the order of their bars."""
+"""Components of the energy, in the order of the bars."""
 _LEVEL_COLOURS = dict(zip(ENERGY_PARTS, (*COLOURS, GREY), strict=True))
 LONGEST_NAME = 22
-"""Letters of a layer's name; of longer ones, the last."""
+"""Most characters of a layer's label; longer names lose their beginning."""
 MOST_NAMED = 24
-"""Layers that have a name below the axis; of more, some evenly apart."""
+"""Most layers with a label below the axis; of more, every Nth has one."""
 
 
 def plot_simulation(simulation: Simulation, path: Path) -> None:
-    """Draw the pictures of one model into `path`."""
+    """Draw all panels of one simulation into `path`."""
     check_picture_path(path)
     accelerator = simulation.accelerator
     with style():
@@ -52,7 +52,7 @@ def plot_simulation(simulation: Simulation, path: Path) -> None:
 
 
 def plot_speedups(speedups: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
-    """Draw bars of speed-ups: `speedups[model][design]`."""
+    """Draw `speedups[model][design]` as bars into `path`."""
     check_picture_path(path)
     with style():
         figure, axes = subplots(1, 1, (13, 5))
@@ -66,7 +66,7 @@ def _speedups_of(simulation: Simulation) -> dict[str, float]:
 
 
 def _by_layer(axes: "Axes", simulation: Simulation) -> None:
-    """Each layer's cycles in the whole run: baseline beside a predicting design, split by phase."""
+    """Draw the cycles of each layer in the whole run, by phase: the baseline next to a predicting design."""
     others = [name for name in simulation.outcomes if name != "baseline"]
     design = "efficient" if "efficient" in others else others[0] if others else "baseline"
     for offset, name in ((-0.2, "baseline"), (0.2, design)):
@@ -74,7 +74,7 @@ def _by_layer(axes: "Axes", simulation: Simulation) -> None:
         bottom = [0] * len(places)
         for phase, colour in PHASE_COLOURS.items():
             layers = simulation.outcomes[name].by_layer
-            heights = [layer[found].cycles if (found := _phase(layer, phase)) else 0 for layer in layers]
+            heights = [layer[key].cycles if (key := _phase(layer, phase)) else 0 for layer in layers]
             shade = "#d3d3d3" if name == "baseline" else colour
             label = None if name == "baseline" or not any(heights) else f"{name}, {phase}"
             axes.bar(places, heights, 0.4, bottom=bottom, color=shade, label=label)
@@ -87,7 +87,7 @@ def _by_layer(axes: "Axes", simulation: Simulation) -> None:
 
 
 def name_layers(axes: "Axes", names: Sequence[str]) -> None:
-    """Write the layers' names below the axis; of a deep model, some of them."""
+    """Label the layers below the axis; in a deep model, every Nth."""
     named = some_of(len(names), MOST_NAMED)
     texts = [
         names[place] if len(names[place]) <= LONGEST_NAME else f"…{names[place][-LONGEST_NAME:]}" for place in named
@@ -133,7 +133,7 @@ def _energy(axes: "Axes", simulation: Simulation) -> None:
 
 
 def _roofline(axes: "Axes", simulation: Simulation) -> None:
-    """Each layer's forward pass: multiply-accumulates per cycle against those for each off-chip byte."""
+    """Draw the forward pass of each layer: MACs per cycle against MACs per off-chip byte."""
     accelerator = simulation.accelerator
     costs = [accelerator.with_stalls(stage.forward) for stage in simulation.stages]
     reached = [cost.macs / cost.cycles for cost in costs]
@@ -143,13 +143,11 @@ def _roofline(axes: "Axes", simulation: Simulation) -> None:
     points = sorted({*span, min(max(8 * accelerator.array.pes / accelerator.bits_per_cycle, span[0]), span[1])})
     roof = [min(accelerator.array.pes, point * accelerator.bits_per_cycle / 8) for point in points]
     axes.plot(points, roof, color="black", linewidth=1)
-    axes.set(
-        xscale="log", yscale="log", xlabel="MACs for each off-chip byte", ylabel="MACs per cycle", title="Roofline"
-    )
+    axes.set(xscale="log", yscale="log", xlabel="MACs per off-chip byte", ylabel="MACs per cycle", title="Roofline")
 
 
 def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
-    """Each layer's bytes in one batch by backprop at each level, and the cycles that memory holds it up."""
+    """Draw the bytes of each layer in one BP batch by memory level, with the layers that memory stalls."""
     places = range(len(rows))
     for level, label in (("buffer", "global buffer"), ("dram", "off-chip")):
         axes.plot(places, [row[f"{level}_bytes"] / 1e6 for row in rows], marker=".", label=label)
@@ -158,19 +156,19 @@ def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
         if stalled:
             heights = [rows[place][f"{level}_bytes"] / 1e6 for place in stalled]
             axes.plot(stalled, heights, mark, color="black", label=f"stalled: {cause}")
-    axes.set(ylabel="MB in a batch", yscale="log", title="Traffic by layer, one batch by backprop")
+    axes.set(ylabel="MB in a batch", yscale="log", title="Traffic by layer, one BP batch")
     name_layers(axes, [row["name"] for row in rows])
     legend_beside(axes)
 
 
 def _joules(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
-    """Each layer's joules in one batch by backprop, by level."""
+    """Draw the joules of each layer in one BP batch, by component."""
     bottom = [0.0] * len(rows)
     for part in ENERGY_PARTS:
         heights = [row["energy"][part] for row in rows]
         axes.bar(range(len(rows)), heights, bottom=bottom, color=_LEVEL_COLOURS[part])
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    axes.set(ylabel="joules in a batch", title="Energy by layer, one batch by backprop; colours as above")
+    axes.set(ylabel="joules in a batch", title="Energy by layer, one BP batch; colours as above")
     name_layers(axes, [row["name"] for row in rows])
 
 
@@ -186,7 +184,7 @@ LABELS = {
 def plot_front(
     points: Sequence[Point], front: Sequence[bool], objectives: Sequence[str], title: str, path: Path
 ) -> None:
-    """Draw all points faintly and those of the front, in the colour of their dataflow, over them."""
+    """Draw all points in grey, and those of the Pareto front in the colour of their dataflow."""
     check_picture_path(path)
     pairs = list(combinations(objectives, 2))
     columns = min(3, len(pairs))

@@ -1,4 +1,4 @@
-"""Pictures of runs: loss and metric over the epochs with the phases shaded, and the predictions' quality by site."""
+"""Figures of runs: loss and metric over epochs with GP epochs shaded, and the quality of predictions by site."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 MOST_NAMED = 14
-"""Sites that have a name in the legend; of more, some evenly apart."""
+"""Most sites in the legend; of more, every Nth."""
 MOST_MARKED = 5
-"""Epochs of a run that are marked by dots."""
+"""Longest run in epochs whose points are marked."""
 DASHES = ("-", "--", ":")
-"""One for each round through the colours."""
+"""Line styles for successive rounds through the colours."""
 
 
 def draw(paths: Sequence[Path], out: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Draw the runs in `paths`, or below them, into the folder `out` and return the files written."""
+    """Draw the runs at or below `paths` into the folder `out`; return the files."""
     require_matplotlib()
     runs = collect_whole(paths, "draw")
     metrics = list(dict.fromkeys(run.metric for run in runs))
     if len(metrics) > 1:
-        found = ", ".join(metric.words for metric in metrics)
-        raise RunError(f"the runs have no metric in common ({found}): draw them in pictures of their own.")
+        names = ", ".join(metric.words for metric in metrics)
+        raise RunError(f"the runs have different metrics ({names}); draw them separately.")
     out.mkdir(parents=True, exist_ok=True)
     with style():
         figures = {"curves": curves(runs)}
@@ -51,7 +51,7 @@ def draw(paths: Sequence[Path], out: Path, formats: Sequence[str] = ("png", "svg
 
 
 def curves(runs: Sequence[RunRecord]) -> "Figure":
-    """Return training loss and test metric of all runs; epochs are shaded by their share of GP batches."""
+    """Return training loss and test metric of all runs; epochs are shaded by the share of GP batches."""
     figure, axes = _epochs()
     titles = {"train_loss": "training loss", "test_value": f"test {runs[0].metric.words}"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
@@ -73,13 +73,13 @@ def curves(runs: Sequence[RunRecord]) -> "Figure":
 
 
 def site_cosines(run: RunRecord) -> "Figure":
-    """Return the cosine of predicted with true gradients by site, and beside it that of the last true gradient."""
+    """Return the cosine of predicted and true gradients by site, next to the previous-gradient baseline."""
     figure, axes = _epochs(share_y=True)
     names = list(run.epochs[-1].sites)
     named = some_of(len(names), MOST_NAMED)
     titles = {
-        "cosine": "predicted gradient against the truth",
-        "cosine_previous": "last true gradient against the next",
+        "cosine": "predicted against true gradient",
+        "cosine_previous": "previous against true gradient (baseline)",
     }
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
         for place, name in enumerate(names):
@@ -98,12 +98,12 @@ def site_cosines(run: RunRecord) -> "Figure":
 
 
 def _predicted(run: RunRecord) -> float:
-    """Return the shares of GP batches, added up over the epochs."""
+    """Return the sum over epochs of the share of GP batches."""
     return sum(epoch.predicted_share for epoch in run.epochs)
 
 
 def _epochs(*, share_y: bool = False) -> "tuple[Figure, list[Axes]]":
-    """Return a figure with two pictures side by side, over whole epochs."""
+    """Return a figure with two panels over epochs."""
     figure, (axes,) = subplots(1, 2, (11.6, 3.8), share_y=share_y)
     for axis in axes:
         whole_numbers(axis.xaxis)
@@ -111,12 +111,12 @@ def _epochs(*, share_y: bool = False) -> "tuple[Figure, list[Axes]]":
 
 
 def _marker(run: RunRecord) -> str:
-    """Return how the epochs of a run are marked: those of a short one by dots, without which a single one would not be seen."""
+    """Return the marker of a run's epochs: dots for a short run, as a single epoch makes no line."""
     return "o" if len(run.epochs) <= MOST_MARKED else ""
 
 
 def _shade(axis: "Axes", run: RunRecord) -> None:
-    """Shade each epoch by its share of GP batches, and write each new ratio above the first epoch that has it."""
+    """Shade each epoch by its share of GP batches, and write the ratio where it changes."""
     before = ""
     for epoch in run.epochs:
         left, share = epoch.number - 0.5, epoch.predicted_share

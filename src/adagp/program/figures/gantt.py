@@ -1,4 +1,4 @@
-"""Pictures of a timeline: a row for each device, time to the right; as text for a terminal, or drawn into a file."""
+"""Gantt charts of a timeline, a row for each device: as text for a terminal, or as a figure."""
 
 from bisect import bisect_right
 from pathlib import Path
@@ -37,13 +37,13 @@ _NAMES: dict[Kind, str] = {
     UPDATE: "update",
 }
 MOST_DRAWN = 20_000
-"""Actions in a drawing: more are narrower than a point, and take minutes to draw."""
+"""Most actions in a figure: more would be narrower than a point and take minutes to draw."""
 _MOST_LABELS = 400
-"""Actions in a drawing that still get their names."""
+"""Most actions in a figure whose bars are labelled."""
 
 
 def what(timeline: Timeline, action: Action) -> str:
-    """Say what an action is, in the words of the legend."""
+    """Return the legend label of an action."""
     if action.kind != FORWARD:
         return _NAMES[action.kind]
     predicted = timeline.program.phases[timeline.program.batch_of(action)] is Phase.GP

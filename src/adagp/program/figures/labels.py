@@ -1,4 +1,4 @@
-"""Names beside points: each where it covers no other name and no point, as near to its own as can be."""
+"""Label placement: labels near their points that cover neither each other nor any point."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import cos, hypot, radians, sin
@@ -11,11 +11,11 @@ Box = tuple[float, float, float, float]
 """Left, bottom, right and top, in points."""
 RADII = (7.0, 14.0, 22.0, 32.0, 44.0, 58.0, 75.0, 95.0, 120.0, 150.0, 190.0)
 ANGLES = (30, 150, -30, -150, 60, 120, -60, -120, 90, -90, 0, 180, 15, 165, -15, -165, 75, 105, -75, -105)
-"""Where a name is tried, in degrees; to the right and above first."""
+"""Angles in degrees at which a label is tried, in this order."""
 CROSSED = 25.0
-"""How many points farther away a name may be rather than lie on the bar of an interval."""
+"""Cost of covering an error bar, as a distance in points."""
 LED = 16.0
-"""Points from which on a line leads from the name to its point."""
+"""Distance in points above which a line connects a label and its point."""
 
 
 def place_boxes(
@@ -25,31 +25,34 @@ def place_boxes(
     bars: Sequence[Box] = (),
     margin: float = 4.0,
 ) -> list[Box]:
-    """Return a box of each size near its point: no two overlap, none covers a point, all lie `inside`, if that can be.
+    """Return a box of each size near its point: without overlaps, covering no point, and `inside`, if possible.
 
-    Where no place is free, the box lies where it covers least. `bars` are covered only where the way round is long.
+    Greedy, the most crowded points first; each box takes the position with the least overlap, then the least distance.
+    Covering one of the `bars` counts as extra distance.
     """
     taken: list[Box] = [(x - margin, y - margin, x + margin, y + margin) for x, y in points]
-    found: dict[int, Box] = {}
-    for place in sorted(range(len(points)), key=lambda one: -_crowd(points, one)):
-        tried = list(_tried(points[place], sizes[place]))
+    boxes: dict[int, Box] = {}
+    for index in sorted(range(len(points)), key=lambda point: -_crowd(points, point)):
+        tried = list(_positions(points[index], sizes[index]))
         costs = [
             (sum(_shared(box, other) for other in taken) + _outside(box, inside), radius, box) for radius, box in tried
         ]
-        best = min(costs, key=lambda one: (one[0], one[1] + CROSSED * sum(_shared(one[2], bar) > 0 for bar in bars)))
-        found[place] = best[2]
+        best = min(
+            costs, key=lambda cost: (cost[0], cost[1] + CROSSED * sum(_shared(cost[2], bar) > 0 for bar in bars))
+        )
+        boxes[index] = best[2]
         taken.append(best[2])
-    return [found[place] for place in range(len(points))]
+    return [boxes[index] for index in range(len(points))]
 
 
-def _crowd(points: Sequence[tuple[float, float]], place: int) -> float:
-    """Return how many other points are near: who has most of them chooses first."""
-    x, y = points[place]
+def _crowd(points: Sequence[tuple[float, float]], index: int) -> float:
+    """Return how crowded the surroundings of a point are."""
+    x, y = points[index]
     return sum(1.0 / (10.0 + hypot(x - other[0], y - other[1])) for other in points)
 
 
-def _tried(point: tuple[float, float], size: tuple[float, float]) -> Iterator[tuple[float, Box]]:
-    """Yield the places for a box around a point, by distance."""
+def _positions(point: tuple[float, float], size: tuple[float, float]) -> Iterator[tuple[float, Box]]:
+    """Yield the distance and the box of each position around a point."""
     for radius in RADII:
         for angle in ANGLES:
             x, y = point[0] + radius * cos(radians(angle)), point[1] + radius * sin(radians(angle))
@@ -57,15 +60,15 @@ def _tried(point: tuple[float, float], size: tuple[float, float]) -> Iterator[tu
             yield radius, (left, y - size[1] / 2, left + size[0], y + size[1] / 2)
 
 
-def _shared(one: Box, other: Box) -> float:
-    """Return the area that two boxes share."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
+def _shared(box: Box, other: Box) -> float:
+    """Return the area of the intersection."""
+    width = min(box[2], other[2]) - max(box[0], other[0])
+    height = min(box[3], other[3]) - max(box[1], other[1])
     return width * height if width > 0 and height > 0 else 0.0
 
 
 def _outside(box: Box, inside: Box) -> float:
-    """Return the area of a box that lies outside."""
+    """Return the area of a box outside another one."""
     return (box[2] - box[0]) * (box[3] - box[1]) - _shared(box, inside)
 
 
@@ -75,7 +78,7 @@ def label_points(
     colours: Mapping[str, str],
     bars: Sequence[tuple[tuple[float, float], tuple[float, float]]] = (),
 ) -> None:
-    """Write each name beside its point, in its colour; `bars` are lines from one place to another, in the axes' own scales."""
+    """Write each name next to its point, in its colour; `bars` are error bars to avoid, in data coordinates."""
     from matplotlib.patheffects import withStroke
 
     if not points:
@@ -83,17 +86,17 @@ def label_points(
     axes.figure.canvas.draw()  # fixes the scales
     scale = 72 / axes.figure.dpi
 
-    def shown(place: Any) -> tuple[float, float]:
-        x, y = axes.transData.transform(place) * scale
+    def in_points(position: Any) -> tuple[float, float]:
+        x, y = axes.transData.transform(position) * scale
         return float(x), float(y)
 
     names = list(points)
-    places = [shown(points[name]) for name in names]
+    positions = [in_points(points[name]) for name in names]
     sizes = [_text_size(axes, name) for name in names]
-    lines = [_box(shown(begin), shown(end)) for begin, end in bars]
+    lines = [_box(in_points(begin), in_points(end)) for begin, end in bars]
     left, bottom, right, top = (scale * float(edge) for edge in axes.get_window_extent().extents)
-    boxes = place_boxes(places, sizes, (left, bottom, right, top), lines)
-    for name, point, (x, y), box in zip(names, points.values(), places, boxes, strict=True):
+    boxes = place_boxes(positions, sizes, (left, bottom, right, top), lines)
+    for name, point, (x, y), box in zip(names, points.values(), positions, boxes, strict=True):
         middle = (box[1] + box[3]) / 2
         near = min(max(x, box[0]), box[2])
         far = hypot(near - x, middle - y) > LED
@@ -114,7 +117,7 @@ def label_points(
 
 
 def _nearest(x: float, box: Box) -> tuple[float, float]:
-    """Return where on a name the line to its point begins: the end that is nearer."""
+    """Return where the line from a label to its point begins, as a fraction of the label: the nearer end."""
     return (0.0, 0.5) if x < box[0] else (1.0, 0.5) if x > box[2] else (0.5, 0.5)
 
 
@@ -124,7 +127,7 @@ def _box(begin: tuple[float, float], end: tuple[float, float]) -> Box:
 
 
 def _text_size(axes: "Axes", text: str) -> tuple[float, float]:
-    """Return width and height of a name in points."""
+    """Return width and height of a label in points."""
     drawn = axes.text(0, 0, text, fontsize=8)
     extent = drawn.get_window_extent()
     drawn.remove()
@@ -135,7 +138,7 @@ def _text_size(axes: "Axes", text: str) -> tuple[float, float]:
 def spread(wanted: Sequence[tuple[float, str]], apart: float, highest: float | None = None) -> dict[str, float]:
     """Return heights near the wanted ones, in the same order, and at least `apart` from each other.
 
-    With `highest`, they lie between 0 and it, if there is room.
+    Labels that collide become a stack around their mean. With `highest`, heights are kept between 0 and it, if they fit.
     """
     groups: list[tuple[float, list[str]]] = []  # centre of a stack of labels, from low to high
     for height, name in sorted(wanted):
@@ -144,25 +147,25 @@ def spread(wanted: Sequence[tuple[float, str]], apart: float, highest: float | N
             (upper, above), (lower, below) = groups.pop(), groups.pop()
             names = below + above
             groups.append(((lower * len(below) + upper * len(above)) / len(names), names))
-    found = {
-        name: _bottom((centre, names), apart) + place * apart
+    heights = {
+        name: _bottom((centre, names), apart) + index * apart
         for centre, names in groups
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     }
-    return found if highest is None else _held_between(found, apart, highest)
+    return heights if highest is None else _clamped(heights, apart, highest)
 
 
-def _held_between(heights: dict[str, float], apart: float, highest: float) -> dict[str, float]:
-    """Return rising heights moved down from the top and up from the bottom as far as they must be, still `apart`."""
-    held, limit = dict(heights), highest - apart / 2
-    for name in reversed(held):
-        held[name] = min(held[name], limit)
-        limit = held[name] - apart
+def _clamped(heights: dict[str, float], apart: float, highest: float) -> dict[str, float]:
+    """Return ascending heights, moved down from the top and up from the bottom as far as needed, still `apart`."""
+    clamped, limit = dict(heights), highest - apart / 2
+    for name in reversed(clamped):
+        clamped[name] = min(clamped[name], limit)
+        limit = clamped[name] - apart
     limit = apart / 2
-    for name in held:
-        held[name] = max(held[name], limit)
-        limit = held[name] + apart
-    return held
+    for name in clamped:
+        clamped[name] = max(clamped[name], limit)
+        limit = clamped[name] + apart
+    return clamped
 
 
 def _bottom(group: tuple[float, list[str]], apart: float) -> float:

@@ -1,7 +1,7 @@
-"""How all pictures look, and the one way to make and save them. Needs matplotlib (`pip install 'adagp[plot]'`).
+"""The common style of figures, and how to create and save them. Needs matplotlib (`pip install 'adagp[plot]'`).
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; where there are more series than these, further
-ones that can be told from them on white and on black.
+The colours are those of Okabe and Ito, which colour-blind readers can distinguish, and further ones for more series that are
+distinct from them on white and on black.
 """
 
 import importlib.util
@@ -38,19 +38,19 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "savefig.dpi": 150,
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "svg.hashsalt": "adagp",  # the same picture gives the same file
+    "text.parse_math": False,  # names may contain dollar signs
+    "svg.hashsalt": "adagp",  # reproducible files
 }
 
 
 def require_matplotlib() -> None:
-    """Say what to install if pictures cannot be drawn."""
+    """Raise with install instructions if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise OptionError("pictures need matplotlib, which is not installed: pip install 'adagp[plot]'.")
+        raise OptionError("figures need matplotlib, which is not installed: pip install 'adagp[plot]'.")
 
 
 def check_picture_path(path: Path) -> None:
-    """Refuse a file that cannot be drawn to, before any work begins."""
+    """Check that a figure can be written to `path`, before any work begins."""
     require_matplotlib()
     if path.suffix not in FORMATS:
         raise OptionError(f"cannot plot to '{path}'; the name must end in {', '.join(FORMATS)}.")
@@ -58,7 +58,7 @@ def check_picture_path(path: Path) -> None:
 
 
 def style() -> Any:
-    """Return the context in which pictures are made: the house's style, nobody else's settings touched."""
+    """Return a context manager with the common style; global settings do not change."""
     import matplotlib as mpl
     from cycler import cycler
 
@@ -68,7 +68,7 @@ def style() -> Any:
 def subplots(
     rows: int, columns: int, size: tuple[float, float], *, share_y: bool = False
 ) -> "tuple[Figure, list[list[Axes]]]":
-    """Return a figure of `size` inches and its axes by row: no global state, no window system."""
+    """Return a figure of `size` inches and its axes by row, without pyplot's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -78,32 +78,32 @@ def subplots(
     return figure, axes.tolist()
 
 
-def series_colour(place: int) -> str:
-    """Return the colour of series number `place`: another for each of sixteen."""
-    return MANY_COLOURS[place % len(MANY_COLOURS)]
+def series_colour(index: int) -> str:
+    """Return the colour of a series; 16 are distinct."""
+    return MANY_COLOURS[index % len(MANY_COLOURS)]
 
 
 def legend_beside(axes: "Axes", **details: Any) -> None:
-    """Put the legend to the right of the axes, where it covers nothing."""
+    """Put the legend to the right of the axes."""
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, **details)
 
 
 def some_of(count: int, most: int) -> range:
-    """Return places from 0 to `count`, evenly apart and at most `most`: those that get a name where there are too many."""
+    """Return at most `most` evenly spaced indices below `count`, for labels where there are too many."""
     return range(0, count, max(1, -(-count // most)))
 
 
 def whole_numbers(axis: "XAxis") -> None:
-    """Let an axis that counts epochs or layers have ticks at whole numbers only."""
+    """Put ticks at integers only, for epochs or layers."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # one epoch has one tick
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # a single epoch needs a tick, too
 
 
 def save(figure: "Figure", path: Path) -> Path:
-    """Write the picture; without the date, so that the same picture gives the same file.
+    """Write the figure reproducibly, without a date.
 
-    Names of users are shown as they are, what cannot be seen escaped; characters without a glyph become boxes.
+    Invisible characters of users' names are escaped; characters without a glyph become boxes.
     """
     from matplotlib.text import Text
     from matplotlib.ticker import LogFormatter
@@ -112,7 +112,7 @@ def save(figure: "Figure", path: Path) -> Path:
         text.set_text(shown(text.get_text(), lines=True))
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
-            if axis.get_scale() == "log":  # its usual labels are formulas
+            if axis.get_scale() == "log":  # its default labels need math text
                 axis.set_major_formatter(LogFormatter())
                 axis.set_minor_formatter(LogFormatter())
     with warnings.catch_warnings():

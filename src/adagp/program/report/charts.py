@@ -1,6 +1,6 @@
-"""How the page's charts look: colours, the settings that all share, and the wrapping of a chart for the page.
+"""The page's Vega-Lite charts: common style, quality by site, seconds by phase, accelerator designs, pipelines.
 
-Text and lines are drawn in `currentColor`, so that charts follow the page from light to dark without being drawn again.
+Text and lines use `currentColor`, so that charts follow the page's light or dark theme without being drawn again.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 TIME_COLOURS = {**PHASE_COLOURS, "data": COLOURS[5], "evaluation": COLOURS[3]}
 TIME_WORDS = {"warmup": "warm-up", "bp": "BP batches", "gp": "GP batches"}
 VEGA_LITE = "6.1"
-"""The version of Vega-Lite in the page. 6.4 says `undefined` for words under the nearest point (vega-lite #9707)."""
+"""The version of Vega-Lite in the page. 6.4 shows `undefined` in tooltips of the nearest point (vega-lite #9707)."""
 SCHEMA = f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE.split('.')[0]}.json"  # a name, never fetched
 Spec = dict[str, Any]
 
@@ -61,7 +61,7 @@ _CONFIG: Spec = {
 
 @dataclass(frozen=True)
 class Key:
-    """An entry of a legend: a name, a colour and, for lines, their dashes."""
+    """A legend entry: name, colour and, for lines, the dash pattern."""
 
     name: str
     colour: str
@@ -70,7 +70,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of the page: its heading, what it shows in a sentence (read aloud, too), and the Vega-Lite specification."""
+    """A chart: heading, caption (also its description for screen readers), and the Vega-Lite specification."""
 
     title: str
     caption: str
@@ -80,13 +80,13 @@ class Chart:
 
 
 def finish(spec: Spec, description: str, height: int = 260) -> Spec:
-    """Return a chart as wide as its place on the page and `height` pixels high, in the house's looks."""
+    """Return a complete specification in the common style, as wide as its container and `height` pixels high."""
     size = {"width": "container", "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
     return {"$schema": SCHEMA, "description": description, **size, "config": _CONFIG, **spec}
 
 
 def series(names: Sequence[str]) -> tuple[Key, ...]:
-    """Return a colour and a dash for each of several lines; with more lines than colours, the dashes differ."""
+    """Return a colour and a dash pattern for each line; with more lines than colours, the dashes differ."""
     count = len(SERIES)
     return tuple(
         Key(name, SERIES[place % count], " ".join(map(str, dash(place, len(names)))))
@@ -95,24 +95,24 @@ def series(names: Sequence[str]) -> tuple[Key, ...]:
 
 
 def dash(place: int, count: int) -> list[int]:
-    """Return the dashes of line number `place` of `count`: different for each of a few, so that no colour is needed."""
+    """Return the dash pattern of line `place` of `count`; a few lines differ in their dashes alone, without colour."""
     return DASHES[place % len(DASHES)] if count <= len(DASHES) else DASHES[place // len(SERIES) % len(DASHES)]
 
 
 def colour(names: Sequence[str], field: str = "group") -> Spec:
-    """Return the channel that gives each line its colour; the legend is the page's own."""
+    """Return the colour channel of lines; the page draws the legend itself."""
     scale = {"domain": list(names), "range": [key.colour for key in series(names)]}
     return {"field": field, "type": "nominal", "scale": scale, "legend": None}
 
 
 def dashes(names: Sequence[str]) -> Spec:
-    """Return the channel that gives each line its dashes."""
+    """Return the dash channel of lines."""
     scale = {"domain": list(names), "range": [dash(place, len(names)) for place in range(len(names))]}
     return {"field": "group", "type": "nominal", "scale": scale, "legend": None}
 
 
 def palette(colours: Mapping[str, str], field: str) -> Spec:
-    """Return the channel that colours by a fixed table."""
+    """Return the colour channel of a fixed table of colours."""
     scale = {"domain": list(colours), "range": list(colours.values())}
     return {"field": field, "type": "nominal", "scale": scale, "legend": None}
 
@@ -123,7 +123,7 @@ def keys(colours: Mapping[str, str]) -> tuple[Key, ...]:
 
 
 def tip(field: str, title: str, form: str | None = None) -> Spec:
-    """Return one line of what is shown under the pointer."""
+    """Return one line of a tooltip."""
     kind = {"type": "nominal"} if form is None else {"type": "quantitative", "format": form}
     return {"field": field, "title": title, **kind}
 
@@ -147,26 +147,29 @@ def short(value: float | None, digits: int = 4) -> float | None:
 
 
 MOST_COLUMNS, MOST_ROWS = 45, 60
-"""Size of a heat-map; longer runs show means of neighbouring epochs, deeper models every second (third, ...) site."""
+"""Size of a heat map; longer runs show means of neighbouring epochs, deeper models every Nth site."""
 MAPS = {
     "cosine": ("Cosine, predicted with true gradient", "1: the same direction; 0: unrelated"),
-    "cosine_previous": ("Cosine, last with next true gradient", "the yardstick: below it, replaying would do better"),
+    "cosine_previous": (
+        "Cosine, previous with true gradient",
+        "the previous-gradient baseline: below it, replaying the last gradient is better",
+    ),
     "mse": ("Mean squared error", "it rewards predicting zero"),
     "mape": ("Mean absolute percentage error", "it divides by numbers near zero"),
 }
 DESIGN_COLOURS = {"baseline": GREY, "low": COLOURS[5], "efficient": COLOURS[4], "max": COLOURS[0]}
 ENERGY_COLOURS = dict(zip((part.replace("_", " ") for part in ENERGY_PARTS), (*COLOURS, GREY), strict=True))
 Designs = Sequence[tuple[str, str, dict[str, Any]]]
-"""A name on the page, the design's own, and what was simulated for it."""
+"""The label on the page, the design's name, and its simulation report."""
 
 
 def sampled(chapter: Chapter) -> list[MethodRuns]:
-    """Return the groups with figures by site."""
+    """Return the methods with figures by site."""
     return [group for group in chapter.groups if _cells(group, "cosine")]
 
 
 def heat_maps(chapter: Chapter, select: str) -> list[Chart]:
-    """Return a heat-map of sites over epochs for each figure; `select` is the element that chooses the group."""
+    """Return a heat map of sites over epochs for each figure; the element `select` chooses the method."""
     groups = sampled(chapter)
     return [_heat_map(groups, name, select) for name in MAPS] if groups else []
 
@@ -215,7 +218,7 @@ def _heat_map(groups: Sequence[MethodRuns], name: str, select: str) -> Chart:
 
 
 def _scale(name: str, values: Sequence[float]) -> Spec:
-    """Cosines on both sides of a neutral zero, alike to left and right; errors, which span decades, by their logarithm."""
+    """Return the colour scale: symmetric around 0 for cosines, logarithmic for errors, which span decades."""
     if name.startswith("cosine"):
         reach = max(map(abs, values), default=0.0) or 1.0
         return {"scheme": "blueorange", "reverse": True, "domain": [-reach, reach], "domainMid": 0}
@@ -231,7 +234,7 @@ def _gradient(name: str) -> Spec:
 
 
 def _cells(group: MethodRuns, name: str) -> list[dict[str, Any]]:
-    """Return a row for each site with the figure: means over seeds and over each `stride` epochs; for many sites, some."""
+    """Return a row for each site (every Nth, if there are many): means over seeds and over `stride` epochs."""
     stride = max(1, ceil(group.length / MOST_COLUMNS))
     sites = list(dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites))
     rows = []
@@ -249,12 +252,10 @@ def _mean_figure(group: MethodRuns, site: str, name: str, begin: int, end: int) 
 
 
 def time_breakdown(chapter: Chapter) -> list[Chart]:
-    """Return the mean seconds of each group's runs by what took them."""
+    """Return the mean seconds of each method's runs by activity."""
     colours = {TIME_WORDS.get(name, name): shade for name, shade in TIME_COLOURS.items()}
     rows = [row for group in chapter.groups for row in _parts(group)]
-    caption = (
-        "Measured seconds of a run by what took them, mean over seeds: batches by phase, loading data, evaluation."
-    )
+    caption = "Measured seconds of a run by activity, mean over seeds: batches by phase, loading data, evaluation."
     tips = [tip("name", "method"), tip("part", "part"), tip("value", "seconds", ",.4~g"), tip("share", "share", ".1%")]
     spec = _bars(rows, "seconds", palette(colours, "part"), tips)
     used = {part: shade for part, shade in colours.items() if any(row["part"] == part for row in rows)}
@@ -273,7 +274,7 @@ def _parts(group: MethodRuns) -> list[dict[str, Any]]:
 
 
 def _bars(rows: list[dict[str, Any]], title: str, hue: Spec, tips: list[Spec]) -> Spec:
-    """Return horizontal bars, one for each `name`, of one or several stacked `value`s, with some room to the right."""
+    """Return horizontal bars, one for each `name`, of stacked `value`s, with a margin to the right."""
     lengths: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         lengths[row["name"]] += row["value"]
@@ -303,7 +304,7 @@ def designs(modelled: Accelerated) -> list[Chart]:
 
 
 def _speedups(simulated: Designs) -> Chart:
-    caption = "Modelled speed-up over backprop on the baseline design, for the phases that the run really went through."
+    caption = "Modelled speed-up over backprop on the baseline design, for the recorded phases of the run."
     rows = [{"name": name, "part": design, "value": short(row["speedup"])} for name, design, row in simulated]
     colours = {design: DESIGN_COLOURS.get(design, COLOURS[2]) for _, design, _ in simulated}
     tips = [tip("name", "design"), tip("value", "speed-up", ".3f")]
@@ -319,7 +320,7 @@ def _speedups(simulated: Designs) -> Chart:
 
 
 def _energy(simulated: Designs) -> Chart:
-    caption = "Modelled energy of the whole run by where it goes: the designs of the accelerator side by side."
+    caption = "Modelled energy of the whole run by component, for each design of the accelerator."
     rows = [
         {"name": name, "part": part.replace("_", " "), "value": short(row["energy"][part]), "order": place}
         for name, _, row in simulated

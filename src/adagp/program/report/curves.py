@@ -1,4 +1,4 @@
-"""Charts over time: the metric against seconds, loss and metric over epochs with the phases shaded."""
+"""Charts over time: the metric against seconds, loss and metric over epochs with GP epochs shaded, the Pareto front."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -15,22 +15,22 @@ from adagp.program.run.metrics import SHARE, Metric
 from adagp.program.run.record import Epoch
 
 PLAIN = (".3~g", ".4~g")
-"""Vega's formats of plain numbers: rough for an axis, fine under the pointer."""
+"""Vega formats of plain numbers: short for axes, long for tooltips."""
 BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
 Read = Callable[[Epoch], float | None]
-"""Takes a figure from an epoch."""
+"""Reads a value of an epoch."""
 
 
 def points(chapter: Chapter, read: Read, bounds: Bounds) -> list[dict[str, Any]]:
-    """Return a row for each group and epoch that has the figure: mean, interval, training seconds until then.
+    """Return a row for each method and epoch with a value: mean, interval, training seconds until then.
 
-    A row that is `alone` in its group makes no line: its point is always shown.
+    A method with a single row is marked `alone`: it makes no line, so its point is always shown.
     """
-    found = []
+    points = []
     for group in chapter.groups:
         rows = [row for place in range(group.length) if (row := _point(group, place, read, bounds)) is not None]
-        found += [{**row, "alone": True} for row in rows] if len(rows) == 1 else rows
-    return found
+        points += [{**row, "alone": True} for row in rows] if len(rows) == 1 else rows
+    return points
 
 
 def _point(group: MethodRuns, place: int, read: Read, bounds: Bounds) -> dict[str, Any] | None:
@@ -44,10 +44,10 @@ def _point(group: MethodRuns, place: int, read: Read, bounds: Bounds) -> dict[st
 
 
 def metric_over_time(chapter: Chapter, moment: EqualTime | None) -> list[Chart]:
-    """Return the metric against training seconds, with the moment of comparison marked."""
+    """Return the metric against training seconds; `moment` is marked."""
     metric = chapter.metric
     rows = points(chapter, attrgetter("test_value"), metric.bounds)
-    caption = f"Test {metric.words} against seconds of training: data and batches, evaluation left out. {BAND}"
+    caption = f"Test {metric.words} against training seconds, with data loading, without evaluation. {BAND}"
     x = axis("seconds", "seconds of training", scale={"nice": False})
     layers = _lines(chapter, rows, x, f"test {metric.words}", formats(metric))
     if moment is not None:
@@ -58,18 +58,18 @@ def metric_over_time(chapter: Chapter, moment: EqualTime | None) -> list[Chart]:
 
 
 def formats(metric: Metric) -> tuple[str, str]:
-    """Return Vega's formats of a metric's values: rough for an axis, fine under the pointer."""
+    """Return Vega formats of a metric: short for axes, long for tooltips."""
     return (".1%", ".2%") if metric.unit == SHARE else PLAIN
 
 
 def capital(words: str) -> str:
-    """Return the words as a heading begins."""
+    """Return the words with a capital first letter."""
     return words[:1].upper() + words[1:]
 
 
 def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
-    """Return a line at the moment of comparison, and its name beside it."""
-    data = {"data": {"values": [{"at": seconds, "text": "equal wall-clock"}]}}
+    """Return a labelled vertical line at `seconds`."""
+    data = {"data": {"values": [{"at": seconds, "text": "equal wall-clock time"}]}}
     at = {"x": {"field": "at", "type": "quantitative"}}
     side: Spec = {"align": "left", "dx": 5} if to_the_right else {"align": "right", "dx": -5}
     write = {"type": "text", "baseline": "bottom", "y": "height", "dy": -6, "opacity": 0.8, **side}
@@ -80,7 +80,7 @@ def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
 
 
 def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
-    """Return training loss and test values over epochs; `select` is the element that chooses whose phases are shaded."""
+    """Return training loss and test values over epochs; the element `select` chooses whose phases are shaded."""
     shades, metric = _shades(chapter), chapter.metric
     x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
     charts = []
@@ -102,13 +102,13 @@ def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
 
 
 def _never_negative(chapter: Chapter) -> bool:
-    """Tell whether no loss was below zero: a loss of the user's own may be, a likelihood say."""
+    """Return whether no loss is negative: a custom loss, such as a log-likelihood, may be."""
     losses = (epoch.train_loss for group in chapter.groups for run in group.runs for epoch in run.epochs)
     return all(loss is None or loss >= 0 for loss in losses)
 
 
 def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, forms: tuple[str, str]) -> list[Spec]:
-    """Return bands, lines and points with their values."""
+    """Return interval bands, lines, and points with tooltips."""
     names, (rough, fine) = [group.label for group in chapter.groups], forms
     tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
     tips += [tip("value", title, fine), tip("interval", "95% interval"), tip("seeds", "seeds", "d")]
@@ -138,7 +138,7 @@ def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, fo
 
 
 def _shades(chapter: Chapter) -> list[dict[str, Any]]:
-    """Return a row for each epoch of the predicting groups: its share of GP batches, its ratio where that is new."""
+    """Return a row for each epoch of methods with GP batches: their share, and the ratio where it changes."""
     rows = []
     for group in chapter.groups:
         if not group.predicts:
@@ -153,12 +153,12 @@ def _shades(chapter: Chapter) -> list[dict[str, Any]]:
 
 
 def predicting(chapter: Chapter) -> list[str]:
-    """Return the names of the groups that trained with predicted gradients."""
+    """Return the labels of methods with GP batches."""
     return [group.label for group in chapter.groups if group.predicts]
 
 
 def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
-    """Return the shade behind each epoch, and its ratio on top where it changes."""
+    """Return the shading of each epoch, and its ratio above where it changes."""
     if not shades:
         return []
     chosen = {"filter": "datum.group === phases_of"}
@@ -182,19 +182,19 @@ def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
 
 
 LABEL_HEIGHT = 15
-"""Pixels between the names of two points."""
+"""Distance in pixels between two labels."""
 LONGEST_LABEL = 170
-"""Pixels of a name beside the Pareto plot; longer ones are cut off, and whole under the pointer."""
+"""Width in pixels of a label next to the Pareto plot; longer ones are cut off, and complete in the tooltip."""
 
 
 def pareto(chapter: Chapter) -> list[Chart]:
-    """Return the final values against training seconds: one point per group with its intervals, and who is not beaten."""
+    """Return the final values against training seconds: a point with intervals per method, and the Pareto front."""
     metric = chapter.metric
     rows = [row for group in chapter.groups if (row := _outcome(group, metric))]
     rough, fine = formats(metric)
     caption = (
-        f"Final test {metric.words} against training seconds of the whole run. Bars are 95% intervals over seeds; on the "
-        "dashed line are the methods that no other beats in both."
+        f"Final test {metric.words} against training seconds of the whole run. Bars are 95% intervals over seeds; the "
+        "dashed line is the Pareto front."
     )
     if any(group.unfinished for group in chapter.groups):
         caption += " Methods without a finished run are left out."
@@ -230,7 +230,7 @@ def _extent(rows: Sequence[dict[str, Any]], name: str) -> tuple[float, float]:
 
 
 def _beside(rows: Sequence[dict[str, Any]], name: str, ends: tuple[float, float], height: int) -> list[dict[str, Any]]:
-    """Return the rows with `slot`, where their names stand to the right of the chart: near their points, all apart."""
+    """Return the rows with `slot`, the height of their label at the right: near the point, without overlap."""
     pixel = (ends[1] - ends[0]) / height
     wanted = [((row[name] - ends[0]) / pixel, row["group"]) for row in rows]
     slots = spread(wanted, LABEL_HEIGHT, height)
@@ -238,7 +238,7 @@ def _beside(rows: Sequence[dict[str, Any]], name: str, ends: tuple[float, float]
 
 
 def _bar(encoding: Spec, channel: str) -> Spec:
-    """Return the interval of each point along one axis."""
+    """Return the error bars along one axis."""
     field = encoding[channel]["field"]
     ends = {channel: {**encoding[channel], "field": f"{field}_low"}, f"{channel}2": {"field": f"{field}_high"}}
     mark = {"type": "rule", "opacity": 0.7, "strokeWidth": 1.5, "aria": False}
@@ -246,7 +246,7 @@ def _bar(encoding: Spec, channel: str) -> Spec:
 
 
 def _names(rows: list[dict[str, Any]], place: Spec, hue: Spec) -> list[Spec]:
-    """Return the name of each point in a column to the right of the chart, and a line from the one to the other."""
+    """Return the labels in a column to the right of the chart, with lines to their points."""
     slot = {**place["y"], "field": "slot"}
     lead = {"type": "rule", "opacity": 0.35, "strokeWidth": 1, "aria": False}
     write = {"type": "text", "align": "left", "baseline": "middle", "dx": 6, "limit": LONGEST_LABEL - 12}
@@ -270,7 +270,7 @@ def _outcome(group: MethodRuns, metric: Metric) -> dict[str, Any] | None:
 
 
 def _front(rows: list[dict[str, Any]], metric: Metric) -> list[dict[str, Any]]:
-    """Return the outcomes that none other beats in value and seconds at once."""
+    """Return the rows on the Pareto front of value and seconds."""
     return [
         rows[place] for place in metric.front({at: (row["seconds"], row[metric.name]) for at, row in enumerate(rows)})
     ]

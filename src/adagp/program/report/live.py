@@ -1,10 +1,10 @@
-"""Runs as they go, in a browser: a server on this machine alone, whose page shows by the report's charts what changes.
+"""A live report: a local web server whose page shows the report of runs while they train.
 
 /            the page; /page.css, /page.js, /live.js and /library.js are its parts
-/now         what is under way, as HTML
-/body        the report about all runs, as HTML, without what is modelled
+/now         the unfinished runs, as HTML
+/body        the report about all runs, as HTML, without modelled sections
 
-The page asks for the last two every second, with the version that it has; what did not change is neither read nor sent.
+The page requests the last two every second, with the ETag that it has; what did not change is neither read nor sent.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from adagp.core.escape import shown
 from adagp.errors import OptionError
 from adagp.program.report.page import TEMPLATES, fill_template, library, require_library, write_chapter
 from adagp.program.report.run_groups import chapters
-from adagp.program.report.watch import Watch, WatchedRun, under_way
+from adagp.program.report.watch import Watch, WatchedRun, run_status
 
 HOST = "127.0.0.1"
 PORT = 8765
 LOOK_SECONDS = 0.5
-"""How often the folders are looked at, at most."""
+"""Shortest time between two looks at the folders."""
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -37,7 +37,7 @@ HTML, CSS, SCRIPT = "text/html", "text/css", "text/javascript"
 
 
 class LiveReport:
-    """What the page shows of some folders now. Several browsers may ask at the same time."""
+    """The content of the page for some folders. Thread-safe: several browsers may request it at the same time."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         require_library()
@@ -50,16 +50,16 @@ class LiveReport:
         self._body: tuple[list[WatchedRun], str] | None = None
 
     def page(self) -> str:
-        """Return the page around all that changes."""
+        """Return the static part of the page."""
         return fill_template("live.html.jinja", places=self._places)
 
     def now(self) -> str:
-        """Return what is under way."""
+        """Return the status of the unfinished runs."""
         with self._lock:
-            return fill_template("now.html.jinja", now=under_way(self._look()))
+            return fill_template("now.html.jinja", now=run_status(self._look()))
 
     def body(self) -> str:
-        """Return the report, written again only if a run changed, came or went."""
+        """Return the report, rendered again only if a run changed, appeared or disappeared."""
         with self._lock:
             runs = self._look()
             if self._body is None or not _same(self._body[0], runs):
@@ -76,7 +76,9 @@ class LiveReport:
         return fill_template(
             "body.html.jinja",
             runs=records,
-            chapters=[write_chapter(one, place, model=False) for place, one in enumerate(chapters(records), start=1)],
+            chapters=[
+                write_chapter(chapter, number, model=False) for number, chapter in enumerate(chapters(records), start=1)
+            ],
             titled=True,
             broken=[run.record for run in runs if run.record.problems and not run.running],
             command=self._command,
@@ -84,15 +86,15 @@ class LiveReport:
 
 
 def _same(before: Sequence[WatchedRun], runs: Sequence[WatchedRun]) -> bool:
-    """Tell whether no run was read again, came, went, began or stopped."""
+    """Return whether no run was read again, appeared, disappeared, started or stopped."""
     pairs = zip(before, runs, strict=False)
     return len(before) == len(runs) and all(
-        one.record is other.record and one.running == other.running for one, other in pairs
+        old.record is new.record and old.running == new.running for old, new in pairs
     )
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves a live report to browsers of this machine; `port` 0 is any that is free."""
+    """Serves a live report to browsers on this machine; `port` 0 is any free port."""
 
     daemon_threads = True
 
@@ -102,27 +104,27 @@ class LiveServer(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             raise OptionError(
-                f"cannot serve on port {port}: {error.strerror}. Give another --port, or 0 for any that is free."
+                f"cannot serve on port {port}: {error.strerror}. Choose another --port, or 0 for any free port."
             ) from None
 
     def server_bind(self) -> None:
-        """Take the port without asking the network for this machine's name, as the library would."""
+        """Bind the port without the DNS lookup of the base class."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, int(self.server_address[1])
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of browsers that went away; what else fails is told by Python."""
+        """Ignore closed connections; report other errors as usual."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers a request. Its `Host` must be this machine: a name of the web may be made to point here."""
+    """Answers a request. The `Host` header must name this machine, against DNS rebinding."""
 
     server: LiveServer
     protocol_version = "HTTP/1.1"
@@ -130,22 +132,22 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Send a part of the page, or that it did not change."""
+        """Send a part of the page, or 304 if it did not change."""
         self._answer(with_content=True)
 
     def do_HEAD(self) -> None:
-        """Send the same without the content."""
+        """Send the headers only."""
         self._answer(with_content=False)
 
     def _answer(self, *, with_content: bool) -> None:
         if self.headers.get("Host") not in self._own_names():
             self._send(HTTPStatus.FORBIDDEN, "This page is for browsers on the same machine.", "text/plain")
             return
-        found = self._parts().get(self.path.split("?")[0])
-        if found is None:
+        part = self._parts().get(self.path.split("?")[0])
+        if part is None:
             self._send(HTTPStatus.NOT_FOUND, "There is no such page.", "text/plain", with_content=with_content)
             return
-        kind, make = found
+        kind, make = part
         self._send(HTTPStatus.OK, make(), kind, with_content=with_content)
 
     def _own_names(self) -> set[str]:
@@ -186,4 +188,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # its name in the library
-        """Say nothing: a request a second is no news."""
+        """Log nothing: there is a request every second."""

@@ -1,4 +1,4 @@
-"""What is modelled, not measured: the run's phases on a simulated accelerator, and over a pipeline of devices."""
+"""Modelled results: the phases of the runs on a simulated accelerator, and pipelines of devices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,46 +21,46 @@ from adagp.program.workloads import run_workload
 DEVICES = 4
 MICRO_BATCHES = 4
 LONGEST_PATTERN = 8
-"""Batches of a pipeline's chart at most."""
+"""Most batches in a pipeline's chart."""
 _workload = cache(run_workload)
-"""A model is traced once for all its groups."""
+"""Cached: a model is traced once for all its groups."""
 
 
 @dataclass(frozen=True)
 class Accelerated:
-    """Simulations by group (see `hw.report`), and sentences about what could not be modelled."""
+    """Simulations by method (see `hw.report`), and remarks on methods that could not be simulated."""
 
     reports: dict[str, dict[str, Any]]
     remarks: tuple[str, ...]
 
 
 def accelerate(chapter: Chapter) -> Accelerated:
-    """Replay the phases of each predicting group's first run on the default accelerator."""
+    """Replay the phases of the first run of each method with GP batches on the default accelerator."""
     reports, remarks = {}, []
     for group in chapter.groups:
         if not group.predicts:
             continue
-        if group.method not in METHODS:  # a page must not import what some folder names
+        if group.method not in METHODS:  # writing a page must not import code that a run folder names
             remarks.append(
-                f"{group.label}: method '{group.method}' is not loaded; adagp simulate --from-run can replay it."
+                f"{group.label}: method '{group.method}' is not loaded; use adagp simulate --from-run to replay it."
             )
             continue
         if METHODS[group.method].accelerator is None:
-            remarks.append(f"{group.label}: what this method costs on an accelerator is not known, so it is left out.")
+            remarks.append(f"{group.label}: this method has no accelerator cost model.")
             continue
         try:
             reports[group.label] = _simulate(group)
         except (AdagpError, ImportError, LookupError, TypeError, ValueError) as error:
             remarks.append(f"{group.label} could not be modelled: {error}")
     if not reports and not remarks:
-        remarks.append("No run has a batch with predicted gradients: there is nothing to gain on the accelerator.")
+        remarks.append("No run has GP batches, so there is nothing to gain on the accelerator.")
     return Accelerated(reports, tuple(remarks))
 
 
 def _simulate(group: MethodRuns) -> dict[str, Any]:
     run = group.counted[0]
-    if run.model not in MODELS:  # a page must not import what some folder names
-        raise ModelError(f"'{run.model}' is not one of adagp's models; adagp simulate --from-run can.")
+    if run.model not in MODELS:  # writing a page must not import code that a run folder names
+        raise ModelError(f"'{run.model}' is not one of adagp's models; use adagp simulate --from-run.")
     workload = _workload(run.model, run.dataset, run.image_size, run.width, run.sequence_length)
     replay = replayed_run(run.phases, run.batch_size, METHODS[group.method].source)
     return simulation_report(simulate(workload, Accelerator(), replay))
@@ -68,7 +68,7 @@ def _simulate(group: MethodRuns) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Pipelined:
-    """A pipeline's dry run in steps: its actions as rows of a Gantt chart, and the same with backprop alone."""
+    """A pipeline's dry run in steps: its actions as rows of a Gantt chart, and its length with BP batches only."""
 
     name: str
     actions: tuple[dict[str, Any], ...]
@@ -79,12 +79,12 @@ class Pipelined:
 
     @property
     def speedup(self) -> float:
-        """Times faster than backprop on every batch."""
+        """The speed-up over BP batches only."""
         return self.baseline_steps / self.steps if self.steps else 1.0
 
 
 def pattern(groups: Sequence[MethodRuns]) -> str:
-    """Return the phases of one round in the last epoch of the first predicting run: GP for each K, BP for each M."""
+    """Return the phases of the last K:M of the first run with GP batches: K times GP, then M times BP."""
     for group in groups:
         labels = [epoch.label for run in group.counted[:1] for epoch in run.epochs if epoch.predicted_share]
         if labels:
@@ -95,7 +95,7 @@ def pattern(groups: Sequence[MethodRuns]) -> str:
 
 
 def pipelines(phases: str) -> list[Pipelined]:
-    """Dry-run every pipeline over the phases, a forward taking one step and a backward two."""
+    """Dry-run every pipeline; a forward takes one step, a backward two."""
     return [_pipelined(name, parse_phases(phases)) for name in PIPELINES]
 
 

@@ -1,4 +1,7 @@
-"""From runs to one HTML file that needs nothing else: style, charts' data and the plotting library are in it."""
+"""The page: one HTML file that contains its style, the charts' data and the plotting library.
+
+Each chapter has its results on top, then sections of remarks, charts and tables.
+"""
 
 import importlib.util
 import shlex
@@ -27,7 +30,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) -> int:
-    """Write the page about the runs in `paths` to `out` and return how many there are."""
+    """Write the page about the runs in `paths` to `out`; return the number of runs."""
     check(out, phases)
     records = collect(paths)
     words = ["adagp", "report", *map(str, paths), "--out", str(out), *(["--phases", phases] if phases else [])]
@@ -36,7 +39,7 @@ def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) ->
 
 
 def check(out: Path, phases: str | None = None) -> None:
-    """Refuse what cannot work, before anything is read."""
+    """Check the options before any run is read."""
     require_library()
     if out.suffix not in (".html", ".htm"):
         raise OptionError(f"cannot write the report to '{out}'; the name must end in .html.")
@@ -46,14 +49,14 @@ def check(out: Path, phases: str | None = None) -> None:
 
 
 def require_library() -> None:
-    """Say what to install if pages cannot be written."""
+    """Raise with install instructions if a library for pages is missing."""
     if any(importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")):
         raise OptionError("a report needs jinja2 and vl-convert-python; install them: pip install 'adagp[report]'.")
 
 
 def render(records: Sequence[RunRecord], command: str, phases: str | None = None) -> str:
     """Return the page."""
-    written = [write_chapter(one, number, phases) for number, one in enumerate(chapters(records), start=1)]
+    written = [write_chapter(chapter, number, phases) for number, chapter in enumerate(chapters(records), start=1)]
     return fill_template(
         "page.html.jinja",
         runs=records,
@@ -68,7 +71,7 @@ def render(records: Sequence[RunRecord], command: str, phases: str | None = None
 
 
 def fill_template(template: str, **values: Any) -> str:
-    """Return a template with values in it. All that comes from runs is escaped, in the text and in the charts' data."""
+    """Render a template. Text from runs is escaped, in HTML and in the charts' data."""
     return str(_environment().get_template(template).render(version=__version__, **values))
 
 
@@ -84,7 +87,7 @@ def _environment() -> Any:
 
 @cache
 def library() -> str:
-    """Return the plotting library as a script that can stand in a page."""
+    """Return the plotting library as the content of a script element."""
     from vl_convert import javascript_bundle
 
     return javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE).replace("</script", "<\\/script")
@@ -96,7 +99,7 @@ NOTHING = "No run has a finished epoch yet: there is nothing to draw."
 
 @dataclass(frozen=True)
 class PageSection:
-    """A part of a chapter. `choices` are the groups that its charts can be switched between, by the element `key`-of."""
+    """A part of a chapter. `choices` are the methods that the element `key`-of switches its charts between."""
 
     key: str
     title: str
@@ -110,8 +113,8 @@ class PageSection:
 
 
 @dataclass(frozen=True)
-class Written:
-    """A chapter as it stands on the page."""
+class PageChapter:
+    """The content of a chapter on the page."""
 
     key: str
     title: str
@@ -119,8 +122,8 @@ class Written:
     sections: tuple[PageSection, ...]
 
 
-def write_chapter(chapter: Chapter, number: int, phases: str | None = None, *, model: bool = True) -> Written:
-    """Return the chapter's sections; `phases` None means the runs' own. Without `model`, only what is measured."""
+def write_chapter(chapter: Chapter, number: int, phases: str | None = None, *, model: bool = True) -> PageChapter:
+    """Return a chapter's content. `phases` defaults to those of the runs; without `model`, modelled sections are left out."""
     key = f"chapter-{number}"
     measured = [PageSection(f"{key}-time", _time_title(chapter), MEASURED, (NOTHING,))]
     if any(group.length for group in chapter.groups):
@@ -129,7 +132,7 @@ def write_chapter(chapter: Chapter, number: int, phases: str | None = None, *, m
     if model:
         modelled = (_accelerator(accelerate(chapter), key), _pipelines(phases or pattern(chapter.groups), key))
     runs = PageSection(f"{key}-runs", "Every run", MEASURED, tables=(tables.runs_table(chapter),))
-    return Written(key, chapter.title, verdict(chapter), (*measured, *modelled, runs))
+    return PageChapter(key, chapter.title, verdict(chapter), (*measured, *modelled, runs))
 
 
 def _legend(chapter: Chapter) -> tuple[Key, ...]:
@@ -148,9 +151,8 @@ def _time(chapter: Chapter, key: str) -> PageSection:
         return PageSection(name, title, MEASURED, (), charts, (summary,), _legend(chapter))
     charts = (*curves.metric_over_time(chapter, compared), *pareto(chapter))
     remark = (
-        "At equal time, when the runs of one method are over on average, each other run counts with the last epoch that it "
-        "had finished by then. A method cut off before its end had not lowered its learning rate as far as it would have: "
-        "read it with the curves."
+        "At equal time, the mean time at which the runs of one method end, each other run counts with its last finished epoch. "
+        "A run that is cut off there has not decayed its learning rate fully: see the curves, too."
     )
     shown = (summary, tables.moments_table(moments(chapter)))
     return PageSection(name, title, MEASURED, (remark,), charts, shown, _legend(chapter))
@@ -169,11 +171,14 @@ def _sites(chapter: Chapter, key: str) -> PageSection:
     charts = tuple(panels.heat_maps(chapter, f"#{name}-of"))
     if not charts:
         return PageSection(
-            name, title, MEASURED, ("No run has figures by site: nothing was predicted, or nothing sampled.",)
+            name,
+            title,
+            MEASURED,
+            ("No run has quality figures by site: it has no GP batches, or no batch was sampled.",),
         )
     remark = (
-        "Sampled on BP batches, where the truth is known. Mean squared error rewards predicting zero and the percentage "
-        "error divides by numbers near zero: read them with the cosine."
+        "Sampled on BP batches, where the true gradient is known. Mean squared error rewards predicting zero, and the "
+        "percentage error divides by numbers near zero: see the cosine, too."
     )
     return PageSection(
         name,
@@ -196,22 +201,22 @@ def _accelerator(modelled: Accelerated, key: str) -> PageSection:
     name, title = f"{key}-accelerator", "On a training accelerator"
     if not modelled.reports:
         return PageSection(name, title, MODELLED, modelled.remarks)
-    one = next(iter(modelled.reports.values()))
+    first = next(iter(modelled.reports.values()))
     setting = (
-        f"Computed, not measured: {one['model']} in batches of {one['batch']} on {one['array']} processing elements, dataflow "
-        f"{one['dataflow']}, with the phases of each method's first run."
+        f"Modelled, not measured: {first['model']}, batch size {first['batch']}, {first['array']} processing elements, "
+        f"dataflow {first['dataflow']}, with the phases of each method's first run."
     )
     charts, shown = tuple(panels.designs(modelled)), (tables.designs_table(modelled),)
     return PageSection(name, title, MODELLED, (setting, *modelled.remarks), charts, shown)
 
 
 def _pipelines(phases: str, key: str) -> PageSection:
-    found = pipelines(phases)
+    simulated = pipelines(phases)
     remark = (
-        f"Computed, not measured: batches {phases} over {DEVICES} devices with {MICRO_BATCHES} micro-batches each; a "
+        f"Modelled, not measured: batches {phases} on {DEVICES} devices with {MICRO_BATCHES} micro-batches each; a "
         "forward takes one step, a backward two. Numbers are micro-batches."
     )
-    charts = tuple(panels.gantt(found))
-    legend = tuple({entry: None for chart in charts for entry in chart.legend})
-    shown = (tables.pipelines_table(found),)
+    charts = tuple(panels.gantt(simulated))
+    legend = tuple({key: None for chart in charts for key in chart.legend})
+    shown = (tables.pipelines_table(simulated),)
     return PageSection(f"{key}-pipelines", "Across devices", MODELLED, (remark,), charts, shown, legend)

@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed belong together; groups that trained the same model on the same data are compared."""
+"""Groups runs that differ only in their seed, and puts groups with the same model and data into one chapter."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -11,32 +11,32 @@ from adagp.program.run.metrics import Metric
 from adagp.program.run.record import Epoch, RunRecord
 
 NOT_A_CHOICE = ("seed", "data_dir", "command", "metrics")
-"""What config.json holds that does not tell groups apart."""
+"""Fields of config.json that do not distinguish groups."""
 TASK = ("dataset", "model", "width", "image_size", "vocabulary", "sequence_length")
-"""What decides whether two runs can be compared at all."""
+"""Fields of config.json in which compared runs must agree."""
 
 
 @dataclass(frozen=True)
 class MethodRuns:
-    """Runs of one way to train, one for each seed."""
+    """Runs of one method with the same options, one for each seed."""
 
     label: str
     runs: tuple[RunRecord, ...]
 
     @property
     def method(self) -> str:
-        """The method's name, or a question mark where it is not known."""
+        """The method's name; a question mark if it is not known."""
         return str(self.runs[0].config.get("method", "?"))
 
     @property
     def counted(self) -> tuple[RunRecord, ...]:
-        """The runs whose ends are compared: the finished ones, or, if there are none, all with an epoch."""
+        """The finished runs; if there are none, all with an epoch."""
         finished = tuple(run for run in self.runs if run.finished and run.epochs)
         return finished or tuple(run for run in self.runs if run.epochs)
 
     @property
     def unfinished(self) -> bool:
-        """Whether no run came to its end."""
+        """Whether no run is finished."""
         return not any(run.finished for run in self.runs)
 
     @property
@@ -46,29 +46,29 @@ class MethodRuns:
 
     @property
     def predicts(self) -> bool:
-        """Whether any batch was trained with predicted gradients."""
+        """Whether any epoch has GP batches."""
         return any(epoch.predicted_share for run in self.runs for epoch in run.epochs)
 
     @property
     def extent(self) -> str:
-        """How far the longest run came, in words."""
+        """The length of the longest run, as text."""
         return max(self.runs, key=lambda run: len(run.epochs)).extent
 
     def over_runs(self, figure: Callable[[RunRecord], float | None], bounds: Bounds = UNBOUNDED) -> Interval | None:
-        """Return a figure's mean over the counted runs that have it, and its interval within `bounds`."""
+        """Return the mean of `figure` over the counted runs that have it, with its interval within `bounds`."""
         return interval([value for run in self.counted if (value := figure(run)) is not None], bounds)
 
     def at_epoch(
-        self, place: int, figure: Callable[[Epoch], float | None], bounds: Bounds = UNBOUNDED
+        self, index: int, figure: Callable[[Epoch], float | None], bounds: Bounds = UNBOUNDED
     ) -> Interval | None:
-        """Return a figure of the epoch number `place` (from 0) over all runs that came so far."""
-        epochs = (run.epochs[place] for run in self.runs if place < len(run.epochs))
+        """Return the mean of `figure` in epoch `index` (from 0) over all runs that have it."""
+        epochs = (run.epochs[index] for run in self.runs if index < len(run.epochs))
         return interval([value for epoch in epochs if (value := figure(epoch)) is not None], bounds)
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """Groups that trained the same model on the same data, in one comparison by the first of the `metrics`."""
+    """Groups with the same model and data, compared by the first of the `metrics`."""
 
     title: str
     groups: tuple[MethodRuns, ...]
@@ -76,32 +76,32 @@ class Chapter:
 
     @property
     def metric(self) -> Metric:
-        """The metric that the groups are compared by."""
+        """The metric by which the groups are compared."""
         return self.metrics[0]
 
 
 def final_value(run: RunRecord) -> float | None:
-    """Return the test value of the run's metric after the last epoch."""
+    """Return the test value after the last epoch."""
     return run.epochs[-1].test_value if run.epochs else None
 
 
 def training_seconds(run: RunRecord) -> float | None:
-    """Return the seconds of data and batches of the whole run."""
+    """Return the seconds of the whole run, with data loading and without evaluation."""
     return run.clock[-1] if run.epochs else None
 
 
 def batches(run: RunRecord, *kinds: str) -> int:
-    """Return how many batches of some kinds the run had."""
+    """Return the number of batches of some kinds."""
     return sum(epoch.batches.get(kind, 0) for epoch in run.epochs for kind in kinds)
 
 
-def seconds_of(run: RunRecord, what: str) -> float:
-    """Return the seconds that one thing took in the whole run."""
-    return sum(epoch.seconds.get(what, 0.0) for epoch in run.epochs)
+def seconds_of(run: RunRecord, activity: str) -> float:
+    """Return the seconds of one activity in the whole run."""
+    return sum(epoch.seconds.get(activity, 0.0) for epoch in run.epochs)
 
 
 def chapters(records: Sequence[RunRecord]) -> list[Chapter]:
-    """Sort runs into chapters and groups, both in the order of their first run; backprop comes first."""
+    """Sort runs into chapters and groups, both in the order of their first run; backprop's group comes first."""
     by_task: dict[str, list[RunRecord]] = {}
     for record in records:
         by_task.setdefault(f"{record.metric} {_key(record, TASK)}", []).append(record)
@@ -125,20 +125,20 @@ def _groups(records: Iterable[RunRecord]) -> tuple[MethodRuns, ...]:
 
 
 def _key(record: RunRecord, names: Iterable[str]) -> str:
-    """Return what is the same for runs that belong together; a run without a configuration stands alone."""
+    """Return a key that is equal for runs of one group; a run without a configuration is a group of its own."""
     if not record.config:
         return f"no configuration: {record.path}"
     return json.dumps([[name, record.config.get(name, _default(name))] for name in names], default=str)
 
 
 def _default(name: str) -> Any:
-    """Return what an option was in runs that do not record it: they are older than it, or their model or hooks lack it."""
+    """Return the value of an option in runs that do not record it: they are older, or their model or hooks lack it."""
     known = known_options()
     return known[name].default if name in known else None
 
 
 def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:
-    """Name each group by its method and, where several have the same, by the options that differ."""
+    """Label each group by its method and, if several have the same one, by the options that differ."""
     firsts = [runs[0] for runs in groups]
     labels = []
     for first in firsts:
@@ -148,7 +148,7 @@ def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:
         words = ", ".join(_option(name, first.config.get(name)) for name in differing)
         labels.append(str(first.config.get("method", first.name)) + (f" ({words})" if words else ""))
     clashes = {label for label in labels if labels.count(label) > 1}
-    return [f"{label} ({one.name})" if label in clashes else label for label, one in zip(labels, firsts, strict=True)]
+    return [f"{label} ({run.name})" if label in clashes else label for label, run in zip(labels, firsts, strict=True)]
 
 
 def _option(name: str, value: Any) -> str:

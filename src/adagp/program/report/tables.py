@@ -1,4 +1,4 @@
-"""The page's tables as plain values: each cell has its text, and what it is sorted by."""
+"""The page's tables as plain values: each cell has its text and its sort key."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, what it is sorted by (None: always last), and a smaller second line."""
+    """A text, its sort key (None: always last), and a smaller second line."""
 
     text: str
     value: float | str | None = None
@@ -25,7 +25,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A sortable table; `numeric` says which columns hold numbers."""
+    """A sortable table; `numeric` marks the columns of numbers."""
 
     caption: str
     columns: tuple[str, ...]
@@ -34,10 +34,11 @@ class Table:
 
 
 def summary_table(chapter: Chapter) -> Table:
-    """Return a row for each group: what it is, and how it ended."""
+    """Return a row for each method with its final results."""
     more = chapter.metrics[1:]
     columns = ["method", "seeds", "epochs", "BP batches", "GP batches", f"final {chapter.metric.words}"]
-    columns += ["training seconds", "GP / BP time of a batch", "cosine", "yardstick", *(one.words for one in more)]
+    columns += ["training seconds", "GP / BP time of a batch", "cosine", "previous-gradient cosine"]
+    columns += [metric.words for metric in more]
     rows = [
         (*_ends(group, chapter.metric), *(_result_cell(group, metric) for metric in more)) for group in chapter.groups
     ]
@@ -61,40 +62,40 @@ def _ends(group: MethodRuns, metric: Metric) -> tuple[Cell, ...]:
 
 
 def _seeds(group: MethodRuns) -> Cell:
-    """Return how many runs there are, and how many of them are finished, if not all are."""
+    """Return the number of runs, with the number of finished ones if some are not."""
     done = sum(run.finished for run in group.runs)
     note = "" if group.unfinished or done == len(group.runs) else f"{done} finished"
     return Cell(f"{len(group.runs)}", len(group.runs), note)
 
 
-def _final(cell: Cell, one: MethodRuns | RunRecord) -> Cell:
-    """Return the cell of a final value: what a run under way has reached is none, and stands below."""
-    over = one.finished if isinstance(one, RunRecord) else not one.unfinished
-    return cell if over or cell.value is None else Cell(UNKNOWN, note=f"{cell.text} after {one.extent}")
+def _final(cell: Cell, runs: MethodRuns | RunRecord) -> Cell:
+    """Return the cell of a final value; the value of unfinished runs is only a note."""
+    finished = runs.finished if isinstance(runs, RunRecord) else not runs.unfinished
+    return cell if finished or cell.value is None else Cell(UNKNOWN, note=f"{cell.text} after {runs.extent}")
 
 
 def _result_cell(group: MethodRuns, metric: Metric) -> Cell:
-    """Return what the runs' summaries say of a metric."""
+    """Return a further metric from the runs' summaries."""
 
     def of_run(run: RunRecord) -> float | None:
-        found = run.summary.get(f"test_{metric.name}")
-        return float(found) if isinstance(found, int | float) else None
+        result = run.summary.get(f"test_{metric.name}")
+        return float(result) if isinstance(result, int | float) else None
 
     return value(group.over_runs(of_run, metric.bounds), metric)
 
 
 def moments_table(moments: Sequence[EqualTime]) -> Table:
-    """Return each group's value at the moments when some group ends."""
+    """Return each method's value at the times when some method ends."""
     columns = ["method", *(f"after {seconds_text(moment.seconds)}" for moment in moments)]
     by_group = [
         (words(group.label), *(_reached(moment, group) for moment in moments)) for group, _ in moments[0].values
     ]
-    return table(f"Test {moments[0].metric.words} at equal wall-clock, measured", columns, by_group)
+    return table(f"Test {moments[0].metric.words} at equal wall-clock time, measured", columns, by_group)
 
 
 def _reached(moment: EqualTime, group: MethodRuns) -> Cell:
-    (found,) = (values for one, values in moment.values if one is group)
-    return value(interval(found, moment.metric.bounds), moment.metric)
+    (values,) = (values for other, values in moment.values if other is group)
+    return value(interval(values, moment.metric.bounds), moment.metric)
 
 
 def runs_table(chapter: Chapter) -> Table:
@@ -138,7 +139,7 @@ def designs_table(modelled: Accelerated) -> Table:
 
 def pipelines_table(pipelines: Iterable[Pipelined]) -> Table:
     """Return a row for each pipeline."""
-    columns = ["pipeline", "steps", "steps with backprop alone", "speed-up", "idle", "micro-batches kept at most"]
+    columns = ["pipeline", "steps", "steps with backprop alone", "speed-up", "idle", "peak micro-batches kept"]
     rows = [
         (
             words(one.name),
@@ -154,40 +155,42 @@ def pipelines_table(pipelines: Iterable[Pipelined]) -> Table:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> Table:
-    """Return a table; a column is numeric if no cell of it is sorted by words."""
-    fixed = tuple(rows)
-    numeric = tuple(not any(isinstance(row[place].value, str) for row in fixed) for place in range(len(columns)))
-    return Table(caption, tuple(columns), fixed, numeric)
+    """Return a table; a column is numeric if no cell of it has a text as its sort key."""
+    cells = tuple(rows)
+    numeric = tuple(not any(isinstance(row[column].value, str) for row in cells) for column in range(len(columns)))
+    return Table(caption, tuple(columns), cells, numeric)
 
 
 def words(text: str, note: str = "") -> Cell:
-    """Return a cell of words."""
+    """Return a text cell, sorted without regard to case."""
     return Cell(text, text.lower(), note)
 
 
 def count(number: int) -> Cell:
-    """Return a cell with a whole number."""
+    """Return a cell with an integer."""
     return Cell(f"{number:,}", number)
 
 
-def value(one: Interval | None, metric: Metric) -> Cell:
+def value(estimate: Interval | None, metric: Metric) -> Cell:
     """Return a cell with a value of a metric, and its interval."""
-    if one is None:
+    if estimate is None:
         return Cell(UNKNOWN)
-    bounds = "" if one.low is None or one.high is None else f"{metric.bare(one.low)} to {metric.bare(one.high)}"
-    return Cell(metric.text(one.mean), one.mean, bounds)
+    low, high = estimate.low, estimate.high
+    bounds = "" if low is None or high is None else f"{metric.bare(low)} to {metric.bare(high)}"
+    return Cell(metric.text(estimate.mean), estimate.mean, bounds)
 
 
-def figure(one: Interval | None, form: str, *, bounds: bool = True) -> Cell:
-    """Return a cell with a number, and its interval if wanted."""
-    if one is None:
+def figure(estimate: Interval | None, form: str, *, bounds: bool = True) -> Cell:
+    """Return a cell with a number, and its interval if `bounds`."""
+    if estimate is None:
         return Cell(UNKNOWN)
-    known = bounds and one.low is not None and one.high is not None
-    return Cell(form.format(one.mean), one.mean, f"{form.format(one.low)} to {form.format(one.high)}" if known else "")
+    low, high = estimate.low, estimate.high
+    note = f"{form.format(low)} to {form.format(high)}" if bounds and low is not None and high is not None else ""
+    return Cell(form.format(estimate.mean), estimate.mean, note)
 
 
 def batch_time_ratio(run: RunRecord) -> float | None:
-    """Return the seconds of a GP batch over those of a BP batch, the warm-up among the latter."""
+    """Return the seconds of a GP batch divided by those of a BP batch, warm-up included."""
     predicted, true = batches(run, "gp", "guarded"), batches(run, "bp")
     seconds = seconds_of(run, "bp") + seconds_of(run, "warmup")
     return seconds_of(run, "gp") / predicted / (seconds / true) if predicted and true and seconds else None

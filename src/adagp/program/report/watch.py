@@ -1,4 +1,4 @@
-"""Runs that change while somebody looks: found again and read again at each look, but only where something changed."""
+"""Watches run folders: reads again what has changed, and summarises the runs that are not finished."""
 
 import os
 import time
@@ -16,15 +16,15 @@ from adagp.program.run.folder import CONFIG, MEGABYTE, PROGRESS, STARTING, RunPr
 from adagp.program.run.record import EXPECTED, Epoch, RunRecord, is_run, name_runs, read_run
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
-"""Of each of several files: when it was changed, its size, which file it is; None where there is none."""
+"""Modification time, size and inode of several files; None for a missing file."""
 CLOCK_TICK = 1_000_000_000
-"""Nanoseconds within which a file system may give two changes the same time."""
+"""Resolution of a file system's modification times, in nanoseconds, at worst."""
 RECORD_FILES = (*EXPECTED, "summary.json")
 
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """A run as it is now; `running` if a process is at work in it, and then how far it says to be."""
+    """The present state of a run; `running` if a process holds its lock, `progress` as that process reports it."""
 
     record: RunRecord
     running: bool
@@ -33,7 +33,7 @@ class WatchedRun:
 
 @dataclass
 class _Known:
-    """What was read of a run, and of which state of its files."""
+    """What was read of a run, and the stamps of the files at that time."""
 
     stamp: Stamp
     record: RunRecord
@@ -42,7 +42,7 @@ class _Known:
 
 
 class Watch:
-    """The runs below some folders. `look` reads what changed since the last time; `reads` counts the runs read."""
+    """The runs below some folders. `look` reads those that changed since the last call; `reads` counts them."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         for path in paths:
@@ -54,7 +54,7 @@ class Watch:
         self._listed: dict[Path, tuple[int, tuple[Path, ...]]] = {}
 
     def look(self) -> list[WatchedRun]:
-        """Return the runs that are there now, in the order of their names."""
+        """Return the present runs, in the order of their names."""
         names = name_runs((path, folder) for path in self._paths for folder in self._runs_below(path))
         self._known = {path: known for path, known in self._known.items() if path in names}
         return [self._seen(path, name) for path, name in names.items()]
@@ -71,7 +71,7 @@ class Watch:
         return WatchedRun(known.record, running, known.progress if running else None)
 
     def _runs_below(self, root: Path) -> Iterator[Path]:
-        """Yield the run folders at `root` or below; what lies inside a run, and behind links, is not looked at."""
+        """Yield the run folders at or below `root`; neither folders inside a run nor links are followed."""
         if is_run(root):
             if not _is_starting(root):
                 yield root
@@ -81,25 +81,24 @@ class Watch:
                 yield from self._runs_below(folder)
 
     def _folders(self, folder: Path) -> tuple[Path, ...]:
-        """Return the folders in a folder, listed again only if something came or went there."""
+        """Return the subfolders of a folder, listed again only if its modification time changed."""
         try:
             changed = folder.stat().st_mtime_ns
             before = self._listed.get(folder)
             if before is not None and before[0] == changed:
                 return before[1]
             with os.scandir(folder) as entries:
-                found = tuple(sorted(Path(entry) for entry in entries if entry.is_dir()))
-        except OSError:  # it vanished
+                subfolders = tuple(sorted(Path(entry) for entry in entries if entry.is_dir()))
+        except OSError:  # deleted meanwhile
             return ()
-        fresh = (
-            time.time_ns() - changed < CLOCK_TICK
-        )  # something may yet come at what is the same time to the file system
-        self._listed[folder] = (0 if fresh else changed, found)
-        return found
+        # Another change within the clock's resolution would keep the same modification time: list again next time.
+        fresh = time.time_ns() - changed < CLOCK_TICK
+        self._listed[folder] = (0 if fresh else changed, subfolders)
+        return subfolders
 
 
 def _is_starting(folder: Path) -> bool:
-    """Tell whether a folder is about to become a run: its configuration is the last thing that comes."""
+    """Return whether a run is being created there: config.json is written last."""
     return (folder / STARTING).is_file() and not (folder / CONFIG).is_file()
 
 
@@ -109,40 +108,40 @@ def _stamp(folder: Path, names: Sequence[str]) -> Stamp:
 
 def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 COMPARISON = "comparison.json"
-"""The file that makes a folder a comparison; its runs are in the folder `runs` beside it."""
+"""The file that makes a folder a comparison; its runs are in the folder `runs` next to it."""
 _SHAPE = record_of({"entries": ListOf(TableOf(ANYTHING)), "seeds": COUNT, "regimes": ListOf(ANYTHING)})
 PHASES = {"warmup": "warm-up", "bp": "BP", "gp": "GP"}
 COLUMNS = (
-    *("run", "method", "state", "epoch", "batch", "phase", "GP share", "refused by the guard", "training loss"),
+    *("run", "method", "state", "epoch", "batch", "phase", "GP share", "rejected by the guard", "training loss"),
     *("training value", "time left"),
 )
 
 
 @dataclass(frozen=True)
-class Now:
-    """What is under way: a sentence about all runs, one about each comparison, and the runs that are not finished."""
+class RunStatus:
+    """A sentence about all runs, one about each running comparison, and a table of the unfinished runs."""
 
     heading: str
     comparisons: tuple[str, ...]
     runs: Table | None
 
 
-def under_way(runs: Sequence[WatchedRun]) -> Now:
-    """Return what is under way in `runs`."""
+def run_status(runs: Sequence[WatchedRun]) -> RunStatus:
+    """Summarise the present state of `runs`."""
     open_runs = [run for run in runs if not run.record.finished]
     running = [run for run in open_runs if run.running]
     done = len(runs) - len(open_runs)
     heading = f"{len(running)} running, {len(open_runs) - len(running)} stopped or waiting, {done} finished"
     rows = [_row(run) for run in sorted(open_runs, key=lambda run: not run.running)]
-    found = table("Runs that are not finished", COLUMNS, rows) if rows else None
-    return Now(heading if runs else "no run yet", tuple(_comparisons(runs)), found)
+    unfinished = table("Runs that are not finished", COLUMNS, rows) if rows else None
+    return RunStatus(heading if runs else "no run yet", tuple(_comparisons(runs)), unfinished)
 
 
 def _row(run: WatchedRun) -> tuple[Cell, ...]:
@@ -161,7 +160,7 @@ def _row(run: WatchedRun) -> tuple[Cell, ...]:
         Cell(f"{progress.batch:,} of {progress.batches:,}", progress.batch) if progress else _all_batches(record),
         words(PHASES.get(progress.phase, progress.phase) if progress else last.label if last else UNKNOWN),
         _share(counts),
-        _refused(counts, last),
+        _rejected(counts, last),
         Cell(UNKNOWN) if loss is None else Cell(f"{loss:.4g}", loss),
         Cell(UNKNOWN) if value is None else Cell(record.metric.text(value), value),
         Cell(UNKNOWN) if left is None else Cell(duration(left), left),
@@ -173,20 +172,20 @@ def _all_batches(record: RunRecord) -> Cell:
 
 
 def _share(counts: Mapping[str, int]) -> Cell:
-    """Return the share of GP batches in the running epoch, or in the last one."""
+    """Return the share of GP batches in the present epoch, or in the last one."""
     predicted = counts.get("gp", 0) + counts.get("guarded", 0)
     whole = predicted + counts.get("bp", 0)
     return Cell(f"{predicted / whole:.0%}", predicted / whole) if whole else Cell(UNKNOWN)
 
 
-def _refused(counts: Mapping[str, int], last: Epoch | None) -> Cell:
-    """Return the batches that the guard refused in the epoch, and the share of gradients in the last finished one."""
+def _rejected(counts: Mapping[str, int], last: Epoch | None) -> Cell:
+    """Return the batches that the guard rejected in the epoch, and the share of gradients in the last finished one."""
     batches, share = counts.get("guarded", 0), last.refused if last else 0.0
     return Cell(f"{batches:,}", batches, f"{share:.1%} of the gradients" if share else "")
 
 
 def time_left(run: WatchedRun) -> float | None:
-    """Return the seconds that a running run will still take, as it says or as its epochs took; None if nobody knows."""
+    """Estimate the remaining seconds of a running run, from its progress or its past epochs; None if unknown."""
     if not run.running:
         return None
     if run.progress is not None:
@@ -202,7 +201,7 @@ def _wall(record: RunRecord) -> list[float]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for reading: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    """Format a duration: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -213,7 +212,7 @@ def duration(seconds: float) -> str:
 
 
 def _comparisons(runs: Sequence[WatchedRun]) -> list[str]:
-    """Return a sentence about each comparison that runs belong to and that is not over."""
+    """Return a sentence about each running comparison."""
     by_folder: dict[Path, list[WatchedRun]] = {}
     for run in runs:
         if run.record.path.parent.name == "runs":
@@ -228,24 +227,24 @@ def _comparison(folder: Path, runs: Sequence[WatchedRun]) -> str:
     if planned is None:
         return ""
     text = f"Comparison {shown(folder.name)}: {len(finished)} of about {max(planned, len(runs))} runs are finished"
-    lasting = [left for run in running if (left := time_left(run)) is not None]
-    if finished and len(lasting) == len(running):
+    remaining = [left for run in running if (left := time_left(run)) is not None]
+    if finished and len(remaining) == len(running):
         waiting = max(0, planned - len(finished) - len(running))
-        work = sum(lasting) + waiting * mean(sum(_wall(run.record)) for run in finished)
+        work = sum(remaining) + waiting * mean(sum(_wall(run.record)) for run in finished)
         text += f", about {duration(work / len(running))} left"
     return f"{text}."
 
 
 def _planned(folder: Path) -> int | None:
-    """Return how many runs a comparison will have, as far as it is known before its costs are; None for what is none.
+    """Estimate the number of runs of a comparison; None if the folder holds none.
 
-    Backprop's runs are the same at equal batches and at its own cost.
+    Backprop's runs are the same in all regimes; those of other methods may be, once their costs are known.
     """
     try:
-        found: dict[str, Any] = read_document(folder / COMPARISON, _SHAPE, MEGABYTE)
+        options: dict[str, Any] = read_document(folder / COMPARISON, _SHAPE, MEGABYTE)
     except RunError:
         return None
-    others = max(0, len(found["entries"]) - 1)
-    curve = found.get("curve")
+    others = max(0, len(options["entries"]) - 1)
+    curve = options.get("curve")
     lengths = sum(factor != 1 for factor in curve) if isinstance(curve, list) else 0
-    return int(found["seeds"]) * (1 + others * len(found["regimes"]) + lengths)
+    return int(options["seeds"]) * (1 + others * len(options["regimes"]) + lengths)

@@ -1,5 +1,5 @@
 "use strict";
-// Every second: what is under way, and the page about all runs where that changed.
+// Every second: the status of unfinished runs, and the report about all runs if it changed.
 const state = document.getElementById("state");
 const parts = { "/now": { place: document.getElementById("now"), show: showTables }, "/body": { place: document.getElementById("main"), show: showBody } };
 
