@@ -1,7 +1,9 @@
 """The engine's own cost: batches under adagp against the least that PyTorch needs for them."""
 
 from dataclasses import replace
+from functools import partial
 
+from adagp import EngineOptions
 from adagp.core.plan import Phase, Step
 from adagp.papers.adagp.source import PredictedSource
 from adagp.program.reproduce.published import published
@@ -22,7 +24,7 @@ def batches(subject: Subject, clock: Clock, gp_at_most: float | None, bp_at_most
             "gp": twice(lambda: after(subject.under(WarmUp(Ladder((Rung(1, 0),)), epochs=1)), WARMUP)),
             "plain bp": twice(lambda: subject.plain(backward=True)),
             "bp with predictor": twice(lambda: subject.under(learning)),
-            "bp with metrics": [subject.under(learning, metrics_every=1)],
+            "bp with metrics": [subject.under(learning, EngineOptions(metrics_every=1))],
             "bp under adagp without predictor": [subject.under(BackpropOnly())],
         }
     )
@@ -85,7 +87,10 @@ def precision(clock: Clock) -> list[Ratio]:
     names = ("bfp4", "fast")
     race = clock.race(
         {"plain": twice(lambda: subject.plain(backward=True))}
-        | {name: twice(lambda name=name: subject.under(BackpropOnly(), precision=name)) for name in names}  # type: ignore[misc]
+        | {
+            name: twice(partial(subject.under, BackpropOnly(), EngineOptions(precision=name, metrics_every=0)))
+            for name in names
+        }
     )
     return [
         Ratio(
@@ -105,9 +110,9 @@ def compiled(clock: Clock) -> list[Ratio]:
     race = clock.race(
         {
             "bp": [subject.under(learning)],
-            "bp compiled": [subject.under(learning, compile=True)],
+            "bp compiled": [subject.under(learning, EngineOptions(compile=True, metrics_every=0))],
             "gp": [after(subject.under(predicting), WARMUP)],
-            "gp compiled": [after(subject.under(predicting, compile=True), WARMUP + 1)],
+            "gp compiled": [after(subject.under(predicting, EngineOptions(compile=True, metrics_every=0)), WARMUP + 1)],
         }
     )
     return [
@@ -124,7 +129,7 @@ def whole_run(clock: Clock, epochs: int, per_epoch: int) -> Ratio:
     and more is possible; the detail tells how much.
     """
     subject, schedule = Subject("vgg13", 128), parse_schedule("ladder", epochs)
-    trainer = subject.trainer(schedule, metrics_every=10, per_epoch=per_epoch)
+    trainer = subject.trainer(schedule, engine=EngineOptions(metrics_every=10), per_epoch=per_epoch)
     inputs, targets = subject.data()
     plain = after(subject.plain(backward=True), 1)
     steps = [Step(epoch, batch) for epoch in range(epochs) for batch in range(per_epoch)]

@@ -94,9 +94,11 @@ def work(rank: int, port: int) -> None:
 def lines(name: str, model: nn.Module, way: str, method: str) -> None:
     """Print what a late batch of each phase sends, when all that is made once has been made."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    options: dict[str, Any] = {} if method == "bp" else {"schedule": "1:1", "warmup_batches": 2}
+    options: dict[str, Any] = {} if method == "bp" else {"schedule": "1:1", "warmup": 2}
     options |= {"features": 16} if method == "feedback" else {}
-    trainer = adagp.attach(model, optimizer, steps=100, method=method, metrics_every=0, **options)
+    trainer = adagp.attach(
+        model, optimizer, steps=100, method=method, engine=adagp.EngineOptions(metrics_every=0), **options
+    )
     sent = {}
     for _ in range(6):
         phase = str(trainer.phase)

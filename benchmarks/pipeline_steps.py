@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from adagp.core.plan import BACKPROP_ALL, Phase
-from adagp.engine.attach import attach
+from adagp.engine.attach import EngineOptions, RunLength, attach_run
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
 from adagp.program.distributed.error_broadcast import last_stage_shares
 from adagp.program.distributed.placement import CutModel, TiedWeights, assign_stages, ordered, pipeline_mesh, place
@@ -25,6 +25,7 @@ from adagp.program.distributed.updates import StageUpdates
 from adagp.program.distributed.worker import Worker
 from adagp.program.tasks.base import Task
 from adagp.program.train.loop import Rate
+from adagp.schedules import parse_schedule
 from adagp.schedules.base import predicted_plan
 from adagp.sources.base import BatchContext
 from benchmarks.processes import run_in_processes
@@ -124,14 +125,9 @@ def prepare(name: str, world: World, mesh: Any) -> StageUpdates:
     torch.manual_seed(0)
     model = task.build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = attach(
-        model,
-        optimizer,
-        epochs=2,
-        batches_per_epoch=task.batches_per_epoch,
-        schedule="1:1",
-        synchronize=False,
-    )
+    length = RunLength(2, task.batches_per_epoch)
+    schedule = parse_schedule("1:1", length.epochs)
+    trainer = attach_run(model, optimizer, length, schedule, {}, engine=EngineOptions(), synchronize=False)
     like = (described((2, 8)),)
     stages = [
         ModelStage(SentStage(model.get_submodule(str(site.index))), (site,), like, like)

@@ -78,13 +78,15 @@ class Subject:
 
         return run
 
-    def under(self, schedule: Schedule, metrics_every: int = 0, **options: Any) -> Run:
+    def under(self, schedule: Schedule, engine: adagp.EngineOptions | None = None, **options: Any) -> Run:
         """Return a batch under adagp. An epoch has two batches, so that the first one of a schedule is over soon."""
-        trainer = self.trainer(schedule, metrics_every, **options)
+        trainer = self.trainer(schedule, engine, **options)
         inputs, targets = self.data()
         return lambda: trainer.step(inputs, targets, self.loss)
 
-    def trainer(self, schedule: Schedule, metrics_every: int = 0, per_epoch: int = 2, **options: Any) -> adagp.Trainer:
+    def trainer(
+        self, schedule: Schedule, engine: adagp.EngineOptions | None = None, per_epoch: int = 2, **options: Any
+    ) -> adagp.Trainer:
         """Return a trainer of a fresh model."""
         model, optimizer = self.build()
         return adagp.attach(
@@ -93,7 +95,7 @@ class Subject:
             epochs=1,
             batches_per_epoch=per_epoch,
             schedule=schedule,
-            metrics_every=metrics_every,
+            engine=engine or adagp.EngineOptions(metrics_every=0),
             **options,
         )
 

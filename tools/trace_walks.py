@@ -15,7 +15,7 @@ GP_BATCH = """
 import torch, adagp
 model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-trainer = adagp.attach(model, optimizer, method="adagp", schedule="1:1", warmup_batches=2, steps=8)
+trainer = adagp.attach(model, optimizer, method="adagp", schedule="1:1", warmup=2, steps=8)
 loss = torch.nn.CrossEntropyLoss()
 def step():
     return trainer.step(torch.randn(8, 1, 8, 8), torch.randint(10, (8,)), loss)

@@ -9,6 +9,7 @@ In a training loop of your own:
 
 attach, validate             begin; or only tell which layers are predicted, and why the others are not
 METHODS                      all methods by name, with their options: `list(adagp.METHODS)`
+EngineOptions                how batches are computed, checked and measured: precision, compilation, guard, ...
 Trainer                      what attach returns: step, batch, rehearse, state_dict, ...
 Plan, Phase, Step            which gradient each layer gets in a batch, and which batch it is
 parse_schedule, Ladder, ...  when batches are predicted: from text, or as objects
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from adagp.core.methods import METHODS, AcceleratorWork, register_method
     from adagp.core.options import Option
     from adagp.core.plan import Phase, Plan, Step
-    from adagp.engine.attach import attach
+    from adagp.engine.attach import EngineOptions, attach
     from adagp.engine.guard import Guard
     from adagp.engine.trainer import Trainer
     from adagp.engine.validate import validate
@@ -61,6 +62,7 @@ _HOMES = {
     "Adaptive": "adagp.schedules",
     "BackpropOnly": "adagp.schedules",
     "DropBack": "adagp.papers.procrustes.dropback",
+    "EngineOptions": "adagp.engine.attach",
     "EpochAlternation": "adagp.schedules",
     "FeedbackSource": "adagp.papers.feedback.source",
     "Guard": "adagp.engine.guard",
@@ -102,6 +104,7 @@ __all__ = [
     "BackpropOnly",
     "BatchContext",
     "DropBack",
+    "EngineOptions",
     "EpochAlternation",
     "FeedbackSource",
     "Guard",

@@ -1,5 +1,6 @@
 """Attaching and validating: what is said before training starts."""
 
+import inspect
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,9 +14,9 @@ from torch import nn
 
 import adagp
 from adagp.core.plan import Phase, Step
-from adagp.engine.attach import read_schedule, run_length
+from adagp.engine.attach import attach_run, read_schedule, run_length
 from adagp.errors import ModelError, OptionError
-from adagp.schedules import Ladder
+from adagp.schedules import BackpropOnly, Ladder
 
 SOURCES = ", ".join(sorted(adagp.METHODS[name].source for name in adagp.METHODS if name != "bp"))
 
@@ -66,8 +67,11 @@ def test_a_notebook_shows_the_same_and_escapes_names() -> None:
 def test_batches_must_end_in_the_last_epoch(batches: int) -> None:
     message = f"^{batches} batches do not end in epoch 9 of a run with 10 batches per epoch.$"
     with pytest.raises(OptionError, match=message):
-        attach(model(), batches=batches)
-    trainer = attach(model(), batches=81)
+        run_length(9, 10, batches, steps=None)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    length = run_length(9, 10, 81, steps=None)
+    trainer = attach_run(net, optimizer, length, BackpropOnly(), {}, engine=adagp.EngineOptions())
     assert [trainer.epoch_length(epoch) for epoch in (0, 7, 8)] == [10, 10, 1]
 
 
@@ -140,7 +144,7 @@ def test_a_run_without_epochs_has_all_of_its_steps(steps: int) -> None:
 @pytest.mark.parametrize("ratio", ["1:1", "2:1", "1:3", "4:1"])
 def test_alternations_go_on_where_there_are_no_epochs(steps: int, ratio: str) -> None:
     length = run_length(None, None, None, steps)
-    schedule = read_schedule(None, ratio, length, None, 10)
+    schedule = read_schedule(None, ratio, length, 10)
     phases = [schedule.phase(Step(*divmod(step, length.batches_per_epoch))) for step in range(10, steps)]
     predicted, true = map(int, ratio.split(":"))
     changes = [place for place, (before, after) in enumerate(pairwise(phases), 1) if before is Phase.BP is not after]
@@ -152,3 +156,37 @@ def test_a_run_needs_a_length() -> None:
     with pytest.raises(OptionError) as caught:
         run_length(None, None, None, 0)
     assert str(caught.value) == "a run needs at least 1 step; got 0."
+
+
+@pytest.mark.parametrize(
+    ("old", "advice"),
+    [
+        ({"metrics_every": 3}, "engine=adagp.EngineOptions(metrics_every=...)"),
+        ({"guard": adagp.Guard(5.0)}, "engine=adagp.EngineOptions(guard=...)"),
+        ({"scaler": None}, "engine=adagp.EngineOptions(scaler=...)"),
+        ({"compile": False}, "engine=adagp.EngineOptions(compile=...)"),
+        ({"precision": "bfp4"}, "engine=adagp.EngineOptions(precision=...)"),
+        ({"warmup_batches": 7}, "warmup='300 batches'"),
+        ({"batches": 85}, "adagp.engine.attach.attach_run"),
+        ({"synchronize": False}, "adagp.engine.attach.attach_run"),
+        ({"staged": False}, "adagp.engine.attach.attach_run"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_keywords_of_earlier_versions_still_work_and_warn(old: dict[str, Any], advice: str) -> None:
+    (name, value) = next(iter(old.items()))
+    with pytest.warns(DeprecationWarning, match=r"^attach\(") as caught:
+        trainer = attach(model(), **old)
+    assert [str(one.message) for one in caught] == [f"attach({name}=...) is deprecated: use {advice}."]
+    found = {
+        "metrics_every": trainer.quality.interval,
+        "guard": trainer.setup.guard,
+        "precision": trainer.arithmetic and "bfp4",
+        "warmup_batches": getattr(trainer.schedule, "batches", None),
+        "batches": trainer.batches,
+    }
+    assert name not in found or found[name] == value
+
+
+def test_attach_has_few_parameters() -> None:
+    assert len(inspect.signature(adagp.attach).parameters) <= 15, "options of methods among them"

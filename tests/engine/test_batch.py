@@ -279,7 +279,9 @@ def test_no_activation_outlives_its_batch(schedule: Any) -> None:
 @pytest.mark.parametrize("schedule", HOOKING)
 def test_gradients_of_a_scaled_loss_are_unscaled(schedule: Any) -> None:
     one, other = model_of_convolutions(), model_of_convolutions()
-    scaled = attached(one, schedule, batches=2, scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+    scaled = attached(
+        one, schedule, batches=2, engine=adagp.EngineOptions(scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+    )
     plain = attached(other, schedule, batches=2)
     for _ in range(4):
         for trainer in (scaled, plain):
@@ -297,7 +299,7 @@ def test_an_adaptive_schedule_sees_cosine_norm_ratio_and_loss() -> None:
         epochs=9,
         batches_per_epoch=3,
         schedule=WarmUp(Adaptive(source="replay"), epochs=1),
-        metrics_every=0,
+        engine=adagp.EngineOptions(metrics_every=0),
     )
     phases = []
     for _ in range(12):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.marks import slow
 from torch import nn
 
-from adagp import attach
+from adagp import EngineOptions, attach
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError
 from adagp.schedules import parse_schedule
@@ -40,7 +40,7 @@ def test_a_compiled_model_trains_as_it_does_uncompiled(source: str) -> None:
     """Warm-up, BP and GP batches. The backend here traces and differentiates, but makes no machine code."""
     schedule = parse_schedule("1:1", 2, source=source)
     expected = train(build(schedule=schedule))
-    found = train(build(schedule=schedule, compile="aot_eager"))
+    found = train(build(schedule=schedule, engine=EngineOptions(compile="aot_eager")))
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)
@@ -57,11 +57,11 @@ def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(OptionError) as caught:
-        build(schedule="1:1", compile=True)
+        build(schedule="1:1", engine=EngineOptions(compile=True))
     assert str(caught.value) == (
         "compiling a model for the CPU needs a C++ compiler; g++ and clang++ cannot be found. "
         "Install one, name it in the environment variable CXX, or do not compile."
     )
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(OptionError, match=r"^compiling .* C\+\+ compiler; no-such-compiler cannot be found\."):
-        build(schedule="1:1", compile=True)
+        build(schedule="1:1", engine=EngineOptions(compile=True))

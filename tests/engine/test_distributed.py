@@ -84,11 +84,11 @@ fully_shard(parts[0], mesh=mesh["data"])
 fully_shard(sharded, mesh=mesh["data"])
 fully_shard(other[0], mesh=mesh["data"])
 fully_shard(other[1], mesh=mesh["tensor"])
-refused = [(one, {}) for one in (parallel, both, parts, other)]
-refused += [(sharded, {"weight_hooks": adagp.DropBack(0.5)}), (sharded, {"precision": "bfp4"})]
-for model, given in refused:
+refused = [(one, None) for one in (parallel, both, parts, other)]
+refused += [(sharded, adagp.EngineOptions(weight_hooks=adagp.DropBack(0.5))), (sharded, adagp.EngineOptions(precision="bfp4"))]
+for model, engine in refused:
     try:
-        adagp.attach(model, torch.optim.SGD(model.parameters()), steps=30, **given)
+        adagp.attach(model, torch.optim.SGD(model.parameters()), steps=30, engine=engine)
     except AdagpError as error:
         print(error)
 adagp.attach(parts, torch.optim.SGD(parts.parameters()), steps=30, exclude=["1"]).detach()

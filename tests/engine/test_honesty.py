@@ -130,7 +130,7 @@ def test_a_compiled_model_that_was_called_before_is_refused() -> None:
 @pytest.mark.medium
 def test_a_copy_of_a_compiled_model_is_a_model_of_its_own() -> None:
     model = Net()
-    trainer = attached(model, compile="eager")
+    trainer = attached(model, engine=adagp.EngineOptions(compile="eager"))
     inputs = draw()
     expected = model(inputs)
     twin = copy.deepcopy(model)
@@ -146,7 +146,8 @@ def test_a_copy_of_a_compiled_model_is_a_model_of_its_own() -> None:
 @pytest.mark.parametrize("compile_with", [False, "eager"])
 def test_copies_and_files_of_an_attached_model_are_free_of_it(compile_with: bool | str) -> None:
     model = Net()
-    trainer = attached(model, compile=compile_with)
+    untouched = {name: sorted(vars(part)) for name, part in model.named_modules()}
+    trainer = attached(model, engine=adagp.EngineOptions(compile=compile_with))
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
@@ -157,12 +158,36 @@ def test_copies_and_files_of_an_attached_model_are_free_of_it(compile_with: bool
 
     trainer.sources["predicted"].watch = watch  # type: ignore[method-assign]
     twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)]
+    for twin in twins:
+        assert {name: sorted(vars(part)) for name, part in twin.named_modules()} == untouched
+        for part in twin.modules():
+            assert not any((part._forward_hooks, part._forward_pre_hooks, part._forward_hooks_with_kwargs))
     with trainer.batch() as batch:
         for twin in twins:
             twin(draw())
         assert seen == []
         batch.abandon()
+    trainer.detach()
+    assert {name: sorted(vars(part)) for name, part in model.named_modules()} == untouched
     torch._dynamo.reset()
+
+
+def test_hooks_of_the_user_stay_on_copies() -> None:
+    model = Net()
+    model.first.register_forward_hook(double)
+    trainer = attached(model)
+    model.last.register_forward_hook(double, with_kwargs=False)
+    twin = copy.deepcopy(model)
+    assert list(twin.first._forward_hooks.values()) == list(twin.last._forward_hooks.values()) == [double]
+    inputs = draw()
+    torch.testing.assert_close(twin(inputs), model(inputs))
+    trainer.detach()
+    assert list(model.first._forward_hooks.values()) == [double]
+
+
+def double(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """Return the output times two, as a user's hook may."""
+    return 2 * output
 
 
 def test_a_penalty_and_a_loss_with_weights_of_its_own_move_nothing_else() -> None:
@@ -280,7 +305,7 @@ def test_autocast_named_arguments_micro_batches_and_an_empty_batch(method: str) 
 
 def test_topk_for_all_sites_with_a_scaler() -> None:
     model = Net()
-    trainer = attached(model, "topk", scaler=torch.amp.GradScaler("cpu", init_scale=64.0))
+    trainer = attached(model, "topk", engine=adagp.EngineOptions(scaler=torch.amp.GradScaler("cpu", init_scale=64.0)))
     for _ in range(5):
         trainer.step(draw(), LABELS, F.cross_entropy)
     assert model.first.weight.isfinite().all()

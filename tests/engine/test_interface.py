@@ -132,7 +132,7 @@ def test_inputs_by_name() -> None:
 def test_a_method_and_its_options_by_name() -> None:
     model = net()
     trainer = adagp.attach(
-        model, adam(model), epochs=9, batches_per_epoch=10, method="feedback", features=2, warmup_batches=4
+        model, adam(model), epochs=9, batches_per_epoch=10, method="feedback", features=2, warmup="4 batches"
     )
     source = trainer.sources["feedback"]
     assert isinstance(source, FeedbackSource)
@@ -151,8 +151,11 @@ def test_a_method_and_its_options_by_name() -> None:
         ({"method": "feedback", "features": 0}, "--features is 0; it must be 1 or more."),
         ({"method": "feedback", "features": "2"}, "attach: option 'features' is '2'; it must be of type int."),
         ({"steps": 9}, "steps is the length of a run without epochs; leave out epochs and batches."),
-        ({"warmup": 1, "warmup_batches": 1}, "the warm-up is given in epochs and in batches; give one of them."),
-        ({"warmup_batches": 90}, "a warm-up of 90 batches does not fit a run of 90: nothing would be predicted."),
+        (
+            {"warmup": "1 epoch"},
+            "cannot read the warm-up '1 epoch': give a number of epochs, or for example '300 batches'.",
+        ),
+        ({"warmup": "90 batches"}, "a warm-up of 90 batches does not fit a run of 90: nothing would be predicted."),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -262,7 +262,7 @@ def attached(case: Case, model: nn.Module, method: str, schedule: Any) -> adagp.
         method=method,
         schedule=schedule,
         output=case.output,
-        guard=adagp.Guard(math.inf),  # whatever is promised moves, however large
+        engine=adagp.EngineOptions(guard=adagp.Guard(math.inf)),  # whatever is promised moves, however large
         **options,
     )
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp import attach
+from adagp import EngineOptions, attach
 from adagp.engine.trainer import Trainer
 from adagp.papers.adagp.source import PredictedSource
 from adagp.schedules import Schedule, parse_schedule
@@ -28,7 +28,9 @@ def build(last: bool, schedule: str | Schedule) -> Trainer:
     if last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return attach(model, optimizer, epochs=2, batches_per_epoch=6, schedule=schedule, metrics_every=2)
+    return attach(
+        model, optimizer, epochs=2, batches_per_epoch=6, schedule=schedule, engine=EngineOptions(metrics_every=2)
+    )
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:

@@ -103,7 +103,7 @@ def test_the_quality_of_every_learner_is_recorded() -> None:
         batches_per_epoch=2,
         schedule=schedule,
         sources=sources,
-        metrics_every=1,
+        engine=adagp.EngineOptions(metrics_every=1),
     )
     inputs, targets = small_batches(1)[0]
     for _ in range(2):  # the same gradient twice

@@ -34,7 +34,7 @@ def test_a_bp_and_a_gp_batch(name: str) -> None:
         epochs=9,
         batches_per_epoch=2,
         schedule=WarmUp(Ladder((Rung(1, 0),)), epochs=1),
-        guard=adagp.Guard(GUARD_LIMIT[name]) if name in GUARD_LIMIT else None,
+        engine=adagp.EngineOptions(guard=adagp.Guard(GUARD_LIMIT[name]) if name in GUARD_LIMIT else adagp.Guard()),
     )
     inputs, targets = torch.randn(4, *image), torch.tensor([0, 1, 2, 3])
     weights = {f"{site.name}.weight" for site in trainer.survey.sites}

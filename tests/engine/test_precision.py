@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import adagp
+from adagp.engine.attach import read_precision
 from adagp.engine.trainer import Trainer
 from adagp.errors import ModelError, OptionError
 
@@ -44,15 +45,15 @@ def weights(net: nn.Module) -> Tensor:
 def test_fp32_is_plain_training_bit_by_bit() -> None:
     plain, same = model(), model()
     trained(plain)
-    assert trained(same, precision="fp32").arithmetic is None
+    assert trained(same, engine=adagp.EngineOptions(precision="fp32")).arithmetic is None
     assert torch.equal(weights(plain), weights(same))
 
 
 def test_many_bits_are_plain_training_but_for_rounding_and_few_are_not() -> None:
     plain, fine, coarse = model(), model(), model()
     trained(plain)
-    trained(fine, precision="bfp24:e=8")
-    trained(coarse, precision="bfp2")
+    trained(fine, engine=adagp.EngineOptions(precision="bfp24:e=8"))
+    trained(coarse, engine=adagp.EngineOptions(precision="bfp2"))
     assert (weights(fine) - weights(plain)).norm() < 1e-4 * weights(plain).norm()
     assert (weights(coarse) - weights(plain)).norm() > 1e-3 * weights(plain).norm()
     assert weights(coarse).isfinite().all()
@@ -61,7 +62,7 @@ def test_many_bits_are_plain_training_but_for_rounding_and_few_are_not() -> None
 def test_the_model_and_its_state_are_untouched() -> None:
     net = model()
     names = list(net.state_dict())
-    trainer = trained(net, precision="bfp4")
+    trainer = trained(net, engine=adagp.EngineOptions(precision="bfp4"))
     assert list(net.state_dict()) == names
     inside = net(INPUTS)
     trainer.detach()
@@ -70,15 +71,15 @@ def test_the_model_and_its_state_are_untouched() -> None:
 
 def test_noise_is_a_function_of_seed_and_batch() -> None:
     first, second, other = model(), model(), model()
-    trained(first, precision="bfp2", seed=3)
-    trained(second, precision="bfp2", seed=3)
-    trained(other, precision="bfp2", seed=4)
+    trained(first, engine=adagp.EngineOptions(precision="bfp2"), seed=3)
+    trained(second, engine=adagp.EngineOptions(precision="bfp2"), seed=3)
+    trained(other, engine=adagp.EngineOptions(precision="bfp2"), seed=4)
     assert torch.equal(weights(first), weights(second))
     assert not torch.equal(weights(first), weights(other))
 
 
 def test_the_shares_of_each_precision_are_counted() -> None:
-    trainer = trained(model(), precision="temporal:2-4@0.25", batches=6)
+    trainer = trained(model(), engine=adagp.EngineOptions(precision="temporal:2-4@0.25"), batches=6)
     assert trainer.arithmetic is not None
     figures = trainer.arithmetic.read_metrics()["0"]
     assert figures == {
@@ -92,7 +93,7 @@ def test_the_shares_of_each_precision_are_counted() -> None:
 
 
 def test_fast_gives_early_layers_fewer_bits_than_late_ones() -> None:
-    trainer = trained(model(), precision="fast:alpha=0.55,beta=0.3", batches=8)
+    trainer = trained(model(), engine=adagp.EngineOptions(precision="fast:alpha=0.55,beta=0.3"), batches=8)
     assert trainer.arithmetic is not None
     found = trainer.arithmetic.read_metrics()
     assert found["0"]["mantissa_weights"] < found["4"]["mantissa_weights"]
@@ -112,7 +113,7 @@ def test_layers_by_their_order_of_execution() -> None:
             return self.last(self.first(inputs.flatten(1)))  # type: ignore[no-any-return]
 
     for options, site in (({}, "last"), ({"sample": INPUTS}, "first")):
-        trainer = trained(Backwards(), batches=1, precision="layers:2-fp32@1", **options)
+        trainer = trained(Backwards(), batches=1, engine=adagp.EngineOptions(precision="layers:2-fp32@1"), **options)
         assert trainer.arithmetic is not None
         found = trainer.arithmetic.read_metrics()
         assert found[site]["mantissa_weights"] == 2
@@ -122,7 +123,14 @@ def test_layers_by_their_order_of_execution() -> None:
 @pytest.mark.parametrize("method", ["adagp", "feedback", "topk", "skip", "dni"])
 def test_with_predicted_gradients(method: str) -> None:
     net = model()
-    trainer = attached(net, method=method, schedule="1:1", warmup_batches=2, precision="bfp4", sample=INPUTS)
+    trainer = attached(
+        net,
+        method=method,
+        schedule="1:1",
+        warmup="2 batches",
+        engine=adagp.EngineOptions(precision="bfp4"),
+        sample=INPUTS,
+    )
     phases = [trainer.step(INPUTS, TARGETS, F.cross_entropy).phase for _ in range(8)]
     assert {"bp", "gp"} <= set(phases)
     assert weights(net).isfinite().all()
@@ -136,7 +144,13 @@ def test_with_predicted_gradients(method: str) -> None:
 def test_with_predicted_gradients_on_a_sparse_net() -> None:
     net = model()
     sparse = adagp.DropBack(keep=0.3, decay=0.0)
-    trainer = attached(net, method="feedback", schedule="1:1", warmup_batches=2, precision="bfp4", weight_hooks=sparse)
+    trainer = attached(
+        net,
+        method="feedback",
+        schedule="1:1",
+        warmup="2 batches",
+        engine=adagp.EngineOptions(precision="bfp4", weight_hooks=sparse),
+    )
     for _ in range(6):
         trainer.step(INPUTS, TARGETS, F.cross_entropy)
     figures = trainer.read_sites()["2"]
@@ -166,7 +180,7 @@ def test_activation_checkpointing_runs_again_in_the_same_arithmetic() -> None:
     nets = [Blocks(saves=saves) for saves in (False, True)]
     shares = []
     for net in nets:
-        trainer = trained(net, precision="bfp4")
+        trainer = trained(net, engine=adagp.EngineOptions(precision="bfp4"))
         assert trainer.arithmetic is not None
         shares.append(trainer.arithmetic.read_metrics())
     assert torch.equal(weights(nets[0]), weights(nets[1]))
@@ -175,7 +189,7 @@ def test_activation_checkpointing_runs_again_in_the_same_arithmetic() -> None:
 
 def test_micro_batches_have_noise_of_their_own() -> None:
     net = model()
-    trainer = attached(net, precision="bfp2")
+    trainer = attached(net, engine=adagp.EngineOptions(precision="bfp2"))
     gradients = []
     with trainer.batch() as batch:
         for more in (True, False):
@@ -187,7 +201,7 @@ def test_micro_batches_have_noise_of_their_own() -> None:
 
 def test_paused_and_evaluating_calls_are_not_counted() -> None:
     net = model()
-    trainer = attached(net, precision="bfp2")
+    trainer = attached(net, engine=adagp.EngineOptions(precision="bfp2"))
     plain = net(INPUTS).detach()
     with trainer.batch() as batch:
         with trainer.paused():
@@ -207,7 +221,9 @@ def test_paused_and_evaluating_calls_are_not_counted() -> None:
 
 def test_what_is_not_finite_reaches_the_loss_and_the_guard() -> None:
     net = model()
-    trainer = attached(net, method="adagp", schedule="1:1", warmup_batches=2, precision="bfp4")
+    trainer = attached(
+        net, method="adagp", schedule="1:1", warmup="2 batches", engine=adagp.EngineOptions(precision="bfp4")
+    )
     bad = INPUTS.clone()
     bad[0, 0, 0, 0] = torch.inf
     before = copy.deepcopy(trainer.norms.state_dict())
@@ -222,7 +238,7 @@ def test_what_is_not_finite_reaches_the_loss_and_the_guard() -> None:
 
 def test_under_autocast_sums_are_in_single_precision() -> None:
     net = model()
-    trainer = attached(net, precision="bfp4")
+    trainer = attached(net, engine=adagp.EngineOptions(precision="bfp4"))
     with trainer.batch() as batch:
         with torch.autocast("cpu", torch.bfloat16):
             output = net[0](INPUTS)
@@ -243,7 +259,7 @@ class Odd(nn.Linear):
 def test_a_layer_whose_product_is_not_seen_is_refused() -> None:
     net = nn.Sequential(nn.Flatten(), Odd(64, 3, bias=False))
     with pytest.raises(ModelError) as refused:
-        trained(net, precision="bfp4")
+        trained(net, engine=adagp.EngineOptions(precision="bfp4"))
     assert str(refused.value) == (
         "layer '1' (Odd) does not multiply by its weight in a way that precision 'bfp4' knows (torch's convolutions, linear "
         "and addmm); exclude the layer, or train in fp32."
@@ -251,19 +267,20 @@ def test_a_layer_whose_product_is_not_seen_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("compiled", "several", "message"),
     [
-        ({"compile": True}, "precision 'bfp4' replaces products while the model runs; it cannot be compiled."),
+        (True, False, "precision 'bfp4' replaces products while the model runs; it cannot be compiled."),
         (
-            {"synchronize": True},
+            False,
+            True,
             "precision 'bfp4' is for runs in one process: exponents and widths depend on the whole batch, of which each "
             "process has a share.",
         ),
     ],
 )
-def test_what_precision_does_not_go_with(options: dict[str, Any], message: str) -> None:
+def test_what_precision_does_not_go_with(compiled: bool, several: bool, message: str) -> None:
     with pytest.raises(OptionError) as refused:
-        attached(model(), precision="bfp4", **options)
+        read_precision("bfp4", compiled=compiled, several=several)
     assert str(refused.value) == message
 
 
@@ -271,4 +288,4 @@ def test_a_cut_beyond_the_model_is_refused() -> None:
     with pytest.raises(
         OptionError, match=r"^the precision 'layers:2-4@3' cuts the model after layer 3; it has 3 layers"
     ):
-        attached(model(), precision="layers:2-4@3")
+        attached(model(), engine=adagp.EngineOptions(precision="layers:2-4@3"))

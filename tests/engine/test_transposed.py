@@ -38,7 +38,15 @@ def trainer_for(schedule: Schedule, *, last: bool = False, **options: Any) -> ad
     if last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return adagp.attach(model, optimizer, epochs=9, batches_per_epoch=2, schedule=schedule, metrics_every=1, **options)
+    return adagp.attach(
+        model,
+        optimizer,
+        epochs=9,
+        batches_per_epoch=2,
+        schedule=schedule,
+        engine=adagp.EngineOptions(metrics_every=1),
+        **options,
+    )
 
 
 def batches(count: int) -> list[tuple[Tensor, Tensor]]:

@@ -18,6 +18,7 @@ from tests.engine.small_nets import LABELS, Net, attached, one_batch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from adagp import EngineOptions
 from adagp.core.plan import Phase, Step
 from adagp.layers.sites import Site
 from adagp.papers.adagp.source import PredictedSource
@@ -91,7 +92,7 @@ def test_autocast_works_in_both_phases() -> None:
 def test_gradient_scaler_gives_the_same_weights_as_no_scaler() -> None:
     one, other = small_model(dropout=0.0), small_model(dropout=0.0)
     schedule = WarmUp(Ladder((Rung(1, 1),)), epochs=1)
-    scaled = trainer_for(one, schedule, scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+    scaled = trainer_for(one, schedule, engine=EngineOptions(scaler=torch.amp.GradScaler("cpu", init_scale=1024.0)))
     plain = trainer_for(other, schedule)
     for inputs, targets in small_batches(8):
         scaled.step(inputs, targets, F.cross_entropy)

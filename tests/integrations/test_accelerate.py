@@ -22,7 +22,7 @@ def fresh_state() -> None:
     AcceleratorState._reset_state(True)
 
 
-LENGTH: dict[str, Any] = {"epochs": 1, "batches_per_epoch": 10, "schedule": "1:1", "warmup_batches": 3}
+LENGTH: dict[str, Any] = {"epochs": 1, "batches_per_epoch": 10, "schedule": "1:1", "warmup": "3 batches"}
 
 
 def net() -> nn.Sequential:

@@ -73,7 +73,7 @@ def equal(one: Any, other: Any) -> bool:
     return all(map(torch.equal, one.parameters(), other.parameters()))
 
 
-OPTIONS = {"method": "feedback", "features": 3, "output": "classifier", "schedule": "1:1", "warmup_batches": 2}
+OPTIONS = {"method": "feedback", "features": 3, "output": "classifier", "schedule": "1:1", "warmup": 2}
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -86,7 +86,7 @@ def test_backprop_is_that_of_the_trainer_itself(bf16: bool, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("method", "bf16"), [("feedback", False), slow("feedback", True), slow("dni_labels", False)])
 def test_a_resumed_run_is_the_run_that_was_not_stopped(method: str, bf16: bool, tmp_path: Path) -> None:
-    options = OPTIONS if method == "feedback" else {"method": method, "schedule": "1:1", "warmup_batches": 2}
+    options = OPTIONS if method == "feedback" else {"method": method, "schedule": "1:1", "warmup": 2}
     whole = train(PredictingTrainer, tmp_path, bf16=bf16, adagp=options)
     checkpoint = tmp_path / "checkpoint-6"
     assert (checkpoint / STATE).is_file()

@@ -65,7 +65,7 @@ class Refusals:
                 f"the guard refused half or more of the produced gradients in {self.PATIENCE} batches in a row "
                 f"({len(allowed) - sum(allowed)} of {len(allowed)} in this one, among them that of '{first.name}'): their "
                 "weights are held there. A longer warm-up, method='feedback', or normalize=True for a predictor may help; "
-                "guard=adagp.Guard(limit) sets how large a gradient may be.",
+                "adagp.EngineOptions(guard=adagp.Guard(limit)) sets how large a gradient may be.",
                 AdagpWarning,
                 stacklevel=2,
             )
@@ -120,7 +120,7 @@ class Reach:
         if unseen and not called:
             raise UsageError(
                 "the weights have gradients, but none of their layers was seen in a forward call. Was the model compiled and "
-                "called before adagp.attach, or is another model in use? Attach first; attach(compile=True) compiles it."
+                "called before adagp.attach, or is another model in use? Attach first; EngineOptions(compile=True) compiles it."
             )
         self._tell([site for site in unseen if site.index not in self._told])
 

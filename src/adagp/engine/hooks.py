@@ -1,6 +1,7 @@
 """What adagp puts on the user's model: forward hooks on the sites and on the model, and its compiled forward.
 
-All state is kept here; nothing is stored on the user's modules but the hooks.
+All state is kept here; nothing is stored on the user's modules but the hooks, and a `__getstate__` that leaves them out of
+copies and files.
 
 Some sources need the loss's gradient at the model's outputs (the error). By default these outputs are all floating-point
 tensors with at least one axis, in whatever tuples, lists, mappings and dataclasses the model returns. `output` in
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from adagp.errors import ModelError, OptionError
 from adagp.layers.sites import Site
@@ -222,7 +224,7 @@ NO_LISTENERS = Listeners()
 
 
 class Hook:
-    """A function as a forward hook. A copy of the module, or one that comes out of a file, has a hook that does nothing."""
+    """A function as a forward hook."""
 
     def __init__(self, function: Callable[..., Any], *first: Any) -> None:
         self.function = function
@@ -233,7 +235,35 @@ class Hook:
         return self.function(*self.first, *given)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (nullcontext(), "__exit__")  # takes anything, does nothing, and is known without this library
+        # Only for modules that copy themselves in a way of their own (see StateWithoutHooks): a function that does nothing.
+        return getattr, (nullcontext(), "__exit__")
+
+
+class StateWithoutHooks:
+    """The `__getstate__` of a module that has hooks: `copy`, `pickle` and `torch.save` call it, and so leave the hooks out.
+
+    Python looks it up on the object itself, so that the module's class stays what it is.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __call__(self) -> Any:
+        """Return what the module's class returns, without the hooks, the compiled forward and this attribute."""
+        state = type(self._module).__getstate__(self._module)
+        if not isinstance(state, dict):
+            return state
+        state = {
+            name: value for name, value in state.items() if not isinstance(value, StateWithoutHooks | CompiledForward)
+        }
+        hooks = {key for name in _HOOKS for key, hook in state[name].items() if isinstance(hook, Hook)}
+        for name in (*_HOOKS, *_HOOK_FLAGS):
+            state[name] = type(state[name])((key, value) for key, value in state[name].items() if key not in hooks)
+        return state
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOK_FLAGS = ("_forward_hooks_with_kwargs",)
 
 
 class ModelHooks:
@@ -249,15 +279,21 @@ class ModelHooks:
         self._call: ModelCall | None = None
         self.beside: Callable[[], AbstractContextManager[None]] = nullcontext
         """What sources work under when they watch a site."""
+        self._hooked: list[nn.Module] = []
         layer = dict(model.named_modules()).get(output) if isinstance(output, str) and output else None
         self._output = None if layer is not None else output
-        self._handles = [site.module.register_forward_hook(Hook(self._watch, site), with_kwargs=True) for site in sites]
+        self._handles: list[RemovableHandle] = []
+        for site in sites:
+            self.also_watch(site.module, site)
+        self._leave_out_of_copies(model)
         self._handles.append(model.register_forward_pre_hook(Hook(self._before)))
+        self._leave_out_of_copies(layer or model)
         self._handles.append((layer or model).register_forward_hook(Hook(self._tap)))  # last: it may be a site itself
         self._handles.append(model.register_forward_hook(Hook(self._after)))
 
     def also_watch(self, module: nn.Module, site: Site) -> None:
-        """Take a call of `module` for one of `site`: it does the site's work elsewhere."""
+        """Treat a call of `module` as one of `site`, whose work it does."""
+        self._leave_out_of_copies(module)
         self._handles.append(module.register_forward_hook(Hook(self._watch, site), with_kwargs=True))
 
     @contextmanager
@@ -278,6 +314,12 @@ class ModelHooks:
         """Take the hooks off the modules."""
         for handle in self._handles:
             handle.remove()
+        for module in self._hooked:
+            vars(module).pop("__getstate__", None)
+
+    def _leave_out_of_copies(self, module: nn.Module) -> None:
+        vars(module)["__getstate__"] = StateWithoutHooks(module)
+        self._hooked.append(module)
 
     def _before(self, inputs: tuple[Any, ...]) -> None:
         if self._listeners is not NO_LISTENERS:

@@ -1,7 +1,7 @@
 """Hooks that change the weights after each step of the optimizer, as DropBack does.
 
-They see predicted updates like any other. In a training loop of your own, give them to `adagp.attach(weight_hooks=...)`. For
-the command line a package declares them in `adagp.core.weight_hooks`.
+They see predicted updates like any other. In a training loop of your own, give them to
+`adagp.EngineOptions(weight_hooks=...)`. For the command line a package declares them in `adagp.core.weight_hooks`.
 """
 
 from abc import ABC, abstractmethod

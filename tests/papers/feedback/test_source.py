@@ -354,7 +354,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 def test_a_correction_moves_as_if_all_batches_since_the_last_had_lacked_the_same() -> None:
     model = small_model()
     source = FeedbackSource(correction=0.3, correct_every=2)
-    trainer = attached(model, source, warmup=3, metrics_every=0)
+    trainer = attached(model, source, warmup=3, engine=adagp.EngineOptions(metrics_every=0))
     (first, second, third) = batches(3)
     trainer.step(*first, F.cross_entropy)
     before = {index: one.state_dict() for index, one in source._corrections.items()}

@@ -101,7 +101,7 @@ def test_bp_batches_are_those_of_the_loop_without_adagp(tmp_path: Path) -> None:
 
 def any_method(way: str, method: str) -> Loop:
     """Train by a method with its own schedule where that is partial: some sites from the source, others by backprop."""
-    given = {"schedule": None} if method in ("bp", *PARTIAL) else {"schedule": "2:1", "warmup_batches": 3}
+    given = {"schedule": None} if method in ("bp", *PARTIAL) else {"schedule": "2:1", "warmup": "3 batches"}
     loop = Loop(way, "vgg", method, **given)
     loop.train(0, 9)
     return loop
@@ -187,7 +187,14 @@ def hand_written(
     """Micro-batches without synchronisation, gradient clipping and, every fourth batch, an evaluation."""
     # The compiler looks at a tensor between two parts of a model that it cannot compile as one (FSDP2's hooks).
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
-    loop = Loop(way, "vgg", method, optimizer, compile="eager" if compiled else False, **OPTIONS[method])
+    loop = Loop(
+        way,
+        "vgg",
+        method,
+        optimizer,
+        engine=adagp.EngineOptions(compile="eager" if compiled else False),
+        **OPTIONS[method],
+    )
     assert loop.trainer is not None
     norms = []
     for step in range(batches):
@@ -250,7 +257,7 @@ def test_micro_batches_clipping_and_evaluations_work_as_in_one_process(cases: li
 def resumed(ways: list[str]) -> None:
     for way in ways:
         for method in ("adagp", "feedback", "feedback_replay", "average"):
-            unbroken = Loop(way, "vgg", method, metrics_every=2)
+            unbroken = Loop(way, "vgg", method, engine=adagp.EngineOptions(metrics_every=2))
             unbroken.train(0, 5)
             assert unbroken.trainer is not None
             file = io.BytesIO()
@@ -260,7 +267,7 @@ def resumed(ways: list[str]) -> None:
             unbroken.train(5, 9)
             file.seek(0)
             saved = torch.load(file, weights_only=True)
-            again = Loop(way, "vgg", method, metrics_every=2)
+            again = Loop(way, "vgg", method, engine=adagp.EngineOptions(metrics_every=2))
             assert again.trainer is not None
             again.trainer.load_state_dict(saved[0])
             again.model.load_state_dict(saved[1])
@@ -276,7 +283,7 @@ def test_a_resumed_loop_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def bytes_by_phase(way: str, method: str) -> dict[str, Collectives]:
-    loop = Loop(way, "vgg", method, metrics_every=0, **OPTIONS[method])
+    loop = Loop(way, "vgg", method, engine=adagp.EngineOptions(metrics_every=0), **OPTIONS[method])
     found = {}
     for step in range(7):
         sent = count(partial(loop.train, step, step + 1))

@@ -18,7 +18,7 @@ from adagp._version import __version__
 from adagp.core.plan import Phase
 from adagp.core.plugins import loaded_plugins
 from adagp.core.precision import parse_precision
-from adagp.engine.attach import attach
+from adagp.engine.attach import EngineOptions, attach_run, run_length
 from adagp.engine.guard import Guard
 from adagp.engine.trainer import Trainer
 from adagp.engine.weight_update import build_weight_hooks
@@ -210,23 +210,24 @@ def build_trainer(
     if schedule.needs_order or precision.by_layer or any(source.needs_shapes for source in sources.values()):
         inputs, _ = next(iter(task.batches(0)))
         sample = to_device(inputs, next(model.parameters()).device)
-    return attach(
+    engine = EngineOptions(
+        precision=precision,
+        compile=config.compile,
+        guard=Guard(config.guard_limit),
+        weight_hooks=build_weight_hooks(config.as_dict(), lambda: initial_weights(config.seed, task)),
+        metrics_every=config.metrics_every,
+    )
+    return attach_run(
         model,
         optimizer,
-        epochs=config.epochs,
-        batches_per_epoch=task.batches_per_epoch,
-        batches=config.batches,
-        schedule=schedule,
-        sources=sources,
-        guard=Guard(config.guard_limit),
-        metrics_every=config.metrics_every,
+        run_length(config.epochs, task.batches_per_epoch, config.batches, steps=None),
+        schedule,
+        sources,
         sample=sample,
-        compile=config.compile,
-        precision=precision,
         seed=config.seed,
+        engine=engine,
         synchronize=several,
         staged=staged,
-        weight_hooks=build_weight_hooks(config.as_dict(), lambda: initial_weights(config.seed, task)),
     )
 
 
