@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adagp.data import DATASETS
-from adagp.data.bytes import read_bytes
+from adagp.data.byte_text import read_bytes
 from adagp.data.load import DEFAULT_DATA_DIR, locate
 from adagp.integrations.transformers import PredictedGradientsMixin  # before transformers
 

@@ -20,9 +20,8 @@ from tests.damage import altered, damaged
 from tests.time_limit import time_limit
 
 from adagp.core.plan import Phase
-from adagp.data.letterbox import letterboxed, read_one
-from adagp.data.text import load_multi30k
-from adagp.data.voc import read_voc
+from adagp.data.detection import letterboxed, read_one, read_voc
+from adagp.data.translation import load_multi30k
 from adagp.errors import AdagpError
 from adagp.hw import Accelerator, Attention, Convolution, Elementwise, Linear, Workload, load_workload, simulate
 from adagp.hw.energy import Technology, energy_table

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from adagp.data import DATASETS, DatasetInfo
 from adagp.data.batches import epoch_order
 from adagp.layers.eval_mode import evaluation_mode
-from adagp.models.references import import_function
+from adagp.models.build import import_function
 from adagp.program.run.config import DATASET_DEFAULTS, TrainConfig
 from adagp.program.run.metrics import SHARE, Metric
 from adagp.program.tasks.base import TASKS, Task

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from adagp.models.zoo import BUILDERS
+from adagp.models.build import BUILDERS
 from adagp.program.run.config import LIBRARIES
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]  # the libraries have much to say

@@ -1,13 +1,38 @@
 """Batches: what they hold, that they are repeatable from anywhere, and that nothing else is disturbed."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor
 
 from adagp.data import ImageSet
-from adagp.data.batches import ImageBatches, batch_count, channel_statistics, seed_for
-from adagp.data.loaders import loaders_of
+from adagp.data.batches import (
+    WHOLE,
+    ImageBatches,
+    Share,
+    batch_count,
+    channel_statistics,
+    crop,
+    draw_places,
+    evaluated_on,
+    flip,
+    held_out,
+    seed_for,
+)
+from adagp.data.byte_text import ByteBatches
+from adagp.data.detection import BoxedBatches, read_voc
+from adagp.data.loaders import FolderBatches, image_loaders, loaders_of, open_folders
+from adagp.data.translation import SentenceBatches
 from adagp.errors import OptionError
+from adagp.program.run import TrainConfig
+from adagp.program.tasks.base import build_task, taken
 
 
 def some_images(count: int = 50, channels: int = 3, size: int = 8) -> ImageSet:
@@ -167,3 +192,159 @@ def test_places_have_seeds_of_their_own() -> None:
 def test_batch_count() -> None:
     assert [batch_count(n, 8, True) for n in (7, 8, 9, 16)] == [0, 1, 1, 2]
     assert [batch_count(n, 8, False) for n in (7, 8, 9, 16)] == [1, 1, 2, 2]
+
+
+def slow_crop(images: torch.Tensor, padding: int, top: list[int], left: list[int]) -> torch.Tensor:
+    result = torch.zeros_like(images)
+    count, channels, height, width = images.shape
+    for n in range(count):
+        for y in range(height):
+            for x in range(width):
+                source_y, source_x = y + top[n] - padding, x + left[n] - padding
+                if 0 <= source_y < height and 0 <= source_x < width:
+                    for c in range(channels):
+                        result[n, c, y, x] = images[n, c, source_y, source_x]
+    return result
+
+
+@given(
+    shape=st.tuples(*(st.integers(1, top) for top in (4, 3, 5, 6))),
+    padding=st.integers(0, 3),
+    seed=st.integers(0, 99),
+)
+def test_crop_is_the_slow_crop(shape: tuple[int, ...], padding: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(1, 256, shape, generator=generator).byte()
+    top, left = torch.randint(0, 2 * padding + 1, (2, shape[0]), generator=generator)
+    expected = slow_crop(images, padding, top.tolist(), left.tolist())
+    assert torch.equal(crop(images, padding, top, left), expected)
+
+
+def test_flip_mirrors_the_chosen_images_only() -> None:
+    images = torch.arange(3 * 2 * 2 * 3).byte().view(3, 2, 2, 3)
+    flipped = flip(images.clone(), torch.tensor([True, False, True]))
+    assert torch.equal(flipped[1], images[1])
+    for chosen in (0, 2):
+        for x in range(3):
+            assert torch.equal(flipped[chosen, :, :, x], images[chosen, :, :, 2 - x])
+
+
+def test_all_shifts_and_both_mirrorings_come_equally_often() -> None:
+    marked = torch.zeros(1, 1, 5, 5).byte()
+    marked[0, 0, 2, 2] = 1  # after a crop with padding 2 the mark may be anywhere
+    marked[0, 0, 2, 3] = 2  # tells whether the image was mirrored
+    generator = torch.Generator().manual_seed(0)
+    corners, mirrored = draw_places(5000, 2, generator)
+    batch = flip(crop(marked.repeat(5000, 1, 1, 1), 2, *corners), mirrored)
+    frequency = (batch[:, 0] == 1).float().mean(0)
+    assert frequency.sum() == 1
+    assert ((frequency - 1 / 25).abs() < 0.015).all()
+    share = ((batch[:, 0, :, 1:] == 1) & (batch[:, 0, :, :-1] == 2)).any(2).any(1).float().mean()
+    assert abs(share - 0.4) < 0.03  # half of them, less the fifth whose second mark was cut off
+
+
+def test_the_parts_are_disjoint_whole_and_the_same_each_time() -> None:
+    train, held = held_out(100, 0.1)
+    assert len(held) == 10
+    assert sorted([*train.tolist(), *held.tolist()]) == list(range(100))
+    assert held_out(100, 0.1)[1].tolist() == held.tolist() != list(range(10))
+
+
+@pytest.mark.parametrize(("samples", "share", "count"), [(10, 0.01, 0), (10, 0.99, 10)])
+def test_a_part_without_samples_is_refused(samples: int, share: float, count: int) -> None:
+    with pytest.raises(OptionError) as caught:
+        held_out(samples, share)
+    assert str(caught.value) == (
+        f"--validation is {share:g}, which holds out {count} of {samples} training samples; both parts need one at least."
+    )
+
+
+def test_held_out_images_take_the_place_of_the_test_set() -> None:
+    whole = image_loaders("digits", 50)
+    for seed in (0, 1):
+        parted = image_loaders("digits", 50, seed=seed, validation=0.2)
+        images, count = whole.train.images.numpy(), len(whole.train.images)  # type: ignore[attr-defined]
+        train, held = (one.images.numpy() for one in (parted.train, parted.test))  # type: ignore[attr-defined]
+        assert len(held) == round(0.2 * count)
+        numbers = held_out(count, 0.2)[1].numpy()
+        np.testing.assert_array_equal(held, images[numbers])
+        np.testing.assert_array_equal(train, np.delete(images, numbers, 0))
+
+
+def test_the_end_of_a_text_is_held_out() -> None:
+    config = TrainConfig.from_dict({"dataset": "persuasion", "batch_size": 8}, "test")
+    whole = build_task(config)
+    parted = build_task(TrainConfig.from_dict({"dataset": "persuasion", "batch_size": 8, "validation": 0.1}, "test"))
+    text, kept, held = whole.train.text, parted.train.text, parted.test.text  # type: ignore[attr-defined]
+    assert len(held) == round(0.1 * len(text))
+    assert kept.tolist() + held.tolist() == text.tolist()
+
+
+def test_an_evaluation_limit_draws_the_same_samples_for_every_run() -> None:
+    assert evaluated_on(5, None) == evaluated_on(5, 9) == [0, 1, 2, 3, 4]
+    chosen = evaluated_on(360, 40)
+    assert chosen == evaluated_on(360, 40) == sorted(set(chosen))
+    assert len(chosen) == 40
+    assert chosen != list(range(40)), "test sets may be sorted by class"
+    whole, some = (image_loaders("digits", 50, test_samples=most) for most in (None, 40))
+    images, labels = whole.test.images, whole.test.labels  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(some.test.images, images[chosen])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(some.test.labels, labels[chosen])  # type: ignore[attr-defined]
+    assert len(some.train) == len(whole.train)
+
+
+def test_an_evaluation_limit_of_a_text_takes_its_first_sequences() -> None:
+    given = {"dataset": "persuasion", "batch_size": 8, "sequence_length": 32}
+    whole, some = (build_task(TrainConfig.from_dict({**given, **more}, "test")) for more in ({}, {"test_samples": 3}))
+    inputs, targets = (torch.cat(parts) for parts in zip(*some.test.epoch(0), strict=True))  # type: ignore[attr-defined]
+    text = whole.test.text  # type: ignore[attr-defined]
+    assert inputs.flatten().tolist() == text[: 3 * 32].tolist()
+    assert targets.flatten().tolist() == text[1 : 3 * 32 + 1].tolist()
+
+
+Epoch = Callable[..., Iterator[Any]]
+BATCH, SHARES = 6, 3
+
+
+@pytest.fixture(params=["images", "sentences", "bytes", "boxes", "folders"])
+def epoch(request: pytest.FixtureRequest, tmp_path: Path, write_devkit: Any) -> Epoch:
+    random = np.random.default_rng(0)
+    pixels, labels = random.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8), np.arange(20) % 7
+    if request.param == "images":
+        options: Any = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "shuffle": True, "augment": True}
+        return ImageBatches(pixels, labels, BATCH, **options).epoch
+    if request.param == "sentences":
+        sentences = [[7] * (1 + number % 5) for number in range(20)]
+        return SentenceBatches(sentences, sentences[::-1], BATCH, shuffle=True).epoch
+    if request.param == "bytes":
+        return ByteBatches(torch.arange(250, dtype=torch.uint8), 10, BATCH, shuffle=True).epoch
+    if request.param == "boxes":
+        things = [("dog", (3, 5, 30, 40), False), ("cow", (20, 10, 60, 48), False)]
+        found = {f"p{number}": things[number % 2 :] for number in range(14)}
+        return BoxedBatches(read_voc(write_devkit(found, found))[0], BATCH, size=32, train=True).epoch
+    for part, name in (("train", "cat"), ("train", "dog"), ("val", "cat"), ("val", "dog")):
+        (tmp_path / part / name).mkdir(parents=True)
+        for number in range(7):
+            Image.fromarray(pixels[number]).save(tmp_path / part / name / f"{number}.png")
+    return FolderBatches(open_folders(tmp_path, 2)[0], BATCH, size=8, train=True, augment=True, workers=0).epoch
+
+
+def tensors(value: Any) -> list[Tensor]:
+    return [value] if isinstance(value, Tensor) else [one for inner in value for one in tensors(inner)]
+
+
+def test_shares_of_a_batch_are_the_batch(epoch: Epoch) -> None:
+    whole = list(epoch(1, 1))
+    assert whole
+    for index in range(SHARES):
+        share = Share(index, SHARES)
+        for batch, part in zip(whole, epoch(1, 1, share), strict=True):
+            for expected, found in zip(tensors(taken(share, batch)), tensors(part), strict=True):
+                assert torch.equal(found, expected[:, : found.shape[1]] if found.dim() > 1 else expected)
+                if not found.is_floating_point() and found.dim() > 1:
+                    assert expected[:, found.shape[1] :].eq(-1).all()  # places for objects that this share has not
+
+
+def test_the_whole_is_a_share() -> None:
+    assert WHOLE.of(list(range(5))) == [0, 1, 2, 3, 4]
+    assert [Share(index, 2).of(list(range(6))) for index in range(2)] == [[0, 1, 2], [3, 4, 5]]

@@ -69,7 +69,7 @@ def write_pictures(path: Path, size: int, classes: int) -> None:
 
 def write_texts(folder: Path) -> None:
     """Write a few pairs of sentences as Multi30k has them."""
-    from adagp.data.text import PARTS
+    from adagp.data.translation import PARTS
 
     folder.mkdir()
     for part in PARTS.values():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from adagp.models import MODELS, build_model
-from adagp.models.measure import measure
+from adagp.models.example import measure
 from adagp.models.vision import load_torchvision
 from adagp.papers.camel.reversible import ReversibleChain
 from adagp.program.model_table import describe_models

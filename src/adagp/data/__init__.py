@@ -3,10 +3,8 @@
 `adagp.data.batches` and `adagp.data.loaders` turn them into batches of tensors and need torch.
 """
 
-from adagp.data.describe import describe_datasets
-from adagp.data.images import ImageSet
-from adagp.data.load import DEFAULT_DATA_DIR, load_images
-from adagp.data.npz import read_npz
+from adagp.data.images import ImageSet, read_npz
+from adagp.data.load import DEFAULT_DATA_DIR, describe_datasets, load_images
 from adagp.data.registry import DATASETS, DatasetInfo
 
 __all__ = [

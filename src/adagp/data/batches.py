@@ -1,8 +1,7 @@
-"""Batches of an image set.
+"""Batches of an image set: order, augmentation, and the samples that are held out.
 
-Which images, in which order and how augmented is a pure function of seed, epoch and batch.
-No global random state is read or moved, so a run resumed at any batch sees exactly the batches it would have
-seen.
+Which images, in which order and how augmented is a pure function of seed, epoch and batch. No global random state is read or
+changed, so a run resumed at any batch sees exactly the batches it would have seen.
 """
 
 import hashlib
@@ -13,10 +12,43 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from adagp.data.augment import crop, draw_places, flip
 from adagp.data.images import Labels, Pixels
 from adagp.errors import OptionError
+
+
+def draw_places(count: int, padding: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return of `count` images where each is cut out of its frame of `padding` pixels (2, N), and which are mirrored (N,).
+
+    All randomness comes from `generator`.
+    """
+    corners = torch.randint(0, 2 * padding + 1, (2, count), generator=generator)
+    return corners, torch.rand(count, generator=generator) < 0.5
+
+
+def crop(images: Tensor, padding: int, top: Tensor, left: Tensor) -> Tensor:
+    """Frame each image with `padding` zeros and cut it back to its size, its corner at `top`, `left` (N,).
+
+    Every stretch of W bytes of the framed batch, at any offset, is a row of one overlapping view; the crop
+    picks N*C*H of those rows, which is a plain copy of W bytes each.
+    """
+    count, channels, height, width = images.shape
+    framed = pad(images, (padding,) * 4)
+    _, _, framed_height, framed_width = framed.shape
+    plane = framed_height * framed_width
+    planes = torch.arange(count * channels).view(count, channels, 1) * plane
+    lines = (top[:, None] + torch.arange(height)) * framed_width + left[:, None]
+    offsets = planes + lines[:, None, :]
+    stretches = framed.as_strided((framed.numel() - width + 1, width), (1, 1))
+    return stretches.index_select(0, offsets.reshape(-1)).view_as(images)
+
+
+def flip(images: Tensor, mirrored: Tensor) -> Tensor:
+    """Mirror the images whose flag in `mirrored` (N,) is set, left to right, in place."""
+    chosen = mirrored.nonzero().squeeze(1)
+    return images.index_copy_(0, chosen, images.index_select(0, chosen).flip(3))
+
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation of each channel, in units of a uint8 pixel."""
@@ -186,3 +218,32 @@ def check_seed(seed: int) -> None:
     """Refuse a negative seed."""
     if seed < 0:
         raise OptionError(f"seed {seed} is not allowed; it must be 0 or more.")
+
+
+_SPLIT, _EVALUATED = -2, -3
+"""The places of these choices among the places of random numbers; they belong to no run's seed: all runs have the same."""
+
+
+def held_out(samples: int, share: float) -> tuple[Tensor, Tensor]:
+    """Return the numbers of the samples to train on and of those held out, both rising; the same for every seed."""
+    count = held_out_count(samples, share)
+    order = torch.randperm(samples, generator=generator_for(_SPLIT, samples))
+    return order[count:].sort().values, order[:count].sort().values
+
+
+def evaluated_on(samples: int, most: int | None) -> list[int]:
+    """Return the numbers of the test samples to evaluate on, rising: `most` at most, drawn at random, the same each time."""
+    if most is None or most >= samples:
+        return list(range(samples))
+    chosen = torch.randperm(samples, generator=generator_for(_EVALUATED, samples))[:most]
+    return sorted(chosen.tolist())
+
+
+def held_out_count(samples: int, share: float) -> int:
+    """Return how many samples a share is; refuse one that leaves nothing on one of the two sides."""
+    count = round(samples * share)
+    if not 1 <= count < samples:
+        raise OptionError(
+            f"--validation is {share:g}, which holds out {count} of {samples} training samples; both parts need one at least."
+        )
+    return count

@@ -1,11 +1,12 @@
-"""Finding an image set by name and reading it into memory. No torch, unless torchvision must read the set."""
+"""Finding an image set by name and reading it into memory, and the table of all sets. Reads without torch."""
 
 import sys
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from adagp.data.images import ImageSet
-from adagp.data.npz import KEYS, NAMES_KEY, read_npz
+from adagp.data.images import KEYS, NAMES_KEY, ImageSet, read_npz
 from adagp.data.registry import DATASETS, DatasetInfo
 from adagp.errors import DataError, OptionError
 from adagp.models.registry import IMAGES
@@ -99,3 +100,31 @@ def _refuse_other_data(info: DatasetInfo, images: ImageSet, path: Path, size: in
 
 def _text(shape: tuple[int, ...]) -> str:
     return "x".join(str(length) for length in shape)
+
+
+SHOWN = ("name", "task", "description", "shape", "classes", "train", "test")
+"""What is told of a data set itself."""
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """A data set, where it is looked for, and where it was found (None: it is not there)."""
+
+    info: DatasetInfo
+    looked_for: tuple[str, ...]
+    found: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as plain values."""
+        known = {name: getattr(self.info, name) for name in SHOWN}
+        return {**known, "looked_for": self.looked_for, "found": self.found, "downloadable": bool(self.info.fetch)}
+
+
+def describe_datasets(data_dir: Path | str = DEFAULT_DATA_DIR) -> list[DatasetRow]:
+    """Return a row for every data set, with what is there of them in `data_dir`."""
+    rows = []
+    for info in (DATASETS[name] for name in DATASETS):
+        found = find(info, Path(data_dir))
+        looked_for = tuple(str(Path(data_dir) / file) for file in info.files)
+        rows.append(DatasetRow(info, looked_for, None if found is None else str(found)))
+    return rows

@@ -1,12 +1,50 @@
-"""The data sets by name, and where each is looked for. No torch here."""
+"""The data sets by name: where each is looked for, and how it is fetched if the user wants that. No torch here.
+
+torchvision downloads and checks the files.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from adagp.core.registry import Registry
-from adagp.data import fetch, layouts
+from adagp.data import image_files
 from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, TRANSLATION
+
+TINY_IMAGENET_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+TINY_IMAGENET_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+
+
+def fetch_cifar10(data_dir: Path) -> None:
+    """Fetch CIFAR-10 (170 MB) into `cifar-10-batches-py`."""
+    _datasets().CIFAR10(str(data_dir), download=True)
+
+
+def fetch_cifar100(data_dir: Path) -> None:
+    """Fetch CIFAR-100 (169 MB) into `cifar-100-python`."""
+    _datasets().CIFAR100(str(data_dir), download=True)
+
+
+def fetch_imagenette(data_dir: Path) -> None:
+    """Fetch Imagenette with a shorter side of 160 pixels into `imagenette2-160`."""
+    _datasets().Imagenette(str(data_dir), size="160px", download=True)
+
+
+def fetch_tinyimagenet(data_dir: Path) -> None:
+    """Fetch Tiny-ImageNet (248 MB) into `tiny-imagenet-200`."""
+    _datasets().utils.download_and_extract_archive(TINY_IMAGENET_URL, str(data_dir), md5=TINY_IMAGENET_MD5)
+
+
+def fetch_voc(data_dir: Path) -> None:
+    """Fetch Pascal VOC 2012 (2 GB) into `VOCdevkit/VOC2012`."""
+    _datasets().VOCDetection(str(data_dir), year="2012", image_set="trainval", download=True)
+
+
+def _datasets() -> ModuleType:
+    from adagp.models.vision import load_torchvision
+
+    return load_torchvision("torchvision.datasets")
 
 
 @dataclass(frozen=True)
@@ -30,7 +68,7 @@ class DatasetInfo:
     train: int = 0
     test: int = 0
     files: tuple[str, ...] = ()
-    reader: layouts.Reader | None = None
+    reader: image_files.Reader | None = None
     fetch: Callable[[Path], None] | None = None
     size_varies: bool = False
     streamed: bool = False
@@ -60,8 +98,8 @@ for _info in (
         train=50_000,
         test=10_000,
         files=("cifar10.npz", "cifar-10-batches-py"),
-        reader=layouts.read_cifar10,
-        fetch=fetch.fetch_cifar10,
+        reader=image_files.read_cifar10,
+        fetch=fetch_cifar10,
     ),
     DatasetInfo(
         "cifar100",
@@ -72,8 +110,8 @@ for _info in (
         train=50_000,
         test=10_000,
         files=("cifar100.npz", "cifar-100-python"),
-        reader=layouts.read_cifar100,
-        fetch=fetch.fetch_cifar100,
+        reader=image_files.read_cifar100,
+        fetch=fetch_cifar100,
     ),
     DatasetInfo(
         "imagenette",
@@ -84,8 +122,8 @@ for _info in (
         train=9_469,
         test=3_925,
         files=("imagenette.npz", "imagenette64.npz", "imagenette2-160", "imagenette2-320", "imagenette2"),
-        reader=layouts.read_imagenette,
-        fetch=fetch.fetch_imagenette,
+        reader=image_files.read_imagenette,
+        fetch=fetch_imagenette,
         size_varies=True,
     ),
     DatasetInfo(
@@ -97,8 +135,8 @@ for _info in (
         train=100_000,
         test=10_000,
         files=("tinyimagenet.npz", "tiny-imagenet-200"),
-        reader=layouts.read_tinyimagenet,
-        fetch=fetch.fetch_tinyimagenet,
+        reader=image_files.read_tinyimagenet,
+        fetch=fetch_tinyimagenet,
     ),
     DatasetInfo(
         "tinyimagenet100",
@@ -150,7 +188,7 @@ for _info in (
         train=5_717,
         test=5_823,
         files=("VOCdevkit", "voc.zip", "voc2012.zip", "voc2012_subset_256.zip"),
-        fetch=fetch.fetch_voc,
+        fetch=fetch_voc,
         size_varies=True,
     ),
 ):

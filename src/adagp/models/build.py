@@ -1,17 +1,96 @@
-"""From a model's name to the model."""
+"""From a model's name to the model: one of the table, of a library, or a function of the user's own. Torch is imported late.
 
-from collections.abc import Mapping
+Models of libraries are named `timm:NAME`, `torchvision:NAME` or `hf:PATH/config.json`, and have random weights. A function in a
+module of timm or torchvision (`torchvision.models:resnet18`) means the same as its name alone: these libraries have
+names of their own for classes, channels and sizes.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from adagp.core.memory import check_memory
-from adagp.core.references import faults_as
+from adagp.core.references import faults_as, import_reference
 from adagp.errors import ModelError, OptionError
-from adagp.models.references import accepted, import_function, parameters_of
 from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo
-from adagp.models.zoo import ZooModel, find_in_zoo
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+BUILDERS = {
+    "timm": "adagp.models.vision:timm_model",
+    "torchvision": "adagp.models.vision:torchvision_model",
+    "hf": "adagp.models.huggingface:transformers_model",
+}
+"""Who builds the models of each library: called with the model, `classes`, `image`, `task` and `length`."""
+
+
+@dataclass(frozen=True)
+class ZooModel:
+    """A model of a library; `reference` is what the user wrote, `name` what the library calls it (hf: its file)."""
+
+    reference: str
+    library: str
+    name: str
+
+    @property
+    def builder(self) -> str:
+        """Who builds it, as `package.module:function`."""
+        return BUILDERS[self.library]
+
+
+def find_in_zoo(reference: str) -> ZooModel | None:
+    """Return the model of a library that `reference` names; None if it names none."""
+    package, colon, name = reference.partition(":")
+    library = package.partition(".")[0]
+    known = bool(colon) and library in BUILDERS and (package == library or library != "hf")
+    return ZooModel(reference, library, name) if known else None
+
+
+def unknown_in(library: str, what: str, name: str, known: Collection[str]) -> ModelError:
+    """Return the error for a name that is not among the many that `library` has, with the nearest ones."""
+    near = get_close_matches(name.lower(), known, n=3)
+    hint = f" The nearest names: {', '.join(near)}." if near else ""
+    return ModelError(f"{library} has no {what} '{name}' among its {len(known)}.{hint}")
+
+
+def import_function(reference: str) -> Callable[..., Any]:
+    """Return the function that `reference` names as `package.module:function`."""
+    function: Callable[..., Any] = import_reference(
+        reference, what="a model of your own", kind="function", error=ModelError
+    )
+    return function
+
+
+def parameters_of(function: Callable[..., Any], reference: str) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of `function`; one that does not tell them is refused."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise ModelError(
+            f"'{reference}' does not say which arguments it takes; a model is built by a function."
+        ) from None
+
+
+def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference: str) -> dict[str, Any]:
+    """Return those of `options` that `function` accepts by keyword: all, if it takes `**options`.
+
+    A parameter without default that is not among `options` is refused by name.
+    """
+    parameters = parameters_of(function, reference).values()
+    by_keyword = [item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    missing = [item.name for item in by_keyword if item.default is item.empty and item.name not in options]
+    if missing:
+        raise ModelError(
+            f"'{reference}' needs the argument '{missing[0]}', which has no default; given are {', '.join(options)}."
+        )
+    if any(item.kind is item.VAR_KEYWORD for item in parameters):
+        return dict(options)
+    return {item.name: options[item.name] for item in by_keyword if item.name in options}
+
 
 Image = tuple[int, ...]
 LENGTH = 128
@@ -33,7 +112,7 @@ def build_model(
     For language the classes are the tokens, and `length` is that of a sequence. `width` scales the channels of every hidden
     layer, for small machines. The weights are drawn with torch's global random state on the default device
     (`with torch.device("meta")` allocates nothing). `name` is one of `MODELS`; a model of a library (see
-    `adagp.models.zoo`); or `package.module:function` for a function of your own, called with the keyword arguments it
+    `adagp.models.build`); or `package.module:function` for a function of your own, called with the keyword arguments it
     accepts out of `classes` (or `num_classes`), `image` and `width`, and for language out of `vocabulary`, `length` and
     `width`. `options` are those of a registered model (`ModelInfo.options`); other names are ignored.
     """
@@ -54,7 +133,7 @@ def _build_registered(
 ) -> "nn.Module":
     import torch
 
-    from adagp.models.initialise import materialise
+    from adagp.models.weights import materialise
 
     builder = import_function(info.builder)
     own = info.keywords(options)
@@ -101,8 +180,6 @@ def _build_users(reference: str, classes: int, image: Image, width: float, task:
 
 def _try_out(model: "nn.Module", name: str, classes: int, image: Image, task: str, length: int) -> None:
     """Refuse a model that does not do what its task asks for."""
-    from adagp.models.check import check_next_tokens, check_scores
-
     if task == IMAGES:
         check_scores(model, name, classes, image)
     elif task == LANGUAGE:
@@ -129,3 +206,43 @@ def _checked_info(name: str, image: Image, task: str) -> ModelInfo:
             f"got {image[1]}x{image[2]}."
         )
     return info
+
+
+def check_scores(model: "nn.Module", name: str, classes: int, image: tuple[int, ...]) -> None:
+    """Refuse a model that does not turn one image into one score per class; its modes are left as they were."""
+    import torch
+
+    from adagp.layers.eval_mode import evaluation_mode
+
+    device = next((tensor.device for tensor in model.parameters()), torch.get_default_device())
+    size = "x".join(str(length) for length in image)
+    told = faults_as(ModelError, f"'{name}' cannot take images of {size}")
+    with told, evaluation_mode(model), torch.no_grad():  # batch norm must not change its statistics
+        scores = model(torch.zeros(1, *image, device=device))
+    if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
+        given = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise ModelError(f"'{name}' gives {given} for one image of {size}; it must give (1, {classes}).")
+    if scores.shape[1] != classes:
+        raise ModelError(f"'{name}' gives scores for {scores.shape[1]} classes; the data has {classes}.")
+
+
+def check_next_tokens(model: "nn.Module", name: str, vocabulary: int, length: int) -> None:
+    """Refuse a model that does not score the next token at each position, or that looks ahead at the tokens to come."""
+    import torch
+
+    from adagp.layers.eval_mode import evaluation_mode
+
+    device = next((tensor.device for tensor in model.parameters()), torch.get_default_device())
+    tokens = torch.zeros(2, length, dtype=torch.long, device=device)
+    tokens[1, -1] = 1  # the samples differ in their last token alone
+    try:
+        with evaluation_mode(model), torch.no_grad():
+            scores = model(tokens)
+    except Exception as fault:  # the user's code may fail in any way
+        raise ModelError(f"'{name}' cannot take sequences of {length}: {type(fault).__name__}: {fault}") from fault
+    expected = (2, length, vocabulary)
+    given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    if given != expected:
+        raise ModelError(f"'{name}' answers two sequences of {length} with {given}; it must give {expected}.")
+    if device.type != "meta" and not torch.allclose(scores[0, :-1], scores[1, :-1], rtol=1e-4, atol=1e-5):
+        raise ModelError(f"'{name}' looks ahead: its scores before the last token depend on it.")

@@ -1,4 +1,4 @@
-"""Any model by its name with an input of its kind, for measuring and tracing; best on the meta device."""
+"""Any model by its name with an example input, for measuring and tracing, best on the meta device; and the size of a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from adagp.errors import OptionError
-from adagp.models.build import LENGTH, build_model
-from adagp.models.references import import_function
-from adagp.models.registry import IMAGES, LANGUAGE, MODELS, TRANSLATION
-from adagp.models.tokens import BYTES
-from adagp.models.zoo import find_in_zoo
+from adagp.layers.eval_mode import evaluation_mode
+from adagp.models.build import LENGTH, build_model, find_in_zoo, import_function
+from adagp.models.registry import BYTES, IMAGES, LANGUAGE, MODELS, TRANSLATION
 
 ANY = "any"
 """The task of a model that is only looked at: whether it tells classes apart is not asked."""
@@ -72,3 +70,35 @@ def task_of(name: str, task: str | None = None) -> str:
     if ":" in name:
         return IMAGES if task is None or zoo is not None else task
     return MODELS[name].task
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Trainable numbers, and multiply-accumulates of convolutions and linear layers for one sample."""
+
+    parameters: int
+    macs: int
+
+
+def measure(model: nn.Module, *inputs: Tensor) -> ModelSize:
+    """Return the size of `model` for `inputs`, which hold one sample. Products of two activations do not count.
+
+    A forward pass is run in evaluation mode; on the meta device nothing is computed.
+    """
+    macs = 0
+
+    def count(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        nonlocal macs
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        macs += output.numel() * weight[0].numel()  # weight[0]: what makes one output number
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear)]
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        with evaluation_mode(model), torch.no_grad():
+            model(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return ModelSize(sum(parameter.numel() for parameter in model.parameters()), macs)

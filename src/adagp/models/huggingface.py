@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from adagp.core.files import read_text
 from adagp.errors import ModelError
-from adagp.models.library_names import unknown_in
+from adagp.models.build import ZooModel, unknown_in
 from adagp.models.registry import IMAGES, LANGUAGE
 from adagp.models.vision import load_torchvision
-from adagp.models.zoo import ZooModel
 
 CLASSES = {IMAGES: "AutoModelForImageClassification", LANGUAGE: "AutoModelForCausalLM"}
 """Which of transformers' classes does a task."""

@@ -1,4 +1,7 @@
-"""The models by name. No torch here: a builder is named by text and imported when it is called."""
+"""The models by name, and the tasks and tokens that they are for. No torch here.
+
+A builder is named by text and imported when it is called.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,6 +9,12 @@ from typing import Any
 
 from adagp.core.options import Option, keyword_options
 from adagp.core.registry import Registry
+
+PAD, BEGIN, END = 0, 1, 2
+"""Fills up short sentences; stands before the first piece; stands after the last."""
+BYTES = 256
+"""How many different bytes there are: the tokens of language modelling."""
+
 
 IMAGES = "images"
 """The task of telling an image's class."""
@@ -67,7 +76,7 @@ def _image_models() -> Iterator[ModelInfo]:
 
     yield model(
         "digits_cnn",
-        "small:digits_cnn",
+        "cnns:digits_cnn",
         "adagp",
         "three small convolutions with batch norm",
         pixels=8,
@@ -76,7 +85,7 @@ def _image_models() -> Iterator[ModelInfo]:
     )
     yield model(
         "two_layer_cnn",
-        "small:two_layer_cnn",
+        "cnns:two_layer_cnn",
         "adagp",
         "two convolutions with batch norm, three linear layers (Wang, Nelaturu 2019)",
         pixels=32,
@@ -84,29 +93,29 @@ def _image_models() -> Iterator[ModelInfo]:
     )
     for name, channels in (("six_conv_vgg", "16 to 64"), ("eight_conv_vgg", "32 to 256")):
         text = f"{name.partition('_')[0]} 3x3 convolutions of {channels} channels with batch norm, in the manner of VGG"
-        yield model(name, "small:small_vgg", "adagp", text, pixels=32, classes=10)
+        yield model(name, "cnns:small_vgg", "adagp", text, pixels=32, classes=10)
     for depth in (14, 20):
         text = f"residual network of {depth} layers for CIFAR, shortcuts without parameters (He et al. 2015)"
-        yield model(f"resnet{depth}", "resnet:cifar_resnet", "torchvision blocks", text, pixels=32, classes=10)
+        yield model(f"resnet{depth}", "cnns:cifar_resnet", "torchvision blocks", text, pixels=32, classes=10)
     for depth in (50, 101, 152):
         text = f"residual network of {depth} layers (He et al. 2015)"
-        yield model(f"resnet{depth}", "resnet:resnet", "torchvision", text)
+        yield model(f"resnet{depth}", "cnns:resnet", "torchvision", text)
     for depth in (11, 13, 16, 19):
         for suffix, kind in (("", "plain"), ("_bn", "with batch norm")):
             text = f"VGG of {depth} layers, {kind} (Simonyan, Zisserman 2014)"
-            yield model(f"vgg{depth}{suffix}", "vgg:vgg", "torchvision", text, smallest=32)
+            yield model(f"vgg{depth}{suffix}", "cnns:vgg", "torchvision", text, smallest=32)
     for depth in (121, 161, 169, 201):
         text = f"densely connected network of {depth} layers (Huang et al. 2016)"
-        yield model(f"densenet{depth}", "densenet:densenet", "torchvision", text, smallest=8)
+        yield model(f"densenet{depth}", "cnns:densenet", "torchvision", text, smallest=8)
     yield model(
         "mobilenet_v2",
-        "mobilenet:mobilenet_v2",
+        "cnns:mobilenet_v2",
         "torchvision",
         "inverted residuals, depthwise (Sandler et al. 2018)",
     )
     yield model(
         "inception_v3",
-        "inception:inception_v3",
+        "cnns:inception_v3",
         "torchvision",
         "Inception-V3 without auxiliary head (Szegedy et al. 2015)",
         smallest=7,
@@ -114,7 +123,7 @@ def _image_models() -> Iterator[ModelInfo]:
     )
     yield model(
         "inception_v4",
-        "inception:inception_v4",
+        "cnns:inception_v4",
         "timm",
         "Inception-V4 (Szegedy et al. 2016)",
         smallest=7,
@@ -145,7 +154,7 @@ MODELS.add(
         LANGUAGE,
         "decoder-only Transformer: 4 causal layers of 128 features, normalised before each block",
         source="adagp",
-        builder="adagp.models.decoder:decoder",
+        builder="adagp.models.transformer:decoder",
     ),
 )
 

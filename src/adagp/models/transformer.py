@@ -9,7 +9,7 @@ thereby sites. The embedding is none: it is looked up in one place and multiplie
 
 Padding. Real positions never look at padding, so it has no influence on their values, the loss, or the true gradients. A
 site's summary for the predictor is the mean of its outputs over the batch at each position, padded ones included: leaving
-them out would need a mask in every rule. Batches sorted by length (`adagp.data.sentences`) hold few of them.
+them out would need a mask in every rule. Batches sorted by length (`adagp.data.translation`) hold few of them.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adagp.errors import OptionError
-from adagp.models.tokens import PAD
+from adagp.models.registry import BEGIN, END, PAD
 
 HEADS = 8
 SIZE, HIDDEN = 512, 2048
@@ -210,3 +210,121 @@ def sinusoids(first: int, count: int, size: int, device: torch.device) -> Tensor
     position = torch.arange(first, first + count, device=device, dtype=torch.float32)[:, None]
     rate = 10_000.0 ** (-torch.arange(0, size, 2, device=device, dtype=torch.float32) / size)
     return torch.cat([(position * rate).sin(), (position * rate).cos()], 1)
+
+
+DECODER_SIZE, DECODER_HIDDEN = 128, 512
+DECODER_LAYERS = 4
+
+
+def decoder(vocabulary: int, width: float) -> "Decoder":
+    """Return a model for `vocabulary` tokens, with `width` times 128 features a position."""
+    return Decoder(vocabulary, scaled_size(DECODER_SIZE, width), round(DECODER_HIDDEN * width))
+
+
+class Decoder(nn.Module):
+    """A small decoder-only Transformer that predicts the next token at each position. Tokens are int64 `(N, T)`.
+
+    Causal layers, normalised before each block (Radford et al. 2019). Positions are sinusoids, so that sequences may have any
+    length. The output layer has a weight of its own, which is a site; tied to the embedding (Press, Wolf 2017) it would not be.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        size: int,
+        hidden: int,
+        layers: int = DECODER_LAYERS,
+        dropout: float = 0.1,
+        *,
+        tied: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, size)
+        self.layers = nn.ModuleList(EncoderLayer(size, hidden, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(size)
+        self.head = nn.Linear(size, vocabulary, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        for parameter in self.layers.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        for weight in (self.embedding.weight, self.head.weight):
+            nn.init.normal_(weight, std=size**-0.5)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return scores `(N, T, vocabulary)` for the token after each position."""
+        size = self.embedding.embedding_dim
+        x = self.embedding(tokens) * size**0.5 + sinusoids(0, tokens.shape[1], size, tokens.device)
+        x = self.dropout(x)
+        for layer in self.layers:
+            x = layer(x)
+        scores: Tensor = self.head(self.norm(x))
+        return scores
+
+
+@torch.no_grad()
+def greedy(model: Transformer, source: Tensor) -> list[list[int]]:
+    """Return for each source sentence `(N, T)` the pieces that were likeliest one after the other, without marks."""
+    state = model.begin(source)
+    longest = limits(source)
+    token = torch.full_like(longest, BEGIN)
+    ended = torch.zeros_like(longest, dtype=torch.bool)
+    pieces: list[Tensor] = []
+    while not bool(ended.all()):
+        scores, state = model.advance(token, state)
+        token = _without_marks(scores).argmax(1).masked_fill(ended, PAD)
+        pieces.append(token)
+        ended = ended | (token == END) | (longest <= len(pieces))
+    return [_trim(row) for row in torch.stack(pieces, 1).tolist()]
+
+
+@torch.no_grad()
+def beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: float = 1.0) -> list[list[int]]:
+    """Return for each source sentence `(N, T)` the best of `beam` hypotheses, which are prolonged together.
+
+    Hypotheses are ranked by the sum of their log-probabilities over their length (END counted) to the power of
+    `length_penalty`. The search for a sentence ends when its best hypothesis ends.
+    """
+    if beam < 1:
+        raise OptionError(f"the beam is {beam}; it must be 1 (greedy) or more.")
+    sentences, device = len(source), source.device
+    first = (torch.arange(sentences, device=device) * beam)[:, None]  # the row of a sentence's first hypothesis
+    state = model.begin(source).repeat(beam)
+    longest = limits(source)[:, None]
+    pieces = torch.full((sentences, beam, 1), BEGIN, device=device)
+    # All hypotheses are the same before the first piece: only one of each sentence counts.
+    total = torch.full((sentences, beam), -torch.inf, device=device)
+    total[:, 0] = 0
+    length = torch.zeros(sentences, beam, device=device)
+    ended = torch.zeros(sentences, beam, dtype=torch.bool, device=device)
+    while not bool(ended.all()):
+        scores, state = model.advance(pieces[:, :, -1].flatten(), state)
+        added = _without_marks(scores).log_softmax(1).view(sentences, beam, -1)
+        added[ended] = -torch.inf
+        added[..., PAD].masked_fill_(ended, 0.0)  # a hypothesis that has ended continues unchanged
+        totals = total[..., None] + added
+        lengths = (length + ~ended)[..., None].expand_as(totals)
+        ranks = (totals / lengths**length_penalty).flatten(1)
+        chosen = ranks.topk(beam, 1).indices
+        parent, token = chosen // added.shape[2], chosen % added.shape[2]
+        total, length = totals.flatten(1).gather(1, chosen), lengths.flatten(1).gather(1, chosen)
+        pieces = torch.cat([pieces.gather(1, parent[..., None].expand_as(pieces)), token[..., None]], 2)
+        ended = ended.gather(1, parent) | (token == END) | (longest < pieces.shape[2])
+        ended = ended | ended[:, :1]  # topk ranks the best first
+        state = state.reorder((first + parent).flatten())
+    return [_trim(row) for row in pieces[:, 0, 1:].tolist()]
+
+
+def limits(source: Tensor) -> Tensor:
+    """Return the most pieces `(N,)` that a translation may have, for a model that finds no end."""
+    return 2 * (source != PAD).sum(1) + 10
+
+
+def _without_marks(scores: Tensor) -> Tensor:
+    """Return scores with which neither padding nor a beginning is ever chosen."""
+    return scores.index_fill(1, torch.tensor([PAD, BEGIN], device=scores.device), -torch.inf)
+
+
+def _trim(pieces: list[int]) -> list[int]:
+    return [piece for piece in pieces if piece not in (PAD, END)]

@@ -17,9 +17,8 @@ import torch
 from torch import nn
 
 from adagp.errors import ModelError
-from adagp.models.library_names import unknown_in
+from adagp.models.build import ZooModel, unknown_in
 from adagp.models.registry import IMAGES
-from adagp.models.zoo import ZooModel
 
 Image = tuple[int, int, int]
 _torch: Any = torch  # its library functions have no types

@@ -12,9 +12,8 @@ from typing import Any
 from adagp.core.cache import kept
 from adagp.core.plugins import loaded_plugins
 from adagp.hw.accelerator import PredictorShape
-from adagp.models.registry import DETECTION, IMAGES, LANGUAGE, MODELS, ModelInfo, is_ours
-from adagp.models.tokens import BYTES
-from adagp.models.zoo import find_in_zoo
+from adagp.models.build import find_in_zoo
+from adagp.models.registry import BYTES, DETECTION, IMAGES, LANGUAGE, MODELS, ModelInfo, is_ours
 
 CLASSES = {IMAGES: 1000, LANGUAGE: BYTES}
 """Classes of a described model by task, where neither the model has a number of its own nor they are Pascal VOC's 20."""
@@ -101,8 +100,7 @@ def _measured(info: ModelInfo, shape: tuple[int, ...] | None, classes: int, widt
     import torch
 
     from adagp.layers.sites import survey
-    from adagp.models.example import build_example
-    from adagp.models.measure import measure
+    from adagp.models.example import build_example, measure
 
     with torch.device("meta"):
         example = build_example(info.name, classes=classes, image=shape, width=width)

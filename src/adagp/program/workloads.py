@@ -14,8 +14,8 @@ from adagp.hw import Run, Workload, load_workload, replayed_run
 from adagp.hw.runs import RunRecording
 from adagp.hw.workload import workload_from_json
 from adagp.models import MODELS
+from adagp.models.build import find_in_zoo
 from adagp.models.registry import is_ours
-from adagp.models.zoo import find_in_zoo
 from adagp.program.run.config import admit_code
 from adagp.program.run.record import RunRecord, read_whole_run
 

@@ -59,7 +59,7 @@ def small_vgg(classes, image):
 
 def speaker(vocabulary):
     """A small Transformer without dropout."""
-    from adagp.models.decoder import Decoder
+    from adagp.models.transformer import Decoder
     return Decoder(vocabulary, 16, 24, layers=2, dropout=0.0)
 
 def dense_net(classes, image):

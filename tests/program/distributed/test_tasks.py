@@ -8,8 +8,7 @@ import torch
 from tests.marks import slow
 from tests.program.distributed.test_session import assert_close, rows, weights
 
-from adagp.data.sentences import SentenceBatches
-from adagp.data.text import PARTS
+from adagp.data.translation import PARTS, SentenceBatches
 from adagp.models.transformer import Transformer
 
 pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("tracer_ready")]

@@ -11,10 +11,10 @@ from tests.marks import slow
 from torch import Tensor
 
 from adagp.core.plan import Phase
-from adagp.data.text import PARTS
+from adagp.data.translation import PARTS
 from adagp.errors import DataError, ModelError
-from adagp.models.decode import greedy
-from adagp.models.tokens import PAD
+from adagp.models.registry import PAD
+from adagp.models.transformer import greedy
 from adagp.program.run.config import TrainConfig
 from adagp.program.tasks.base import build_task
 from adagp.program.tasks.translate import Translation, corpus_bleu

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from adagp.data.voc import Objects
+from adagp.data.detection import Objects
 from adagp.errors import OptionError
 from adagp.program.tasks.yolo import (
     ANCHORS,

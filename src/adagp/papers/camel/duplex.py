@@ -17,11 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adagp.errors import ModelError, OptionError, unknown_name
-from adagp.models.build import build_model
-from adagp.models.initialise import ZeroConv2d, materialise
+from adagp.models.build import build_model, find_in_zoo
 from adagp.models.registry import IMAGES, MODELS
-from adagp.models.weights import load_weights, read_weights
-from adagp.models.zoo import find_in_zoo
+from adagp.models.weights import ZeroConv2d, load_weights, materialise, read_weights
 from adagp.papers.camel.faults import ReadFaults
 from adagp.papers.camel.reversible import ReversibleBlock, ReversibleChain
 

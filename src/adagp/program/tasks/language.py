@@ -8,15 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp.data.batches import Share
-from adagp.data.bytes import ByteBatches, read_bytes
+from adagp.data.batches import Share, held_out_count
+from adagp.data.byte_text import ByteBatches, read_bytes
 from adagp.data.load import DEFAULT_DATA_DIR, locate
 from adagp.data.registry import DATASETS
-from adagp.data.split import held_out_count
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import build_model
-from adagp.models.registry import LANGUAGE
-from adagp.models.tokens import BYTES
+from adagp.models.registry import BYTES, LANGUAGE
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.metrics import ACCURACY, Metric
 from adagp.program.tasks.base import Task

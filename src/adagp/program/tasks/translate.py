@@ -10,18 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp.data.batches import Share
+from adagp.data.batches import Share, evaluated_on, held_out
 from adagp.data.load import DEFAULT_DATA_DIR
-from adagp.data.sentences import SentenceBatch, SentenceBatches
-from adagp.data.split import evaluated_on, held_out
-from adagp.data.text import Pairs, load_multi30k
-from adagp.data.vocabulary import Vocabulary, require
+from adagp.data.translation import Pairs, SentenceBatch, SentenceBatches, Vocabulary, load_multi30k, require
 from adagp.errors import ModelError
 from adagp.layers.eval_mode import evaluation_mode
-from adagp.models.decode import beam_search, greedy
-from adagp.models.references import import_function
-from adagp.models.registry import MODELS, TRANSLATION
-from adagp.models.tokens import PAD
+from adagp.models.build import import_function
+from adagp.models.registry import MODELS, PAD, TRANSLATION
+from adagp.models.transformer import beam_search, greedy
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.metrics import Metric
 from adagp.program.tasks.base import Task, facts_of_parts

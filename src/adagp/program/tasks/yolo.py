@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
-from adagp.data.voc import Objects
+from adagp.data.detection import Objects
 from adagp.errors import OptionError
 
 Grid = tuple[int, int]

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from adagp.models.measure import ModelSize, measure
+from adagp.models.example import ModelSize, measure
 
 
 def test_by_hand() -> None:

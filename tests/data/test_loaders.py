@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 
 from adagp.data import DATASETS
-from adagp.data.loaders import image_loaders
-from adagp.data.stream import IMAGENET_MEAN, IMAGENET_STD, FolderBatches, open_folders, random_box
+from adagp.data.loaders import IMAGENET_MEAN, IMAGENET_STD, FolderBatches, image_loaders, open_folders, random_box
 from adagp.errors import DataError, OptionError
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from adagp.models import build_model
-from adagp.models.resnet import HalvingShortcut
+from adagp.models.cnns import HalvingShortcut
 from adagp.models.vision import load_torchvision
 
 

@@ -1,4 +1,4 @@
-"""Image sets in folders, from small made-up ones."""
+"""Resizing against doing it in two steps."""
 
 import hashlib
 import pickle
@@ -9,15 +9,27 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adagp.data.layouts import (
+from adagp.data.image_files import (
     IMAGENETTE_NAMES,
     read_cifar10,
     read_cifar100,
     read_imagenette,
     read_tinyimagenet,
+    resized,
 )
 from adagp.errors import DataError
 from adagp.models.vision import load_torchvision
+
+
+@pytest.mark.parametrize("size", [(60, 40), (40, 60), (40, 40)])
+def test_the_centre_is_taken_after_resizing(size: tuple[int, int]) -> None:
+    pixels = np.linspace(0, 255, size[0] * size[1] * 3).reshape(size[1], size[0], 3).astype(np.uint8)
+    picture = Image.fromarray(pixels)
+    scale = 20 / min(size)
+    whole = picture.resize((round(size[0] * scale), round(size[1] * scale)), Image.Resampling.BILINEAR)
+    left, top = (whole.width - 16) // 2, (whole.height - 16) // 2
+    expected = np.asarray(whole.crop((left, top, left + 16, top + 16))).astype(int)
+    assert np.abs(resized(picture, 20, 16).astype(int) - expected).max() <= 2
 
 
 def picture(path: Path, size: tuple[int, int], colour: tuple[int, int, int]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.data import DATASETS
-from adagp.data.bytes import ByteBatches, read_bytes
+from adagp.data.byte_text import ByteBatches, read_bytes
 from adagp.data.load import find
 from adagp.errors import DataError, OptionError
 

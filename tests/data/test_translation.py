@@ -9,11 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adagp.data.sentences import SentenceBatches, fill_up
-from adagp.data.text import PARTS, Pairs, load_multi30k
-from adagp.data.vocabulary import SMALLEST, Vocabulary
+from adagp.data.translation import PARTS, SMALLEST, Pairs, SentenceBatches, Vocabulary, fill_up, load_multi30k
 from adagp.errors import DataError, OptionError
-from adagp.models.tokens import BEGIN, END, PAD
+from adagp.models.registry import BEGIN, END, PAD
 
 ENGLISH = ["A dog runs.", "Two men sit on a bench.", "A girl in a red dress.", "The dog sees the men."]
 GERMAN = ["Ein Hund läuft.", "Zwei Männer sitzen auf einer Bank.", "Ein Mädchen im roten Kleid.", "Der Hund sieht sie."]

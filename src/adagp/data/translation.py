@@ -1,0 +1,259 @@
+"""Multi30k, English to German: its files, a vocabulary of word pieces, and batches of sentence pairs of similar length.
+
+The vocabulary is a byte-pair encoding, learned from the training text. It works on bytes, so every text can be written with it
+and read back unchanged: there is no unknown word. Learning takes seconds and depends on nothing but the text and the size, so a
+vocabulary is learned again in each run and written nowhere. Batches are a pure function of seed, epoch and batch.
+"""
+
+import gzip
+import importlib.util
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from adagp.data.batches import (
+    WHOLE,
+    Share,
+    batch_count,
+    check_batch_size,
+    check_seed,
+    epoch_order,
+    fingerprint,
+    generator_for,
+)
+from adagp.errors import DataError, OptionError
+from adagp.models.registry import BEGIN, END, PAD
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+LARGEST = 2**30
+"""Bytes of a text at most, unpacked."""
+
+SOURCE, TARGET = "en", "de"
+PARTS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+"""The file name of each part, without the language."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sentences and their translations: `target[n]` says what `source[n]` says."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def chosen(self, numbers: Sequence[int]) -> "Pairs":
+        """Return the pairs of these numbers."""
+        return Pairs(tuple(self.source[one] for one in numbers), tuple(self.target[one] for one in numbers))
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """A translation set in memory."""
+
+    name: str
+    train: Pairs
+    validation: Pairs
+    test: Pairs
+
+
+def load_multi30k(data_dir: Path | str) -> TextSet:
+    """Return the set in the folder `multi30k` of `data_dir`, or in `data_dir` itself; files may be gzipped or plain."""
+    folder = Path(data_dir) / "multi30k"
+    if not folder.is_dir():
+        folder = Path(data_dir)
+    names = [f"{part}.{language}" for part in PARTS.values() for language in (SOURCE, TARGET)]
+    found = {name: _find(folder / name) for name in names}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        raise DataError(
+            f"data set 'multi30k' is not in {data_dir}: missing in {folder}: {', '.join(missing)} (each may end in .gz). "
+            f"Put the files there or into {Path(data_dir) / 'multi30k'}. They are in the folder data/task1/raw of the "
+            "GitHub repository multi30k/dataset; adagp does not download them."
+        )
+    paths = {name: path for name, path in found.items() if path is not None}
+    pairs = {part: _read_pairs(paths[f"{file}.{SOURCE}"], paths[f"{file}.{TARGET}"]) for part, file in PARTS.items()}
+    return TextSet("multi30k", **pairs)
+
+
+def _find(path: Path) -> Path | None:
+    zipped = path.with_name(path.name + ".gz")
+    return next((one for one in (zipped, path) if one.is_file()), None)
+
+
+def _read_pairs(source: Path, target: Path) -> Pairs:
+    lines, translations = _read_lines(source), _read_lines(target)
+    if len(lines) != len(translations):
+        raise DataError(
+            f"{source} has {len(lines)} lines but {target} has {len(translations)}; line n of both must be a pair."
+        )
+    if not lines:
+        raise DataError(f"{source} and {target} hold no line.")
+    return Pairs(lines, translations)
+
+
+def _read_lines(path: Path) -> tuple[str, ...]:
+    """Return the lines without the white space around them. Only a line feed ends a line, unlike in `splitlines`."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise DataError(f"cannot read {path}: it holds more than {LARGEST:,} bytes.")
+        text = content.decode("utf-8")
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {error}.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"cannot read {path}: byte {error.start} is not UTF-8 text.") from None
+    return tuple(line.strip() for line in text.removesuffix("\n").split("\n")) if text else ()
+
+
+_MARKS = ("<pad>", "<s>", "</s>")
+"""The pieces PAD, BEGIN and END of `adagp.models.registry`, in their order."""
+SMALLEST = 256 + len(_MARKS)
+
+
+class Vocabulary:
+    """Word pieces by number. `learn` makes one."""
+
+    def __init__(self, tokenizer: "Tokenizer") -> None:
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def learn(cls, lines: Iterable[str], size: int) -> "Vocabulary":
+        """Return the vocabulary of at most `size` pieces that writes `lines` with few of them."""
+        if size < SMALLEST:
+            raise OptionError(
+                f"a vocabulary of {size} is too small: {SMALLEST - len(_MARKS)} bytes and {len(_MARKS)} marks are always "
+                f"in it. Choose {SMALLEST} or more."
+            )
+        require("tokenizers")
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        tokenizer = Tokenizer(models.BPE())
+        # A space before the first word makes it the same piece as in the middle of a sentence.
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=list(_MARKS),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(lines, trainer)
+        tokenizer.encode_special_tokens = True  # "<s>" in a text is text, not a mark
+        return cls(tokenizer)
+
+    def __len__(self) -> int:
+        """Return the number of pieces, marks included."""
+        return self._tokenizer.get_vocab_size()
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the pieces of each line, without marks."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(lines))]
+
+    def decode(self, sentences: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each sequence of pieces; marks are left out, and white space around the text."""
+        return [text.strip() for text in self._tokenizer.decode_batch([list(one) for one in sentences])]
+
+
+def require(package: str) -> None:
+    """Refuse to begin without a package of the extra `text`."""
+    if importlib.util.find_spec(package) is None:
+        raise DataError(f"{package} is needed here and is not installed: pip install 'adagp[text]'.")
+
+
+Pieces = Sequence[Sequence[int]]
+SentenceBatch = tuple[tuple[Tensor, Tensor], Tensor]
+"""`(source, target_in), target_out`: int64 `(N, T)` each, filled up with PAD at the end."""
+
+
+class SentenceBatches:
+    """Sentence pairs in batches, for teacher forcing.
+
+    A source ends with END. The target is given shifted by one: `target_in` is BEGIN and the sentence, `target_out` the
+    sentence and END, so that position t of the answer is the piece after those up to t.
+
+    With `shuffle`, the choice for training, each epoch leaves out a random surplus, sorts the rest by length with ties in
+    random order, cuts it into batches of one size, and visits them in random order: there is little to fill up, and no
+    length comes first. Without it, all pairs come in their order.
+    """
+
+    def __init__(
+        self,
+        source: Pieces,
+        target: Pieces,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        part: str = "training set",
+    ) -> None:
+        check_batch_size(batch_size, len(source), shuffle, part)
+        check_seed(seed)
+        self.source, self.target = source, target
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self._lengths: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        """Return the batches in an epoch."""
+        return batch_count(len(self.source), self.batch_size, drop_last=self.shuffle)
+
+    def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[SentenceBatch]:
+        """Yield the batches of `epoch` from batch `start` on; a share is filled up to the longest of the whole batch."""
+        groups = self._groups(epoch)
+        for batch in range(start, len(self)):
+            yield self._batch(groups[batch], share)
+
+    def fix_lengths(self) -> None:
+        """From now on fill up every batch to the longest sentences of all, not to its own longest."""
+        self._lengths = self._longest(range(len(self.source)))
+
+    def _longest(self, chosen: Iterable[int]) -> tuple[int, int]:
+        """Return the pieces of the longest source and target of `chosen` pairs, with the one more that all get."""
+        pairs = list(chosen)
+        source, target = (1 + max(len(side[pair]) for pair in pairs) for side in (self.source, self.target))
+        return source, target
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How many pairs there are, and a digest of their pieces."""
+        return {"samples": len(self.source), "digest": fingerprint([*self.source, *self.target])}
+
+    def _groups(self, epoch: int) -> list[list[int]]:
+        order: list[int] = epoch_order(len(self.source), self.seed, epoch, self.shuffle).tolist()
+        if self.shuffle:
+            order = order[: len(self) * self.batch_size]
+            order.sort(key=lambda pair: (len(self.source[pair]), len(self.target[pair])))
+        groups = [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+        if self.shuffle:
+            visits = torch.randperm(len(groups), generator=generator_for(self.seed, epoch, -1)).tolist()
+            groups = [groups[visit] for visit in visits]
+        return groups
+
+    def _batch(self, chosen: list[int], share: Share) -> SentenceBatch:
+        lengths = self._lengths or self._longest(chosen)
+        mine = share.of(chosen)
+        source = fill_up([[*self.source[pair], END] for pair in mine], lengths[0])
+        target_in = fill_up([[BEGIN, *self.target[pair]] for pair in mine], lengths[1])
+        target_out = fill_up([[*self.target[pair], END] for pair in mine], lengths[1])
+        return (source, target_in), target_out
+
+
+def fill_up(sentences: Pieces, length: int | None = None) -> Tensor:
+    """Return sentences of different lengths as one tensor `(N, length)`, with PAD after the short ones.
+
+    Without a `length`, it is that of the longest.
+    """
+    longest = length or max(len(one) for one in sentences)
+    return torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in sentences])
