@@ -96,9 +96,14 @@ def targets(statement: ast.Import | ast.ImportFrom) -> set[str]:
 
 
 @cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(sources()[module].read_text("utf-8"))
+
+
+@cache
 def imports(module: str, *, everywhere: bool, for_types: bool = False) -> frozenset[str]:
-    tree = ast.parse(sources()[module].read_text("utf-8"))
-    return frozenset().union(*map(targets, import_statements(tree, everywhere=everywhere, for_types=for_types)))
+    statements = import_statements(tree(module), everywhere=everywhere, for_types=for_types)
+    return frozenset().union(*map(targets, statements))
 
 
 def package(module: str) -> str:
@@ -215,8 +220,8 @@ def test_no_import_cycles() -> None:
 
 def test_class_names_are_unique() -> None:
     homes: dict[str, list[str]] = {}
-    for module, path in sources().items():
-        for node in ast.parse(path.read_text("utf-8")).body:
+    for module in MODULES:
+        for node in tree(module).body:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(module)
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
@@ -224,7 +229,7 @@ def test_class_names_are_unique() -> None:
 
 @pytest.fixture(scope="session")
 def loaded_after(python: Callable[..., Any]) -> Callable[[str], set[str]]:
-    """Return a function that tells the heavy packages that a fresh interpreter has loaded after a statement."""
+    """Return a function that returns the heavy packages that a fresh interpreter has loaded after a statement."""
 
     def run(statement: str) -> set[str]:
         done = python("-c", f"import sys; {statement}; print(*(name for name in {HEAVY!r} if name in sys.modules))")
