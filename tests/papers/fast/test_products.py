@@ -8,7 +8,7 @@ from adagp.core.block_format import BlockFormat
 from adagp.core.precision import parse_precision
 from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.layers.sites import survey
-from adagp.papers.fast.arithmetic import SiteCall
+from adagp.papers.fast.arithmetic import QuantisedCall
 from adagp.papers.fast.precision import TENSORS, Conversion, Width
 from adagp.papers.fast.products import ConvolutionProducts, LayerProducts, LinearProducts, converted_product
 from adagp.papers.fast.quantise import keyed_noise, quantise
@@ -52,7 +52,7 @@ def test_gradients_without_conversion_are_those_of_the_function(name: str) -> No
 def test_with_24_bits_it_is_plain_autograd_to_a_millionth(name: str) -> None:
     operation, inputs, weight, bias = operands(name)
     widths = dict.fromkeys(TENSORS, Width(24, 24))
-    call = SiteCall(widths, Conversion(exponent_bits=8), ("key",))
+    call = QuantisedCall(widths, Conversion(exponent_bits=8), ("key",))
     direction = torch.randn_like(operation.forward(inputs, weight, bias))
     converted = converted_product(inputs, weight, bias, operation, call.convert)
     found = [converted, *torch.autograd.grad(converted, (inputs, weight, bias), direction)]
@@ -68,7 +68,7 @@ def test_each_operand_is_converted_along_the_index_that_is_summed() -> None:
     torch.manual_seed(1)
     inputs, weight = torch.randn(40, 20, requires_grad=True), torch.randn(24, 20, requires_grad=True)
     widths = {"weights": Width(2, 2), "activations": Width(4, 4), "gradients": Width(3, 3)}
-    call = SiteCall(widths, Conversion(), ("key",))
+    call = QuantisedCall(widths, Conversion(), ("key",))
     output = converted_product(inputs, weight, None, LinearProducts(), call.convert)
     two, four = BlockFormat(mantissa_bits=2), BlockFormat(mantissa_bits=4)
     torch.testing.assert_close(output, quantise(inputs, four, 1) @ quantise(weight, two, 1).t())
@@ -87,7 +87,7 @@ def test_a_convolution_is_the_sum_over_the_kernel_of_converted_products() -> Non
     """Place by place of the kernel: channels are grouped there, so shifted pictures may be converted once."""
     torch.manual_seed(2)
     inputs, weight = torch.randn(3, 20, 6, 6), torch.randn(5, 20, 3, 3)
-    call = SiteCall(dict.fromkeys(TENSORS, Width(2, 2)), Conversion(), ("key",))
+    call = QuantisedCall(dict.fromkeys(TENSORS, Width(2, 2)), Conversion(), ("key",))
     output = converted_product(inputs, weight, None, convolution(), call.convert)
     two = BlockFormat(mantissa_bits=2)
     slow = torch.zeros(3, 5, 4, 4)

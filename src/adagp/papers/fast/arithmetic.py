@@ -36,7 +36,7 @@ class BlockArithmetic(Arithmetic):
         self._places = {site: place for place, site in enumerate(facts.order)}
         self._mode = _SiteMode({id(site.weight): site for site in facts.order}, self._multiply, is_training)
         self._batch = 0
-        self._calls: list[tuple[Site, SiteCall | None]] = []
+        self._calls: list[tuple[Site, QuantisedCall | None]] = []
 
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
@@ -103,7 +103,7 @@ class BlockArithmetic(Arithmetic):
             return None
         earlier = sum(other is site for other, _ in self._calls)
         key = ("noise", self._facts.seed, self._batch, site.name, earlier)
-        call = SiteCall(widths, self.precision.conversion, key)
+        call = QuantisedCall(widths, self.precision.conversion, key)
         if not self._mode.repeating:
             self._calls.append((site, call))
         with torch.autocast(product.inputs.device.type, enabled=False):
@@ -175,7 +175,7 @@ class _SiteMode(TorchFunctionMode):
             self.repeating = False
 
 
-class SiteCall:
+class QuantisedCall:
     """Converts the tensors of one call of a site; `bits` are the mantissa bits of those that were converted so far.
 
     The width of a tensor is decided where it is first converted, and holds for both products that it enters. `key` is that
