@@ -34,7 +34,7 @@ EPILOG = (
     "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."
 )
 COMPARED = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
-HELP = "Train deep networks with predicted gradients, and know what that is worth."
+HELP = "Train deep networks with predicted gradients, and measure what that gains."
 COMMANDS = (
     *(train, compare, worth, demo, plot, report, reproduce),
     *(simulate, sweep, explore, pipeline, methods, models, datasets),
@@ -90,7 +90,7 @@ def root(
         bool, typer.Option("--version", help="Show the versions and exit.", callback=_show_versions, is_eager=True)
     ] = False,
 ) -> None:
-    """Train deep networks with predicted gradients, and know what that is worth."""
+    """Train deep networks with predicted gradients, and measure what that gains."""
 
 
 def main(words: Sequence[str] | None = None) -> None:

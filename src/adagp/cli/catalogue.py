@@ -14,7 +14,7 @@ from adagp.program.workloads import parse_shape
 
 
 def methods(as_json: Json = False) -> None:
-    """List the methods: what each does, its usual schedule, and its own options."""
+    """List the methods: what each does, its default schedule and its options."""
     from adagp.cli.terminal import print_table
 
     known = [METHODS[name] for name in METHODS]
@@ -51,19 +51,21 @@ def models(
         list[str] | None, typer.Argument(help="Models to show; all by default.", autocompletion=offer(NAMES["model"]))
     ] = None,
     image: Annotated[
-        str | None, option("Image as CHANNELSxHEIGHTxWIDTH.", "--input", unset="each model's usual one")
+        str | None, option("Image shape, CHANNELSxHEIGHTxWIDTH.", "--input", unset="each model's usual one")
     ] = None,
     image_size: Annotated[
-        int | None, option("Side of square images.", unset="each model's usual one", low=1, high=65_536)
+        int | None, option("Height and width of the images.", unset="each model's usual one", low=1, high=65_536)
     ] = None,
     classes: Annotated[
         int | None,
-        option("Classes.", unset="each model's usual number", low=2, high=1_000_000, allowed="2 to 1,000,000"),
+        option(
+            "Number of classes.", unset="each model's usual number", low=2, high=1_000_000, allowed="2 to 1,000,000"
+        ),
     ] = None,
     width: Width = 1.0,
     as_json: Json = False,
 ) -> None:
-    """List the models: parameters, multiply-accumulates of a forward pass, sites, and the predictor they need."""
+    """List the models: parameters, multiply-accumulates of a forward pass, sites, and the size of the predictor."""
     shape = parse_shape(image)
     if shape is not None and image_size is not None:
         raise OptionError("--input says what --image-size says; give one or the other.")
@@ -108,7 +110,7 @@ def count_text(count: int) -> str:
 
 
 def datasets(data_dir: DataFolder = None, as_json: Json = False) -> None:
-    """List the data sets: what they hold, where they are looked for, and which are there."""
+    """List the data sets: contents, where adagp looks for them, and which are installed."""
     from adagp.cli.terminal import print_table
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
     from adagp.models.registry import LANGUAGE, TRANSLATION

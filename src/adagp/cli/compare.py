@@ -39,28 +39,31 @@ def compare(
             panel=_WHAT,
         ),
     ] = "bp,adagp,skip",
-    seeds: Annotated[int, option("Runs of each method.", panel=_WHAT, low=1, high=10_000)] = 3,
+    seeds: Annotated[int, option("Number of seeds (runs) per method.", panel=_WHAT, low=1, high=10_000)] = 3,
     regimes: Annotated[
         str,
         option(
-            "What is equal for all: batches, seconds, or modelled cycles of an accelerator or a pipeline; one or several.",
+            "Budget equal for all methods: batches, seconds, accelerator or pipeline (modelled cycles); one or several.",
             panel=_WHAT,
         ),
     ] = "batches,seconds",
     seconds: Annotated[
-        float | None, option("The equal time in seconds.", panel=_WHAT, unset="what bp takes", above=0, high=1e9)
+        float | None, option("Time budget in seconds.", panel=_WHAT, unset="what bp takes", above=0, high=1e9)
     ] = None,
     accelerator: Annotated[
-        str, option("The accelerator of these regimes: a design, a dataflow, an array.", panel=_WHAT)
+        str, option("Accelerator for the modelled budgets: design,dataflow,array.", panel=_WHAT)
     ] = "max,ws,12x15",
     pipeline: Annotated[
         str,
-        option("The pipeline: a schedule or best, devices, micro-batches, costs (modelled or balanced).", panel=_WHAT),
+        option(
+            "Pipeline for the modelled budgets: a schedule or best, devices, micro-batches, costs (modelled or balanced).",
+            panel=_WHAT,
+        ),
     ] = "best,devices=4,micro-batches=4",
     tune: Annotated[
         str | None,
         option(
-            "Pick each method's own value by held-out training data first, for example lr=0.003,0.01,0.03,0.1.",
+            "First choose each method's best value on held-out training data, for example lr=0.003,0.01,0.03,0.1.",
             panel=_WHAT,
             unset="none",
         ),
@@ -68,14 +71,17 @@ def compare(
     tune_batches: Annotated[
         int | None,
         option(
-            "Batches of backprop's tuning runs; the others' cost as much.", panel=_WHAT, unset="the runs' own", low=1
+            "Batches of backprop's tuning runs; other methods get equal cost.",
+            panel=_WHAT,
+            unset="the runs' own",
+            low=1,
         ),
     ] = None,
     tune_seeds: Annotated[int, option("Tuning runs of each method and value.", panel=_WHAT, low=1, high=10_000)] = 1,
     curve: Annotated[
         str | None,
         option(
-            "Train backprop at so many times its batches too, to tell a GP batch's worth: 0.5,0.75,1.25.",
+            "Also train backprop for these multiples of its batches, to measure what a GP batch is worth: 0.5,0.75,1.25.",
             panel=_WHAT,
             unset="none",
         ),
@@ -83,7 +89,7 @@ def compare(
     settings: Annotated[
         list[str] | None,
         option(
-            "An option for one method only, method.option=value; or option=value for all. Repeatable.",
+            "Set an option: method.option=value for one method, option=value for all. Repeatable.",
             "--set",
             panel=_WHAT,
             unset="none",
@@ -91,34 +97,43 @@ def compare(
     ] = None,
     config: Annotated[
         Path | None,
-        option("Options of adagp train from a TOML file; the command line wins.", panel=_WHAT, unset="none"),
+        option(
+            "Read options of adagp train from a TOML file; the command line takes precedence.",
+            panel=_WHAT,
+            unset="none",
+        ),
     ] = None,
     target: Annotated[
         float | None,
-        option("Report the time to this test value (accuracy: 0 to 1).", panel=_MEASURED, unset="none"),
+        option("Report the time until this test value is reached (accuracy: 0 to 1).", panel=_MEASURED, unset="none"),
     ] = None,
     large_batch: Annotated[
         int,
-        option("Samples of the gradient that others are held against; 0: none.", panel=_MEASURED, low=0),
+        option(
+            "Samples in the large-batch gradient that gradients are compared with; 0: none.", panel=_MEASURED, low=0
+        ),
     ] = 4096,
     points: Annotated[
-        int, option("Batches of a run at which gradients are compared.", panel=_MEASURED, low=1, high=100_000)
+        int, option("Number of batches per run at which gradients are compared.", panel=_MEASURED, low=1, high=100_000)
     ] = 5,
     aligned_seeds: Annotated[
-        int, option("Seeds for which they are; each is a run of its own.", panel=_MEASURED, low=0, high=10_000)
+        int, option("Number of seeds used for the gradient comparison.", panel=_MEASURED, low=0, high=10_000)
     ] = 1,
-    rounds: Annotated[int, option("How often each kind of batch is timed.", panel=_MEASURED, low=1, high=100_000)] = 30,
+    rounds: Annotated[
+        int, option("Number of timing repetitions for each kind of batch.", panel=_MEASURED, low=1, high=100_000)
+    ] = 30,
     out: Annotated[
-        Path, option("Folder; a comparison that it holds is continued.", panel=_PLACE, also=check_output_folder)
+        Path, option("Output folder; a comparison in it is continued.", panel=_PLACE, also=check_output_folder)
     ] = Path("runs/compare"),
     jobs: Annotated[
-        int | None, option("Runs at a time.", panel=_PLACE, unset="as CPU cores and memory allow", low=1, high=1000)
+        int | None,
+        option("Number of runs in parallel.", panel=_PLACE, unset="as CPU cores and memory allow", low=1, high=1000),
     ] = None,
     data_dir: DataFolder = None,
     download: Download = False,
     as_json: Json = False,
 ) -> None:
-    """Train several methods over several seeds, at equal batches and at equal cost, and tell what each is worth."""
+    """Train several methods over several seeds, at equal batches and at equal cost, and report what each gains."""
     from adagp.program.compare.comparison import FORMER
     from adagp.program.compare.methods import read_tuning
 
@@ -254,11 +269,11 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
 
 
 def worth(
-    comparison: Annotated[Path, typer.Argument(help="Folder of adagp compare --curve ..., finished.")],
+    comparison: Annotated[Path, typer.Argument(help="Folder of a finished adagp compare --curve ...")],
     as_json: Json = False,
     plot: Picture = None,
 ) -> None:
-    """Tell from a comparison what a GP batch is worth in BP batches, what it costs on each platform, and where it pays."""
+    """Report from a comparison how many BP batches a GP batch replaces, what it costs on each platform, and where it pays."""
     found = read_worth(comparison)
     if plot is not None:
         from adagp.program.compare.plots import draw_worth

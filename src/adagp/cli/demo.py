@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, option("Folder for the runs and pictures.", also=check_output_folder)] = Path("runs/demo"),
-    seeds: Annotated[int, option("Runs of each method.", low=1, high=10_000)] = 5,
+    out: Annotated[Path, option("Output folder for runs and plots.", also=check_output_folder)] = Path("runs/demo"),
+    seeds: Annotated[int, option("Number of seeds (runs) per method.", low=1, high=10_000)] = 5,
     epochs: Annotated[int, option("Epochs of each run.", low=1, high=100_000)] = 20,
-    force: Annotated[bool, switch("--force", "Replace an earlier demonstration in --out.")] = False,
+    force: Annotated[bool, switch("--force", "Overwrite an earlier demo in --out.")] = False,
 ) -> None:
-    """Train on the embedded digits by backprop and by ADA-GP, and compare."""
+    """Train on the built-in digits with backprop and with ADA-GP, and compare."""
     if seeds < 1 or epochs < 2:
         raise OptionError(f"the demonstration needs 1 seed and 2 epochs at least; got {seeds} and {epochs}.")
     from adagp.cli.terminal import Terminal
@@ -71,10 +71,10 @@ def _train(jobs: "list[Job]") -> None:
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
-    out: Annotated[Path, option("Folder for the pictures.", also=check_output_folder)] = Path("pictures"),
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain runs.")],
+    out: Annotated[Path, option("Output folder for the plots.", also=check_output_folder)] = Path("pictures"),
 ) -> None:
-    """Draw loss and accuracy curves of runs with their phases, and the predictions' quality by site."""
+    """Plot loss and accuracy of runs with their phases, and the prediction quality of each site."""
     from adagp.program.figures.curves import draw
 
     for path in draw(runs, out):

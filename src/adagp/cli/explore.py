@@ -78,16 +78,18 @@ def explore(
     ] = False,
     workers: Annotated[
         int | None,
-        option("Processes.", panel=OUTPUT, unset="one per CPU core", low=1, high=256, allowed="from 1 to 256"),
+        option(
+            "Number of processes.", panel=OUTPUT, unset="one per CPU core", low=1, high=256, allowed="from 1 to 256"
+        ),
     ] = None,
     out: Annotated[
-        Path | None, option("All points to FILE.csv.", panel=OUTPUT, unset="none", also=check_output_file)
+        Path | None, option("Write all points to FILE.csv.", panel=OUTPUT, unset="none", also=check_output_file)
     ] = None,
     force: Annotated[bool, switch("--force", "Overwrite FILE.csv.", panel=OUTPUT)] = False,
     plot: Picture = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate every point of a design space and show its Pareto front. Axes: lists, A..B (doubles), A..B:+STEP."""
+    """Simulate every point of a design space and print its Pareto front. Axes: lists, A..B (doubling), A..B:+STEP."""
     base = with_preset(Accelerator(), preset)
     values = parse_axes(axis_texts(given, preset))
     objectives = parse_objectives(objective)

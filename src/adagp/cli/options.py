@@ -94,12 +94,12 @@ def switch(flag: str, text: str, **details: Any) -> Option:
     return option(text, flag, unset="off", **details)
 
 
-Json = Annotated[bool, switch("--json", "One JSON document on standard output.", panel=OUTPUT)]
+Json = Annotated[bool, switch("--json", "Print the result as JSON.", panel=OUTPUT)]
 Picture = Annotated[
-    Path | None, option("Picture to FILE.svg or FILE.png.", panel=OUTPUT, unset="none", also=check_picture_path)
+    Path | None, option("Write a plot to FILE.svg or FILE.png.", panel=OUTPUT, unset="none", also=check_picture_path)
 ]
-DataFolder = Annotated[Path | None, option("Where data sets are.", panel="Data", unset="data")]
-Download = Annotated[bool, switch("--download", "Fetch a missing data set.", panel="Data")]
+DataFolder = Annotated[Path | None, option("Folder of the data sets.", panel="Data", unset="data")]
+Download = Annotated[bool, switch("--download", "Download the data set if it is missing.", panel="Data")]
 
 
 def own_options(command: Callable[..., None]) -> dict[str, Option]:

@@ -33,9 +33,9 @@ def _constant(name: str, default: float, text: str) -> Option:
 
 
 CONSTANTS = (
-    _constant("forward", 1.0, "Steps of a micro-batch's forward."),
-    _constant("backward", 2.0, "Steps of a micro-batch's backward."),
-    _constant("alpha", 0.0, "Predictor's forward for a batch, in forwards of a micro-batch."),
+    _constant("forward", 1.0, "Steps of a micro-batch's forward pass."),
+    _constant("backward", 2.0, "Steps of a micro-batch's backward pass."),
+    _constant("alpha", 0.0, "Time of the predictor for a batch, in forward passes of a micro-batch."),
 )
 MODELLED = (
     Option("dataset", str, "imagenet", "Data set: image shape and classes.", panel=_MODEL),
@@ -52,7 +52,7 @@ MODELLED = (
         "image_size",
         int,
         None,
-        "Side of square images.",
+        "Height and width of the images.",
         optional=True,
         unset="the data set's",
         low=1,
@@ -62,8 +62,13 @@ MODELLED = (
     Option("batch", int, 128, "Samples per batch.", low=1, panel=_MODEL, flags=BATCH_SIZE),
     Option("design", str, "max", "Design of each accelerator.", panel=_MODEL),
     replace(SETTINGS["dataflow"].option, panel=_MODEL),
-    replace(SETTINGS["bandwidth"].option, default=inf, help="Gigabytes per second between devices.", panel=_MODEL),
-    Option("latency", float, 0.0, "Microseconds of a transfer besides.", low=0, high=1e9, panel=_MODEL),
+    replace(
+        SETTINGS["bandwidth"].option,
+        default=inf,
+        help="Bandwidth between devices in gigabytes per second.",
+        panel=_MODEL,
+    ),
+    Option("latency", float, 0.0, "Latency of a transfer in microseconds.", low=0, high=1e9, panel=_MODEL),
 )
 """What a step costs: constants; or, with --model, what it takes on accelerators."""
 
@@ -73,22 +78,22 @@ def pipeline(
     schedule: Annotated[
         str,
         option(
-            "gpipe, dapple, chimera, interleaved, zb-h1, zb-v, a pipeline of a plugin, or a file of actions (.txt).",
+            "Pipeline schedule: gpipe, dapple, chimera, interleaved, zb-h1, zb-v, a plugin's, or a file of actions (.txt).",
             panel=_PIPELINE,
         ),
     ] = "gpipe",
-    devices: Annotated[int, option("Devices, and stages of the model.", panel=_PIPELINE, low=1, high=4096)] = 4,
+    devices: Annotated[int, option("Number of devices (pipeline stages).", panel=_PIPELINE, low=1, high=4096)] = 4,
     micro_batches: Annotated[int, option("Micro-batches per batch.", panel=_PIPELINE, low=1)] = 4,
-    phases: Annotated[str, option("Phase of each batch.", panel=_PIPELINE)] = "GP,BP",
-    model: Annotated[str | None, option("Cost this model instead of constants.", panel=_MODEL, unset="none")] = None,
+    phases: Annotated[str, option("Phase of each batch, separated by commas.", panel=_PIPELINE)] = "GP,BP",
+    model: Annotated[
+        str | None, option("Model whose costs are used instead of constants.", panel=_MODEL, unset="none")
+    ] = None,
     given: Mapping[str, Any],
-    actions: Annotated[
-        bool, switch("--actions", "Print the actions of each device, and no more.", panel=OUTPUT)
-    ] = False,
+    actions: Annotated[bool, switch("--actions", "Print only the actions of each device.", panel=OUTPUT)] = False,
     as_json: Json = False,
     plot: Picture = None,
 ) -> None:
-    """Steps, bubbles and kept activations of a pipeline of devices under ADA-GP; nothing is run."""
+    """Model steps, bubbles and stored activations of a device pipeline with ADA-GP, without running it."""
     program = read_program(schedule, devices, micro_batches, phases)
     if plot is not None:
         check_drawable(program)

@@ -13,19 +13,17 @@ from adagp.errors import OptionError
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs below them.")],
-    out: Annotated[Path | None, option("The page, FILE.html.", unset="report.html")] = None,
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain runs.")],
+    out: Annotated[Path | None, option("Output file, FILE.html.", unset="report.html")] = None,
     phases: Annotated[
-        str | None, option("Batches of the pipelines' charts, such as GP,BP.", unset="the runs' own")
+        str | None, option("Phases of the batches in the pipeline charts, such as GP,BP.", unset="the runs' own")
     ] = None,
     watch: Annotated[
-        bool, switch("--watch", "Write nothing: serve a page on this machine that follows the runs as they go.")
+        bool, switch("--watch", "Serve a live page on this machine that follows the runs, instead of writing a file.")
     ] = False,
-    port: Annotated[
-        int | None, option("Port of --watch; 0: any that is free.", low=0, high=65535, unset="8765")
-    ] = None,
+    port: Annotated[int | None, option("Port of --watch; 0: any free port.", low=0, high=65535, unset="8765")] = None,
 ) -> None:
-    """Write one self-contained page about runs: who wins, curves, quality by site, time, accelerator, pipelines."""
+    """Write a self-contained HTML page about runs: ranking, curves, quality by site, time, accelerator, pipelines."""
     if watch:
         _refuse_with_watch({"--out": out, "--phases": phases})
         _serve(runs, port)

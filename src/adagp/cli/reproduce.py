@@ -24,29 +24,29 @@ LOW_PRIORITY = 10
 def reproduce(
     names: Annotated[
         list[str],
-        typer.Argument(help="Experiments by name, all, or list to see them.", autocompletion=offer(experiments)),
+        typer.Argument(help="Names of experiments, or all; list prints them.", autocompletion=offer(experiments)),
     ],
-    budget: Annotated[str, option("quick, standard or full.")] = "quick",
+    budget: Annotated[str, option("Size of the experiments: quick, standard or full.")] = "quick",
     out: Annotated[
         Path | None, option("Folder for the results.", unset="runs/reproduce-BUDGET", also=check_output_folder)
     ] = None,
     data_dir: DataFolder = None,
     jobs: Annotated[
-        int | None, option("Parts at a time.", unset="one per CPU core, at most 8", low=1, high=1000)
+        int | None, option("Number of parts in parallel.", unset="one per CPU core, at most 8", low=1, high=1000)
     ] = None,
-    device: Annotated[str, option("Device of training: cpu, cuda, ...")] = "cpu",
+    device: Annotated[str, option("Device to train on: cpu, cuda, ...")] = "cpu",
     records: Annotated[
         Path | None,
         option(
-            "Folder with results of finished parts, which are not done again; new ones are copied to it.",
+            "Folder with results of finished parts, which are reused; new results are copied to it.",
             unset="none",
             also=check_output_folder,
         ),
     ] = None,
-    report: Annotated[bool, switch("--report", "Conclude from the finished parts without doing any more.")] = False,
+    report: Annotated[bool, switch("--report", "Evaluate the finished parts without running more.")] = False,
     nice: Annotated[bool, switch("--nice", "Run at low priority.")] = False,
 ) -> None:
-    """Repeat the papers' experiments. Finished parts are kept: the same command continues after a stop."""
+    """Reproduce the papers' experiments. Finished parts are kept: the same command continues after an interruption."""
     from adagp.program.reproduce.experiment import check_budget, choose
     from adagp.program.reproduce.parts import Workspace
 

@@ -22,22 +22,25 @@ from adagp.errors import OptionError
 DESIGNS = ("baseline", "low", "efficient", "max")
 CHIP = "Chip"
 
-Design = Annotated[str, option("baseline, low, efficient or max.", panel=CHIP)]
-Designs = Annotated[str, option("all, or one of baseline, low, efficient, max.", panel=CHIP)]
+Design = Annotated[str, option("Design: baseline, low, efficient or max.", panel=CHIP)]
+Designs = Annotated[str, option("Design: baseline, low, efficient, max, or all of them.", panel=CHIP)]
 ChipArray = Annotated[str, option("PEs, ROWSxCOLUMNS, at least 2x2.", panel=CHIP, also=check_size)]
 BesideArray = Annotated[
     str | None,
     option("PEs of the predictor in design max.", panel=CHIP, unset="two thirds of each side", also=check_size),
 ]
 Format = Annotated[
-    str, option("int8, int16, bf16, fp16, fp32; bfp: block floating point, for products only.", "--format", panel=CHIP)
+    str,
+    option(
+        "Number format: int8, int16, bf16, fp16, fp32; or bfp (block floating point, for products only).",
+        "--format",
+        panel=CHIP,
+    ),
 ]
 ValueWords = Annotated[int, option("Words in each bank of values.", panel=CHIP, low=1)]
 Stages = Annotated[
     int,
-    option(
-        "1: registers behind the multipliers of PEs and element unit, for a faster clock.", panel=CHIP, low=0, high=1
-    ),
+    option("1: a register after each multiplier, for a faster clock.", panel=CHIP, low=0, high=1),
 ]
 SumWords = Annotated[int, option("Words in each bank of sums.", panel=CHIP, low=1)]
 
@@ -55,7 +58,7 @@ class ChipOptions:
         19_664
     )
     pool_words: Annotated[
-        int, option("Totals of pooled outputs in each column, for the predictor.", panel=CHIP, low=1)
+        int, option("Words for pooled outputs in each column, for the predictor.", panel=CHIP, low=1)
     ] = 1024
     pipeline_stages: Stages = 0
 
@@ -85,15 +88,15 @@ def make_chip(design: str, array: str, predictor_array: str | None, number: str,
 
 rtl = typer.Typer(
     name="rtl",
-    help="The accelerator as hardware: Verilog, simulation cycle by cycle, synthesis, power.",
+    help="The accelerator as hardware: Verilog, cycle-accurate simulation, synthesis, power.",
     cls=CommandGroup,
     context_settings=HELP_FLAGS,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-ChipDataflow = Annotated[str, option("ws, os or is.")]
-Seed = Annotated[int, option("Of what is drawn: matrices, weights, samples.", low=0)]
+ChipDataflow = Annotated[str, option("Dataflow: ws, os or is.")]
+Seed = Annotated[int, option("Random seed.", low=0)]
 BatchOfSamples = Annotated[int, option("Samples per batch.", *BATCH_SIZE, low=1)]
 
 
@@ -111,7 +114,7 @@ def generate(
     design: Design = "baseline",
     as_json: Json = False,
 ) -> None:
-    """Write a chip as Verilog, with a manifest and a page on how to use it."""
+    """Write a chip as Verilog, with a manifest and a README."""
     blueprint = chip.blueprint(design)
     from adagp.rtl import verilog
 
@@ -120,14 +123,17 @@ def generate(
 
 
 def simulate(
-    size: Annotated[str, option("The forward product, ROWSxDEPTHxCOLUMNS.")] = "20x30x40",
+    size: Annotated[str, option("Size of the forward product, ROWSxDEPTHxCOLUMNS.")] = "20x30x40",
     array: ChipArray = "4x4",
     dataflow: ChipDataflow = "ws",
-    operation: Annotated[str, option("forward, dx or dw.")] = "forward",
+    operation: Annotated[str, option("Operation: forward, dx or dw.")] = "forward",
     number: Format = "int16",
     mantissa_bits: Annotated[
         str | None,
-        option("Format bfp: 2 or 4, or three of them, of weights, activations and gradients, as 4,2,4.", unset="4"),
+        option(
+            "Mantissa bits of format bfp: 2 or 4, or one for weights, activations and gradients each, such as 4,2,4.",
+            unset="4",
+        ),
     ] = None,
     value_words: ValueWords = 4096,
     sum_words: SumWords = 2048,
@@ -136,7 +142,7 @@ def simulate(
     vcd: Annotated[Path | None, option("Write the waveforms to FILE.vcd.", unset="none")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run one product of drawn numbers on the array, and hold values, cycles and accesses against the models."""
+    """Simulate a product of random matrices on the array, and compare values, cycles and accesses with the models."""
     if re.fullmatch(r"\d+x\d+x\d+", size) is None:
         raise OptionError(f"cannot read the product '{size}'; write ROWSxDEPTHxCOLUMNS, for example 20x30x40.")
     if vcd is not None and vcd.exists():
@@ -161,29 +167,29 @@ def simulate(
 
 
 def run(
-    network: Annotated[str, option("Widths of layers, input first.")] = "12-10-6",
+    network: Annotated[str, option("Layer widths, input first.")] = "12-10-6",
     picture: Annotated[
-        str, option("HEIGHTxWIDTH: the layers are convolutions over it. 1x1: fully connected layers.")
+        str, option("Image size for convolutional layers, HEIGHTxWIDTH; 1x1: fully connected layers.")
     ] = "1x1",
     kernel: Annotated[
-        int, option("Side of the convolutions' kernels: 1 or 3. 3 needs a picture, and dataflow ws.", low=1, high=3)
+        int, option("Kernel size of the convolutions: 1 or 3. 3 needs --picture and dataflow ws.", low=1, high=3)
     ] = 1,
     batch: BatchOfSamples = 4,
-    phases: Annotated[str, option("Batches one after the other: bp and gp, separated by commas.")] = "bp,gp",
+    phases: Annotated[str, option("Phases of the batches: bp and gp, separated by commas.")] = "bp,gp",
     design: Design = "max",
-    dataflow: Annotated[str, option("Of the layers: ws, os or is; the predictor's is ws.")] = "ws",
+    dataflow: Annotated[str, option("Dataflow of the layers: ws, os or is. The predictor's is ws.")] = "ws",
     array: ChipArray = "4x4",
     predictor_array: BesideArray = None,
     number: Format = "int16",
     pipeline_stages: Stages = 0,
-    grid: Annotated[int, option("Side of the predictor's pooled picture.", low=1)] = 2,
+    grid: Annotated[int, option("Height and width of the predictor's pooled input.", low=1)] = 2,
     channels: Annotated[int, option("Channels of the predictor's convolution.", low=1)] = 2,
-    rate: Annotated[float, option("Step of the layers' weights.", above=0)] = 2**-4,
-    predictor_rate: Annotated[float, option("Step of the predictor's weights.", above=0)] = 2**-4,
+    rate: Annotated[float, option("Learning rate of the layers.", above=0)] = 2**-4,
+    predictor_rate: Annotated[float, option("Learning rate of the predictor.", above=0)] = 2**-4,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Train a small network for some batches in simulated hardware, and hold every weight against the golden model."""
+    """Train a small network for a few batches in simulated hardware, and compare every weight with the golden model."""
     blueprint = make_chip(design, array, predictor_array, number, predictor_words=4096, stages=pipeline_stages)
     from adagp.hw.accelerator import PredictorShape
     from adagp.rtl.network import parse_network
@@ -200,12 +206,12 @@ def run(
 
 def synthesize(
     chip: ChipOptions,
-    target: Annotated[str, option("xc7, liberty (Debian's osu018) or liberty:FILE.")] = "xc7",
-    liberty: Annotated[Path | None, option("The same as --target liberty:FILE.", unset="none")] = None,
+    target: Annotated[str, option("Target: xc7, liberty (Debian's osu018) or liberty:FILE.")] = "xc7",
+    liberty: Annotated[Path | None, option("Same as --target liberty:FILE.", unset="none")] = None,
     design: Designs = "all",
     as_json: Json = False,
 ) -> None:
-    """LUTs, registers, DSPs and block RAMs, or cells and area, by kind of module. Results are kept; the first takes minutes."""
+    """Synthesise chips: LUTs, registers, DSPs and block RAMs, or cells and area. Cached; the first run takes minutes."""
     blueprints = chip.blueprints(design)
     from adagp.papers.adagp.hardware import equal_pes
     from adagp.rtl.synthesis import parse_target
@@ -240,16 +246,16 @@ def _print_equal(about: dict[str, Any], name: str, what: str) -> None:
 
 def power(
     chip: ChipOptions,
-    network: Annotated[str, option("Widths of the layers that are trained; 64 inputs: digits.")] = "64-32-10",
+    network: Annotated[str, option("Layer widths, input first; 64 inputs: digits.")] = "64-32-10",
     batch: BatchOfSamples = 8,
-    liberty: Annotated[Path | None, option("Cells: a Liberty file.", unset="Debian's osu018, 180 nm")] = None,
-    clock: Annotated[float, option("Megahertz.", above=0)] = 10.0,
+    liberty: Annotated[Path | None, option("Liberty file of the cells.", unset="Debian's osu018, 180 nm")] = None,
+    clock: Annotated[float, option("Clock in megahertz.", above=0)] = 10.0,
     design: Designs = "all",
     dataflow: ChipDataflow = "ws",
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Watts of the gates while two batches of real digits are trained, and whether they meet the clock; by OpenSTA."""
+    """Measure the power of the gates while two batches of digits are trained, and check the clock, with OpenSTA."""
     blueprints = chip.blueprints(design)
     from adagp.papers.adagp.hardware import equal_pes
     from adagp.rtl.network import digits, parse_network, random_state

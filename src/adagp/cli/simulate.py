@@ -49,14 +49,12 @@ class SystemSettings:
 
     weight_density: Annotated[
         float,
-        option(
-            "Share of weights that are not zero, without a run.", panel=SYSTEMS_PANEL, above=0, high=1, allowed=SHARE
-        ),
+        option("Share of nonzero weights, if no run is replayed.", panel=SYSTEMS_PANEL, above=0, high=1, allowed=SHARE),
     ] = 0.1
     input_density: Annotated[
         float,
         option(
-            "Share of inputs that are not zero, without a run; of the first layer 1.",
+            "Share of nonzero inputs, if no run is replayed; 1 for the first layer.",
             panel=SYSTEMS_PANEL,
             above=0,
             high=1,
@@ -64,13 +62,18 @@ class SystemSettings:
         ),
     ] = 0.5
     retention: Annotated[
-        float, option("Microseconds that embedded DRAM keeps a datum.", panel=SYSTEMS_PANEL, above=0, high=1e9)
+        float, option("Retention time of embedded DRAM in microseconds.", panel=SYSTEMS_PANEL, above=0, high=1e9)
     ] = SystemOptions.retention
     micro_batch: Annotated[
-        int, option("Samples that pass a reversible branch together.", panel=SYSTEMS_PANEL, low=1, high=65_536)
+        int, option("Samples per micro-batch of a reversible branch.", panel=SYSTEMS_PANEL, low=1, high=65_536)
     ] = SystemOptions.micro_batch
     target: Annotated[
-        float | None, option("Accuracy of the replayed run that ends the count.", panel=SYSTEMS_PANEL, unset="none")
+        float | None,
+        option(
+            "Count cycles and energy of the replayed run until it reaches this accuracy.",
+            panel=SYSTEMS_PANEL,
+            unset="none",
+        ),
     ] = None
 
 
@@ -199,9 +202,11 @@ def simulate(
     batch: BatchSize = None,
     plan: RunOptions,
     from_run: Annotated[
-        Path | None, option("Replay the phases that a training run recorded.", panel=RUN, unset="none")
+        Path | None, option("Replay the phases recorded in this run folder.", panel=RUN, unset="none")
     ] = None,
-    trust: Annotated[bool, switch("--trust", "Run the code that the folder of --from-run names.", panel=RUN)] = False,
+    trust: Annotated[
+        bool, switch("--trust", "Allow the user code that is named in the folder of --from-run to run.", panel=RUN)
+    ] = False,
     design: Annotated[
         str,
         option(
@@ -213,28 +218,28 @@ def simulate(
     systems: SystemSettings,
     preset: PresetName = None,
     given: Mapping[str, Any],
-    per_layer: Annotated[bool, switch("--per-layer", "A row for each layer.", panel=OUTPUT)] = False,
+    per_layer: Annotated[bool, switch("--per-layer", "Print a row for each layer.", panel=OUTPUT)] = False,
     as_json: Json = False,
     layers_csv: Annotated[
         Path | None,
-        option("A row for each layer to FILE.csv.", "--csv", panel=OUTPUT, unset="none", also=check_output_file),
+        option("Write a row for each layer to FILE.csv.", "--csv", panel=OUTPUT, unset="none", also=check_output_file),
     ] = None,
     plot: Picture = None,
     save_workload: Annotated[
         Path | None,
-        option("Write the traced layers to this file as JSON.", panel=OUTPUT, unset="none", also=check_output_file),
+        option("Save the traced layers to this file as JSON.", panel=OUTPUT, unset="none", also=check_output_file),
     ] = None,
     export: Annotated[
         str | None,
         option(
-            f"Write a batch's products as inputs of another model: {', '.join(EXPORTERS)}.",
+            f"Export the matrix products of a batch for another simulator: {', '.join(EXPORTERS)}.",
             panel=OUTPUT,
             unset="none",
         ),
     ] = None,
-    out: Annotated[Path | None, option("New folder for --export.", panel=OUTPUT, unset="none")] = None,
+    out: Annotated[Path | None, option("New output folder for --export.", panel=OUTPUT, unset="none")] = None,
 ) -> None:
-    """Cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
+    """Model cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
     accelerator = with_settings(with_preset(Accelerator(), preset), given)
     others = chosen_systems(design)
     designs = () if others else parse_designs(design)

@@ -21,12 +21,14 @@ _THE_SETS = "the data set's"
 BATCH_SIZE = ("--batch-size", "--batch")
 """How the size of a batch is written; the second way is an older one."""
 BatchSize = Annotated[int | None, option("Samples per batch.", *BATCH_SIZE, panel=RUN, unset=f"{BATCH}", low=1)]
-Width = Annotated[float, option("Factor on the model's channels.", panel=MODEL, above=0, high=1000)]
+Width = Annotated[float, option("Multiplier of the model's channels.", panel=MODEL, above=0, high=1000)]
 InputShape = Annotated[str | None, option("Input shape, for example 3x64x64.", "--input", panel=MODEL, unset=_THE_SETS)]
-ImageSize = Annotated[int | None, option("Side of square images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)]
+ImageSize = Annotated[
+    int | None, option("Height and width of the images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)
+]
 PresetName = Annotated[
     str | None,
-    option(f"Known sizes for what is not given: {', '.join(PRESETS)}.", panel=PANEL, unset="none"),
+    option(f"Accelerator preset, for settings that are not given: {', '.join(PRESETS)}.", panel=PANEL, unset="none"),
 ]
 
 
@@ -37,12 +39,12 @@ class SampleOptions:
     dataset: Annotated[str, option("Data set: image shape, classes and samples.", panel=MODEL)] = "cifar10"
     input_: InputShape = None
     image_size: ImageSize = None
-    channels: Annotated[int | None, option("Channels of images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)] = (
-        None
-    )
+    channels: Annotated[
+        int | None, option("Channels of the images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)
+    ] = None
     classes: Annotated[
         int | None,
-        option("Classes.", panel=MODEL, unset=_THE_SETS, low=2, high=1_000_000, allowed="2 to 1,000,000"),
+        option("Number of classes.", panel=MODEL, unset=_THE_SETS, low=2, high=1_000_000, allowed="2 to 1,000,000"),
     ] = None
     width: Width = 1.0
 
@@ -69,7 +71,7 @@ class RunOptions:
     epochs: Annotated[
         int | None,
         option(
-            "Epochs.",
+            "Number of epochs.",
             panel=RUN,
             unset=f"{EPOCHS}",
             low=1,
@@ -77,13 +79,15 @@ class RunOptions:
             allowed="1 to 100,000, since they are counted one by one",
         ),
     ] = None
-    samples: Annotated[int | None, option("Training samples.", panel=RUN, unset=_THE_SETS, low=1)] = None
-    ratio: Annotated[str, option("Schedule, in the forms of adagp train, but for adaptive ones.", panel=RUN)] = "ladder"
-    warmup: Annotated[int | None, option("Epochs of warm-up.", panel=RUN, unset="the schedule's own", low=0)] = None
+    samples: Annotated[int | None, option("Number of training samples.", panel=RUN, unset=_THE_SETS, low=1)] = None
+    ratio: Annotated[str, option("Schedule, as for adagp train (adaptive ones excepted).", panel=RUN)] = "ladder"
+    warmup: Annotated[
+        int | None, option("Epochs of warm-up (backprop only).", panel=RUN, unset="the schedule's own", low=0)
+    ] = None
     method: Annotated[
         str,
         option(
-            "Method whose source gives the gradients of GP batches, or package.module:Class.",
+            "Method that provides the gradients of GP batches, or package.module:Class.",
             "--method",
             "--source",
             panel=RUN,

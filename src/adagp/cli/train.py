@@ -29,35 +29,40 @@ def train(
     download: Download = False,
     out: Annotated[Path | None, option("Run folder.", panel=_RUN, unset="a new one in runs/")] = None,
     resume: Annotated[Path | None, option("Continue the run in this folder.", panel=_RUN, unset="none")] = None,
-    force: Annotated[bool, switch("--force", "Delete the run that --out holds.", panel=_RUN)] = False,
+    force: Annotated[bool, switch("--force", "Overwrite the run in --out.", panel=_RUN)] = False,
     config: Annotated[
-        Path | None, option("Options from a TOML file; the command line wins.", panel=_RUN, unset="none")
+        Path | None,
+        option("Read options from a TOML file; the command line takes precedence.", panel=_RUN, unset="none"),
     ] = None,
     threads: Annotated[
         int | None, option("CPU threads.", panel=_RUN, unset="torch's choice", low=1, high=MOST_THREADS)
     ] = None,
     checkpoint_seconds: Annotated[
-        float, option("Checkpoint at least this often, in seconds, besides each epoch.", panel=_RUN, low=0)
+        float, option("Write a checkpoint after every epoch, and at least every N seconds.", panel=_RUN, low=0)
     ] = 60.0,
     timeout: Annotated[
         float,
         option(
-            "Seconds after which a silent process ends a parallel run.",
+            "Stop a parallel run if a process does not answer for this many seconds.",
             panel=PARALLEL,
             low=1,
             high=86_400,
             allowed="1 to 86400 seconds",
         ),
     ] = 300.0,
-    trust: Annotated[bool, switch("--trust", "Run the code that the folder of --resume names.", panel=_RUN)] = False,
+    trust: Annotated[
+        bool, switch("--trust", "Allow the user code that is named in the folder of --resume to run.", panel=_RUN)
+    ] = False,
     log: Annotated[
         str | None,
-        option("Loggers: some of tensorboard, csv, wandb (offline), mlflow (files).", panel=_RUN, unset="none"),
+        option(
+            "Loggers, separated by commas: tensorboard, csv, wandb (offline), mlflow (files).", panel=_RUN, unset="none"
+        ),
     ] = None,
-    tensorboard: Annotated[bool, switch("--tensorboard", "The same as --log tensorboard.", panel=_RUN)] = False,
+    tensorboard: Annotated[bool, switch("--tensorboard", "Same as --log tensorboard.", panel=_RUN)] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model; with predicted gradients, or by plain backprop for comparison."""
+    """Train a model with predicted gradients, or with plain backprop for comparison."""
     if config is not None:
         given = read_toml(config) | given
     if "epochs" in given and "batches" in given and resume is None:

@@ -207,11 +207,11 @@ def predictor_options(scheduler: str = "multistep") -> tuple[Option, ...]:
             "predictor_scheduler",
             str,
             scheduler,
-            "How the predictor's learning rate falls: multistep, plateau or none.",
+            "Learning rate scheduler of the predictor: multistep, plateau or none.",
             choices=PREDICTOR_SCHEDULERS,
         ),
-        method_option("normalize", bool, False, "Divide targets by a running scale of each site."),
-        method_option("hold_norm", bool, False, "Give predictions the true gradient's running norm."),
+        method_option("normalize", bool, False, "Normalise the predictor's targets by a running scale of each site."),
+        method_option("hold_norm", bool, False, "Rescale predictions to the running norm of the true gradients."),
     )
 
 
@@ -219,7 +219,7 @@ LABEL_CLASSES = method_option(
     "label_classes",
     int,
     None,
-    "Classes of the labels; by default the outputs of the last layer.",
+    "Number of classes of the labels.",
     optional=True,
     unset="the last layer's",
     low=1,
@@ -278,7 +278,7 @@ for _method in (
         "adagp.sources.controls:AverageSource",
         options=(
             method_option(
-                "average", int, 4, "True gradients in the mean of average.", low=1, high=1000, parameter="last"
+                "average", int, 4, "Number of previous true gradients to average.", low=1, high=1000, parameter="last"
             ),
         ),
         accelerator=AcceleratorWork(remembered=4),

@@ -30,9 +30,13 @@ add_method(
         "adagp.papers.approximation.topk:TopKSource",
         schedule="approx:2",
         options=(
-            method_option("topk", int, 1, "Positions that topk keeps.", low=1, parameter="k"),
+            method_option("topk", int, 1, "Number of positions that topk keeps.", low=1, parameter="k"),
             method_option(
-                "published_scale", bool, False, "Divide topk by the batch size, as printed.", parameter="published"
+                "published_scale",
+                bool,
+                False,
+                "Divide topk's gradients by the batch size, as printed in the paper.",
+                parameter="published",
             ),
         ),
         accelerator=AcceleratorWork("adagp.papers.approximation.hardware:top_one_gradient", input_gradients=True),

@@ -6,7 +6,9 @@ from adagp.core.methods import AcceleratorWork, Method, add_method, method_optio
 from adagp.core.registry import provide
 
 _OPTIONS = (
-    method_option("features", int, 64, "Most features of the output's error that feedback uses.", low=1, high=8192),
+    method_option(
+        "features", int, 64, "Maximum number of features of the output error that feedback uses.", low=1, high=8192
+    ),
     method_option("learn_every", int, 1, "Update feedback every N BP batches.", low=1),
     method_option("correct_every", int, 1, "Update feedback's bias correction every N BP batches.", low=1),
     method_option(

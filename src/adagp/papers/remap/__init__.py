@@ -16,7 +16,7 @@ add_method(
                 "remap_outputs",
                 int,
                 10_000,
-                "Numbers that remap predicts per layer.",
+                "Number of values that remap predicts per layer.",
                 low=1,
                 high=1_000_000,
                 parameter="outputs",

@@ -79,24 +79,28 @@ class RunSettings:
     weight_decay: float = setting(0.0, "Weight decay of the model.", low=0, compared="own")
     lr_scheduler: str = setting(
         "plateau",
-        "How the model's learning rate falls: plateau, multistep, cosine, linear or none.",
+        "Learning rate scheduler of the model: plateau, multistep, cosine, linear or none.",
         choices=LR_SCHEDULERS,
     )
     guard_limit: float = setting(
-        10.0, "Refuse predictions over this many times the usual norm.", PREDICTION, above=0, compared="own"
+        10.0, "Reject predicted gradients over this many times the usual norm.", PREDICTION, above=0, compared="own"
     )
-    width: float = setting(1.0, "Factor on the model's channels.", above=0, high=1000)
+    width: float = setting(1.0, "Multiplier of the model's channels.", above=0, high=1000)
     label_smoothing: float = setting(
-        0.0, "Share of the target spread over all classes.", low=0, below=1, allowed="0 or more and below 1"
+        0.0,
+        "Label smoothing: share of the target distributed over all classes.",
+        low=0,
+        below=1,
+        allowed="0 or more and below 1",
     )
-    vocabulary: int = setting(8000, "Word pieces to learn (translation).", low=1, high=1_000_000)
-    sequence_length: int = setting(128, "Bytes in a sample (language modelling).", low=1, high=1_000_000)
+    vocabulary: int = setting(8000, "Size of the word-piece vocabulary (translation).", low=1, high=1_000_000)
+    sequence_length: int = setting(128, "Sequence length in bytes (language modelling).", low=1, high=1_000_000)
     beam: int = setting(
-        4, "Hypotheses of beam search for BLEU (translation).", low=1, high=1000, allowed="1 (greedy) to 1000"
+        4, "Beam width of the search for BLEU (translation).", low=1, high=1000, allowed="1 (greedy) to 1000"
     )
     image_size: int | None = setting(
         None,
-        "Height and width in pixels that pictures are brought to.",
+        "Resize images to this height and width, in pixels.",
         low=1,
         high=8192,
         allowed="1 to 8192 pixels",
@@ -104,7 +108,7 @@ class RunSettings:
     )
     validation: float = setting(
         0.0,
-        "Share of the training data that is held out and takes the test set's place.",
+        "Share of the training data to hold out and evaluate on instead of the test set.",
         low=0,
         below=1,
         allowed="0 (none) or more and below 1",
@@ -112,12 +116,12 @@ class RunSettings:
     )
     test_samples: int | None = setting(
         None,
-        "Evaluate on so many samples of the test set at most, the same ones in every run.",
+        "Evaluate on at most N samples of the test set, the same ones in every run.",
         low=1,
         unset="all",
     )
     seed: int = setting(
-        0, "Seed of weights, data order and everything random.", low=0, high=HIGHEST_SEED, compared="fixed"
+        0, "Random seed, for weights, data order and everything else.", low=0, high=HIGHEST_SEED, compared="fixed"
     )
     precision: str = setting(
         "fp32",
@@ -127,7 +131,7 @@ class RunSettings:
     )
     metrics_every: int = setting(
         10,
-        "Sample the predictions' quality every N BP batches; 0: never.",
+        "Measure the prediction quality every N BP batches; 0: never.",
         PREDICTION,
         low=0,
         allowed="0 (never) or more",
@@ -141,24 +145,24 @@ class RunSettings:
         also=check_parallel,
         compared="fixed",
     )
-    micro_batches: int = setting(4, "Parts of a batch in a pipeline.", PARALLEL, low=1, compared="fixed")
+    micro_batches: int = setting(4, "Micro-batches per batch in a pipeline.", PARALLEL, low=1, compared="fixed")
     split: str = setting(
         "",
-        "Modules at which a pipeline's model is cut, separated by commas.",
+        "Modules at which to split the model into pipeline stages, separated by commas.",
         PARALLEL,
         compared="fixed",
         unset="into equal work",
     )
     runtime: str = setting(
         "auto",
-        "What runs a pipeline: programs (our own), torch (torch.distributed.pipelining), or auto.",
+        "Pipeline runtime: programs (our own), torch (torch.distributed.pipelining), or auto.",
         PARALLEL,
         choices=("auto", "programs", "torch"),
         compared="fixed",
     )
     check_every: int = setting(
         100,
-        "Compare the processes' copies every N batches; 0: never.",
+        "Check every N batches that all processes have the same weights; 0: never.",
         PARALLEL,
         low=0,
         allowed="0 (never) or more",
