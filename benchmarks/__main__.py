@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from adagp.core.allocator import keep_freed_memory
+from adagp.core.memory import keep_freed_memory
 from benchmarks import engine, feedback, tools
 from benchmarks.allocator import kept_memory
 from benchmarks.measure import Clock, Ratio

@@ -1,4 +1,4 @@
-"""What it is worth to keep freed memory (`adagp.core.allocator`): the same plain batches in processes with and without."""
+"""What it is worth to keep freed memory (`adagp.core.memory`): the same plain batches in processes with and without."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from statistics import median
 
 import torch
 
-from adagp.core.allocator import keep_freed_memory
+from adagp.core.memory import keep_freed_memory
 from adagp.program.train.session import peak_memory
 from benchmarks.measure import Clock, Ratio
 from benchmarks.subjects import Subject, after

@@ -21,7 +21,7 @@ from adagp.cli.reproduce import reproduce
 from adagp.cli.rtl import rtl
 from adagp.cli.simulate import simulate
 from adagp.cli.train import train
-from adagp.core.allocator import keep_freed_memory
+from adagp.core.memory import keep_freed_memory
 from adagp.core.methods import find_method
 from adagp.core.options import Option
 from adagp.core.plugins import load_installed_plugins, take_plugins

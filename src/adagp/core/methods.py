@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 from adagp.core.options import Option
-from adagp.core.references import import_reference
+from adagp.core.plugins import import_reference
 from adagp.core.registry import Registry
 from adagp.errors import OptionError, unknown_name
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from adagp.core.options import keyword_options
 from adagp.core.plan import Step
-from adagp.core.references import import_reference
+from adagp.core.plugins import import_reference
 from adagp.core.weight_hooks import hooks_in_use
 from adagp.layers.sites import Survey
 

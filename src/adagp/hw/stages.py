@@ -16,7 +16,7 @@ from typing import cast
 
 from adagp.core.methods import AcceleratorWork, accelerator_work
 from adagp.core.plan import BACKPROP, Plan
-from adagp.core.references import import_reference
+from adagp.core.plugins import import_reference
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.product import NOTHING, Cost, Operation, total
 from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Moved, Workload, moved_words

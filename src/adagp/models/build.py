@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from adagp.core.memory import check_memory
-from adagp.core.references import faults_as, import_reference
+from adagp.core.plugins import faults_as, import_reference
 from adagp.errors import ModelError, OptionError
 from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo
 

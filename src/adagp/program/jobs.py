@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from adagp.core.allocator import keep_freed_memory
+from adagp.core.memory import keep_freed_memory
 from adagp.core.plugins import load_plugin, loaded_plugins
 from adagp.errors import AdagpError
 

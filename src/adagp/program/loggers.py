@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp.core.files import read_text, write_atomically
-from adagp.core.references import import_reference
+from adagp.core.plugins import import_reference
 from adagp.core.registry import Registry
 from adagp.errors import OptionError, RunError
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.core.allocator import freed_memory_is_kept
+from adagp.core.memory import freed_memory_is_kept
 from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.rules import pool_average

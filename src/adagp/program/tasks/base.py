@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.core.references import import_reference
+from adagp.core.plugins import import_reference
 from adagp.core.registry import Registry
 from adagp.data import DATASETS
 from adagp.data.batches import Share
