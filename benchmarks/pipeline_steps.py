@@ -17,9 +17,16 @@ from adagp.core.plan import BACKPROP_ALL, Phase
 from adagp.engine.attach import EngineOptions, RunLength, attach_run
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
 from adagp.program.distributed.error_broadcast import last_stage_shares
-from adagp.program.distributed.placement import CutModel, TiedWeights, assign_stages, ordered, pipeline_mesh, place
+from adagp.program.distributed.placement import (
+    CutModel,
+    TiedWeights,
+    assign_stages,
+    pipeline_mesh,
+    place_process,
+    program_order,
+)
 from adagp.program.distributed.processes import World
-from adagp.program.distributed.stages import ModelStage, SentStage, described
+from adagp.program.distributed.stages import ModelStage, SentStage, meta_tensor
 from adagp.program.distributed.torch_schedules import SCHEDULES, TorchWorker
 from adagp.program.distributed.updates import StageUpdates
 from adagp.program.distributed.worker import Worker
@@ -128,13 +135,13 @@ def prepare(name: str, world: World, mesh: Any) -> StageUpdates:
     length = RunLength(2, task.batches_per_epoch)
     schedule = parse_schedule("1:1", length.epochs)
     trainer = attach_run(model, optimizer, length, schedule, {}, engine=EngineOptions(), synchronize=False)
-    like = (described((2, 8)),)
+    like = (meta_tensor((2, 8)),)
     stages = [
         ModelStage(SentStage(model.get_submodule(str(site.index))), (site,), like, like)
         for site in trainer.survey.sites
     ]
-    shares = last_stage_shares(ordered(name, DEVICES, MICRO_BATCHES, (False,)).program)
-    cut = CutModel(stages, place(holders, mesh), TiedWeights(stages, holders, mesh))
+    shares = last_stage_shares(program_order(name, DEVICES, MICRO_BATCHES, (False,)).program)
+    cut = CutModel(stages, place_process(holders, mesh), TiedWeights(stages, holders, mesh))
     return StageUpdates(trainer, cut, MICRO_BATCHES, task, Rate(), world, shares)
 
 

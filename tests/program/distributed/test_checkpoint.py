@@ -110,7 +110,7 @@ class Evil:
 
 
 def forged(folder: Path, contents: Any) -> None:
-    """Put another table of contents in the place of a checkpoint's, with the right digest."""
+    """Replace the metadata of a checkpoint, with the right digest."""
     path = folder / "1" / ".metadata"
     path.write_bytes(pickle.dumps(contents))
     digests = json.loads((folder / "1" / DIGESTS).read_text("utf-8"))
@@ -127,7 +127,7 @@ def test_foreign_contents_run_no_code(world: World, tmp_path: Path, monkeypatch:
     forged(Path("kept"), Evil())
     assert refusal(Path("kept"), world) == (
         "cannot read the checkpoint 'kept/1': it is damaged or not a checkpoint "
-        "(posix.mkdir has no place in a table of contents)."
+        "(posix.mkdir is not allowed in a checkpoint's metadata)."
     )
     assert not Path("owned").exists()
     for place in own.storage_data.values():
@@ -171,7 +171,7 @@ def test_a_kill_before_any_file_operation_leaves_a_whole_one(tmp_path: Path, one
 
 
 def hold_shards(rank: int, size: int, port: int, folder: Path, saves: bool) -> None:
-    """Save a tensor that is spread over the processes, or read it, spread over others."""
+    """Save a tensor that is sharded over the processes, or read it, sharded over others."""
     introduce(rank, size, port)
     world = World.join("cpu", 20)
     whole = torch.arange(70.0).view(7, 10)  # no number of processes divides it

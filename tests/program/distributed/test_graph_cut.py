@@ -13,7 +13,7 @@ from adagp.layers.sites import Site, survey
 from adagp.models.transformer import Transformer
 from adagp.models.yolo import yolov3_small
 from adagp.program.distributed.graph_cut import cut_traced, split_names
-from adagp.program.distributed.placement import refuse_tied, shared_parameters
+from adagp.program.distributed.placement import check_not_tied, shared_parameters
 from adagp.program.distributed.stages import ModelStage
 
 
@@ -125,10 +125,10 @@ def test_a_weight_of_several_stages_is_the_same_in_all() -> None:
     stages = staged(model, torch.randn(2, 4), ["second", "third"])
     assert shared_parameters(stages) == {(0, 2): [model.first.weight]}
     with pytest.raises(ModelError) as raised:
-        refuse_tied(model, stages)
+        check_not_tied(model, stages)
     assert str(raised.value) == (
-        "weight 'first.weight' is used in the stages 0 and 2: with fsdp each of them would spread it by itself. Cut elsewhere "
-        "(--split), or use data in the place of fsdp."
+        "weight 'first.weight' is used in the stages 0 and 2: with fsdp each of them would shard it by itself. Cut elsewhere "
+        "(--split), or use data instead of fsdp."
     )
 
 
@@ -146,7 +146,7 @@ def test_more_stages_than_blocks_are_refused() -> None:
         split_names(model, survey(model), torch.randint(0, 7, (6,)), 9)
     assert str(raised.value) == (
         "the model can be cut into 5 stages at most, one for each block that has a layer with predicted gradients; "
-        "9 were asked for."
+        "the pipeline has 9."
     )
 
 

@@ -216,7 +216,7 @@ def test_batches_of_another_shape_are_refused(nets: Path, one_process: None) -> 
     loop = session.start(nets / "run")
     assert isinstance(loop, PipelineLoop)
     with pytest.raises(TaskError) as raised:
-        loop._fitting((torch.zeros(96, 1, 8, 9), None))
+        loop._with_fixed_shape((torch.zeros(96, 1, 8, 9), None))
     assert str(raised.value) == (
         "a batch has inputs of shape (96, 1, 8, 9), the first one had (96, 1, 8, 8): a pipeline needs batches of one shape "
         "(Task.fix_shapes)."

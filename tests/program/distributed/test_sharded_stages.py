@@ -1,4 +1,4 @@
-"""Pipelines whose stages' weights are spread over their copies, against one process."""
+"""Pipelines whose stages' weights are sharded over their copies, against one process."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ BACKPROP = {"method": "bp", "ratio": None, "warmup_batches": None}
         slow("fsdp=2,pipeline=2", SPEAKER | {"method": "feedback", "features": 8, "runtime": "torch", "batches": 6}),
     ],
 )
-def test_spread_stages_train_as_one_process(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
+def test_sharded_stages_train_as_one_process(parallel: str, options: dict[str, Any], start: Any, alone: Any) -> None:
     check(start, alone, parallel, **{"lr": 0.02, **options})
     row = rows("run")[-1]
     sent, batches = row["sent_bytes"], row["batches"] | {"bp": row["batches"]["bp"] - row["batches"]["warmup"]}
@@ -44,7 +44,7 @@ def test_spread_stages_train_as_one_process(parallel: str, options: dict[str, An
 
 
 @pytest.mark.slow
-def test_a_stopped_run_of_spread_stages_goes_on_exactly(start: Any) -> None:
+def test_a_stopped_run_of_sharded_stages_goes_on_exactly(start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
     options = SHORT | LIVELY | {"method": "feedback", "batches": 8, "warmup_batches": 2}
     size, parallel = 4, "fsdp=2,pipeline=2"
@@ -59,8 +59,8 @@ def test_a_stopped_run_of_spread_stages_goes_on_exactly(start: Any) -> None:
     [
         (
             {"parallel": "fsdp=1,pipeline:zb-h1=1"},
-            "--parallel fsdp=1,pipeline:zb-h1=1: pipeline 'zb-h1' takes the gradients of weights apart from the backward pass, "
-            "at the end of which fsdp adds them up. Use another pipeline, or data in the place of fsdp.",
+            "--parallel fsdp=1,pipeline:zb-h1=1: pipeline 'zb-h1' computes weight gradients separately from the backward pass, "
+            "at the end of which fsdp sums them. Use another pipeline, or data instead of fsdp.",
         ),
         (
             {"parallel": "fsdp=1,pipeline=1", "method": "replay"},
@@ -73,7 +73,9 @@ def test_a_stopped_run_of_spread_stages_goes_on_exactly(start: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_spread_is_refused(nets: Path, one_process: None, options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_sharded_is_refused(
+    nets: Path, one_process: None, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(OptionError) as raised:
         ParallelSession(TrainConfig.from_dict({"epochs": 2, "warmup": 1, **options}, "test"))
     assert str(raised.value) == message
@@ -85,7 +87,7 @@ def test_copies_of_a_stage_in_one_pipeline_are_refused() -> None:
         check_pipeline(config, parse_parallel("fsdp=2,pipeline:chimera=2"), 2)
     assert str(raised.value) == (
         "--parallel fsdp=2,pipeline:chimera=2: in pipeline 'chimera' two processes of one pipeline hold the same stage, each "
-        "for its own micro-batches; fsdp adds up gradients between pipelines alone. Use data in the place of fsdp."
+        "for its own micro-batches; fsdp sums gradients only between pipelines. Use data instead of fsdp."
     )
 
 
@@ -95,8 +97,8 @@ def test_a_module_in_several_stages_is_refused() -> None:
     with pytest.raises(ModelError) as raised:
         _owners(ModelStage(copy, (), (), ()), model)
     assert str(raised.value) == (
-        "the parameters of module 'Linear' are used in several stages: with fsdp they are spread together. Cut elsewhere "
-        "(--split), or use data in its place."
+        "the parameters of module 'Linear' are used in several stages: with fsdp they are sharded together. Cut elsewhere "
+        "(--split), or use data instead."
     )
 
 

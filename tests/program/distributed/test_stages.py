@@ -71,7 +71,7 @@ def test_too_many_stages_are_refused() -> None:
         cut(model, survey(model), torch.zeros(5, 1, 8, 8), 3)
     assert str(raised.value) == (
         "the model can be cut into 2 stages at most, one for each module of its chain that has a layer with predicted "
-        "gradients; 3 were asked for."
+        "gradients; the pipeline has 3."
     )
 
 

@@ -1,12 +1,15 @@
 """Checkpoints of runs in several processes, by torch.distributed.checkpoint: each process writes its part, while it trains.
 
-`checkpoints/7/` is a whole checkpoint: files of tensors from each process, their table of contents, and `digests.json`, the
-digests of all these files. It is written as `checkpoints/7.tmp/` and gets its name by one rename, after which the one
-before is deleted. So whenever a process dies, the newest whole one is there; what is half written is deleted on resume.
+`checkpoints/7/` is a complete checkpoint: files of tensors from each process, their metadata, and `digests.json`, the digests
+of all these files. It is written as `checkpoints/7.tmp/` and renamed when it is complete, after which the previous one is
+deleted. So whenever a process dies, the newest complete one is there; incomplete ones are deleted on resume.
 
-What all processes have alike (`common`) is written once, spread over them; tensors that are spread already (DTensors) are
-written by their holders. What a process has of its own is written under its rank. A run can so be continued by another
-number of processes: `load` gives back the common state, in shards as they are asked for, and what each process had.
+State that is equal in all processes (`common`) is written once, each process writing a part; sharded tensors (DTensors) are
+written by their holders. What a process has of its own is written under its rank. So a run can be continued by another number
+of processes: `load` returns the common state, sharded as requested, and what each process had.
+
+A nested state is saved as named tensors, by the path to each; the rest (plain values, small tensors, and where each named
+tensor belongs) as one more tensor, of bytes. So a checkpoint holds tensors only, and is read without running foreign code.
 """
 
 import hashlib
@@ -48,7 +51,7 @@ COMMON, OWN = "common", "process"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checkpoint: what all processes had in common, and what each had of its own, in the order of ranks."""
+    """A checkpoint: the common state, and what each process had of its own, in the order of ranks."""
 
     common: dict[str, Any]
     own: list[dict[str, Any]]
@@ -60,7 +63,7 @@ class Checkpoints:
     def __init__(self, path: Path, world: World) -> None:
         self.path = path
         self._world = world
-        # Exchanges in the background must not get between those of training: they have a group of their own.
+        # Background collectives must not interleave with those of training: they have a group of their own.
         with world.forming_groups():
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout))
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -68,7 +71,7 @@ class Checkpoints:
         self._last = world.first_does(lambda: _clean(path))
 
     def save(self, common: dict[str, Any], own: dict[str, Any]) -> None:
-        """Copy the state, and write it in the background; the last call's writing is awaited before.
+        """Copy the state, and write it in the background, after the previous checkpoint is complete.
 
         A process whose `common` is empty holds no copy of the common state.
         """
@@ -79,7 +82,7 @@ class Checkpoints:
         if common:
             shared = take_apart(common, COMMON)
             if self._world.rank > 0:
-                del shared[COMMON]  # plain values, of which there is one copy
+                del shared[COMMON]  # plain values: the first process writes them
             state |= shared
         planner = DefaultSavePlanner(flatten_state_dict=False)
         written = async_save(state, storage_writer=_Writer(folder), planner=planner, process_group=self._group)
@@ -92,13 +95,13 @@ class Checkpoints:
         return self._running is not None and not self._running.done()
 
     def settle(self) -> None:
-        """Wait until the last checkpoint is whole; raise what went wrong with it."""
+        """Wait until the last checkpoint is complete; raise its error if it failed."""
         running, self._running = self._running, None
         if running is not None:
             running.result()
 
     def _publish(self, written: "Future[Metadata]", folder: Path) -> None:
-        """Give a checkpoint that all processes have written its name."""
+        """Rename a checkpoint that all processes have written."""
         try:
             written.result()
         except CheckpointException as error:
@@ -119,7 +122,7 @@ class Checkpoints:
             raise problem[0]
 
     def load(self, shards: Mapping[str, Tensor] | None = None) -> Loaded | None:
-        """Return the newest checkpoint, if there is one. Tensors of the names in `shards` are read in parts like those."""
+        """Return the newest checkpoint, if there is one. Tensors with names in `shards` are sharded like those."""
         if not self._last:
             return None
         folder = self.path / str(self._last)
@@ -136,13 +139,13 @@ class Checkpoints:
             ) from None
 
     def _checked_reader(self, folder: Path) -> "CarefulReader":
-        """Return a reader of a checkpoint all of whose files are as they were written; each process looks at some."""
-        known = read_document(folder / DIGESTS, TableOf(TEXT), MOST_DIGESTS)
-        names = sorted(known)
+        """Check the digests of all files, each process some of them; return a reader of the checkpoint."""
+        digests = read_document(folder / DIGESTS, TableOf(TEXT), MOST_DIGESTS)
+        names = sorted(digests)
         if any(os.sep in name for name in names) or CONTENTS not in names:
             raise RunError(f"'{folder / DIGESTS}' is not of a checkpoint.")
-        mine = names[self._world.rank :: self._world.size]
-        damaged = [name for name in mine if not (folder / name).is_file() or _digest(folder / name) != known[name]]
+        checked = names[self._world.rank :: self._world.size]
+        damaged = [name for name in checked if not (folder / name).is_file() or _digest(folder / name) != digests[name]]
         for name in chain.from_iterable(self._world.gather(damaged)):
             raise RunError(f"the checkpoint '{folder}' is damaged: its file '{name}' is not what was written.")
         return CarefulReader(folder, names, sum((folder / name).stat().st_size for name in names))
@@ -156,13 +159,13 @@ class Checkpoints:
         rests = {name: read_rest(text) for name, text in texts.items()}
         orders = {name: order for rest in rests.values() for name, order in memory_orders(rest).items()}
         named: dict[str, Tensor] = {}
-        for name, one in contents.items():
+        for name, entry in contents.items():
             if name in shards:
                 named[name] = torch.empty_like(shards[name])
             elif name not in rests:
                 order = orders.get(name)
-                like = torch.empty(one.size, dtype=one.properties.dtype)
-                named[name] = like if order is None else like.new_empty_strided(one.size, order)
+                like = torch.empty(entry.size, dtype=entry.properties.dtype)
+                named[name] = like if order is None else like.new_empty_strided(entry.size, order)
         self._fill(named, reader)
         common, *own = (put_together(rest, named) for rest in rests.values())
         return Loaded(common, own)
@@ -173,34 +176,34 @@ class Checkpoints:
 
 
 class _Writer(FileSystemWriter):
-    """Writes nothing about where it is: a run folder may be moved. It copies what is to be written by itself.
+    """Writes no absolute paths, as a run folder may be moved, and copies the tensors itself.
 
-    torch copies a DTensor by `deepcopy`, which fails once in many times ("invalid python storage", torch 2.13).
+    torch copies a DTensor by `deepcopy`, which sometimes fails ("invalid python storage", torch 2.13).
     """
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return a copy in memory, so that training can go on."""
-        self.per_thread_copy_ahead = 0  # as torch has it where all is in memory already
-        return {name: in_memory(one) for name, one in state_dict.items()}
+        self.per_thread_copy_ahead = 0  # as torch does if everything is in memory already
+        return {name: in_memory(tensor) for name, tensor in state_dict.items()}
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(save_id=self.save_id)
 
 
 def _numbers(path: Path) -> list[int]:
-    """Return the numbers of the whole checkpoints, in order."""
-    found = (one.name for one in path.iterdir() if one.is_dir()) if path.is_dir() else ()
-    return sorted(int(name) for name in found if name.isascii() and name.isdecimal() and name == str(int(name)))
+    """Return the numbers of the complete checkpoints, in order."""
+    folders = (entry.name for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else ()
+    return sorted(int(name) for name in folders if name.isascii() and name.isdecimal() and name == str(int(name)))
 
 
 def _clean(path: Path) -> int:
-    """Delete what is half written, and whole ones but the newest; return its number, 0 if there is none."""
+    """Delete incomplete checkpoints, and all but the newest; return its number, 0 if there is none."""
     numbers = _numbers(path)
     last = numbers[-1] if numbers else 0
     if path.is_dir():
-        for one in path.iterdir():
-            if one.name.endswith(TEMPORARY) or (one.name != str(last) and one.name.isdecimal()):
-                shutil.rmtree(one, ignore_errors=True)
+        for entry in path.iterdir():
+            if entry.name.endswith(TEMPORARY) or (entry.name != str(last) and entry.name.isdecimal()):
+                shutil.rmtree(entry, ignore_errors=True)
     return last
 
 
@@ -218,18 +221,18 @@ def _digest(path: Path) -> str:
 
 
 def _reason(error: CheckpointException) -> Exception:
-    """Return what went wrong in one of the processes, as far as possible as it was."""
+    """Return the first error of a process that can be shown as it is, or all of them as text."""
     for fault, _ in error.failures.values():
         if isinstance(fault, OSError | RuntimeError | RunError):
             return fault
     return RunError(" ".join(str(fault) for fault, _ in error.failures.values()))
 
 
-# A nested state as named tensors.
+# Nested states as named tensors.
 
 
 SMALL = 64
-"""Numbers up to which a tensor stays among the plain values."""
+"""Tensors of up to this many numbers are stored with the plain values."""
 _NAMED = "adagp tensor"
 
 
@@ -242,12 +245,12 @@ def take_apart(state: Any, name: str) -> dict[str, Tensor]:
 
 
 def read_rest(saved: Tensor) -> Any:
-    """Return what `take_apart` wrote as bytes: the state, with a note in the place of each named tensor."""
+    """Return what `take_apart` wrote as bytes: the state, with the name of each named tensor in its stead."""
     return torch.load(io.BytesIO(saved.numpy().tobytes()), map_location="cpu", weights_only=True)
 
 
 def put_together(rest: Any, named: dict[str, Tensor]) -> Any:
-    """Return the state whose plain part is `rest`."""
+    """Return the state of which `rest` is what `read_rest` returned."""
     if isinstance(rest, dict):
         if _NAMED in rest:
             return named[rest[_NAMED]]
@@ -258,7 +261,7 @@ def put_together(rest: Any, named: dict[str, Tensor]) -> Any:
 
 
 def in_memory(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor, or of the part held here of a DTensor, in main memory."""
+    """Return a copy of a tensor, or of this process's shard of a DTensor, in CPU memory."""
     own = tensor.detach()
     if own.device.type != "cpu":
         return own.cpu()
@@ -266,7 +269,7 @@ def in_memory(tensor: Tensor) -> Tensor:
 
 
 def memory_orders(rest: Any) -> dict[str, list[int]]:
-    """Return the stride of each named tensor that was no DTensor: it is to lie in memory as before."""
+    """Return the strides of each named tensor that was no DTensor, to restore its memory order."""
     if isinstance(rest, dict):
         if _NAMED in rest:
             return {rest[_NAMED]: rest["stride"]} if rest["stride"] else {}
@@ -283,15 +286,16 @@ def _without_tensors(value: Any, name: str, named: dict[str, Tensor]) -> Any:
     if isinstance(value, dict):
         return {key: _without_tensors(inner, f"{name}/{key}", named) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_without_tensors(inner, f"{name}/{place}", named) for place, inner in enumerate(value))
+        return type(value)(_without_tensors(inner, f"{name}/{index}", named) for index, inner in enumerate(value))
     return value
 
 
-# Reading a table of contents that may be foreign.
+# Reading the metadata of a checkpoint that may come from elsewhere: it is a pickle. Only the classes of such metadata are
+# allowed, only files that are there, only tensors, and none larger than the files.
 
 
 CONTENTS = ".metadata"
-"""The file that says which tensor is where."""
+"""The metadata: which tensor is in which file."""
 _TABLES = (
     "Metadata",
     "TensorStorageMetadata",
@@ -301,7 +305,7 @@ _TABLES = (
     "StorageMeta",
     "_MEM_FORMAT_ENCODING",
 )
-_ADMITTED = {(tables.__name__, name) for name in _TABLES} | {
+_ALLOWED = {(tables.__name__, name) for name in _TABLES} | {
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
@@ -310,10 +314,10 @@ _ADMITTED = {(tables.__name__, name) for name in _TABLES} | {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        known = (module, name) in _ADMITTED
+        known = (module, name) in _ALLOWED
         if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a table of contents")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a checkpoint's metadata")
 
 
 class CarefulReader(FileSystemReader):
@@ -324,26 +328,26 @@ class CarefulReader(FileSystemReader):
         self._files, self._size = files, size
 
     def read_metadata(self, *args: Any, **options: Any) -> Metadata:
-        """Return the table of contents; raise `UnpicklingError` where it is none."""
+        """Return the metadata; raise `UnpicklingError` if it is not valid."""
         with open(self._get_metadata_path(), "rb") as file:
-            found = _Unpickler(io.BytesIO(file.read())).load()
-        self._check(found)
-        found.storage_meta = tables.StorageMeta(load_id=self.load_id)
-        return found  # type: ignore[no-any-return]  # `_check` has seen to it
+            metadata = _Unpickler(io.BytesIO(file.read())).load()
+        self._check(metadata)
+        metadata.storage_meta = tables.StorageMeta(load_id=self.load_id)
+        return metadata  # type: ignore[no-any-return]  # `_check` checks the type
 
     def tensors(self) -> dict[str, TensorStorageMetadata]:
-        """Return what there is, by name."""
-        found = self.read_metadata().state_dict_metadata
-        return {name: one for name, one in found.items() if isinstance(one, TensorStorageMetadata)}
+        """Return the metadata of each tensor, by name."""
+        entries = self.read_metadata().state_dict_metadata
+        return {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
 
-    def _check(self, found: Any) -> None:
-        if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
-            raise pickle.UnpicklingError("it is no table of contents")
-        for place in found.storage_data.values():
-            if place.relative_path not in self._files or place.transform_descriptors:
-                raise pickle.UnpicklingError(f"it names a file that is no part of it: {place.relative_path}")
-        for name, one in found.state_dict_metadata.items():
-            if not isinstance(one, TensorStorageMetadata):
+    def _check(self, metadata: Any) -> None:
+        if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+            raise pickle.UnpicklingError("its metadata have another form")
+        for stored in metadata.storage_data.values():
+            if stored.relative_path not in self._files or stored.transform_descriptors:
+                raise pickle.UnpicklingError(f"it names a file that is no part of it: {stored.relative_path}")
+        for name, entry in metadata.state_dict_metadata.items():
+            if not isinstance(entry, TensorStorageMetadata):
                 raise pickle.UnpicklingError(f"'{name}' is no tensor")
-            if math.prod(one.size) * one.properties.dtype.itemsize > self._size:
-                raise pickle.UnpicklingError("it claims more than the files can hold")
+            if math.prod(entry.size) * entry.properties.dtype.itemsize > self._size:
+                raise pickle.UnpicklingError("it claims more data than the files have")

@@ -1,15 +1,20 @@
-"""Data parallel: every process has the whole model and trains on its share of each batch.
+"""Data parallel: every process trains on its share of each batch, with a copy of the model (DDP) or a shard of it (FSDP2).
 
-In a BP batch DDP averages the gradients. Besides, after every batch's forward (and backward), the running statistics of
-normalisation layers, the loss, and the processes' requests to stop or save are averaged; and the engine adds up what sources
-have seen of the sites (`Source.join`: pooled summaries of outputs, for instance), from which every process then produces, or
-learns to produce, the same gradients. So a GP batch sends these instead of the gradients, and all copies stay equal bit by bit.
+With DDP, in a BP batch DDP averages the gradients. After the forward (and backward) pass of every batch, the running
+statistics of normalisation layers, the loss, and the processes' requests to stop or save are averaged; and the engine sums
+what sources have seen of the sites (`Source.join`: pooled summaries of outputs, for instance), from which every process then
+produces, or learns to produce, the same gradients. So a GP batch sends these instead of gradients, and all copies stay equal
+bit by bit.
 
-Where the loss is a mean over things of which shares have more or fewer (word pieces, objects), each process's loss counts
-by their number, which is added up while the forward pass runs: the gradient is that of the joined batch.
+With FSDP2 (`fully_shard`), the weights of one block after the other are gathered for the passes through it. A BP batch
+reduces the gradients, of which each process keeps its shard; a GP batch gathers weights for the forward pass only and
+reduces no gradients: each process predicts the rows of its shard, from the summaries of all processes.
 
-Normalisation layers use the statistics of the process's own share, as DDP has it. Their running statistics, used in
-evaluation, are the processes' means; the variance between the shares' means is not in them.
+If the loss is a mean over items of which shares have different numbers (word pieces, objects), each process's loss is
+weighted by its number of items, which is summed while the forward pass runs: the gradient is that of the whole batch.
+
+Normalisation layers use the statistics of the process's own share, as in DDP. Their running statistics, used in evaluation,
+are the means over the processes; the variance between the shares' means is not in them.
 """
 
 import inspect
@@ -50,11 +55,13 @@ class DataLoop(ParallelLoop):
         self._buffers = [buffer for buffer in self.trainer.model.buffers() if buffer.is_floating_point()]
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        """Return what is called in the place of the model where a backward pass brings every parameter its gradient."""
-        known = inspect.signature(DistributedDataParallel).parameters
-        name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # before torch 2.13
-        without: dict[str, Any] = {name: False}  # buffers are averaged with the summaries
-        wrapped = DistributedDataParallel(model, **without)
+        """Return the module to call instead of the model in batches in which every parameter gets a gradient by backprop."""
+        accepted = inspect.signature(DistributedDataParallel).parameters
+        name = (
+            "forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"
+        )  # before torch 2.13
+        options: dict[str, Any] = {name: False}  # buffers are averaged in `_step`
+        wrapped = DistributedDataParallel(model, **options)
         wrapped.register_comm_hook(None, self._average_bucket)
         return wrapped
 
@@ -65,7 +72,7 @@ class DataLoop(ParallelLoop):
             yield
 
     def close(self) -> None:
-        """Free DDP: if the process group went first, DDP would wait for threads that wait for Python's lock."""
+        """Free DDP before the process group: else it would wait for threads that wait for the GIL."""
         del self._wrapped
 
     def _read(self, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
@@ -76,11 +83,11 @@ class DataLoop(ParallelLoop):
         self.check_copies(self._copies)
 
     def _step(self, inputs: Any, targets: Any) -> BatchResult:
-        """Train on this process's share; what the processes have seen is averaged before sources look at it."""
+        """Train on this process's share; loss, buffers and requests are averaged before the sources produce gradients."""
         with self.trainer.batch(targets) as batch:
             self.world.phase = str(batch.phase)
             if batch.skipped:
-                self.world.add_up([self.make_requests()], "requests")
+                self.world.all_reduce([self.make_requests()], "requests")
                 return BatchResult(batch.phase, torch.full((), torch.nan), None, guarded=False, skipped=True)
             plan = batch.plan
             whole = not plan.hold_rest and plan.default == BACKPROP and not plan.by_site
@@ -96,17 +103,17 @@ class DataLoop(ParallelLoop):
         return BatchResult(batch.phase, joint, output, batch.guarded)
 
     def _weigh(self, targets: Any) -> Callable[[], Any]:
-        """Begin to add up what the loss is a mean of; return a function that says what this process's loss counts."""
+        """Begin to sum the items of the loss over the processes; return a function for the weight of this process's loss."""
         own = self.task.weight(targets)
         if own is None:
             return lambda: 1.0
         total = torch.tensor(float(own), device=self.device)
         self.world.count("weights", total.element_size())
-        adding = dist.all_reduce(total, async_op=True)
+        reduction = dist.all_reduce(total, async_op=True)
 
         def weight() -> Tensor:
             with self.world.waiting():
-                adding.wait()
+                reduction.wait()
             return max(1, own) * self.world.size / total.clamp(min=1)
 
         return weight
@@ -116,7 +123,7 @@ class DataLoop(ParallelLoop):
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]  # missing in stubs; DDP looks at the annotation
     ) -> Future[Tensor]:
-        """Average some gradients while DDP's backward pass goes on; after the last of them, it waits."""
+        """Average a bucket of gradients during DDP's backward pass; the time after the last bucket counts as waiting."""
         buffer = bucket.buffer().div_(self.world.size)
         self.world.count("gradients", buffer.numel() * buffer.element_size())
         done = dist.all_reduce(buffer, async_op=True).get_future()
@@ -127,14 +134,14 @@ class DataLoop(ParallelLoop):
                 self.world.waited[phase] += time.perf_counter() - start
             return future.value()[0]
 
-        answer: Future[Tensor] = done.then(finished)
-        return answer
+        averaged: Future[Tensor] = done.then(finished)
+        return averaged
 
     def _average_gradients(self, batch: Batch, *, whole: bool) -> None:
         """Average the gradients, unless DDP has done so in a backward pass through the whole model."""
         if not whole and batch.needs_backward:
             parameters = self.trainer.model.parameters()
-            self.world.average([one.grad for one in parameters if one.grad is not None], "gradients")
+            self.world.average([parameter.grad for parameter in parameters if parameter.grad is not None], "gradients")
 
     def _copies(self) -> dict[str, str]:
         return {"the model and its predictor": digest([*self.trainer.model.state_dict().values(), *self._replicated()])}
@@ -144,15 +151,12 @@ class DataLoop(ParallelLoop):
         return super()._end_epoch(epoch)
 
 
-# Fully sharded.
-
-
 MOMENTS = ("momentum_buffer", "exp_avg", "exp_avg_sq")
-"""What optimizers keep of each parameter in its own shape."""
+"""Optimizer states with the shape of the parameter."""
 
 
-def spread_model(model: nn.Module, inputs: Any) -> nn.Module:
-    """Shard a model in place over all processes, block by block, and return it. `inputs` are tried out before."""
+def shard_model(model: nn.Module, inputs: Any) -> nn.Module:
+    """Shard a model in place over all processes, block by block, and return it; `inputs` are for a trial forward pass."""
     for block in whole_blocks(model, inputs):
         fully_shard(block)
     fully_shard(model)
@@ -160,18 +164,18 @@ def spread_model(model: nn.Module, inputs: Any) -> nn.Module:
 
 
 def whole_blocks(model: nn.Module, inputs: Any) -> list[nn.Module]:
-    """Return the blocks whose layers are called inside a call of the block alone: then their weights are gathered.
+    """Return the blocks whose layers are called only inside a call of the block, which gathers their weights.
 
-    What a model calls of a block by itself would find its weights in parts; such blocks are gathered with the model.
+    If a model calls a layer of a block directly, the layer would have sharded weights; such blocks are gathered with the model.
     """
-    candidates, running, strays = list(blocks(model)), Counter[nn.Module](), set[nn.Module]()
+    candidates, running, bypassed = list(blocks(model)), Counter[nn.Module](), set[nn.Module]()
     with ExitStack() as stack:
         for block in candidates:
 
             def begin(module: nn.Module, _: Any, block: nn.Module = block) -> None:
                 running[block] += module is block
                 if not running[block]:
-                    strays.add(block)
+                    bypassed.add(block)
 
             def end(module: nn.Module, *_: Any) -> None:
                 running[module] -= 1
@@ -181,11 +185,11 @@ def whole_blocks(model: nn.Module, inputs: Any) -> list[nn.Module]:
             stack.enter_context(block.register_forward_hook(end))
         with evaluation_mode(model), torch.no_grad():
             call(model, inputs)
-    return [block for block in candidates if block not in strays]
+    return [block for block in candidates if block not in bypassed]
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that are gathered at a time: outermost elements of sequences and lists that have parameters."""
+    """Yield the modules to gather one by one: the outermost elements of sequences and lists that have parameters."""
     lists = nn.Sequential | nn.ModuleList
     for child in model.children():
         if isinstance(model, lists) and not isinstance(child, lists) and any(True for _ in child.parameters()):
@@ -195,18 +199,18 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def whole_weights(model: nn.Module) -> dict[str, Any]:
-    """Return the whole state_dict, in memory, in the first process; nothing in the others. All must call this together."""
+    """Return the full state_dict, in CPU memory, in the first process; an empty one in the others. All must call this."""
     return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 
 
 class FsdpLoop(DataLoop):
-    """The loop of a fully sharded run, of a model that is `spread_model`."""
+    """The loop of a fully sharded run, of a model that was passed to `shard_model`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         parameters = list(self.trainer.model.parameters())
-        self._held_bytes = sum(one.to_local().nbytes for one in parameters if isinstance(one, DTensor))
-        self._whole_bytes = sum(one.numel() * one.element_size() for one in parameters)
+        self._shard_bytes = sum(weight.to_local().nbytes for weight in parameters if isinstance(weight, DTensor))
+        self._whole_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         return model
@@ -215,21 +219,21 @@ class FsdpLoop(DataLoop):
         """Nothing of FSDP2's outlives the process group."""
 
     def _average_gradients(self, batch: Batch, *, whole: bool) -> None:
-        """Count what FSDP2 has exchanged: parts of weights, for each pass, and of gradients in a backward pass."""
-        self.world.count("weights", self._held_bytes * (2 if batch.needs_backward else 1))
+        """Count the bytes of FSDP2: of shards of weights for each pass, of gradients in a backward pass."""
+        self.world.count("weights", self._shard_bytes * (2 if batch.needs_backward else 1))
         if batch.needs_backward:
             self.world.count("gradients", self._whole_bytes)
 
     def shards(self) -> Mapping[str, Tensor]:
-        """Return the parameters, and what the optimizer may keep of each."""
-        found: dict[str, Tensor] = {}
-        for place, (name, one) in enumerate(self.trainer.model.named_parameters()):
-            found[f"common/model/{name}"] = one.detach()
-            found |= {f"common/optimizer/state/{place}/{moment}": one.detach() for moment in MOMENTS}
-        return found
+        """Return the parameters, and the tensors that the optimizer may keep for each."""
+        shards: dict[str, Tensor] = {}
+        for index, (name, parameter) in enumerate(self.trainer.model.named_parameters()):
+            shards[f"common/model/{name}"] = parameter.detach()
+            shards |= {f"common/optimizer/state/{index}/{moment}": parameter.detach() for moment in MOMENTS}
+        return shards
 
     def _evaluate(self) -> dict[str, float]:
-        """Evaluate in all processes together, as no one has the whole model."""
+        """Evaluate in all processes together, as none has the whole model."""
         return Loop._evaluate(self)
 
     def _copies(self) -> dict[str, str]:

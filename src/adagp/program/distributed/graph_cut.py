@@ -1,9 +1,9 @@
-"""Models that are no chain of modules, cut by the tracer of torch.distributed.pipelining at the beginning of named modules.
+"""Cutting models that are no chain of modules, by the tracer of torch.distributed.pipelining, where named modules begin.
 
-The tracer gives a graph of stages; a value may go from one stage to a much later one (a shortcut, a dense block's outputs).
-Here such values are handed on from stage to stage, so that each stage has one neighbour before and one behind it: every
-pipeline can run them then, also those whose schedules know neighbours alone. Parameters, buffers and sites stay those of
-the model itself. A parameter may be used by several stages (a tied embedding): `tied.py` adds up its gradients.
+The tracer returns a graph of stages, in which a value may go from one stage to a much later one (a shortcut, a dense block's
+outputs). Here such values are relayed from stage to stage, so that every stage has only its two neighbours, as all pipeline
+schedules need it. Parameters, buffers and sites stay those of the model itself. A parameter may be used by several stages (a
+tied embedding): `placement.TiedWeights` sums its gradients.
 """
 
 import operator
@@ -20,68 +20,69 @@ from adagp.engine.validate import try_out
 from adagp.errors import ModelError
 from adagp.layers.sites import Survey
 from adagp.pipe.partition import partition
-from adagp.program.distributed.stages import ModelStage, SentStage, described
+from adagp.program.distributed.stages import ModelStage, SentStage, meta_tensor
 
 _CALL = re.compile(r"@\d+")
-"""What the tracer adds to the name of a module in its second and further calls."""
+"""What the tracer appends to the name of a module in its second and later calls."""
 
 
 def cut_traced(model: nn.Module, survey: Survey, sample: tuple[Tensor, ...], names: Sequence[str]) -> list[ModelStage]:
     """Cut `model` where the modules called `names` begin; `sample` are its inputs for a micro-batch."""
-    _refuse_unknown(model, names)
+    _check_names(model, names)
     try:
         with _forwards_kept(model, names), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of torch about its own
+            warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own code
             graph = pipeline(model, sample, split_spec=dict.fromkeys(names, SplitPoint.BEGINNING)).split_gm
     except (RuntimeError, AssertionError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ModelError(
             f"{type(model).__name__} cannot be cut at {', '.join(names)}: torch's tracer does not get through it ({reason})."
         ) from error
-    modules = [one for _, one in sorted(graph.named_children(), key=lambda pair: int(pair[0].rpartition("_")[2]))]
+    children = sorted(graph.named_children(), key=lambda child: int(child[0].rpartition("_")[2]))
+    modules = [module for _, module in children]
     if len(modules) != len(names) + 1:
         raise ModelError(
             f"cut at {', '.join(names)}, {type(model).__name__} has {len(modules)} stages, not {len(names) + 1}: one of the "
             "modules is not called, is called several times, or has nothing before it."
         )
     _tie(model, modules)
-    _refuse_split_sites(survey, modules)
+    _check_sites(survey, modules)
     sites = {site.name: site for site in survey.sites}
     stages = []
     for module, (relay, inputs, outputs) in zip(modules, _relays(graph, modules), strict=True):
         named = ((part, sites.get(_CALL.sub("", path))) for path, part in module.named_modules())
-        working = tuple((part, site) for part, site in named if site is not None)
-        own = {site.index: site for _, site in working}
-        chosen = tuple(own[index] for index in sorted(own))
-        stages.append(ModelStage(SentStage(relay), chosen, inputs, outputs, working))
+        stand_ins = tuple((part, site) for part, site in named if site is not None)
+        own = {site.index: site for _, site in stand_ins}
+        in_order = tuple(own[index] for index in sorted(own))
+        stages.append(ModelStage(SentStage(relay), in_order, inputs, outputs, stand_ins))
     return stages
 
 
 def split_names(model: nn.Module, survey: Survey, sample: Any, parts: int) -> list[str]:
-    """Return the modules at which to cut `model` into `parts` stages with as equal work as whole blocks allow."""
+    """Return the modules at which to cut `model` into `parts` stages of about equal work, made of whole blocks."""
     layers = [layer for layer in try_out(model, survey, sample).layout.layers if layer.is_site]
     blocks = list(_blocks(model, ""))
     units: dict[str, int] = {}
     while True:
         units = {}
         for layer in layers:
-            block = next((one for one in blocks if f"{layer.name}.".startswith(f"{one}.")), layer.name)
+            block = next((path for path in blocks if f"{layer.name}.".startswith(f"{path}.")), layer.name)
             units[block] = units.get(block, 0) + layer.macs
-        inner = [deeper for one in blocks for deeper in _children(model, one)]
+        inner = [deeper for path in blocks for deeper in _children(model, path)]
         if len(units) >= parts or inner == blocks:
             break
         blocks = inner
     if len(units) < parts:
         raise ModelError(
             f"the model can be cut into {len(units)} stages at most, one for each block that has a layer with predicted "
-            f"gradients; {parts} were asked for."
+            f"gradients; the pipeline has {parts}."
         )
     names = list(units)
     return [names[group[0]] for group in partition(list(units.values()), parts)[1:]]
 
 
 def _blocks(module: nn.Module, path: str) -> Iterator[str]:
-    """Yield the paths of the modules that a model is made of; containers are taken apart."""
+    """Yield the paths of the modules that a model is made of; containers are unpacked."""
     for name, child in module.named_children():
         inner = f"{path}{name}"
         if isinstance(child, nn.Sequential | nn.ModuleList | nn.ModuleDict):
@@ -94,7 +95,7 @@ def _children(model: nn.Module, path: str) -> list[str]:
     return list(_blocks(model.get_submodule(path), f"{path}.")) or [path]
 
 
-def _refuse_unknown(model: nn.Module, names: Sequence[str]) -> None:
+def _check_names(model: nn.Module, names: Sequence[str]) -> None:
     known = dict(model.named_modules())
     for name in names:
         if not name or name not in known:
@@ -104,7 +105,7 @@ def _refuse_unknown(model: nn.Module, names: Sequence[str]) -> None:
 
 @contextmanager
 def _forwards_kept(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Take back what marks the split points: the tracer leaves other forwards in the modules."""
+    """Remove the forwards that the tracer leaves in the modules to mark the split points."""
     try:
         yield
     finally:
@@ -126,11 +127,13 @@ def _tie(model: nn.Module, modules: Sequence[nn.Module]) -> None:
                 part._buffers[name] = buffers.get(full, part._buffers[name])
 
 
-def _refuse_split_sites(survey: Survey, modules: Sequence[nn.Module]) -> None:
-    """Refuse a layer with predicted gradients that several stages call: each would predict from a part of its calls."""
+def _check_sites(survey: Survey, modules: Sequence[nn.Module]) -> None:
+    """Raise ModelError if several stages call a layer with predicted gradients: each would see a part of its calls."""
     for site in survey.sites:
         users = [
-            stage for stage, module in enumerate(modules) if any(one is site.weight for one in module.parameters())
+            stage
+            for stage, module in enumerate(modules)
+            if any(parameter is site.weight for parameter in module.parameters())
         ]
         if len(users) > 1:
             raise ModelError(
@@ -140,9 +143,10 @@ def _refuse_split_sites(survey: Survey, modules: Sequence[nn.Module]) -> None:
 
 
 class _Relay(nn.Module):
-    """A stage that hands on what later stages need: `takes` are places among its inputs, `gives` says what comes out.
+    """A stage that passes on what later stages need.
 
-    What comes out is the module's own output of a number (True), or an input (False).
+    `takes` are the indices of its inputs that the module takes. `gives` are its outputs: an output of the module by its index
+    (True), or an input (False).
     """
 
     def __init__(self, module: nn.Module, takes: Sequence[int], gives: Sequence[tuple[bool, int]]) -> None:
@@ -151,90 +155,94 @@ class _Relay(nn.Module):
         self.takes, self.gives = tuple(takes), tuple(gives)
 
     def forward(self, *values: Tensor) -> Any:
-        found = self.module(*(values[place] for place in self.takes))
-        own = found if isinstance(found, tuple | list) else (found,)
-        given = tuple(own[place] if made else values[place] for made, place in self.gives)
-        return given if len(given) > 1 else given[0]
+        made = self.module(*(values[index] for index in self.takes))
+        made = made if isinstance(made, tuple | list) else (made,)
+        outputs = tuple(made[index] if is_made else values[index] for is_made, index in self.gives)
+        return outputs if len(outputs) > 1 else outputs[0]
 
 
-Described = tuple[Tensor, ...]
+MetaTensors = tuple[Tensor, ...]
 
 
-def _relays(graph: fx.GraphModule, modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, Described, Described]]:
-    """Yield each stage as one that knows its neighbours alone, and what it takes and gives."""
+def _relays(
+    graph: fx.GraphModule, modules: Sequence[nn.Module]
+) -> Iterator[tuple[nn.Module, MetaTensors, MetaTensors]]:
+    """Yield each stage as one that has only its neighbours, with its inputs and outputs."""
     nodes = [node for node in graph.graph.nodes if node.op == "call_module"]
-    values, answers = _Values(graph.graph, nodes), _answers(graph.graph)
-    for one in answers:
-        values.last_use[one] = len(nodes)
-    known = values.described(modules, answers)
-    live = [values.live(stage) for stage in range(len(nodes))] + [answers]
+    values, results = _Values(graph.graph, nodes), _results(graph.graph)
+    for value in results:
+        values.last_use[value] = len(nodes)
+    shapes = values.meta_tensors(modules, results)
+    live = [values.live(stage) for stage in range(len(nodes))] + [results]
     for stage, (node, module) in enumerate(zip(nodes, modules, strict=True)):
-        takes = [live[stage].index(one) for one in node.args]
+        takes = [live[stage].index(value) for value in node.args]
         gives = [
-            (True, values.number[one]) if values.maker[one] == stage else (False, live[stage].index(one))
-            for one in live[stage + 1]
+            (True, values.number[value]) if values.maker[value] == stage else (False, live[stage].index(value))
+            for value in live[stage + 1]
         ]
-        inputs, outputs = (tuple(known[one] for one in side) for side in (live[stage], live[stage + 1]))
+        inputs, outputs = (tuple(shapes[value] for value in side) for side in (live[stage], live[stage + 1]))
         yield _Relay(module, takes, gives), inputs, outputs
 
 
-def _answers(graph: fx.Graph) -> list[fx.Node]:
-    """Return what the model returns: a tensor, or several in a tuple or list."""
-    found = next(node for node in graph.nodes if node.op == "output").args[0]
-    while isinstance(found, tuple | list) and len(found) == 1:
-        found = found[0]
-    answers = list(found) if isinstance(found, tuple | list) else [found]
-    if not all(isinstance(one, fx.Node) for one in answers):
+def _results(graph: fx.Graph) -> list[fx.Node]:
+    """Return the values that the model returns: a tensor, or several in a tuple or list."""
+    returned = next(node for node in graph.nodes if node.op == "output").args[0]
+    while isinstance(returned, tuple | list) and len(returned) == 1:
+        returned = returned[0]
+    results = list(returned) if isinstance(returned, tuple | list) else [returned]
+    if not all(isinstance(value, fx.Node) for value in results):
         raise ModelError("a pipeline needs a model that returns a tensor, or several in a tuple or list.")
-    return answers
+    return results
 
 
 class _Values:
-    """The tensors of a graph of stages: which stage makes each (-1: it is an input), as which output, and who uses it last."""
+    """The tensors of a graph of stages: the stage that makes each (-1: it is an input), as which output, and its last user."""
 
     def __init__(self, graph: fx.Graph, nodes: Sequence[fx.Node]) -> None:
-        places = {node: stage for stage, node in enumerate(nodes)}
+        stages = {node: stage for stage, node in enumerate(nodes)}
         self.maker: dict[fx.Node, int] = {}
         self.number: dict[fx.Node, int] = {}
         for node in graph.nodes:
             if node.op == "placeholder":
                 self.maker[node] = -1
-            elif node in places:
-                self.maker[node], self.number[node] = places[node], 0
+            elif node in stages:
+                self.maker[node], self.number[node] = stages[node], 0
             elif node.target is operator.getitem:
                 whole, number = node.args
-                self.maker[node], self.number[node] = places[whole], number
+                self.maker[node], self.number[node] = stages[whole], number
         self.last_use = {
-            one: max((places[user] for user in one.users if user in places), default=-1) for one in self.maker
+            value: max((stages[user] for user in value.users if user in stages), default=-1) for value in self.maker
         }
         self.nodes = nodes
 
     def live(self, stage: int) -> list[fx.Node]:
-        """Return what passes the cut before `stage`: made before it, and used by it or later."""
+        """Return the values that pass the cut before `stage`: made before it, and used by it or later."""
         if stage == 0:
-            return [one for one, maker in self.maker.items() if maker < 0]
-        return [one for one, maker in self.maker.items() if maker < stage <= self.last_use[one]]
+            return [value for value, maker in self.maker.items() if maker < 0]
+        return [value for value, maker in self.maker.items() if maker < stage <= self.last_use[value]]
 
-    def described(self, modules: Sequence[nn.Module], answers: Sequence[fx.Node]) -> Mapping[fx.Node, Tensor]:
-        """Return shape and type of each value, as the stages that use it have them."""
-        found: dict[fx.Node, Tensor] = {}
+    def meta_tensors(self, modules: Sequence[nn.Module], results: Sequence[fx.Node]) -> Mapping[fx.Node, Tensor]:
+        """Return shape and type of each value, as in the stages that use it."""
+        tensors: dict[fx.Node, Tensor] = {}
         for node, module in zip(self.nodes, modules, strict=True):
-            inner = [one for one in _graph(module).nodes if one.op == "placeholder"]
-            for one, placeholder in zip(node.args, inner, strict=True):
-                seen = placeholder.meta["val"]
-                found[one] = described(seen.shape, seen.dtype)  # type: ignore[index]  # its arguments are nodes
-        for one, maker in self.maker.items():
-            if maker < 0 and one not in found:
-                found[one] = described(one.meta["val"].shape, one.meta["val"].dtype)
-        for answer in answers:
-            inner = next(one for one in _graph(modules[self.maker[answer]]).nodes if one.op == "output").args[0]
+            placeholders = [inner for inner in _graph(module).nodes if inner.op == "placeholder"]
+            for value, placeholder in zip(node.args, placeholders, strict=True):
+                tensors[value] = _meta_tensor(placeholder)  # type: ignore[index]  # its arguments are nodes
+        for value, maker in self.maker.items():
+            if maker < 0 and value not in tensors:
+                tensors[value] = _meta_tensor(value)
+        for value in results:
+            inner = next(node for node in _graph(modules[self.maker[value]]).nodes if node.op == "output").args[0]
             while isinstance(inner, tuple | list):
-                inner = inner[self.number[answer]]
-            seen = inner.meta["val"]
-            found[answer] = described(seen.shape, seen.dtype)
-        return found
+                inner = inner[self.number[value]]
+            tensors[value] = _meta_tensor(inner)
+        return tensors
+
+
+def _meta_tensor(node: fx.Node) -> Tensor:
+    return meta_tensor(node.meta["val"].shape, node.meta["val"].dtype)
 
 
 def _graph(module: Any) -> fx.Graph:
-    found: fx.Graph = module.graph
-    return found
+    graph: fx.Graph = module.graph
+    return graph

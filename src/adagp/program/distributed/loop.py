@@ -1,4 +1,4 @@
-"""What all parallel loops share: one decision for all processes, one row of metrics, checkpoints in parts."""
+"""What all parallel loops share: common decisions to stop and save, one row of metrics, sharded checkpoints."""
 
 import time
 from collections import Counter
@@ -23,16 +23,16 @@ from adagp.sources.base import step_generator
 
 
 class ParallelLoop(Loop):
-    """A loop that every process runs. The first one keeps the folder; when to save and to stop is agreed on.
+    """A loop that every process runs. The first one writes the run folder; all save and stop together.
 
-    `STOP` and `SAVE` are places in the tensor `requests`, which the processes add up: a request of one counts for all.
+    `STOP` and `SAVE` are indices into the tensor `requests`, which the processes sum: a request of one counts for all.
     """
 
     STOP, SAVE = 0, 1
     OWN = ("meter", "random", "random_cuda")
-    """What each process has of its own in `state_dict`."""
+    """The entries of `state_dict` that each process has of its own."""
     joint_loss = False
-    """Whether every process notes the loss of the whole batch; else each its part, and they add up."""
+    """Whether every process has the loss of the whole batch; if not, each has its part, and these are summed."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ParallelLoop(Loop):
         """Free what must not outlive the process group, when the run has ended in any way."""
 
     def make_requests(self) -> torch.Tensor:
-        """Return this process's own requests, to be added up with those of the others before the next batch."""
+        """Return this process's own requests, to be summed with those of the others before the next batch."""
         due = self.world.rank == 0 and super()._is_due() and not self.checkpoints.busy
         self.requests = torch.tensor([float(self._stop()), float(due)])
         return self.requests
@@ -68,27 +68,27 @@ class ParallelLoop(Loop):
         return bool(self.requests[self.SAVE] > 0)
 
     def save(self) -> None:
-        """Copy the state; every process writes its part of it while training goes on."""
+        """Copy the state; every process writes its part in the background."""
         state = self.state_dict()
         own = {name: state.pop(name) for name in self.OWN}
-        common, held = self.spread(state)
-        self.checkpoints.save(common, own | held)
+        common, local = self.split_state(state)
+        self.checkpoints.save(common, own | local)
         self._saved = time.perf_counter()
 
     def settle(self) -> None:
-        """Wait until the last checkpoint is whole."""
+        """Wait until the last checkpoint is complete."""
         self.checkpoints.settle()
 
-    def spread(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what of `state` all processes have alike, and what this one holds alone."""
+    def split_state(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the part of `state` that all processes have in common, and the part that only this one has."""
         return state, {}
 
-    def collected(self, found: Loaded) -> dict[str, Any]:
-        """Return the state that was `spread`, whatever the number of processes then."""
-        return found.common
+    def merged_state(self, loaded: Loaded) -> dict[str, Any]:
+        """Return the state that `split_state` has split, in any number of processes."""
+        return loaded.common
 
     def shards(self) -> Mapping[str, Tensor]:
-        """Return the tensors that are spread over the processes, by their names in the checkpoint."""
+        """Return the tensors that are sharded over the processes, by their names in the checkpoint."""
         return {}
 
     @property
@@ -97,19 +97,19 @@ class ParallelLoop(Loop):
         return self.folder.checkpoints
 
     def resume(self) -> None:
-        """Go back to the checkpoint, which another number of processes may have written."""
-        found = self.checkpoints.load(self.shards()) or self._gathered()
-        refuse_other_origin(found.common.get("origin"), self.origin, self.folder.path)
-        self.take_over(self.collected(found) | self._own_of(found))
+        """Load the checkpoint, which another number of processes may have written."""
+        loaded = self.checkpoints.load(self.shards()) or self._load_single_file()
+        refuse_other_origin(loaded.common.get("origin"), self.origin, self.folder.path)
+        self.take_over(self.merged_state(loaded) | self._own_of(loaded))
 
-    def _gathered(self) -> Loaded:
-        """Return the checkpoint of a run of before each process wrote its part: the first one reads it for all."""
+    def _load_single_file(self) -> Loaded:
+        """Return an older checkpoint, of one file: the first process reads it for all."""
         state = self.world.first_does(lambda: load_checkpoint(self.folder.checkpoint))
         return Loaded(state, state.pop("parts", []) or [{name: state[name] for name in self.OWN}])
 
-    def _own_of(self, found: Loaded) -> dict[str, Any]:
-        """Return this process's share of what processes had of their own: its own part, where there are as many as then."""
-        parts, rank = found.own, self.world.rank
+    def _own_of(self, loaded: Loaded) -> dict[str, Any]:
+        """Return the entries `OWN` for this process: its own ones, if there are as many processes as before."""
+        parts, rank = loaded.own, self.world.rank
         if len(parts) == self.world.size:
             return {name: parts[rank][name] for name in self.OWN if name in parts[rank]}
         meter = joined_meter([part["meter"] for part in parts], joint_loss=self.joint_loss)
@@ -118,13 +118,13 @@ class ParallelLoop(Loop):
             meter |= {} if self.joint_loss else {"loss": 0.0}
         if rank < len(parts):
             random = parts[rank]["random"]
-        else:  # other samples, other masks, from here on
-            place = Step(found.common["trainer"]["epoch"], found.common["trainer"]["batch"])
-            random = step_generator(self.config.seed + rank, place).get_state()
+        else:  # a new process: other samples, other dropout masks
+            step = Step(loaded.common["trainer"]["epoch"], loaded.common["trainer"]["batch"])
+            random = step_generator(self.config.seed + rank, step).get_state()
         return {"meter": meter, "random": random, "random_cuda": []}
 
     def check_copies(self, copies: Callable[[], dict[str, str]]) -> None:
-        """Compare the processes' copies, once `check_every` batches were trained since the last time."""
+        """Compare the digests of the processes' copies every `check_every` batches."""
         done = self.trainer.done
         every = self.config.check_every
         if every and done // every > self._checked:
@@ -136,24 +136,24 @@ class ParallelLoop(Loop):
         return (tensor for source in self.trainer.sources.values() for tensor in source.replicated())
 
     def _reduce_meter(self, loss_scale: float) -> None:
-        """Make the sums of the epoch those of all processes; each one's loss counts `loss_scale`."""
+        """Sum the epoch's metrics over all processes; each one's loss is multiplied by `loss_scale`."""
         self.world.phase = ""
         phases = sorted(self.meter.batches)
         sums = [self.meter.loss * loss_scale, self.meter.score, self.meter.answers]
         sums += [self.meter.answers_by_phase[phase] for phase in phases]
         numbers = torch.tensor(sums, dtype=torch.float64)
-        self.world.add_up([numbers], "metrics")
+        self.world.all_reduce([numbers], "metrics")
         self.meter.loss, self.meter.score, answers, *by_phase = numbers.tolist()
         self.meter.answers = round(answers)
         for phase, number in zip(phases, by_phase, strict=True):
             self.meter.answers_by_phase[phase] = round(number)
 
     def _evaluate(self) -> dict[str, float]:
-        """Evaluate in the first process; the others' figures are not used."""
+        """Evaluate in the first process; the metrics of the others are not used."""
         return self.world.wait_for_first(super()._evaluate, {"loss": nan, self.task.metric.name: nan})
 
     def _extra(self) -> dict[str, Any]:
-        """Return the bytes that all processes sent, by phase and kind, and the seconds that a process waited, on average."""
+        """Return the bytes that all processes sent, by phase and kind, and the mean seconds that a process waited."""
         totals: Counter[tuple[str, str]] = Counter()
         waited: Counter[str] = Counter()
         for counts, seconds in self.world.gather((self.world.sent, self.world.waited)):
@@ -169,7 +169,7 @@ class ParallelLoop(Loop):
 
 
 def joined_meter(meters: Sequence[dict[str, Any]], *, joint_loss: bool) -> dict[str, Any]:
-    """Return the sums of the epoch over all processes; batches and seconds are those of the first one."""
+    """Return the epoch's metrics summed over all processes; batches and seconds are those of the first one."""
     losses = [meter["loss"] for meter in meters]
     answers: Counter[str] = Counter()
     for meter in meters:
@@ -183,16 +183,16 @@ def joined_meter(meters: Sequence[dict[str, Any]], *, joint_loss: bool) -> dict[
 
 
 class ReadOnlyFolder(RunFolder):
-    """The run folder as the other processes see it: they may read, and write nothing."""
+    """The run folder in all processes but the first one: read only."""
 
     def begin(self) -> None:
-        """Leave it to the first process."""
+        """Do nothing: the first process does it."""
 
     def release(self) -> None:
-        """Leave it to the first process."""
+        """Do nothing: the first process does it."""
 
     def write_json(self, name: str, content: Any) -> None:
-        """Leave it to the first process."""
+        """Do nothing: the first process does it."""
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Leave it to the first process."""
+        """Do nothing: the first process does it."""

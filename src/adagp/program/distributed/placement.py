@@ -1,4 +1,4 @@
-"""Which process holds which stages: read from the pipeline's program, once for each copy of the pipeline."""
+"""Cutting a model into the stages of a pipeline, and which process holds which stages: read from the pipeline's program."""
 
 import copy
 from collections import Counter
@@ -31,13 +31,13 @@ Holders = list[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class StagePlacement:
-    """A process's place: it is `device` of its pipeline, and holds the stages `local`.
+    """The position of a process: it is `device` of its pipeline, and holds the stages `local`.
 
     `peers` are the processes of the pipeline's devices, `pipeline` their group. There are `replicas` pipelines, each with its
-    share of the samples; `data` is the group of the processes with the same device in all of them. `partners` are all
-    that hold the same stages, if several do: `copies` is their number; `spread` says that each has a part of the weights.
-    `lanes` are two groups of all processes, for what goes to a later process and to an earlier one: each pair of processes
-    has then one way for each direction, in which things arrive in the order in which they were sent.
+    share of the samples; `data` is the group of the processes with the same device in all of them. `partners` is the group of
+    all that hold the same stages, if several do, and `copies` their number; with `sharded`, each has a shard of the weights.
+    `lanes` are two groups of all processes, for messages to a later process and to an earlier one: so each pair of processes
+    has one channel for each direction, in which messages arrive in the order in which they were sent.
     """
 
     local: tuple[int, ...]
@@ -49,18 +49,22 @@ class StagePlacement:
     replicas: int = 1
     copies: int = 1
     partners: dist.ProcessGroup | None = None
-    spread: bool = False
+    sharded: bool = False
     lanes: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None] = (None, None)
 
     def lane(self, sender: int, receiver: int) -> dist.ProcessGroup | None:
-        """Return the group by which one process sends to another; None stands for the group of all."""
+        """Return the group by which one process sends to another; None is the default group."""
         return self.lanes[sender > receiver]
 
 
 @lru_cache(maxsize=64)
-def ordered(name: str, devices: int, micro_batches: int, predicted: tuple[bool, ...], broadcast: bool = False) -> Order:
-    """Return the validated program for batches that are predicted or not; `broadcast` of the error, where that is needed."""
-    program = generate(name, devices, micro_batches, [Phase.GP if one else Phase.BP for one in predicted])
+def program_order(
+    name: str, devices: int, micro_batches: int, predicted: tuple[bool, ...], broadcast: bool = False
+) -> Order:
+    """Return the validated program of some batches, each predicted or not; with `broadcast`, stages wait for the error."""
+    program = generate(
+        name, devices, micro_batches, [Phase.GP if is_predicted else Phase.BP for is_predicted in predicted]
+    )
     return Order(with_broadcast(program) if broadcast else program)
 
 
@@ -70,7 +74,7 @@ def assign_stages(pipeline: str, devices: int, micro_batches: int) -> tuple[int,
     Where devices hold copies of a stage, they must hold the same stages, do as many micro-batches of each, and update
     them in the same order: what they have seen is averaged with equal weights, in that order.
     """
-    program = ordered(pipeline, devices, micro_batches, (True, True, False)).program
+    program = program_order(pipeline, devices, micro_batches, (True, True, False)).program
     work = [
         (
             Counter((action.stage, action.kind) for action in row),
@@ -79,27 +83,27 @@ def assign_stages(pipeline: str, devices: int, micro_batches: int) -> tuple[int,
         for row in program.devices
     ]
     holders = [tuple(sorted({action.stage for action in row})) for row in program.devices]
-    for (one, held), (other, also) in combinations(enumerate(holders), 2):
-        if set(held) & set(also) and work[one] != work[other]:
+    for (first, first_stages), (second, second_stages) in combinations(enumerate(holders), 2):
+        if set(first_stages) & set(second_stages) and work[first] != work[second]:
             raise OptionError(
                 f"pipeline '{pipeline}' cannot be run by {devices} processes with {micro_batches} micro-batches: "
-                f"processes {one} and {other} hold a stage in common, but do not share its micro-batches equally."
+                f"processes {first} and {second} hold a stage in common, but do not share its micro-batches equally."
             )
     return program.stages, holders
 
 
 def pipeline_mesh(device: str, copies: str, sizes: Mapping[str, int]) -> DeviceMesh:
-    """Return the processes as pipelines side by side; `copies` names that dimension. All processes must call this together."""
+    """Return the mesh of all pipelines; `copies` names its first dimension. All processes must call this together."""
     return init_device_mesh(device, (sizes.get(copies, 1), sizes[PIPELINE]), mesh_dim_names=(copies, PIPELINE))
 
 
-def place(holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> StagePlacement:
+def place_process(holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> StagePlacement:
     """Return this process's placement; all processes must call this together, as they form groups."""
     replica, device = mesh.get_coordinate() or (0, 0)
     rows: list[list[int]] = mesh.mesh.tolist()
     copies, partners = 1, None
     for held in dict.fromkeys(holders):
-        ranks = [row[one] for row in rows for one, stages in enumerate(holders) if stages == held]
+        ranks = [row[other] for row in rows for other, stages in enumerate(holders) if stages == held]
         if len(ranks) > 1:
             group = dist.new_group(sorted(ranks))
             if held == holders[device]:
@@ -118,38 +122,40 @@ def place(holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> StagePlacemen
     )
 
 
-# Weights that several stages use.
-
-
 class TiedWeights:
-    """The weights that several of `stages` use, as far as this process holds one of these; all must make this together."""
+    """Weights that several of `stages` use (a tied embedding); every process that holds such a stage has a copy of them.
+
+    They belong to no site, so only BP batches change them: the processes sum their gradients, and all take the same step.
+    All processes must build this together, as they form groups.
+    """
 
     def __init__(self, stages: Sequence[ModelStage], holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> None:
         self._groups: list[tuple[str, list[nn.Parameter], dist.ProcessGroup]] = []
-        self._known: set[int] = set()
+        self._ids: set[int] = set()
         for users, parameters in sorted(shared_parameters(stages).items()):
-            self._known |= {id(one) for one in parameters}
+            self._ids |= {id(parameter) for parameter in parameters}
             using = [device for device, held in enumerate(holders) if set(users) & set(held)]
             ranks = sorted(row[device] for row in mesh.mesh.tolist() for device in using)
-            if len(ranks) < 2:  # one process has all of these stages, and autograd adds up
+            if len(ranks) < 2:  # one process has all of these stages, and autograd sums
                 continue
             group = dist.new_group(ranks)
             if dist.get_rank() in ranks:
                 self._groups.append((f"weights of the stages {' and '.join(map(str, users))}", parameters, group))
 
     def __contains__(self, parameter: object) -> bool:
-        return id(parameter) in self._known
+        return id(parameter) in self._ids
 
-    def add_up(self, world: World) -> None:
-        """Let each of them have the sum of the gradients of all stages, in all copies of the pipeline."""
+    def all_reduce(self, world: World) -> None:
+        """Sum the gradients of each of them over all stages, in all copies of the pipeline."""
         for _, parameters, group in self._groups:
-            for one in parameters:
-                if one.grad is None:  # all must send the same tensors
-                    one.grad = torch.zeros_like(one)
-            world.add_up([one.grad for one in parameters if one.grad is not None], "gradients", among=group)
+            for parameter in parameters:
+                if parameter.grad is None:  # all must send the same tensors
+                    parameter.grad = torch.zeros_like(parameter)
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            world.all_reduce(gradients, "gradients", group=group)
 
     def copies(self) -> Iterator[tuple[str, list[nn.Parameter]]]:
-        """Yield what must be the same in all processes that have it, by name."""
+        """Yield the weights that must be equal in all processes that have them, by name."""
         for name, parameters, _ in self._groups:
             yield name, parameters
 
@@ -158,24 +164,21 @@ def shared_parameters(stages: Sequence[ModelStage]) -> dict[tuple[int, ...], lis
     """Return the parameters that several stages use, by these stages."""
     users: dict[nn.Parameter, list[int]] = {}
     for number, stage in enumerate(stages):
-        for one in stage.parameters:
-            users.setdefault(one, []).append(number)
-    found: dict[tuple[int, ...], list[nn.Parameter]] = {}
-    for one, numbers in users.items():
+        for parameter in stage.parameters:
+            users.setdefault(parameter, []).append(number)
+    shared: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    for parameter, numbers in users.items():
         if len(numbers) > 1:
-            found.setdefault(tuple(numbers), []).append(one)
-    return found
-
-
-# Cutting a model.
+            shared.setdefault(tuple(numbers), []).append(parameter)
+    return shared
 
 
 @dataclass(frozen=True)
 class CutModel:
-    """The `stages` of a model, this process's `placement`, and what several stages use (`tied`).
+    """The `stages` of a model, this process's `placement`, and the weights that several stages use (`tied`).
 
-    With fsdp the weights of the stages held here are spread over their copies, and `whole` is a model of its own in the first
-    process, for evaluation.
+    With fsdp the weights of the stages held here are sharded over their copies, and the first process has another, `whole`
+    model for evaluation.
     """
 
     stages: list[ModelStage]
@@ -187,18 +190,21 @@ class CutModel:
 def cut_and_place(
     model: nn.Module, sample: Any, config: TrainConfig, layout: ParallelLayout, device: torch.device, world: World
 ) -> CutModel:
-    """Cut `model` for a run; `sample` has the inputs of a micro-batch. All processes must call this together."""
+    """Cut `model` for a run, before an optimizer is built on it; `sample` has the inputs of a micro-batch.
+
+    All processes must call this together.
+    """
     sizes = layout.sizes(world.size)
     count, holders = assign_stages(layout.schedule, sizes[PIPELINE], config.micro_batches)
     names = [name.strip() for name in config.split.split(",") if name.strip()]
     stages = cut_model(model, survey(model), sample, count, names)
     if FSDP in layout.kinds:
-        refuse_tied(model, stages)
+        check_not_tied(model, stages)
     with world.forming_groups():
         mesh = pipeline_mesh(device.type, layout.copies, sizes)
-        placement, tied, whole = place(holders, mesh), TiedWeights(stages, holders, mesh), None
+        placement, tied, whole = place_process(holders, mesh), TiedWeights(stages, holders, mesh), None
     if FSDP in layout.kinds:
-        placement = replace(placement, spread=True)
+        placement = replace(placement, sharded=True)
         whole = copy.deepcopy(model) if world.rank == 0 else None
         for number in placement.local:
             shard_stage(stages[number], model, mesh[FSDP])
@@ -206,7 +212,7 @@ def cut_and_place(
 
 
 def cut_model(model: nn.Module, sites: Survey, sample: Any, count: int, names: Sequence[str] = ()) -> list[ModelStage]:
-    """Return the model in `count` stages: as a chain of modules, or at the modules that are named, or that fit."""
+    """Return the model in `count` stages: as a chain of modules, or cut at `names`, or at blocks of about equal work."""
     if names and len(names) != count - 1:
         raise OptionError(f"--split names {len(names)} modules; the pipeline has {count} stages, so {count - 1} cuts.")
     if not names and most_stages(model, sites, sample) >= count:
@@ -219,11 +225,11 @@ def cut_model(model: nn.Module, sites: Survey, sample: Any, count: int, names: S
     return stages
 
 
-def refuse_tied(model: nn.Module, stages: Sequence[ModelStage]) -> None:
-    """Refuse weights that several stages use, where weights are spread."""
-    names = {id(one): name for name, one in model.named_parameters()}
+def check_not_tied(model: nn.Module, stages: Sequence[ModelStage]) -> None:
+    """Raise ModelError if several stages use a weight: sharded stages cannot."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     for users, parameters in shared_parameters(stages).items():
         raise ModelError(
             f"weight '{names[id(parameters[0])]}' is used in the stages {' and '.join(map(str, users))}: with fsdp each of "
-            "them would spread it by itself. Cut elsewhere (--split), or use data in the place of fsdp."
+            "them would shard it by itself. Cut elsewhere (--split), or use data instead of fsdp."
         )

@@ -1,4 +1,4 @@
-"""The processes of a run: who we are, adding up tensors, counting what was sent, comparing copies."""
+"""The processes of a run: ranks, collectives that count the bytes sent, and what happens when a process dies or hangs."""
 
 import hashlib
 import os
@@ -21,16 +21,16 @@ from adagp.errors import OptionError, RunError
 from adagp.program.jobs import die_with_parent
 
 TIMEOUT = 300.0
-"""Seconds that a process waits for another one that is there but sends nothing. A dead one is noticed at once."""
+"""Seconds that a process waits for another one that is alive but sends nothing. A dead one is noticed at once."""
 LAST_SECONDS = 5.0
-"""How long a process that has failed may take to say so and to end."""
+"""Seconds in which a process that has failed must print its error and end."""
 GRACE = 0.1
-"""The share of the timeout in which the others notice the same."""
+"""Fraction of the timeout within which the other processes time out as well."""
 
 
-_LIFE = "signs of life"
+_HEARTBEAT = "signs of life"
 _FORMED = 1
-"""Marks the word that a process has formed its groups."""
+"""Tag of the message that a process has formed its groups."""
 _TIMED_OUT = ("Timed out", "timed out", "timeout")
 T = TypeVar("T")
 
@@ -38,10 +38,10 @@ T = TypeVar("T")
 class World:
     """All processes of a run, started by torchrun. `sent` counts bytes by phase and kind; `phase` is the running batch's.
 
-    `waited` are the seconds by phase in which this process did nothing but wait for others.
+    `waited` are the seconds by phase in which this process only waited for others.
 
-    The bytes are what this process puts into an exchange: the size of a tensor that is added up (a ring moves it twice, but
-    for a share of 1 / size), or of one that it sends to a neighbour.
+    The bytes are what this process puts into a collective: the size of a tensor that is all-reduced (a ring moves 2 (size - 1)
+    / size times as much), or of one that it sends to a neighbour.
     """
 
     def __init__(self, store: Store | None = None, timeout: float = TIMEOUT, lasting: Store | None = None) -> None:
@@ -57,7 +57,7 @@ class World:
 
     @classmethod
     def join(cls, device: str, timeout: float = TIMEOUT) -> "World":
-        """Meet the other processes that torchrun started; from now on this one dies with torchrun."""
+        """Form the process group with the other processes that torchrun started; from now on this one dies with torchrun."""
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             raise OptionError(
                 "--parallel needs processes: start them with torchrun --nproc-per-node 4 -m adagp train --parallel ..."
@@ -78,25 +78,25 @@ class World:
 
     @contextmanager
     def ending_soon(self) -> Iterator[None]:
-        """Let this process end in a few seconds if the context is left by an error, whatever one of its threads waits for.
+        """End this process within a few seconds if the context is left by an error, even if one of its threads hangs.
 
-        Others wait for it as long as it is there: a checkpoint that is being written must not keep it.
+        Others wait for it as long as it is alive: a checkpoint that is being written must not keep it alive.
         """
         try:
             yield
         except BaseException:
             if self.size > 1:
-                last = threading.Timer(LAST_SECONDS, os._exit, [2])
-                last.daemon = True
-                last.start()
+                deadline = threading.Timer(LAST_SECONDS, os._exit, [2])
+                deadline.daemon = True
+                deadline.start()
             raise
 
     @contextmanager
     def forming_groups(self) -> Iterator[None]:
-        """Let this process end if another one dies inside the context, in which all of them form groups.
+        """End this process if another one dies inside the context, in which all of them form groups.
 
-        gloo waits for a process that died meanwhile as long as for one that is late. So a thread waits for a word of the
-        process before this one, that it is through: it breaks off at once where that one dies, and so on from one to the next.
+        When forming a group, gloo waits for a dead process as long as for a slow one. So a thread receives from the previous
+        rank, which sends when it is done: the receive fails at once if that one dies, and so on from rank to rank.
         """
         if self.size == 1:
             yield
@@ -121,11 +121,11 @@ class World:
             os._exit(2)  # the main thread waits in gloo, whatever is raised here
 
     def leave(self) -> None:
-        """Leave the process group, when nothing uses it any more."""
+        """Destroy the process group."""
         dist.destroy_process_group()
 
     def count(self, kind: str, amount: int) -> None:
-        """Note that `amount` bytes are sent."""
+        """Count `amount` bytes as sent."""
         self.sent[self.phase, kind] += amount
 
     @contextmanager
@@ -136,52 +136,53 @@ class World:
         self.waited[self.phase] += time.perf_counter() - start
 
     @torch.no_grad()
-    def add_up(
-        self, tensors: Sequence[Tensor], kind: str, scales: Iterable[float] = (), among: dist.ProcessGroup | None = None
+    def all_reduce(
+        self, tensors: Sequence[Tensor], kind: str, scales: Iterable[float] = (), group: dist.ProcessGroup | None = None
     ) -> None:
-        """Replace each tensor by its sum over the processes, each multiplied by its scale before (1 if there are none).
+        """Replace each tensor by its sum over the processes, each multiplied by its scale before (1 by default).
 
-        One exchange of one flat tensor, whatever the number of tensors. All processes end with the same bits.
+        One all-reduce of one flat tensor, whatever the number of tensors. All processes end with the same bits.
         """
         if not tensors:
             return
         factors = list(scales) or [1.0] * len(tensors)
         like = tensors[0]  # one type, one device
-        flat = torch.cat([(one * factor).reshape(-1).to(like) for one, factor in zip(tensors, factors, strict=True)])
+        scaled = [(tensor * factor).reshape(-1).to(like) for tensor, factor in zip(tensors, factors, strict=True)]
+        flat = torch.cat(scaled)
         self.count(kind, flat.numel() * flat.element_size())
         with self.waiting():
-            dist.all_reduce(flat, group=among)
-        for one, part in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
-            one.copy_(part.view_as(one))
+            dist.all_reduce(flat, group=group)
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
     def average(self, tensors: Sequence[Tensor], kind: str) -> None:
         """Replace each tensor by its mean over the processes."""
-        self.add_up(tensors, kind, [1 / self.size] * len(tensors))
+        self.all_reduce(tensors, kind, [1 / self.size] * len(tensors))
 
     def gather(self, thing: Any) -> list[Any]:
-        """Return every process's `thing` to all of them, in the order of ranks."""
+        """Return the `thing` of every process, in the order of ranks; it must be picklable."""
         things: list[Any] = [None] * self.size
         dist.all_gather_object(things, thing)
         return things
 
     def first_does(self, work: Any) -> Any:
-        """Let the first process call `work` and return its result to all; an error there is raised everywhere."""
+        """Call `work` in the first process and return its result in all; an error there is raised everywhere."""
         result, problem = None, None
         if self.rank == 0:
             try:
                 result = work()
             except Exception as error:
                 problem = error
-        box = [result, None if problem is None else f"{problem}"]
-        dist.broadcast_object_list(box)
+        message = [result, None if problem is None else f"{problem}"]
+        dist.broadcast_object_list(message)
         if problem is not None:
             raise problem
-        if box[1] is not None:
-            raise RunError(box[1])
-        return box[0]
+        if message[1] is not None:
+            raise RunError(message[1])
+        return message[0]
 
     def first_word(self, name: str, proposal: str) -> str:
-        """Return what was proposed first under `name`: by the first process, in its first start if torchrun has several."""
+        """Return the first proposal under `name`: of the first process, before any restart by torchrun."""
 
         def settle() -> str:
             if self._lasting is None:
@@ -193,29 +194,29 @@ class World:
         return str(self.first_does(settle))
 
     def wait_for_first(self, work: Callable[[], T], otherwise: T) -> T:
-        """Let the first process do something that may take long; the others wait as long as it gives signs of life."""
+        """Call `work` in the first process, which may take long; the others wait as long as its heartbeat goes on."""
         self._waited += 1
         done = f"done/{self._waited}"
         if self.store is None:
             return work() if self.rank == 0 else otherwise
         if self.rank == 0:
-            with _SignsOfLife(self.store, self.timeout / 10):
+            with _Heartbeat(self.store, self.timeout / 10):
                 result = work()
             self.store.set(done, "")
             return result
-        seen = -1
+        beats = -1
         while True:
             try:
                 self.store.wait([done], timedelta(seconds=self.timeout))
             except dist.DistStoreError:
-                before, seen = seen, self.store.add(_LIFE, 0)
-                if seen == before:
+                previous, beats = beats, self.store.add(_HEARTBEAT, 0)
+                if beats == previous:
                     raise RunError(self._silence([0])) from None
             else:
                 return otherwise
 
     def explain(self, error: RuntimeError) -> str | None:
-        """Return which processes have been silent for too long, if that is what the error of an exchange says."""
+        """Return which processes have been silent for too long, if the error of a collective is a timeout."""
         if self.store is None or not any(words in str(error) for words in _TIMED_OUT):
             return None
         self.store.set(f"late/{self.rank}", "")
@@ -223,7 +224,7 @@ class World:
         return self._silence([rank for rank in others if not self._is_late(rank)])
 
     def _is_late(self, rank: int) -> bool:
-        """Tell whether a process waits for somebody, too: then it is not the one that is waited for."""
+        """Return whether a process has timed out, too: then it is not the one that the others wait for."""
         assert self.store is not None
         end = time.monotonic() + max(1.0, GRACE * self.timeout)
         while not self.store.check([f"late/{rank}"]):
@@ -250,9 +251,9 @@ class World:
 
 
 def backend_for(device: str) -> str:
-    """Return what exchanges tensors on `device`; beside it gloo, for those in memory. The device is this process's from now on.
+    """Return the backends for tensors on `device` and, by gloo, for those in memory; select this process's device.
 
-    `cuda` without a number is the device of this process's number on its host.
+    `cuda` without a number is the device with this process's local rank.
     """
     kind, _, number = device.partition(":")
     if kind == "cpu":
@@ -262,8 +263,8 @@ def backend_for(device: str) -> str:
     return f"cpu:gloo,{kind}:{dist.get_default_backend_for_device(kind)}"
 
 
-class _SignsOfLife:
-    """Counts in the store while something takes long. A stopped process counts no further."""
+class _Heartbeat:
+    """Increments a counter in the store from a thread; that of a stopped process stays the same."""
 
     def __init__(self, store: Store, seconds: float) -> None:
         self._store, self._seconds = store, seconds
@@ -279,12 +280,12 @@ class _SignsOfLife:
 
     def _count(self) -> None:
         while not self._over.wait(self._seconds):
-            self._store.add(_LIFE, 1)
+            self._store.add(_HEARTBEAT, 1)
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
     """Return a digest of the bits of `tensors`."""
-    found = hashlib.blake2b(digest_size=16)
-    for one in tensors:
-        found.update(one.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+    hashed = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        hashed.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()

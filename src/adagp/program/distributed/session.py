@@ -12,7 +12,7 @@ from adagp.core.methods import METHODS
 from adagp.core.weight_hooks import hooks_in_use
 from adagp.data.batches import Share
 from adagp.errors import AdagpError, OptionError, RunError
-from adagp.program.distributed.data_parallel import DataLoop, FsdpLoop, spread_model, whole_weights
+from adagp.program.distributed.data_parallel import DataLoop, FsdpLoop, shard_model, whole_weights
 from adagp.program.distributed.loop import ParallelLoop, ReadOnlyFolder
 from adagp.program.distributed.pipeline import PipelineLoop, check_pipeline
 from adagp.program.distributed.placement import cut_and_place
@@ -26,7 +26,7 @@ from adagp.program.train.session import Session, resume_words
 
 
 class ParallelSession(Session):
-    """One run in several processes. Each builds the same model from the same seed; the first one keeps the folder."""
+    """One run in several processes. Each builds the same model from the same seed; the first one writes the run folder."""
 
     def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **place: Any) -> None:
         self.layout = parse_parallel(config.parallel)
@@ -68,7 +68,7 @@ class ParallelSession(Session):
         torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
 
     def agreed_folder(self, path: Path) -> Path:
-        """Return the folder that the first process chose, before torchrun started it again, if it did."""
+        """Return the folder that the first process chose, before any restart by torchrun."""
         return Path(self.world.first_word("folder", str(path)))
 
     def start(self, path: Path, *, force: bool = False) -> Loop:
@@ -109,7 +109,7 @@ class ParallelSession(Session):
 
     @contextmanager
     def _explained(self, path: Path) -> Iterator[None]:
-        """Say in a sentence which process was lost or stands still, where an exchange fails for that."""
+        """Raise a RunError that names the process that died or hangs, if a collective fails for that."""
         with self.world.ending_soon():
             try:
                 yield
@@ -117,7 +117,7 @@ class ParallelSession(Session):
                 raise
             except RuntimeError as error:
                 reason = self.world.explain(error)
-                if reason is None and "by peer" not in str(error):  # what gloo says of a closed connection
+                if reason is None and "by peer" not in str(error):  # gloo's message for a closed connection
                     raise
                 reason = (
                     reason or f"process {self.world.rank} has lost another process of the run: see what that one says."
@@ -127,7 +127,7 @@ class ParallelSession(Session):
                 raise RunError(reason) from None
 
     def finish(self, loop: Loop) -> dict[str, Any]:
-        """Write the results in the first process alone, to which the others give what they hold of the model."""
+        """Write the results in the first process, to which the others send their parts of the model."""
         if self.kind == FSDP:
             weights = whole_weights(self.model)
             if self.world.rank == 0:
@@ -137,10 +137,10 @@ class ParallelSession(Session):
             self.model = loop.whole_model
         return super().finish(loop) if self.world.rank == 0 else {}
 
-    def spread_model(self, model: nn.Module) -> nn.Module:
-        """Return the model as this process trains it: of a fully sharded run it holds a part, of a pipeline some stages."""
+    def distribute_model(self, model: nn.Module) -> nn.Module:
+        """Return the model as this process trains it: a shard of it in a fully sharded run, some stages in a pipeline."""
         if FSDP not in self.layout.kinds:
-            model = super().spread_model(model)
+            model = super().distribute_model(model)
         if self.shares_batches and self.kind != FSDP:
             return model
         if self.staged:
@@ -148,7 +148,7 @@ class ParallelSession(Session):
         inputs, _ = next(iter(self.task.batches(0)))
         inputs = to_device(inputs, self.device)
         if not self.staged:
-            return spread_model(model, inputs)
+            return shard_model(model, inputs)
         sample = taken(Share(0, self._parts), inputs)
         self.cut = cut_and_place(model, sample, self.config, self.layout, self.device, self.world)
         return model

@@ -1,4 +1,4 @@
-"""Stages of a model, and a model that is a chain of modules cut into stages. `traced.py` cuts the others."""
+"""Stages of a model, and cutting a model that is a chain of modules. `graph_cut.py` cuts the others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ from adagp.pipe.partition import partition
 
 @dataclass(frozen=True)
 class ModelStage:
-    """A part of the model, the sites in it, and the tensors of a micro-batch on the way in and out (on the meta device).
+    """A part of the model, the sites in it, and its inputs and outputs for a micro-batch (on the meta device).
 
-    The module takes and returns as many tensors as pass the cut: of a model with shortcuts several, of the last stage as many
-    as the model returns. `stand_ins` are the modules of a traced stage that do the work of sites.
+    The module takes and returns as many tensors as pass the cut: several in a model with shortcuts; the last stage returns as
+    many as the model. `stand_ins` are the modules of a traced stage that replace the modules of sites.
     """
 
     module: nn.Module
@@ -41,18 +41,18 @@ class ModelStage:
 
     def forward(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run the module."""
-        found = self.module(*values)
-        return found if isinstance(found, tuple) else (found,)
+        outputs = self.module(*values)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """All trainable parameters of the stage."""
-        return [one for one in self.module.parameters() if one.requires_grad]
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     @property
     def buffers(self) -> list[Tensor]:
-        """The running statistics and other buffers of real numbers."""
-        return [one for one in self.module.buffers() if one.is_floating_point()]
+        """The floating-point buffers, such as running statistics."""
+        return [buffer for buffer in self.module.buffers() if buffer.is_floating_point()]
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -61,10 +61,10 @@ class ModelStage:
 
 
 class SentStage(nn.Module):
-    """A stage whose tensors can be sent: outputs, and gradients of inputs, lie in memory in their own order.
+    """A stage whose tensors can be sent: outputs, and gradients of inputs, are contiguous.
 
-    An output is a tensor of its own, no view and nothing that a layer has saved: a backward in two parts cuts it off its
-    graph in place.
+    An output is a tensor of its own, neither a view nor one that a layer has saved: a backward in two parts detaches it from
+    its graph in place.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -72,13 +72,16 @@ class SentStage(nn.Module):
         self.module = module
 
     def forward(self, *values: Tensor) -> Any:
-        """Return what the module returns, ready to be sent."""
-        aligned = [_Aligned.apply(one) if one.requires_grad else one for one in values]  # type: ignore[no-untyped-call]
-        found = self.module(*aligned)
-        return tuple(map(_own, found)) if isinstance(found, tuple) else _own(found)
+        """Return the module's outputs, ready to be sent."""
+        inputs = [
+            _ContiguousGradient.apply(value) if value.requires_grad else value  # type: ignore[no-untyped-call]
+            for value in values
+        ]
+        outputs = self.module(*inputs)
+        return tuple(map(_own, outputs)) if isinstance(outputs, tuple) else _own(outputs)
 
 
-class _Aligned(torch.autograd.Function):
+class _ContiguousGradient(torch.autograd.Function):
     """The same tensor; its gradient is contiguous."""
 
     @staticmethod
@@ -94,36 +97,36 @@ def _own(output: Tensor) -> Tensor:
     return output.clone(memory_format=torch.contiguous_format) if output.requires_grad else output.contiguous()
 
 
-def described(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return a tensor that tells shape and type, and holds nothing."""
+def meta_tensor(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a tensor with a shape and a type, and no data."""
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
 def chain(model: nn.Module, sample: Any) -> tuple[list[nn.Module], list[torch.Size]]:
     """Return modules that, one after the other, compute what `model` computes, and the shapes before, between and after them.
 
-    Sequential containers are taken apart. Of another model its children are tried in their order, with a `Flatten` before
-    the first linear layer, which is how many image models are written. No modules are returned if that gives something
-    else than the model, or if it takes or gives several tensors. It is tried out on `sample`.
+    Sequential containers are unpacked. Of another model the children are tried in their order, with a `Flatten` before the
+    first linear layer, as in many image models. The chain is run on `sample`: no modules are returned if the result differs
+    from the model's, or if the model takes or returns several tensors.
     """
     if not isinstance(sample, Tensor):
         return [], []
     modules, shapes = list(_links(model)), [sample.shape]
     with evaluation_mode(model), torch.no_grad():
-        expected, found = model(sample), sample
+        expected, output = model(sample), sample
         if not isinstance(expected, Tensor):
             return [], []
         try:
             for module in modules:
-                found = module(found)
-                shapes.append(found.shape)
+                output = module(output)
+                shapes.append(output.shape)
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError, AttributeError):
             return [], []
-    return (modules, shapes) if torch.equal(expected, found) else ([], [])
+    return (modules, shapes) if torch.equal(expected, output) else ([], [])
 
 
 def most_stages(model: nn.Module, survey: Survey, sample: Any) -> int:
-    """Return into how many stages `cut` can cut the model; 0 if it is no chain."""
+    """Return the largest number of stages that `cut` can make; 0 if the model is no chain."""
     return len(_starts(chain(model, sample)[0], survey))
 
 
@@ -146,7 +149,7 @@ def _links(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_top(model: nn.Module, children: Sequence[nn.Module]) -> bool:
-    """Tell the model itself from its blocks, which stay whole: it ends in a classifier."""
+    """Return whether this is the model itself, which ends in a classifier, and not a block, which stays whole."""
     last = children[-1]
     links = list(last) if isinstance(last, nn.Sequential) else [last]
     return isinstance(links[-1], nn.Linear)
@@ -157,15 +160,15 @@ def _first_weighted(links: Sequence[nn.Module]) -> nn.Module:
 
 
 def cut(model: nn.Module, survey: Survey, sample: Tensor, parts: int) -> list[ModelStage]:
-    """Cut a chain into `parts` stages, each with a site at least, balanced by their multiply-accumulates."""
+    """Cut a chain into `parts` stages, each with at least one site, balanced by multiply-accumulates."""
     modules, shapes = chain(model, sample)
     owner, starts = _owner(modules), _starts(modules, survey)
     if parts > len(starts):
         raise ModelError(
             f"the model can be cut into {len(starts)} stages at most, one for each module of its chain that has a layer "
-            f"with predicted gradients; {parts} were asked for."
+            f"with predicted gradients; the pipeline has {parts}."
         )
-    edges = [0, *starts[1:], len(modules)]  # what comes before the first site goes with it
+    edges = [0, *starts[1:], len(modules)]  # modules before the first site go with it
     units = list(pairwise(edges))
     macs = {layer.name: layer.macs for layer in try_out(model, survey, sample).layout.layers}
     work = [sum(macs[site.name] for site in survey.sites if low <= owner[site.module] < high) for low, high in units]
@@ -174,26 +177,28 @@ def cut(model: nn.Module, survey: Survey, sample: Tensor, parts: int) -> list[Mo
         low, high = units[chosen[0]][0], units[chosen[-1]][1]
         own = tuple(site for site in survey.sites if low <= owner[site.module] < high)
         module = SentStage(nn.Sequential(*modules[low:high]))
-        stages.append(ModelStage(module, own, (described(shapes[low]),), (described(shapes[high]),)))
+        stages.append(ModelStage(module, own, (meta_tensor(shapes[low]),), (meta_tensor(shapes[high]),)))
     return stages
 
 
 def _owner(modules: Sequence[nn.Module]) -> dict[nn.Module, int]:
-    """Return in which link of a chain each module is."""
-    return {module: place for place, link in enumerate(modules) for module in link.modules()}
+    """Return the index of the link of a chain that each module is in."""
+    return {module: index for index, link in enumerate(modules) for module in link.modules()}
 
 
 def _starts(modules: Sequence[nn.Module], survey: Survey) -> list[int]:
-    """Return the links of a chain at which a stage may begin: those with a site."""
+    """Return the indices of the links at which a stage may begin: those with a site."""
     owner = _owner(modules)
     return sorted({owner[site.module] for site in survey.sites}) if modules else []
 
 
-# Sharded stages.
+# Sharded stages (`fsdp=2,pipeline=2`), by FSDP2's `fully_shard`. A stage is gathered at its first forward pass of a batch and
+# resharded when it is updated: once per batch, however many micro-batches there are. Gradients are reduced in the backward pass
+# of the last micro-batch; each process keeps its shard.
 
 
 class _OwnerView(nn.Module):
-    """Has the parameters of a module of the model, in the same table, and nothing else: to replace them here does so there."""
+    """Shares the table of parameters with a module of the model: replacing a parameter here replaces it there."""
 
     def __init__(self, owner: nn.Module) -> None:
         super().__init__()
@@ -201,30 +206,30 @@ class _OwnerView(nn.Module):
 
 
 def shard_stage(stage: ModelStage, model: nn.Module, mesh: DeviceMesh) -> None:
-    """Spread the weights of a stage over the processes of `mesh`; those of `model` are replaced with them."""
+    """Shard the weights of a stage over the processes of `mesh`, in the model itself as well."""
     stage.module.add_module("owners", nn.ModuleList(_owners(stage, model)))
     fully_shard(stage.module, mesh=mesh, reshard_after_forward=False)
 
 
 def _owners(stage: ModelStage, model: nn.Module) -> list[nn.Module]:
-    """Return the modules of the model whose parameters a traced stage uses without having the modules."""
-    used, inside = {id(one) for one in stage.module.parameters()}, set(stage.module.modules())
+    """Return the modules of the model whose parameters a traced stage uses without containing the modules."""
+    used, inside = {id(parameter) for parameter in stage.module.parameters()}, set(stage.module.modules())
     views: list[nn.Module] = []
     for path, owner in model.named_modules():
-        own = [one for one in owner._parameters.values() if one is not None]
-        if owner in inside or not any(id(one) in used for one in own):
+        own = [id(parameter) for parameter in owner._parameters.values() if parameter is not None]
+        if owner in inside or used.isdisjoint(own):
             continue
-        if not all(id(one) in used for one in own):
+        if not used.issuperset(own):
             raise ModelError(
                 f"the parameters of module '{path or type(model).__name__}' are used in several stages: with fsdp they are "
-                "spread together. Cut elsewhere (--split), or use data in its place."
+                "sharded together. Cut elsewhere (--split), or use data instead."
             )
         views.append(_OwnerView(owner))
     return views
 
 
 def before_backward(stage: ModelStage, *, last: bool) -> None:
-    """Let gradients be added up over the copies of a stage in the backward pass of its `last` micro-batch alone."""
+    """Reduce gradients over the copies of a stage only in the backward pass of its `last` micro-batch."""
     if isinstance(stage.module, FSDPModule):
         stage.module.set_reshard_after_backward(False)
         stage.module.set_requires_gradient_sync(last)
@@ -233,21 +238,23 @@ def before_backward(stage: ModelStage, *, last: bool) -> None:
 
 @torch.no_grad()
 def end_passes(stage: ModelStage, copies: int, *, learned: bool) -> None:
-    """Put the gathered weights of a stage back, before its optimizer's step; `learned` tells of a backward pass.
+    """Reshard the gathered weights of a stage before its optimizer's step; `learned` if there was a backward pass.
 
-    FSDP2 takes the mean over the copies. The loss of each is its share of the whole batch's, so it is the sum that is wanted
-    (to have FSDP2 add up needs an operation that gloo has not).
+    FSDP2 takes the mean over the copies. The loss of each is its share of the whole batch's, so the sum is needed (FSDP2's own
+    sum needs an operation that gloo does not have).
     """
     if isinstance(stage.module, FSDPModule):
         if not learned and hasattr(stage.module, "reset_iter_state"):
             stage.module.reset_iter_state()
         stage.module.reshard()
-        for one in stage.module.parameters():
-            if learned and one.grad is not None:
-                local(one.grad).mul_(copies)
+        for parameter in stage.module.parameters():
+            if learned and parameter.grad is not None:
+                local(parameter.grad).mul_(copies)
 
 
 def exchanged_bytes(stage: ModelStage) -> tuple[int, int]:
-    """Return the bytes of the weights that this process holds of a spread stage, and of the whole of them."""
-    spread = [one for one in stage.module.parameters() if is_spread(one)]
-    return sum(local(one).nbytes for one in spread), sum(one.numel() * one.element_size() for one in spread)
+    """Return the bytes of this process's shards of a stage's weights, and of the whole weights."""
+    weights = [parameter for parameter in stage.module.parameters() if is_spread(parameter)]
+    return sum(local(weight).nbytes for weight in weights), sum(
+        weight.numel() * weight.element_size() for weight in weights
+    )

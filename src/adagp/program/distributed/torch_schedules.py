@@ -1,7 +1,7 @@
-"""Pipelines run by torch.distributed.pipelining: its stages and schedules do the passes, ours the updates.
+"""Pipelines run by torch.distributed.pipelining: its stages and schedules run the passes, `StageUpdates` the updates.
 
-A BP batch is a step of the schedule. A GP batch is its forward-only pass, without autograd, with stages of their own: a
-schedule that changes between the two makes all processes wait for each other each time.
+A BP batch is a step of the schedule. A GP batch is a forward-only pass of a second schedule without autograd: a schedule that
+alternates between the two would make all processes synchronize each time.
 """
 
 import time
@@ -33,12 +33,12 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
     "interleaved": ScheduleInterleaved1F1B,
     "zb-v": ScheduleZBVZeroBubble,
 }
-"""The pipelines that torch has, by our names."""
+"""The pipeline schedules that torch has, by our names."""
 _ONE_STAGE = ("gpipe", "dapple")
 
 
 class TorchWorker:
-    """Trains batches as `Worker` does, by a schedule of torch."""
+    """Trains batches like `Worker`, by a schedule of torch."""
 
     def __init__(self, pipeline: str, updates: StageUpdates) -> None:
         self.updates = updates
@@ -49,12 +49,12 @@ class TorchWorker:
         self._done: dict[int, int] = {}
         self._batch = self._losses = 0
         self._targets: Any = None
-        for number in updates.placement.local:  # says when a forward of the stage begins
+        for number in updates.placement.local:  # called when a forward of the stage begins
             updates.stages[number].module.register_forward_pre_hook(partial(self._begin, number))
 
     def train(self, plans: Sequence[Plan], samples: Sequence[tuple[Any, Any]]) -> list[BatchSums]:
         """Train the coming batches with `samples` (inputs and targets), each under its plan; the trainer does not advance."""
-        found = []
+        results = []
         hooks, local = self.updates.trainer.setup.hooks, self.updates.placement.local
         for self._batch, (plan, (inputs, self._targets)) in enumerate(zip(plans, samples, strict=True)):
             start = time.perf_counter()
@@ -66,29 +66,29 @@ class TorchWorker:
             for stage in local:
                 self.updates.update(stage, self._batch, plan)
             self._sums.seconds = time.perf_counter() - start
-            found.append(self._sums)
+            results.append(self._sums)
         self._plan = None
         self.updates.end()
-        return found
+        return results
 
     def _run(self, plan: Plan, inputs: Any) -> None:
-        """Run the schedule. It splits targets, which are one tensor to it: it is given the numbers of the micro-batches."""
+        """Run the schedule. It splits targets, which must be one tensor: these are the numbers of the micro-batches."""
         placement, last = self.updates.placement, len(self.updates.stages) - 1
         numbers = torch.arange(self.updates.micro_batches) if last in placement.local else None
-        given: dict[str, Any] = {"target": numbers, "return_outputs": False}
+        options: dict[str, Any] = {"target": numbers, "return_outputs": False}
         own = taken(Share(placement.replica, placement.replicas), inputs)
         arguments = as_values(own) if 0 in placement.local else []
         if predicts(plan):
             with torch.no_grad():
-                self._forward.eval(*arguments, **given)
+                self._forward.eval(*arguments, **options)
         else:
-            self._backprop.step(*arguments, **given)
+            self._backprop.step(*arguments, **options)
 
     def _schedule(self, pipeline: str) -> Any:
         updates = self.updates
         stages = [self._stage(number, updates.stages[number]) for number in updates.placement.local]
-        given = stages[0] if pipeline in _ONE_STAGE else stages
-        return SCHEDULES[pipeline](given, updates.micro_batches, loss_fn=self._loss, scale_grads=False)
+        own = stages[0] if pipeline in _ONE_STAGE else stages
+        return SCHEDULES[pipeline](own, updates.micro_batches, loss_fn=self._loss, scale_grads=False)
 
     def _stage(self, number: int, stage: ModelStage) -> PipelineStage:
         updates = self.updates
@@ -104,8 +104,8 @@ class TorchWorker:
         )
 
     def _begin(self, stage: int, *_: Any) -> None:
-        """Take note of the next forward of a stage: every schedule does a stage's micro-batches in their order."""
-        if self._plan is None:  # somebody else runs it
+        """Begin the next forward of a stage: every schedule runs a stage's micro-batches in their order."""
+        if self._plan is None:  # not called by a schedule
             return
         self.updates.begin(stage, self._number(self._done[stage]), self._plan)
         self._done[stage] += 1
@@ -113,15 +113,16 @@ class TorchWorker:
     def _loss(self, outputs: Any, number: Tensor) -> Tensor:
         assert self._plan is not None
         self._losses += 1
-        found = self._number(self._losses - 1)
-        return self.updates.loss(found, self._plan, as_values(outputs), self._targets, self._sums)
+        index = self._number(self._losses - 1)
+        return self.updates.loss(index, self._plan, as_values(outputs), self._targets, self._sums)
 
-    def _number(self, place: int) -> int:
-        return self._batch * self.updates.micro_batches + place
+    def _number(self, index: int) -> int:
+        """Return the number of a batch's micro-batch in the window."""
+        return self._batch * self.updates.micro_batches + index
 
 
 class _MeasuredStage(PipelineStage):
-    """A stage of torch that counts the bytes it sends and the time in which it works."""
+    """A stage of torch that counts the bytes it sends and the time it works."""
 
     def __init__(self, updates: StageUpdates, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -143,7 +144,7 @@ class _MeasuredStage(PipelineStage):
         return self._counted("input gradients", super().get_bwd_send_ops(bwd_chunk_id))
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
-        # Where two neighbouring stages lie on one device, torch's forward-only pass asks for gradients that there are none of.
+        # If a device has two neighbouring stages, torch's forward-only pass reads gradients that do not exist.
         if not self.has_backward:
             return ()
         return super().get_local_bwd_output(mb_index)  # type: ignore[no-untyped-call]
@@ -154,16 +155,16 @@ class _MeasuredStage(PipelineStage):
 
     def _timed(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         start = time.perf_counter()
-        found = work(*arguments, **options)
+        result = work(*arguments, **options)
         self._updates.busy += time.perf_counter() - start
-        return found
+        return result
 
     def _counted(self, kind: str, operations: list[dist.P2POp]) -> list[dist.P2POp]:
-        for one in operations:
-            self._updates.world.count(kind, one.tensor.numel() * one.tensor.element_size())
+        for operation in operations:
+            self._updates.world.count(kind, operation.tensor.numel() * operation.tensor.element_size())
         return operations
 
 
 def _static(values: Sequence[Tensor], *, gradients: bool) -> tuple[Tensor, ...]:
-    """Return what a stage is told of its tensors; floating-point ones that come from a stage, or go to one, have a gradient."""
-    return tuple(torch.empty_like(one).requires_grad_(gradients and one.is_floating_point()) for one in values)
+    """Return meta tensors like a stage's inputs or outputs; with `gradients`, floating-point ones require them."""
+    return tuple(torch.empty_like(value).requires_grad_(gradients and value.is_floating_point()) for value in values)

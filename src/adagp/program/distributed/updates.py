@@ -1,7 +1,7 @@
-"""Updates of the stages that a process holds: the engine's batch for their sites, with what copies have seen put together.
+"""Updates of the stages that a process holds: the engine's batch for their sites, reduced over the copies of the stages.
 
-Whatever runs the passes (`worker.py`, `schedules.py`), it lets the sources watch by `listeners`, takes the loss by `loss`, and
-asks for an `update` of each stage when its passes of a batch are done.
+Whichever runtime runs the passes (`worker.py`, `torch_schedules.py`): it activates `listeners` for the sources, computes the
+loss with `loss`, and calls `update` for each stage when its passes of a batch are done.
 """
 
 import time
@@ -30,7 +30,7 @@ from adagp.sources.pipeline import ErrorSource, PipelineSource
 
 @dataclass
 class BatchSums:
-    """What a process saw of a batch: its share of the mean loss, of the right answers and of the answers; and the time."""
+    """One process's part of a batch's metrics: of the mean loss, the right answers and all answers; and the seconds."""
 
     loss: float = 0.0
     right: float = 0.0
@@ -39,15 +39,15 @@ class BatchSums:
 
 
 def predicts(plan: Plan) -> bool:
-    """Tell whether a batch has no backward pass."""
+    """Return whether a batch has no backward pass."""
     return BACKPROP not in (plan.default, *plan.by_site.values())
 
 
 class StageUpdates:
-    """Lets sources watch the stages, and updates these.
+    """Connects the sources to the stages, and updates the stages.
 
-    The guard refuses for a stage alone: a common answer would make every stage wait for the last one. `refused` counts the
-    refusals; `busy` is the time spent working, not waiting, in seconds.
+    The guard decides for each stage by itself: a common decision would make every stage wait for the last one. `refused`
+    counts the rejected updates; `busy` is the time spent working, not waiting, in seconds.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StageUpdates:
         self._watchers: list[SiteWatcher] = []
         self.errors: ErrorBroadcast | None = None
         for source in self.sources:
-            source.reduce_with(self._add_up_predictor)
+            source.reduce_with(self._reduce_predictor)
             watcher: SiteWatcher = source
             if isinstance(source, ErrorSource):
                 outputs = self.stages[-1].outputs
@@ -82,7 +82,7 @@ class StageUpdates:
     # During the passes.
 
     def listeners(self, stages: Sequence[int]) -> Listeners:
-        """Return who watches the sites of some stages."""
+        """Return the listeners for the sites of some stages."""
         sites = [site for stage in stages for site in self.stages[stage].sites]
         return Listeners(dict.fromkeys(sites, self._watchers), everywhere=True)
 
@@ -90,33 +90,33 @@ class StageUpdates:
         return self.trainer.setup.adapts or self.trainer.setup.quality.due()
 
     def begin(self, stage: int, number: int, plan: Plan) -> None:
-        """Take note that the forward of a micro-batch begins; they are numbered through the batches of a window."""
+        """Begin the forward pass of a micro-batch; these are numbered through the batches of a window."""
         if self.errors is not None:
             self.errors.begin(stage, number, plan)
 
     def part(self, samples: Any, number: int) -> Any:
         """Return a micro-batch of this process's pipeline out of the inputs or targets of a whole batch."""
-        place, count = self.placement.replica * self.micro_batches + number % self.micro_batches, self.micro_batches
-        return taken(Share(place, count * self.placement.replicas), samples)
+        index = self.placement.replica * self.micro_batches + number % self.micro_batches
+        return taken(Share(index, self.micro_batches * self.placement.replicas), samples)
 
     def before_backward(self, stage: int) -> None:
-        """Take note that the backward of a micro-batch begins."""
-        if not self.placement.spread:
+        """Begin the backward pass of a micro-batch."""
+        if not self.placement.sharded:
             return
         self._backwards[stage] += 1
         before_backward(self.stages[stage], last=self._backwards[stage] == self.micro_batches)
 
     def loss(self, number: int, plan: Plan, outputs: Sequence[Tensor], targets: Any, sums: BatchSums) -> Tensor:
-        """Return a micro-batch's share of the batch's mean loss, and take note of it, of its score and its error.
+        """Return a micro-batch's share of the batch's mean loss, and add it and its score to `sums`.
 
-        `targets` are those of the whole batch: where the loss is a mean of things of which micro-batches have more or fewer,
-        each counts by their number.
+        `targets` are those of the whole batch: if the loss is a mean over items (words, objects), each micro-batch is weighted
+        by its number of items.
         """
         part = self.part(targets, number)
         share = self._share(part, targets)
         loss = self.task.loss(as_returned(outputs), part) * share
         with torch.no_grad():
-            right, answers = self.task.score(as_returned([one.detach() for one in outputs]), part)
+            right, answers = self.task.score(as_returned([output.detach() for output in outputs]), part)
         sums.loss += loss.item()
         sums.right += float(right)
         sums.answers += answers
@@ -132,17 +132,17 @@ class StageUpdates:
 
     def _errors(self, outputs: Sequence[Tensor], part: Any, share: float) -> list[Tensor]:
         """Return the gradients of the loss at the model's outputs, zeros where it does not depend on one."""
-        leaves = [one.detach().requires_grad_(one.is_floating_point()) for one in outputs]
-        wanted = [one for one in leaves if one.requires_grad]
+        leaves = [output.detach().requires_grad_(output.is_floating_point()) for output in outputs]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
         with torch.enable_grad():
             loss = self.task.loss(as_returned(leaves), part) * share
-            found: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, allow_unused=True)
-        return [torch.zeros_like(one) if error is None else error for one, error in zip(wanted, found, strict=True)]
+            errors: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, allow_unused=True)
+        return [torch.zeros_like(leaf) if error is None else error for leaf, error in zip(wanted, errors, strict=True)]
 
     # Updates.
 
     def update(self, stage: int, batch: int, plan: Plan) -> None:
-        """Update `stage` by a batch; by a BP batch all stages of this process, when the last of them is asked for."""
+        """Update `stage` by a batch; after a BP batch, all stages of this process together, when the last is due."""
         stages = [stage]
         if not predicts(plan):
             self._updated.add(stage)
@@ -155,7 +155,7 @@ class StageUpdates:
         self._exchange(stages, with_gradients=not predicts(plan))
         self._end_passes(stages, learned=not predicts(plan))
         start = time.perf_counter()
-        sites = [site for one in stages for site in self.stages[one].sites]
+        sites = [site for number in stages for site in self.stages[number].sites]
         at = self.trainer.at
         self.rate.before_batch(self.trainer.done + batch)
         update = Batch(self.trainer.setup, plan, Step(at.epoch, at.batch + batch), sites=sites)
@@ -173,30 +173,30 @@ class StageUpdates:
             self.errors.end()
 
     def _all_agree(self, finite: bool) -> bool:
-        refusals = torch.tensor([float(not finite)])
-        self.world.add_up([refusals], "requests")
-        return refusals.item() == 0
+        infinite = torch.tensor([float(not finite)])
+        self.world.all_reduce([infinite], "requests")
+        return infinite.item() == 0
 
     def _end_passes(self, stages: Sequence[int], *, learned: bool) -> None:
-        """Put gathered weights back; let the gradients be spread as these are."""
-        for number in stages if self.placement.spread else ():
+        """Reshard gathered weights, and gradients like them."""
+        for number in stages if self.placement.sharded else ():
             stage = self.stages[number]
             self._backwards[number] = 0
             end_passes(stage, self.placement.copies, learned=learned)
-            held, whole = exchanged_bytes(stage)
-            self.world.count("weights", held)
+            shards, whole = exchanged_bytes(stage)
+            self.world.count("weights", shards)
             if learned:
                 self.world.count("gradients", whole)
             for source in self.sources:
                 source.shard(stage.sites)
 
     def _exchange(self, stages: Sequence[int], *, with_gradients: bool) -> None:
-        """Add up the gradients of all copies of each stage, and average their summaries and running statistics.
+        """Sum the gradients over the copies of each stage, and average their running statistics and what sources average.
 
-        Gradients of spread weights have been added up by FSDP2.
+        FSDP2 has summed the gradients of sharded weights already.
         """
         if with_gradients:
-            self.tied.add_up(self.world)
+            self.tied.all_reduce(self.world)
         if self.placement.partners is None:
             return
         tensors: list[Tensor] = []
@@ -206,21 +206,21 @@ class StageUpdates:
         scales = [1 / self.placement.copies] * len(tensors)
         sites = [site for stage in stages for site in self.stages[stage].sites]
         tensors += [tensor for source in self.sources for tensor in source.summed(sites)]
-        whole = with_gradients and not self.placement.spread
-        for one in [one for stage in stages for one in self.stages[stage].parameters] if whole else []:
-            if one in self.tied:
+        whole = with_gradients and not self.placement.sharded
+        for parameter in (parameter for stage in stages if whole for parameter in self.stages[stage].parameters):
+            if parameter in self.tied:
                 continue
-            if one.grad is None:  # all copies must send the same tensors
-                one.grad = torch.zeros_like(one)
-            tensors.append(one.grad)
+            if parameter.grad is None:  # all copies must send the same tensors
+                parameter.grad = torch.zeros_like(parameter)
+            tensors.append(parameter.grad)
         scales += [1.0] * (len(tensors) - len(scales))
         kind = "gradients" if whole else "summaries"
-        self.world.add_up(tensors, kind, scales, self.placement.partners)
+        self.world.all_reduce(tensors, kind, scales, self.placement.partners)
 
-    def _add_up_predictor(self, tensors: list[Tensor]) -> None:
-        """Add up what the predictor learns; copies of a stage learn the same, unless each has its own rows of the weights."""
-        scale = 1.0 if self.placement.spread else 1 / self.placement.copies
-        self.world.add_up(tensors, "predictor", [scale] * len(tensors))
+    def _reduce_predictor(self, tensors: list[Tensor]) -> None:
+        """Sum the predictor's gradients; copies of a stage have the same ones, unless each has its own shard of the weights."""
+        scale = 1.0 if self.placement.sharded else 1 / self.placement.copies
+        self.world.all_reduce(tensors, "predictor", [scale] * len(tensors))
 
 
 def pipeline_sources(trainer: Trainer) -> list[PipelineSource]:
@@ -234,5 +234,5 @@ def pipeline_sources(trainer: Trainer) -> list[PipelineSource]:
 
 
 def as_returned(outputs: Sequence[Tensor]) -> Any:
-    """Return the tensors of the last stage as the model returns them: one by itself, several in a tuple."""
+    """Return the outputs of the last stage as the model returns them: a tensor, or several in a tuple."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -1,7 +1,7 @@
-"""One process of a pipeline: it does the actions of its device one after the other, and exchanges data with the others.
+"""One process of a pipeline: it runs the actions of its device in order, and exchanges data with the other devices.
 
-What one device sends another is received in the order in which it is sent, which both read from the program, and each direction
-has a group of its own: so gloo and nccl, which cannot tell messages apart, are used alike.
+Messages from one device to another are received in the order in which they are sent, which both read from the program, and each
+direction has its own group: so no tags are needed, which nccl does not have.
 """
 
 import time
@@ -17,21 +17,21 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from adagp.core.plan import Plan
 from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action
 from adagp.pipe.order import Order
-from adagp.program.distributed.placement import ordered
+from adagp.program.distributed.placement import program_order
 from adagp.program.distributed.updates import BatchSums, StageUpdates, predicts
 
 AHEAD = 3
-"""Actions for which the input is awaited in advance, so that a neighbour's sending overlaps with our work."""
+"""Actions whose inputs are received in advance, so that transfers overlap with computation."""
 
 Values = list[Tensor]
-"""What passes a cut for one micro-batch: the tensors on the way up, or the gradients of those that have one."""
+"""The tensors that pass a cut for one micro-batch: activations, or the gradients of those that have one."""
 
 
 @dataclass
 class _Window:
-    """Batches under way: their samples, results that are still needed, transfers that have not ended.
+    """The running batches: their samples, results that are still needed, transfers in flight.
 
-    `coming` are the actions here that wait for results of each other device, in the order in which that one sends them.
+    `coming` are the actions here that wait for results of each other device, in the order in which that device sends them.
     """
 
     plans: Sequence[Plan]
@@ -48,7 +48,7 @@ class _Window:
 
 
 class Worker:
-    """Does the actions of its device: forwards, backwards and updates of the stages placed on it."""
+    """Runs the actions of its device: forwards, backwards and updates of its stages."""
 
     def __init__(self, pipeline: str, updates: StageUpdates) -> None:
         self.pipeline = pipeline
@@ -60,12 +60,12 @@ class Worker:
         """Train the coming batches with `samples` (inputs and targets), each under its plan; the trainer does not advance."""
         predicted = tuple(map(predicts, plans))
         broadcast = self.updates.errors is not None
-        order = ordered(self.pipeline, len(self.placement.peers), self.micro_batches, predicted, broadcast)
+        order = program_order(self.pipeline, len(self.placement.peers), self.micro_batches, predicted, broadcast)
         state = _Window(plans, samples, [BatchSums() for _ in plans], coming=self._coming(order))
         actions = order.program.devices[self.placement.device]
         before = time.perf_counter()
-        for place, action in enumerate(actions):
-            for coming in actions[place : place + AHEAD]:
+        for position, action in enumerate(actions):
+            for coming in actions[position : position + AHEAD]:
                 self._await(order, state, coming)
             batch = order.program.batch_of(action)
             self.world.phase = str(plans[batch].phase)
@@ -103,8 +103,8 @@ class Worker:
         inputs, targets = state.samples[batch]
         values = as_values(self.updates.part(inputs, number)) if values is None else values
         learning = not predicts(plan)
-        for one in values if learning and stage > 0 else []:
-            one.requires_grad_(one.is_floating_point())
+        for value in values if learning and stage > 0 else []:
+            value.requires_grad_(value.is_floating_point())
         self.updates.begin(stage, number, plan)
         hooks = self.updates.trainer.setup.hooks
         with torch.set_grad_enabled(learning), hooks.active(self.updates.listeners([stage])):
@@ -114,7 +114,7 @@ class Worker:
                 outputs = [self.updates.loss(number, plan, outputs, targets, state.sums[batch])]
         if learning:
             state.kept[stage, number] = (values, outputs)
-        return [one.detach() for one in outputs]
+        return [output.detach() for output in outputs]
 
     def _backward(self, state: _Window, action: Action, gradients: Values | None) -> Values:
         values, outputs = state.kept.pop((action.stage, action.number))
@@ -122,7 +122,7 @@ class Worker:
         _differentiate(outputs, gradients)
         return _gradients(values)
 
-    # A backward in two parts. The first stage has nobody to send a gradient to: it does all in the second part.
+    # A backward in two parts. The first stage sends no gradient: it does everything in the second part.
 
     def _input_gradient(self, state: _Window, action: Action, gradients: Values | None) -> Values:
         stage, _, number = action
@@ -145,7 +145,7 @@ class Worker:
     # Transfers: forwards carry a stage's outputs up, backwards their gradients down. Both sides know the shapes.
 
     def _source(self, order: Order, action: Action) -> Action | None:
-        """Return the action of another stage whose result `action` works on."""
+        """Return the action of another stage whose result is the input of `action`."""
         stage, kind, number = action
         if kind == FORWARD:
             return Action(stage - 1, FORWARD, number) if stage > 0 else None
@@ -154,7 +154,7 @@ class Worker:
         return None
 
     def _target(self, order: Order, action: Action) -> Action | None:
-        """Return the action of another stage that works on the result of `action`."""
+        """Return the action of another stage whose input is the result of `action`."""
         stage, kind, number = action
         neighbour = stage + 1 if kind == FORWARD else stage - 1
         if kind not in (FORWARD, BACKWARD, INPUT_GRADIENT) or not 0 <= neighbour < len(self.stages):
@@ -162,16 +162,16 @@ class Worker:
         return Action(neighbour, FORWARD, number) if kind == FORWARD else _backward_of(order, neighbour, number)
 
     def _coming(self, order: Order) -> dict[int, Iterator[Action]]:
-        """Return the actions here that work on what each other device sends, in the order of its program."""
+        """Return the actions here whose inputs each other device sends, in the order of its program."""
         here = self.placement.device
-        found: dict[int, Iterator[Action]] = {}
+        coming: dict[int, Iterator[Action]] = {}
         for device, row in enumerate(order.program.devices):
             targets = [self._target(order, action) for action in row] if device != here else []
-            found[device] = iter([one for one in targets if one is not None and order.places[one][0] == here])
-        return found
+            coming[device] = iter([target for target in targets if target and order.places[target][0] == here])
+        return coming
 
     def _await(self, order: Order, state: _Window, action: Action) -> None:
-        """Begin to receive what `action` works on, and before it all that the same device sends earlier."""
+        """Begin to receive the input of `action`, and before it everything that the same device sends earlier."""
         source = self._source(order, action)
         if source is None or action in state.arriving or action in state.here:
             return
@@ -192,7 +192,7 @@ class Worker:
             yield work, buffer
 
     def _passing(self, action: Action) -> Values:
-        """Return what the tensors look like that `action` waits for."""
+        """Return meta tensors like the inputs of `action`."""
         stage = self.stages[action.stage]
         return list(stage.inputs) if action.kind == FORWARD else _with_gradient(stage.outputs)
 
@@ -208,7 +208,7 @@ class Worker:
         return [buffer for _, buffer in arriving]
 
     def _pass_on(self, order: Order, state: _Window, action: Action, result: Values) -> None:
-        """Give the result of `action` to the device that works on it, if there is such a stage."""
+        """Send the result of `action` to the device that needs it, if there is such a stage."""
         to = self._target(order, action)
         if to is None:
             return
@@ -216,11 +216,11 @@ class Worker:
         if holder == self.placement.device:
             state.here[to] = result
             return
-        state.leaving = [(one, tensor) for one, tensor in state.leaving if not one.is_completed()]
-        for one in result:
-            value = one.contiguous()
-            what = "activations" if to.kind == FORWARD else "input gradients"
-            self.world.count(what, value.numel() * value.element_size())
+        state.leaving = [(work, tensor) for work, tensor in state.leaving if not work.is_completed()]
+        for tensor in result:
+            value = tensor.contiguous()
+            kind = "activations" if to.kind == FORWARD else "input gradients"
+            self.world.count(kind, value.numel() * value.element_size())
             receiver = self.placement.peers[holder]
             lane = self.placement.lane(self.world.rank, receiver)
             work = dist.isend(value, receiver, group=lane)
@@ -229,30 +229,30 @@ class Worker:
 
 
 def as_values(inputs: Any) -> Values:
-    """Return what a model is called with as the tensors that the first stage takes."""
+    """Return the inputs of a model as a list of tensors."""
     return list(inputs) if isinstance(inputs, tuple) else [inputs]
 
 
 def _backward_of(order: Order, stage: int, number: int) -> Action:
-    """Return the backward of a micro-batch on a stage: the whole, or its first part."""
+    """Return the backward of a micro-batch on a stage: the whole one, or its first part."""
     whole = Action(stage, BACKWARD, number)
     return whole if whole in order.places else Action(stage, INPUT_GRADIENT, number)
 
 
 def _with_gradient(values: Sequence[Tensor]) -> Values:
-    """Return those of the values at a cut that have a gradient."""
-    return [one for one in values if one.is_floating_point()]
+    """Return the values at a cut that have a gradient."""
+    return [value for value in values if value.is_floating_point()]
 
 
 def _gradients(values: Sequence[Tensor]) -> Values:
-    """Return the gradients of values that have come over a cut; zeros, where nothing depends on one."""
-    return [torch.zeros_like(one) if one.grad is None else one.grad for one in _with_gradient(values)]
+    """Return the gradients of a stage's inputs; zeros where no output depends on one."""
+    return [torch.zeros_like(value) if value.grad is None else value.grad for value in _with_gradient(values)]
 
 
 def _for_outputs(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return a gradient for each output; those of whole numbers have none, and nobody looks at theirs."""
-    given = iter(gradients)
-    return [next(given) if one.is_floating_point() else one for one in outputs]
+    """Return a gradient for each output; integer outputs have none, and torch ignores what stands for theirs."""
+    rest = iter(gradients)
+    return [next(rest) if output.is_floating_point() else output for output in outputs]
 
 
 def _differentiate(outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None) -> None:
@@ -261,5 +261,5 @@ def _differentiate(outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None
         outputs[0].backward()
         return
     pairs = zip(_with_gradient(outputs), gradients, strict=True)
-    chosen = [(one, gradient) for one, gradient in pairs if one.requires_grad]
-    torch.autograd.backward([one for one, _ in chosen], [gradient for _, gradient in chosen])
+    trained = [(output, gradient) for output, gradient in pairs if output.requires_grad]
+    torch.autograd.backward([output for output, _ in trained], [gradient for _, gradient in trained])

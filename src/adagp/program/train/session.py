@@ -65,13 +65,13 @@ class Session:
         torch.manual_seed(config.seed)
         self.task = task or build_task(config, data_dir, download)
         self.config = config = config.fit(self.task.batches_per_epoch)
-        self.model = self.spread_model(self.task.build_model().to(self.device))
+        self.model = self.distribute_model(self.task.build_model().to(self.device))
         self.optimizer = build_optimizer(config, self.model)
         self.rate = build_rate(config, self.optimizer, self.task.batches_per_epoch)
         kinds = {"several": self.shares_batches, "staged": self.staged}
         self.trainer = build_trainer(config, self.task, self.model, self.optimizer, **kinds)
 
-    def spread_model(self, model: nn.Module) -> nn.Module:
+    def distribute_model(self, model: nn.Module) -> nn.Module:
         """Return the model as this process trains it."""
         return laid_out(model)
 
