@@ -64,7 +64,7 @@ def words(product: Product, matrix: str, place: dict[str, range]) -> frozenset[t
         image, position = divmod(row, lines * width)
         top, left = divmod(position, width)
         for index in place["depth"]:
-            channel, tap = divmod(index, product.taps)
+            channel, tap = divmod(index, product.kernel_taps)
             down, across = divmod(tap, window.kernel[1])
             found.add((image, channel, top * window.stride[0] + down, left * window.stride[1] + across))
     return frozenset(found)
@@ -113,7 +113,7 @@ def tiles(product: Product) -> Iterator[Tile]:
         lines, width = window.output
         rows = [images * lines * width for images in part_sizes(window.images)]
         rows += [some * width for some in part_sizes(lines)[:-1]]
-    depths = [channels * product.taps for channels in part_sizes(product.depth // product.taps)]
+    depths = [channels * product.kernel_taps for channels in part_sizes(product.depth // product.kernel_taps)]
     yield from nest(rows, depths, part_sizes(product.columns))
 
 

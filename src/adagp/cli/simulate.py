@@ -243,7 +243,8 @@ def simulate(
     accelerator = with_settings(with_preset(Accelerator(), preset), given)
     others = chosen_systems(design)
     designs = () if others else parse_designs(design)
-    check_export(export, out)
+    if export is not None or out is not None:
+        check_export(export, out)
     origin = data.origin(model, from_run, method=plan.method, trust=trust, target=None if others else systems.target)
     run = plan.run(origin, batch)
     if others:

@@ -8,7 +8,7 @@ from adagp.cli.options import option
 from adagp.core.methods import find_source
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
-from adagp.hw.runs import refuse_adaptive
+from adagp.hw.runs import check_countable
 from adagp.hw.settings import PANEL, PRESETS
 from adagp.program.workloads import Origin, find_origin, sample_shape
 from adagp.schedules import Schedule, parse_schedule
@@ -112,5 +112,5 @@ class RunOptions:
     def schedule(self, epochs: int) -> Schedule:
         """Return the schedule of a run of `epochs`; refuse one that cannot be simulated."""
         schedule = parse_schedule(self.ratio, epochs, self.warmup, find_source(self.method).source)
-        refuse_adaptive(schedule)
+        check_countable(schedule)
         return schedule

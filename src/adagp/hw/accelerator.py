@@ -92,7 +92,7 @@ BACKWARD = ("in-place", "same-dataflow")
 """How gradients run: where the forward pass placed their matrices, or as ordinary products of the same dataflow."""
 
 MOST_ENLARGED = 4
-"""Times as many PEs as given, at most, in baselines of equal power and area."""
+"""The most PEs of baselines of equal power and area, over those of `array`."""
 
 WIDEST = 64
 """Bits of a word at most."""
@@ -117,7 +117,7 @@ class Accelerator:
 
     `bandwidth` is off-chip, in bytes per second, infinite if memory is never to stall the array. `buffer_port` is how many bits
     enter or leave the global buffer in a cycle, infinite if it has as many banks as the array can use.
-    `accumulator_kilobytes` hold partial sums beside the array; with 0 they are in the global buffer. `word_bits` holds for
+    `accumulator_kilobytes` hold partial sums next to the array; with 0 they are in the global buffer. `word_bits` holds for
     weights, activations and gradients that have no width of their own; partial sums are at least 32 bits wide by default.
 
     `predictor` is the network that a design with extra hardware is built for, `predictor_array` its array, where it has one.
@@ -188,14 +188,14 @@ class Accelerator:
 
     @cached_property
     def _widths(self) -> dict[str, int]:
-        given = {
+        explicit = {
             "weights": self.weight_bits,
             "activations": self.activation_bits,
             "gradients": self.gradient_bits,
             "sums": self.sum_bits,
         }
         usual = {"sums": max(32, self.word_bits)}
-        return {what: usual.get(what, self.word_bits) if bits is None else bits for what, bits in given.items()}
+        return {what: usual.get(what, self.word_bits) if bits is None else bits for what, bits in explicit.items()}
 
     @property
     def multiplier_bits(self) -> int:
@@ -209,12 +209,12 @@ class Accelerator:
     @cached_property
     def _bits(self) -> dict[tuple[Operation, bool], Bits]:
         weights, activations, gradients, sums = self._widths.values()
-        found = {}
+        widths = {}
         for attention, second in ((False, weights), (True, activations)):
-            found[Operation.FORWARD, attention] = Bits(activations, second, activations, sums)
-            found[Operation.INPUT_GRADIENT, attention] = Bits(gradients, second, gradients, sums)
-            found[Operation.WEIGHT_GRADIENT, attention] = Bits(activations, gradients, gradients, sums)
-        return found
+            widths[Operation.FORWARD, attention] = Bits(activations, second, activations, sums)
+            widths[Operation.INPUT_GRADIENT, attention] = Bits(gradients, second, gradients, sums)
+            widths[Operation.WEIGHT_GRADIENT, attention] = Bits(activations, gradients, gradients, sums)
+        return widths
 
     def trained_with(self, product: Product, operation: Operation, attention: bool = False) -> Product:
         """Return one of the three products of training as the accelerator runs it: its mapping and its words' widths."""
@@ -247,7 +247,7 @@ class Accelerator:
         return Memory(self.buffer_kilobytes * 8192, self.accumulator_kilobytes * 8192, self.bits_per_cycle)
 
     def stall(self, cost: Cost) -> tuple[int, str]:
-        """Return by how many cycles memory holds up `cost`, and its cause: `off-chip`, `buffer port` or nothing."""
+        """Return for how many cycles memory stalls `cost`, and the cause: `off-chip`, `buffer port` or an empty text."""
         cycles, _, buffer_reads, buffer_writes, dram_reads, dram_writes, own_reads, own_writes, *_ = cost
         off_chip = ceil((dram_reads + dram_writes) / self.bits_per_cycle)
         port = ceil(max(buffer_reads + buffer_writes, own_reads + own_writes) / self.buffer_port)
@@ -256,9 +256,9 @@ class Accelerator:
         return (off_chip - cycles, "off-chip") if off_chip >= port else (port - cycles, "buffer port")
 
     def with_stalls(self, cost: Cost) -> Cost:
-        """Return `cost` with the longest of its compute, transfer and port cycles, as double buffering gives."""
+        """Return `cost` with the longest of its compute, transfer and port cycles, as with double buffering."""
         stalled, _ = self.stall(cost)
-        return cost.taking(cost.cycles + stalled) if stalled else cost
+        return cost.with_cycles(cost.cycles + stalled) if stalled else cost
 
     def energy_model(self, predictor_weights: int = 0, pes: int | None = None) -> EnergyModel:
         """Return the energy model; `predictor_weights` in words is what the predictor memory holds, 0 if there is none.

@@ -3,7 +3,7 @@
     arithmetic   an exact 8-bit multiplier of 618 um2 at 45 nm (mul8_364 of EvoApprox8b, FreePDK45), wider ones by the square of
                  the width; an adder's bit is taken to be as large as a flip-flop (our assumption)
     registers    two operands and a sum for each PE in flip-flops of 4.522 um2 (DFF_X1, NanGate 45 nm open cell library); row
-                 stationary has Eyeriss' scratchpads besides: 12 inputs, 224 weights and 24 sums (JSSC 2017)
+                 stationary has Eyeriss' scratchpads too: 12 inputs, 224 weights and 24 sums (JSSC 2017)
     memories     CACTI 7: 0.439 to 0.462 um2 a bit for 64 kB to 1 MB of lstp cells with a 64-bit port at 45 nm; 0.222 to 0.269
                  at 32 nm, 0.105 to 0.127 at 22 nm
 
@@ -21,7 +21,7 @@ MULTIPLIER_8 = 618.0
 FLIP_FLOP = 4.522
 SCRATCHPAD = 12 + 224 + 24
 MEMORY_BIT = {45: 0.448, 32: 0.248, 22: 0.117}
-"""Square micrometres of a memory's bit by node: the mean over the sizes that CACTI was asked for."""
+"""Square micrometres of a memory's bit by node: the mean over CACTI's results for several sizes."""
 NODE = 45
 
 

@@ -24,8 +24,8 @@ class Axis:
 
     Its name is that of a setting of the accelerator, or `batch` or `design`. `column` names it, with its unit, in tables, where
     values are those of the accelerator divided by `scale`. `parse` makes the values of what a user wrote. `default` None leaves
-    the accelerator as it is. `about` is what its help says besides the setting's own. `written` is how its option is written,
-    if not as its name, and `short` another way to write it.
+    the accelerator as it is. `about` is appended to the setting's own help. `written` is the option's flag, if it is not the
+    name, and `short` a second flag.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Axis:
 
 
 def _numbers(low: float, high: float, whole: bool = False, factor: float = 1.0) -> Callable[[str, str], list[Any]]:
-    """Return a reader of numbers from `low` to `high`; what the accelerator gets is `factor` times what is written."""
+    """Return a parser of numbers from `low` to `high`; the accelerator's value is `factor` times the written one."""
 
     def parse(flag: str, text: str) -> list[Any]:
         def read(word: str) -> float:
@@ -67,8 +67,8 @@ def _numbers(low: float, high: float, whole: bool = False, factor: float = 1.0) 
                 raise _unreadable(flag, word, "a whole number" if whole else "a number")
             return _in_bounds(flag, word, float(word), low, high)
 
-        found = [value for part in _parts(flag, text) for value in _expand(flag, part, read)]
-        return [int(value) if whole else value * factor for value in found]
+        values = [value for part in _parts(flag, text) for value in _expand(flag, part, read)]
+        return [int(value) if whole else value * factor for value in values]
 
     return parse
 
@@ -86,7 +86,7 @@ def _kilobytes(flag: str, text: str) -> list[float]:
 
 def _arrays(flag: str, text: str) -> list[Array]:
     """Rows and columns run through their ranges independently."""
-    found: list[Array] = []
+    arrays: list[Array] = []
     for part in _parts(flag, text):
         ends, colon, step = part.partition(":")
         sides: list[list[str]] = []
@@ -102,8 +102,8 @@ def _arrays(flag: str, text: str) -> list[Array]:
         rows, columns = ([*_expand(flag, "..".join(side) + colon + step, read)] for side in zip(*sides, strict=True))
         if len(rows) * len(columns) > MOST_POINTS:
             raise _too_many(f"{flag} {part}", len(rows) * len(columns))
-        found += [Array(int(row), int(column)) for row in rows for column in columns]
-    return found
+        arrays += [Array(int(row), int(column)) for row in rows for column in columns]
+    return arrays
 
 
 def _dataflows(flag: str, text: str) -> list[str]:
@@ -139,7 +139,7 @@ AXES: tuple[Axis, ...] = (
 
 
 def parse_axes(texts: Mapping[str, str | None]) -> dict[str, list[Any]]:
-    """Return the values of each axis that `texts` names; refuse a space of too many points."""
+    """Return the values of each axis that `texts` names; raise for a space of too many points."""
     values = {axis.name: axis.values(text) for axis in AXES if (text := texts.get(axis.name)) is not None}
     points = prod(map(len, values.values()))
     if points > MOST_POINTS:

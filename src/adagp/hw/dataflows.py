@@ -9,7 +9,7 @@ and it accumulates.
 A fold of `stream` steps on R x C PEs takes R + C - 2 + stream cycles, and R more where the stationary matrix is
 loaded. These are SCALE-Sim's compute cycles for the forward pass.
 
-A gradient may also run as an **ordinary** product (`Product.ordinary`), as on an array that knows one dataflow only: dX is
+A gradient may also run as an **ordinary** product (`Product.ordinary`), as on an array with a single dataflow: dX is
 then a product of (rows x columns) by (columns x depth), dW one of (depth x rows) by (rows x columns), each placed as any
 forward product is.
 
@@ -18,8 +18,8 @@ and loading once more.
 
 To add a dataflow, register a function:
 
-    @DATAFLOWS.register("mine")
-    def mine(product: Product, array: Array) -> Cost:
+    @DATAFLOWS.register("ideal")
+    def ideal(product: Product, array: Array) -> Cost:
         return Cost(cycles=-(-product.macs // array.pes), macs=product.macs)
 """
 
@@ -70,7 +70,7 @@ def parse_array(text: str) -> Array:
 
 
 def check_size(text: str) -> None:
-    """Refuse a text that names an array of too many PEs: every shape that an array of its size can have is tried."""
+    """Raise for a text that names an array of too many PEs: all shapes of an array's size are tried."""
     for rows, columns in re.findall(r"(\d+)x(\d+)", text):
         if len(rows) + len(columns) > 14 or int(rows) * int(columns) > MOST_PES:
             raise OptionError(f"array {rows}x{columns} is not allowed: it has more than {MOST_PES:,} PEs.")
@@ -94,7 +94,7 @@ def shaped_like(array: Array, factor: float) -> list[Array]:
 
 @dataclass(frozen=True)
 class Memory:
-    """What limits a tiling: bits of the global buffer and of accumulators beside it (0: sums are in the buffer), and
+    """What limits a tiling: bits of the global buffer and of accumulators next to it (0: sums are in the buffer), and
     off-chip bits per cycle.
     """
 
@@ -109,7 +109,7 @@ DATAFLOWS: Registry[Dataflow] = Registry("dataflow")
 
 @lru_cache(maxsize=1 << 16)
 def array_cost(dataflow: str, product: Product, array: Array) -> Cost:
-    """Return the cost of `product` on `array` under the named dataflow; models repeat shapes, so answers are kept."""
+    """Return the cost of `product` on `array` under the named dataflow; cached, because models repeat shapes."""
     return DATAFLOWS[dataflow](product, array)
 
 
@@ -117,7 +117,7 @@ def array_cost(dataflow: str, product: Product, array: Array) -> Cost:
 class Placement:
     """The indices that lie down and across the array, and the one that is time.
 
-    The matrix of the first two stays in the PEs. `sum_is` tells which matrix is the sum: `stationary`, or the moving one that
+    The matrix of the first two stays in the PEs. `sum_is` is the matrix that is the sum: `stationary`, or the moving one that
     has the index `down` or `across`.
     """
 
@@ -127,7 +127,7 @@ class Placement:
     sum_is: str
 
     def overhead(self, array: Array) -> int:
-        """Return the cycles of a fold besides its steps: loading a stationary factor, filling and emptying the array."""
+        """Return the cycles of a fold in addition to its steps: loading a stationary factor, filling and emptying the array."""
         load = 0 if self.sum_is == "stationary" else array.rows
         return load + array.rows + array.columns - 2
 
@@ -137,7 +137,7 @@ SYSTOLIC = {
     "os": ("rows", "columns", "depth"),
     "is": ("depth", "rows", "columns"),
 }
-"""Down, across and time of a forward product; the name says which matrix stays: weights, outputs or inputs."""
+"""Down, across and time of a forward product; the name has the matrix that stays: weights, outputs or inputs."""
 
 _ORDINARY = {
     Operation.INPUT_GRADIENT: {"rows": "rows", "depth": "columns", "columns": "depth"},

@@ -35,7 +35,7 @@ class EnergyEntry:
     source: str
 
     def joules(self, read: int, written: int = 0) -> float:
-        """Return the joules of so many bits read and written."""
+        """Return the joules of reading and writing these bits."""
         return (read * self.read + written * self.write) / self.bits * 1e-12
 
 
@@ -103,8 +103,8 @@ class Energy:
 class EnergyModel:
     """Picojoules of each action for one accelerator; `predictor_kilobytes` is 0 where there is no predictor memory.
 
-    `pes` are the PEs that are clocked as long as the work takes. `operation_picojoules` is what they do at a time, where that
-    is no multiply-accumulate of the table.
+    `pes` are the PEs that are clocked as long as the work takes. `operation_picojoules` is the energy of what counts as a
+    multiply-accumulate, where that is not one of the table's.
     """
 
     technology: Technology
@@ -197,10 +197,10 @@ def _number(row: dict[str, str], name: str, least: int = 0, *, whole: bool = Fal
 def find(technology: Technology, part: str, name: str, node: int | None = None) -> EnergyEntry:
     """Return the one entry of a part; a table of your own may leave a DRAM's pins out."""
     rows = (entry for entry in energy_table(technology.table) if entry.part == part and entry.name == name)
-    found = next((entry for entry in rows if node in (None, entry.node)), None)
-    if found is None and part != "dram-io":
+    entry = next((row for row in rows if node in (None, row.node)), None)
+    if entry is None and part != "dram-io":
         raise DataError(f"the energy table has no row for {part} '{name}'.")
-    return found or EnergyEntry(part, name, 0, 0, 64, 0.0, 0.0, 0.0, "not in the table")
+    return entry or EnergyEntry(part, name, 0, 0, 64, 0.0, 0.0, 0.0, "not in the table")
 
 
 @cache

@@ -23,11 +23,11 @@ OBJECTIVES = {
     "area": "area_mm2",
     "dram": "dram_bytes",
 }
-"""What can be made small, and the column that has it."""
+"""What can be minimised, and its column."""
 CHUNK = 8
 """Simulations that a process gets at a time."""
 FEW = 48
-"""Simulations below which starting processes takes longer than they save."""
+"""Simulations below which starting processes does not pay."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Point:
 
 
 FIGURES = tuple(field.name for field in fields(Point) if field.name != "settings")
-"""What is known of a point besides its settings."""
+"""The figures of a point, by the names of its columns."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ def accelerators(base: Accelerator, values: Mapping[str, Sequence[Any]]) -> tupl
     )
 
 
-def explore(space: Space, workers: int, tell: Callable[[int], None] = lambda _: None) -> list[Point]:
-    """Return all points, in the order of the space; `tell` hears how many simulations were done since it was last told."""
-    found: list[Point] = []
+def explore(space: Space, workers: int, progress: Callable[[int], None] = lambda _: None) -> list[Point]:
+    """Return all points, in the order of the space; `progress` is called with the simulations done since its last call."""
+    all_points: list[Point] = []
     for points in _chunks(space, workers):
-        found += points
-        tell(len(points) // len(space.designs))
-    return found
+        all_points += points
+        progress(len(points) // len(space.designs))
+    return all_points
 
 
 def _chunks(space: Space, workers: int) -> Iterator[list[Point]]:
@@ -135,7 +135,7 @@ def _work(start: int) -> list[Point]:
 
 def _points(space: Space, start: int) -> list[Point]:
     chosen = space.accelerators[start : start + CHUNK]
-    return [point for one in chosen for run in space.runs for point in _simulate(space, one, run)]
+    return [point for accelerator in chosen for run in space.runs for point in _simulate(space, accelerator, run)]
 
 
 def _simulate(space: Space, accelerator: Accelerator, run: Run) -> Iterator[Point]:

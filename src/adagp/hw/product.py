@@ -62,7 +62,7 @@ class Window:
     input_size: tuple[int, int] | None = None
 
     @property
-    def spread(self) -> "Window":
+    def upsampled(self) -> "Window":
         """The window of stride 1 whose output is this one's with zeros between, where a stride left positions out."""
         height, width = ((size - 1) * step + 1 for size, step in zip(self.output, self.stride, strict=True))
         return replace(self, output=(height, width), stride=(1, 1))
@@ -73,8 +73,9 @@ class Window:
         return self.images * self.output[0] * self.output[1]
 
     def touched(self, outputs: int, axis: int) -> int:
-        """Return how many input positions along an axis `outputs` neighbouring outputs need, at most: positions that no window
-        has do not count (but for a few where windows with gaps overlap), nor does padding.
+        """Return an upper bound of the input positions along an axis that `outputs` neighbouring outputs read.
+
+        Positions that no window covers do not count (but for a few where dilated windows overlap), nor does padding.
         """
         kernel, stride, dilation = self.kernel[axis], self.stride[axis], self.dilation[axis]
         span = (outputs - 1) * stride + (kernel - 1) * dilation
@@ -86,7 +87,7 @@ class Window:
 class Product:
     """`count` equal products of (rows x depth) by (depth x columns), named by the forward's sizes.
 
-    `inserted_rows` are rows of zeros that an array has to run through besides the `rows` (see `gradient`). An `ordinary`
+    `inserted_rows` are rows of zeros that an array runs through in addition to the `rows` (see `gradient`). An `ordinary`
     gradient runs like any forward product of its sizes, instead of in the place that the forward pass gave its matrices.
     `tile` is the (rows, depth, columns) that are on chip at a time; None: all. `output_words` are the distinct words of one
     product's outputs where positions overlap, as in a transposed convolution.
@@ -110,7 +111,7 @@ class Product:
         return self.count * self.rows * self.depth * self.columns
 
     @property
-    def taps(self) -> int:
+    def kernel_taps(self) -> int:
         """Kernel positions of a channel."""
         return 1 if self.window is None else self.window.kernel[0] * self.window.kernel[1]
 
@@ -118,11 +119,11 @@ class Product:
         """Return the same layer's product for another operation.
 
         With `zero_insertion`, the gradients of a strided convolution run over the output's gradient as convolutions see
-        it: spread out to the input's resolution, with zeros between. With `ordinary` they run as ordinary products.
+        it: upsampled to the input's resolution, with zeros between. With `ordinary` they run as ordinary products.
         """
         inserted = 0
         if zero_insertion and operation is not Operation.FORWARD and self.window is not None:
-            inserted = self.window.spread.rows - self.rows
+            inserted = self.window.upsampled.rows - self.rows
         return replace(self, operation=operation, inserted_rows=inserted, ordinary=ordinary)
 
 
@@ -151,16 +152,16 @@ class Cost(NamedTuple):
     def __mul__(self, times: int) -> "Cost":  # type: ignore[override]
         return Cost(*[value * times for value in self])
 
-    def beside(self, other: "Cost") -> "Cost":
-        """Return the cost of both at the same time: the slower one's cycles, the sum of the rest."""
-        return (self + other).taking(max(self.cycles, other.cycles))
+    def in_parallel_with(self, other: "Cost") -> "Cost":
+        """Return the cost of both at the same time: the cycles of the slower, the sum of the rest."""
+        return (self + other).with_cycles(max(self.cycles, other.cycles))
 
-    def taking(self, cycles: int) -> "Cost":
-        """Return the same work in `cycles`."""
+    def with_cycles(self, cycles: int) -> "Cost":
+        """Return the same work, done in `cycles`."""
         return self._replace(cycles=cycles)
 
     def moving(self, reads: int, writes: int) -> "Cost":
-        """Return the same work with so many bits more to and from off-chip memory, which pass through the buffer."""
+        """Return the same work with more bits read from and written to off-chip memory, which pass through the buffer."""
         cycles, macs, buffer_reads, buffer_writes, dram_reads, dram_writes, *rest = self
         return Cost(
             cycles, macs, buffer_reads + writes, buffer_writes + reads, dram_reads + reads, dram_writes + writes, *rest
@@ -182,5 +183,5 @@ NOTHING = Cost()
 
 def total(costs: Iterable[Cost]) -> Cost:
     """Return the cost of doing `costs` one after the other."""
-    found = list(costs)
-    return Cost(*map(sum, zip(*found, strict=True))) if found else NOTHING
+    terms = list(costs)
+    return Cost(*map(sum, zip(*terms, strict=True))) if terms else NOTHING

@@ -46,8 +46,10 @@ def _design(simulation: Simulation, name: str, outcome: DesignOutcome) -> dict[s
         "compared_with": str(simulation.reference(name).array),
         "dram_bytes": cost.dram_bits // 8,
         "buffer_bytes": cost.buffer_bits // 8,
-        "cycles_by_phase": {str(phase): one.cycles for phase, one in outcome.by_phase.items()},
-        "dram_bytes_by_phase": {str(phase): one.dram_bits // 8 for phase, one in outcome.by_phase.items()},
+        "cycles_by_phase": {str(phase): phase_cost.cycles for phase, phase_cost in outcome.by_phase.items()},
+        "dram_bytes_by_phase": {
+            str(phase): phase_cost.dram_bits // 8 for phase, phase_cost in outcome.by_phase.items()
+        },
     }
 
 
@@ -55,7 +57,7 @@ DESIGN_COLUMNS = ("design", "cycles", "seconds", "speed-up", "joules", "saved", 
 
 
 def design_heading(report: dict[str, Any]) -> str:
-    """Return in a line what a report is about."""
+    """Return the heading of a report in one line."""
     phases = ", ".join(f"{count:,} {phase}" for phase, count in report["batches"].items() if count)
     return f"{report['model']}: {report['dataflow']} on {report['array']} PEs; batches: {phases}"
 
@@ -67,13 +69,13 @@ def design_row(name: str, row: dict[str, Any]) -> Sequence[str]:
 
 
 def design_notes(report: dict[str, Any]) -> list[str]:
-    """Return what there is to say below the table of designs."""
+    """Return the notes below the table of designs."""
     ratio = f"Backward takes {report['backward_to_forward']:.2f} times the forward pass."
     return [ratio, *(f"Failure signature, {signature}." for signature in report["failure_signatures"])]
 
 
 def simulation_html(simulation: Simulation) -> str:
-    """Return the table of designs for notebooks. Its seconds are modelled, and it says so."""
+    """Return the table of designs for notebooks, with a note that its seconds are modelled."""
     report = simulation_report(simulation)
     rows = [design_row(name, row) for name, row in report["designs"].items()]
     modelled = "All figures are modelled, none is measured."
@@ -81,7 +83,7 @@ def simulation_html(simulation: Simulation) -> str:
 
 
 def failure_signatures(simulation: Simulation) -> list[str]:
-    """Return what speaks against prediction on this accelerator: no speed-up, or a predictor too large for its memory."""
+    """Return the reasons against prediction on this accelerator: no speed-up, or a predictor too large for its memory."""
     accelerator = simulation.accelerator
     designs = {name: DESIGNS[name] for name in simulation.outcomes}
     predicting = [
@@ -89,25 +91,25 @@ def failure_signatures(simulation: Simulation) -> list[str]:
         for name, design in designs.items()  # those of another arithmetic are not about prediction
         if design.predicts and not design.own_arithmetic
     ]
-    found = [
+    signatures = [
         f"no speed-up: with design {name} the predictor takes longer than the backward passes that it saves"
         for name in predicting
         if simulation.speedup(name) <= 1
     ]
     kilobytes = predictor_weights(simulation.workload, accelerator) * accelerator.width("weights") / 8192
     if predicting and kilobytes > accelerator.buffer_kilobytes:
-        found.append(
+        signatures.append(
             f"resources: the predictor's weights take {kilobytes:,.0f} kB, "
             f"more than the {accelerator.buffer_kilobytes:,.0f} kB of the global buffer"
         )
-    return found
+    return signatures
 
 
 def layer_rows(simulation: Simulation) -> list[dict[str, Any]]:
     """Return each layer of the array in one batch by backprop: passes with their stalls, traffic by level, joules.
 
     The predictor's cycles are those on the main array. Element-wise work and the update are part of the traffic and the joules,
-    each beside the pass it goes with.
+    each with its pass.
     """
     return [_layer(simulation, stage) for stage in simulation.stages]
 

@@ -3,7 +3,7 @@
 A PE keeps one filter row and slides it along one input row: the **row primitive**, `output width * kernel width`
 steps for one row of partial sums. A **PE set** of (kernel height x output rows) PEs makes one 2-D convolution of one
 channel, one filter and one image; partial sums climb the set's columns. Sets higher than the array are folded; output
-rows beyond the array's width are cut into strips of equal width; smaller strips are put beside and above each other
+rows beyond the array's width are cut into strips of equal width; smaller strips are put next to and above each other
 as long as they fit.
 
 A PE's scratchpads hold rows of several channels and filters: their sums add up inside the PE, and an input row serves all of
@@ -36,7 +36,7 @@ def row_stationary(product: Product, array: Array) -> Cost:
         return row_stationary(ordinary_convolution(product), array)._replace(macs=product.macs)
     window = product.window or Window(1, (1, 1), (product.rows, 1))
     if product.inserted_rows:
-        window = window.spread
+        window = window.upsampled
     kernel_height, kernel_width = window.kernel
     channels = product.depth // (kernel_height * kernel_width)
     sets = product.count * window.images * channels * product.columns
@@ -100,17 +100,17 @@ def ordinary_convolution(product: Product) -> Product:
     bits = product.bits
     plain = replace(product, operation=Operation.FORWARD, ordinary=False, inserted_rows=0, tile=None)
     if product.operation is Operation.INPUT_GRADIENT:
-        size = window.input_size or window.spread.output
+        size = window.input_size or window.upsampled.output
         back = Window(window.images, window.kernel, size)
         return replace(
             plain,
             rows=back.rows,
-            depth=product.columns * product.taps,
+            depth=product.columns * product.kernel_taps,
             columns=channels,
             window=back,
             bits=replace(bits, inputs=bits.outputs, outputs=bits.inputs),
         )
-    kernel = window.spread.output if product.inserted_rows else window.output
+    kernel = window.upsampled.output if product.inserted_rows else window.output
     back = Window(channels, kernel, window.kernel)
     return replace(
         plain,

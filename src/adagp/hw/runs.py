@@ -15,7 +15,7 @@ from adagp.schedules.base import predicted_plan
 
 
 def workload_layout(workload: Workload) -> Layout:
-    """Return the trained layers of `workload`, each at the place of its first use and with the cost of all its uses.
+    """Return the trained layers of `workload`, each at its first use and with the cost of all its uses.
 
     A workload does not name the parameters that belong to no site. Each layer's own name stands for those of the layer and
     of the element-wise work after it: a plan that holds this name holds them.
@@ -30,7 +30,7 @@ def workload_layout(workload: Workload) -> Layout:
 
 
 MOST_WALKED = 1_000_000
-"""Batches of an epoch that are walked through one by one; where they repeat themselves, one period is."""
+"""The most batches of an epoch that are counted one by one; of a schedule that repeats, one period is counted."""
 PlanKey = tuple[str, bool, frozenset[str], tuple[tuple[str, str], ...]]
 
 
@@ -51,7 +51,7 @@ class Run:
     """`batch` samples per batch, and how many batches there are under each plan.
 
     `recorded` is what a run that is replayed has recorded of itself, for designs whose arithmetic depends on it.
-    `predictor_learns` says whether backprop batches also train a predictor, that of the source `learner` or, if None, the
+    With `predictor_learns`, backprop batches also train a predictor: that of the source `learner` or, if None, the
     accelerator's own. `variant` is what the cost functions of sources get for every batch (`AcceleratorWork.variation`).
     """
 
@@ -85,7 +85,7 @@ def scheduled_run(schedule: Schedule, epochs: int, samples: int, batch: int, wor
 
     Schedules by layer patterns need the `workload` whose layers they choose from.
     """
-    refuse_adaptive(schedule)
+    check_countable(schedule)
     for name, value in (("epochs", epochs), ("samples", samples), ("batch", batch)):
         if value < 1:
             raise OptionError(f"{name} is {value}; it must be 1 or more.")
@@ -96,8 +96,8 @@ def scheduled_run(schedule: Schedule, epochs: int, samples: int, batch: int, wor
     return Run(batch, counts, bool(learners), learners[0] if learners else None)
 
 
-def refuse_adaptive(schedule: Schedule) -> None:
-    """Refuse a schedule whose batches cannot be counted before they are trained."""
+def check_countable(schedule: Schedule) -> None:
+    """Raise for an adaptive schedule: its batches cannot be counted before they are trained."""
     if schedule.adapts:
         raise OptionError(
             "an adaptive schedule decides during the run, so it cannot be simulated before it. "
@@ -106,16 +106,16 @@ def refuse_adaptive(schedule: Schedule) -> None:
 
 
 def plan_key(plan: Plan) -> PlanKey:
-    """Return what decides a batch's work: all of its plan but the name of its phase."""
+    """Return what a batch's work depends on: all of its plan but the name of its phase."""
     return plan.default, plan.hold_rest, plan.held, tuple(sorted(plan.by_site.items()))
 
 
 @lru_cache(maxsize=256)
 def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, int], ...]:
-    """Count plans epoch by epoch; epochs of one label that begin alike are alike, so one of each is walked,
-    and of its batches one period.
+    """Count the batches under each plan.
 
-    Only the epoch in which a warm-up of batches ends begins otherwise than its label says.
+    Epochs of the same label whose first batch has the same phase are equal, so one of each is walked, and of its batches one
+    period. Only the epoch in which a warm-up of batches ends differs from the others of its label.
     """
     alike: dict[tuple[str, Phase], list[int]] = {}
     for epoch in range(epochs):
@@ -140,7 +140,7 @@ def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, 
 def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str, recorded: object = None) -> Run:
     """Return the run whose epochs had these batches by kind, of `batch` samples each.
 
-    The kinds are `warmup`, `bp` (the warm-up among them), `gp` and `guarded` (predicted batches whose prediction was refused).
+    The kinds are `warmup`, `bp` (the warm-up among them), `gp` and `guarded` (predictions that the guard rejected).
     Its GP batches took their gradients from `source`, none for a run by backprop alone.
     """
     totals: Counter[str] = Counter()

@@ -121,23 +121,23 @@ class DesignOutcome:
     def by_layer(self) -> tuple[dict[Phase, Cost], ...]:
         """The cost of each stage in all batches of a phase."""
         stages = range(len(self.batches[0][0]))
-        return tuple(phase_costs((steps[place], phases) for steps, phases in self.batches) for place in stages)
+        return tuple(phase_costs((steps[stage], phases) for steps, phases in self.batches) for stage in stages)
 
 
 def phase_costs(batches: Iterable[tuple[Cost, Counter[Phase]]]) -> dict[Phase, Cost]:
-    """Return what each phase costs: so many batches of it, at so much each."""
-    found: dict[Phase, Cost] = {}
+    """Return the cost of each phase, from the cost of each kind of batch and its count by phase."""
+    totals: dict[Phase, Cost] = {}
     for cost, phases in batches:
         for phase, count in phases.items():
-            found[phase] = found.get(phase, NOTHING) + cost * count
-    return found
+            totals[phase] = totals.get(phase, NOTHING) + cost * count
+    return totals
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Every asked-for design's outcome; the baseline is always among them.
+    """The outcome of each simulated design; the baseline is always among them.
 
-    `reshaped` is the baseline with its PEs in the shape that suits the model best, where a larger one was asked for.
+    `reshaped` is the baseline with its PEs in the shape that suits the model best, where a larger one is simulated.
     """
 
     workload: Workload
@@ -234,12 +234,12 @@ SHAPES_TRIED = 3
 
 
 def _shapes(work: "_Work", factors: Sequence[float]) -> list[DesignOutcome]:
-    """Return a baseline's outcome on arrays of a shape like the given one's, with up to so many times its PEs."""
-    given = work.accelerator.array
-    chosen = {given: None}
-    known = {array: _unlimited(work, array) for array in shaped_like(given, max(factors))}
+    """Return a baseline's outcome on arrays of a similar shape, with up to `factors` times the PEs."""
+    original = work.accelerator.array
+    chosen = {original: None}
+    known = {array: _unlimited(work, array) for array in shaped_like(original, max(factors))}
     for factor in factors:
-        allowed = [array for array in known if array.pes <= round(given.pes * factor)]
+        allowed = [array for array in known if array.pes <= round(original.pes * factor)]
         chosen |= dict.fromkeys(sorted(allowed, key=lambda array: known[array])[:SHAPES_TRIED])
     others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in chosen)
     return [_outcome(other, BASELINE) for other in others]
@@ -250,23 +250,25 @@ def _unlimited(work: "_Work", array: Array) -> int:
     accelerator = replace(work.accelerator, array=array, bandwidth=inf)
     cycles = 0
     for shape, times in Counter(work.workload.shapes).items():
-        product = shape.product(work.run.batch)
+        layer_product = shape.product(work.run.batch)
         operations = [Operation.FORWARD]
         operations += [Operation.INPUT_GRADIENT] if shape.input_gradient else []
         operations += [Operation.WEIGHT_GRADIENT] if shape.trainable else []
-        trained = (accelerator.trained_with(product, operation) for operation in operations)
-        cycles += times * sum(accelerator.with_stalls(accelerator.resident_cost([one])).cycles for one in trained)
+        trained = (accelerator.trained_with(layer_product, operation) for operation in operations)
+        cycles += times * sum(
+            accelerator.with_stalls(accelerator.resident_cost([product])).cycles for product in trained
+        )
     return cycles
 
 
 def _quickest(shapes: Sequence[DesignOutcome], work: "_Work", design: Design) -> DesignOutcome:
     """Return the quickest outcome on an array that has no more PEs than the design may have."""
     budget = round(work.accelerator.array.pes * design.array_factor(work.accelerator))
-    return min((one for one in shapes if one.array.pes <= budget), key=lambda outcome: outcome.cost.cycles)
+    return min((shape for shape in shapes if shape.array.pes <= budget), key=lambda outcome: outcome.cost.cycles)
 
 
 def _computed(work: "_Work", design: Design) -> DesignOutcome:
-    """Return the outcome of a design in the arithmetic that it has."""
+    """Return the outcome of a design in its own arithmetic, or in the accelerator's words."""
     if design.arithmetic is not None:
         return _in_arithmetic(work, design, design.arithmetic(work.run))
     if design.word_bits is not None:

@@ -26,7 +26,7 @@ from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Moved, Workloa
 class Predictions:
     """What one site's predictions cost in a batch, on the main array and on an array of its own.
 
-    `own_memory` says that a design with a predictor memory has its words there. The rest is what a design without one moves:
+    With `own_memory`, a design with a predictor memory has its words there. The rest is what a design without one moves:
     `load` the predictor's weights in, `store` the predicted gradient, `write_back` the predictor's weights after training.
     """
 
@@ -86,9 +86,9 @@ def shared_predictor(layer: ArrayLayer, accelerator: Accelerator) -> Predictions
         for products in (shape.products(layer), shape.training(layer))
     )
     costs = []
-    for place in (accelerator, on_predictor_array(accelerator)):
-        costs.append(accelerator.with_stalls(place.resident_cost(forward)))
-        costs.append(accelerator.with_stalls(place.resident_cost(training) + moments))
+    for array in (accelerator, on_predictor_array(accelerator)):
+        costs.append(accelerator.with_stalls(array.resident_cost(forward)))
+        costs.append(accelerator.with_stalls(array.resident_cost(training) + moments))
     return Predictions(
         costs[0],
         costs[1],
@@ -167,7 +167,7 @@ class Stage:
 
     @property
     def is_site(self) -> bool:
-        """Tell whether the stage has weights to train."""
+        """Whether the stage has weights to train."""
         return self.layer.trainable
 
     @property
@@ -186,26 +186,27 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
 
     Element-wise work before the first layer joins the first stage.
     """
-    found: list[Stage] = []
+    chain: list[Stage] = []
     waiting = Moved()
     error_words = error_width(workload)
     known: dict[ArrayLayer, Stage] = {}  # models repeat shapes
-    beside_buffer = replace(accelerator, buffer_kilobytes=1.0)
+    # The buffer's size does not matter to the predictor: the same value lets accelerators share its cached cost.
+    small_buffer = replace(accelerator, buffer_kilobytes=1.0)
     shapes = iter(workload.shapes)
     for layer in workload.layers:
         if isinstance(layer, Elementwise):
             waiting += moved_words(layer, accelerator.fusion)
             continue
-        if found:
-            found[-1] = _with_elementwise(found[-1], waiting, accelerator)
+        if chain:
+            chain[-1] = _with_elementwise(chain[-1], waiting, accelerator)
             waiting = Moved()
         shape = next(shapes)
         if shape not in known:
-            known[shape] = _stage(shape, accelerator, batch, error_words, beside_buffer)
-        found.append(replace(known[shape], layer=layer))
-    if found:
-        found[-1] = _with_elementwise(found[-1], waiting, accelerator)
-    return tuple(found)
+            known[shape] = _stage(shape, accelerator, batch, error_words, small_buffer)
+        chain.append(replace(known[shape], layer=layer))
+    if chain:
+        chain[-1] = _with_elementwise(chain[-1], waiting, accelerator)
+    return tuple(chain)
 
 
 def _with_elementwise(stage: Stage, moved: Moved, accelerator: Accelerator) -> Stage:
@@ -227,7 +228,7 @@ def error_width(workload: Workload) -> int:
 
 
 def _stage(
-    layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int, beside_buffer: Accelerator
+    layer: ArrayLayer, accelerator: Accelerator, batch: int, error_words: int, small_buffer: Accelerator
 ) -> Stage:
     product, attention = layer.product(batch), isinstance(layer, Attention)
     forward, input_gradient, weight_gradient = (
@@ -245,7 +246,7 @@ def _stage(
         stage,
         update=NOTHING.moving(state, state + weights),
         read_back=NOTHING.moving(weights + own_weights * accelerator.width("gradients"), 0),
-        predictions=shared_predictor(layer, beside_buffer) if own_weights else None,
+        predictions=shared_predictor(layer, small_buffer) if own_weights else None,
     )
 
 
@@ -277,7 +278,7 @@ def duties(
     learner: str | None = None,
     variant: Hashable = None,
 ) -> list[Duty]:
-    """Return what each stage does under `plan`; `predictor_learns` says whether true gradients train a predictor.
+    """Return what each stage does under `plan`; with `predictor_learns`, true gradients train a predictor.
 
     It is that of the source `learner`, the accelerator's own unless given. `variant` is what cost functions get for this batch.
     """
@@ -287,20 +288,20 @@ def duties(
     sources = {plan.source_of(stage.layer.name) for stage in stages if stage.is_site}
     works = {name: source_work(name) for name in sources}
     teaches = source_work(learner or OWN_PREDICTOR) if predictor_learns else None
-    found = []
+    batch = []
     for index, stage in enumerate(stages):
         source = plan.source_of(stage.layer.name) if stage.is_site else None
         work = AcceleratorWork() if source is None else works[source]
         taught = teaches if source == BACKPROP else None
-        found.append(_duty(stage, work, accelerator, taught, index - stop, variant))
-    return found
+        batch.append(_duty(stage, work, accelerator, taught, index - stop, variant))
+    return batch
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     """Return the index of the lowest stage that the backward pass must reach; the number of stages if there is none.
 
     It is -1 where all parameters outside of sites are trained as well: then the pass goes as far down as the model has
-    any. A plan that holds some of them holds those below its lowest true site.
+    any. A plan that freezes some of them freezes those below its lowest true site.
     """
     if not plan.hold_rest and not plan.held:
         return -1

@@ -1,6 +1,6 @@
 """Training systems other than ADA-GP's accelerator: each costs a batch of its own kind of training on its own array.
 
-A system is given the workload, the samples of a batch, and by layer what a run has measured of itself (`LayerRecord`); it
+A system takes the workload, the samples of a batch, and by layer what a run has measured (`LayerRecord`); it
 returns what each of the three passes costs. Papers and plug-ins add systems to `SYSTEMS`; their times and
 energies are modelled, and never stand in a table with measured seconds.
 """
@@ -39,7 +39,7 @@ class PassCost:
 
 @dataclass(frozen=True)
 class SystemCost:
-    """What a batch costs by pass, and what is to be said of it besides."""
+    """What a batch costs by pass, with notes for the report."""
 
     passes: Mapping[str, PassCost]
     notes: Mapping[str, float | str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ SYSTEMS: Registry[System] = Registry("system", extensible=True)
 class EpochRecord:
     """An epoch of a run: batches by backprop, batches with predicted gradients, and what it has measured of each layer.
 
-    `reached` says whether the run was as good as its target after it.
+    `reached`: the run is as good as its target after it.
     """
 
     backprop: int

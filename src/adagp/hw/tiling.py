@@ -105,7 +105,7 @@ def _row_cuts(product: Product) -> Cuts:
 
 @dataclass(frozen=True, eq=False)
 class Tilings:
-    """All tilings of a product by the room that they take, with what depends on neither the array nor its memories' sizes.
+    """All tilings of a product by the memory that they take, with what depends on neither the array nor its memories' sizes.
 
     `loops` are the cuts of rows, depth and columns, `places` which of them a tiling has. Of its six orders only the one with
     the least traffic is kept, since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the
@@ -127,7 +127,7 @@ class Tilings:
         """How many cuts each index has."""
         return tuple(loop.size.size for loop in self.loops)
 
-    def spread(self, values: Any) -> NDArray[Any]:
+    def broadcast(self, values: Any) -> NDArray[Any]:
         """Return one value for each tiling of what depends on some of the cuts only."""
         return np.broadcast_to(values, self.shape).ravel()[self.places]
 
@@ -136,7 +136,7 @@ class Tilings:
 def all_tilings(product: Product) -> Tilings:
     """Return every tiling of `product`; designs that differ in arrays and memories share them."""
     rows = _row_cuts(product).along(0)
-    depth = _plain_cuts(product.depth // product.taps, product.taps).along(1)
+    depth = _plain_cuts(product.depth // product.kernel_taps, product.kernel_taps).along(1)
     columns = _plain_cuts(product.columns).along(2)
     loops = (rows, depth, columns)
     share = 1.0 if product.output_words is None else product.output_words / (product.rows * product.columns)
@@ -146,13 +146,13 @@ def all_tilings(product: Product) -> Tilings:
         "outputs": np.ceil(rows.size * columns.size * share),
     }
     moved = {
-        "inputs": rows.moved.astype(float) * (product.depth // product.taps),
+        "inputs": rows.moved.astype(float) * (product.depth // product.kernel_taps),
         "weights": np.array(float(product.depth * product.columns)),
         "outputs": np.array(product.rows * product.columns * share),
     }
     shape = np.broadcast_shapes(*(loop.size.shape for loop in loops))
-    found = [_traffic(product, loops, moved, order) for order in ORDERS]
-    reads, writes = (np.stack([np.broadcast_to(one[way], shape) for one in found]) for way in (0, 1))
+    traffic = [_traffic(product, loops, moved, order) for order in ORDERS]
+    reads, writes = (np.stack([np.broadcast_to(bits[way], shape) for bits in traffic]) for way in (0, 1))
     orders = (reads + writes).argmin(axis=0)
     result, sums = RESULTS[product.operation], product.bits.sums
     widths = {name: getattr(product.bits, name) for name in tiles}
@@ -178,7 +178,7 @@ def all_tilings(product: Product) -> Tilings:
 
 
 def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -> Tiling:
-    """Return the tiling of `product` with the least off-chip traffic of those that are about as quick as can be."""
+    """Return the tiling with the least off-chip traffic of those that take at most `SLACK` longer than the quickest."""
     known = all_tilings(product)
     times, least = tiling_times(product, array, dataflow, memory.bits_per_cycle)
     if memory.accumulator_bits and placement_of(dataflow, product) is not None:
@@ -207,14 +207,14 @@ def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -
 def _fits_accumulators(
     known: Tilings, product: Product, array: Array, dataflow: str, memory: Memory
 ) -> NDArray[np.bool_]:
-    """Tell which tilings fit: half of the buffer holds a tile of each matrix, the accumulators the sums of a fold."""
+    """Return which tilings fit: half of the buffer holds a tile of each matrix, the accumulators the sums of a fold."""
     placement = placement_of(dataflow, product)
     assert placement is not None
     fits = known.held_whole <= memory.buffer_bits / 2
     if placement.sum_is != "stationary":
         side = array.rows if placement.sum_is == "down" else array.columns
         steps = known.loops[INDICES.index(placement.time)].size
-        fits &= known.spread(steps * side * product.bits.sums <= memory.accumulator_bits)
+        fits &= known.broadcast(steps * side * product.bits.sums <= memory.accumulator_bits)
     return fits
 
 
@@ -244,7 +244,7 @@ def _array_cycles(known: Tilings, product: Product, array: Array, dataflow: str)
 
     parts = -(-sizes[placement.time] // cuts[placement.time].size)
     steps = sizes[placement.time] + parts * placement.overhead(array)
-    return known.spread(folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps)
+    return known.broadcast(folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps)
 
 
 def _traffic(
@@ -278,7 +278,7 @@ def distinct_inputs(product: Product) -> int:
     if window is None:
         return product.rows * product.depth
     lines, width = window.output
-    channels = product.depth // product.taps
+    channels = product.depth // product.kernel_taps
     return window.images * channels * window.touched(lines, 0) * window.touched(width, 1)
 
 

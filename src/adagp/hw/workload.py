@@ -1,4 +1,4 @@
-"""What a model asks of an accelerator: its layers' shapes for one sample, without torch and without weights.
+"""The work of a model for an accelerator: its layers' shapes for one sample, without torch and without weights.
 
 A workload is what crosses from `adagp.tracing.tracer` to the accelerator model. All sizes are those of **one sample**; a batch
 multiplies the rows of a product, never its weights. It is saved as JSON, and reads back equal.
@@ -28,7 +28,7 @@ VERSION = 1
 class Convolution:
     """A convolution of `(height, width)` sizes; a transposed one has its input and output sizes as they are seen outside.
 
-    `trainable` says whether its weights are trained, `input_gradient` whether anything below it is; `shared_weights` are
+    `trainable`: its weights are trained; `input_gradient`: something below it is trained; `shared_weights` are
     those of its weights that an earlier layer of the workload uses, too.
     """
 
@@ -239,7 +239,11 @@ def workload_from_json(text: str) -> Workload:
     if document.get("version") != VERSION:
         raise DataError(f"workload of version {document.get('version')}; this program reads version {VERSION}.")
     name, layers = document.get("name"), document.get("layers")
-    if not isinstance(name, str) or not isinstance(layers, list) or not all(isinstance(one, dict) for one in layers):
+    if (
+        not isinstance(name, str)
+        or not isinstance(layers, list)
+        or not all(isinstance(entry, dict) for entry in layers)
+    ):
         raise DataError('not a workload: it needs a "name" and a list of "layers".')
     return Workload(name, tuple(_layer(entry) for entry in layers))
 
@@ -275,7 +279,7 @@ MAY_BE_ZERO = ("shared_weights", "input_words", "output_words")
 
 
 def _check(layer: Layer, name: str, kind: Any) -> None:
-    """Refuse a field that is not of its type, or a size that no layer has."""
+    """Raise for a field that is not of its type, or a size that no layer has."""
     value, least = getattr(layer, name), 0 if name in MAY_BE_ZERO else 1
     if kind in (str, bool):
         holds, allowed = type(value) is kind, "text" if kind is str else "true or false"
@@ -331,11 +335,11 @@ SMOOTH = frozenset(
         *("sigmoid", "sigmoid_", "silu", "silu_", "softplus", "sqrt", "tanh", "tanh_"),
     )
 )
-"""Operations whose slope depends on their input, which is kept for the backward pass besides their output."""
+"""Operations whose slope depends on their input, which is kept for the backward pass together with their output."""
 
 NORMALISATIONS = frozenset(("native_batch_norm", "native_group_norm", "native_layer_norm"))
 """Their sums are taken as words leave the array, and the next layer's inputs are normalised as they enter. On the way back the
-gradient depends on sums over the batch, so it goes off chip and back once, beside the kept input."""
+gradient depends on sums over the batch, so it goes off chip and back once, as does the kept input."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ Kind = Literal["F", "B", "I", "W", "U"]
 """What an action does. Plain strings: a program may have a million actions, and an enum hashes slowly."""
 
 MOST_ACTIONS = 200_000
-"""Actions of a program at most: each is an object in memory, and they are walked through one by one."""
+"""The most actions of a program: each is an object in memory, and they are visited one by one."""
 
 FORWARD: Kind = "F"
 BACKWARD: Kind = "B"
@@ -118,7 +118,7 @@ def parse_phases(text: str) -> tuple[Phase, ...]:
 
 
 def check_sizes(devices: int, micro_batches: int, phases: Sequence[Phase], stages_per_device: int = 1) -> None:
-    """Refuse a pipeline without devices, micro-batches or batches, and one with more actions than can be walked through."""
+    """Raise for a pipeline without devices, micro-batches or batches, and for one of more than `MOST_ACTIONS` actions."""
     counts = {"devices": devices, "micro-batches": micro_batches, "phases": len(phases), "stages": stages_per_device}
     for name, value in counts.items():
         if value < 1:

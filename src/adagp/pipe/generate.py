@@ -15,7 +15,7 @@ The order of `zb-v` is that of a list scheduler with parts of one length: each d
 an input gradient, a forward if there is memory, a weight gradient; of two stages the later one.
 
 A GP batch has forwards only: the next batch follows without a gap. All keep strict synchronisation: a stage begins a
-batch's first forward after its update by the batch before, so a BP batch drains the pipeline and a GP batch does not.
+batch's first forward after its update by the previous batch, so a BP batch drains the pipeline and a GP batch does not.
 
 A pipeline of your own is a function of this form, registered under a name.
 """
@@ -82,7 +82,7 @@ def one_way(
     phases: Sequence[Phase],
     backprop: Callable[[int, range], list[Action]],
 ) -> Program:
-    """Return a program with stage d on device d; `backprop` gives a stage's actions in a BP batch."""
+    """Return a program with stage d on device d; `backprop` returns a stage's actions in a BP batch."""
 
     def row(stage: int) -> Iterator[Action]:
         for batch, phase in enumerate(phases):
@@ -106,7 +106,7 @@ def chimera(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Progra
     start = 0
     down = (micro_batches + 1) // 2
     for batch, phase in enumerate(phases):
-        begins = [start + _begin(place, devices, phase) for place in range(down)]
+        begins = [start + _begin(index, devices, phase) for index in range(down)]
         start = begins[-1] + (2 if phase is Phase.GP else 2 * devices)
         for direction, count in enumerate((down, micro_batches - down)):
             first = batch * micro_batches + direction * down
@@ -124,15 +124,15 @@ def chimera(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Progra
     return Program("chimera", micro_batches, tuple(phases), tuple(rows))
 
 
-def _begin(place: int, devices: int, phase: Phase) -> int:
-    """Return the slot in which a direction's micro-batch number `place` enters its first stage.
+def _begin(index: int, devices: int, phase: Phase) -> int:
+    """Return the slot in which a direction's micro-batch number `index` enters its first stage.
 
     Every second slot belongs to the direction. In BP batches half as many micro-batches as there are devices make a
     unit; their backwards take the second half of its slots.
     """
     if phase is Phase.GP:
-        return 2 * place
-    unit, rest = divmod(place, devices // 2)
+        return 2 * index
+    unit, rest = divmod(index, devices // 2)
     return 2 * devices * unit + 2 * rest
 
 
@@ -160,11 +160,11 @@ def interleaved(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Pr
 def _batch(device: int, devices: int, micro_batches: int, first: int, phase: Phase) -> Iterator[Action]:
     """Yield a device's forwards and backwards in a batch: some forwards ahead, then one forward, one backward."""
     total = micro_batches * CHUNKS
-    forwards = [_place(index, device, devices, first) for index in range(total)]
+    forwards = [_stage_and_micro_batch(index, device, devices, first) for index in range(total)]
     if phase is Phase.GP:
         yield from (Action(stage, FORWARD, number) for stage, number in forwards)
         return
-    backwards = [_place(index, device, devices, first, backward=True) for index in range(total)]
+    backwards = [_stage_and_micro_batch(index, device, devices, first, backward=True) for index in range(total)]
     ahead = min(total, 2 * (devices - device - 1) + (CHUNKS - 1) * devices)
     for index in range(total + ahead):
         if index < total:
@@ -174,12 +174,14 @@ def _batch(device: int, devices: int, micro_batches: int, first: int, phase: Pha
             yield Action(stage, BACKWARD, number)
 
 
-def _place(index: int, device: int, devices: int, first: int, *, backward: bool = False) -> tuple[int, int]:
+def _stage_and_micro_batch(
+    index: int, device: int, devices: int, first: int, *, backward: bool = False
+) -> tuple[int, int]:
     """Return stage and micro-batch of a device's forward (or backward) number `index` in a batch."""
     group, rest = divmod(index, devices * CHUNKS)
-    chunk, place = divmod(rest, devices)
+    chunk, index = divmod(rest, devices)
     chunk = CHUNKS - 1 - chunk if backward else chunk
-    return device + chunk * devices, first + group * devices + place
+    return device + chunk * devices, first + group * devices + index
 
 
 @PIPELINES.register("zb-h1")
@@ -189,11 +191,11 @@ def zero_bubble_h1(devices: int, micro_batches: int, phases: Sequence[Phase]) ->
     def batch(stage: int, numbers: range) -> list[Action]:
         ahead = min(micro_batches, devices - stage)
         row = forwards(stage, numbers[:ahead])
-        for place, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
             row.append(Action(stage, INPUT_GRADIENT, number))
-            if place >= stage:
-                row.append(Action(stage, WEIGHT_GRADIENT, numbers[place - stage]))
-            row += forwards(stage, numbers[ahead + place : ahead + place + 1])
+            if index >= stage:
+                row.append(Action(stage, WEIGHT_GRADIENT, numbers[index - stage]))
+            row += forwards(stage, numbers[ahead + index : ahead + index + 1])
         return row + [Action(stage, WEIGHT_GRADIENT, number) for number in numbers[max(0, micro_batches - stage) :]]
 
     return one_way("zb-h1", devices, micro_batches, phases, batch)
@@ -224,9 +226,9 @@ def _streamed(device: int, devices: int, numbers: range) -> list[Action]:
     A micro-batch enters in every second slot, so that the two stages of a device are never due at once.
     """
     timed = [
-        (2 * place + stage, Action(stage, FORWARD, number))
+        (2 * index + stage, Action(stage, FORWARD, number))
         for stage in (device, 2 * devices - 1 - device)
-        for place, number in enumerate(numbers)
+        for index, number in enumerate(numbers)
     ]
     return [action for _, action in sorted(timed)]
 
@@ -256,7 +258,7 @@ class _ListScheduler:
 
     @property
     def finished(self) -> bool:
-        """Tell whether all weight gradients are taken."""
+        """Whether all weight gradients are taken."""
         return all(count == self.micro_batches for count in self.begun[WEIGHT_GRADIENT])
 
     def take(self, device: int) -> None:
@@ -276,7 +278,7 @@ class _ListScheduler:
         if number >= self.micro_batches:
             return False
         if kind == FORWARD:
-            kept = sum(self.begun[FORWARD][one] - self.begun[WEIGHT_GRADIENT][one] for one in stages)
+            kept = sum(self.begun[FORWARD][held] - self.begun[WEIGHT_GRADIENT][held] for held in stages)
             return kept < 2 * self.devices and (stage == 0 or self._over(stage - 1, FORWARD, number))
         if kind == WEIGHT_GRADIENT:
             return self._over(stage, INPUT_GRADIENT, number)

@@ -1,6 +1,6 @@
 """The costs of a pipeline of accelerators: each stage some layers of a model, costed by `adagp.hw`.
 
-A stage's forward and backward are its layers' cycles for a micro-batch. The update is what a whole batch has to do besides: the
+A stage's forward and backward are its layers' cycles for a micro-batch. The update is the rest of a batch's work: the
 optimizer's traffic and the predictor's work, as far as they do not hide behind the last micro-batch's pass. It is the
 difference between a micro-batch under the design with all duties and one with forward and backward alone; for sources whose
 work grows with the samples (all that the accelerator's own predictor is not), the same difference for a whole batch.
@@ -53,7 +53,7 @@ def modelled_costs(
 ) -> Costs:
     """Return costs in cycles for micro-batches of `samples`, the model cut so that forward and backward are balanced.
 
-    `design` says how the predictor shares the hardware; with `baseline` there is none. GP batches take their gradients from
+    `design` is how the predictor shares the hardware; with `baseline` there is none. GP batches take their gradients from
     `source`; `micro_batches` make a batch, which matters to sources whose work grows with the samples. `variant` is what
     the source's cost functions get for a batch.
     """
@@ -67,7 +67,7 @@ def modelled_costs(
     cuts = partition([forward + backward for forward, backward in passes], devices)
     return Costs(
         tuple(
-            _stage([layers[place] for place in cut], [whole[place] for place in cut], outputs[cut[-1]], work)
+            _stage([layers[index] for index in cut], [whole[index] for index in cut], outputs[cut[-1]], work)
             for cut in cuts
         ),
         bandwidth=link.bandwidth / accelerator.clock_hz,
@@ -134,7 +134,7 @@ def _parts(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
 
 
 _FORWARD_ALONE = predicted_plan(SUPPLIED)
-"""The passes of a GP batch, whatever its source does besides."""
+"""The passes of a GP batch without the work of its source."""
 _CHAIN_ALONE = Plan(Phase.BP, default=SUPPLIED)
 """All gradients but those of the sites' weights."""
 

@@ -1,4 +1,4 @@
-"""Who waits for whom in a program, and whether it can run at all."""
+"""The dependencies between the actions of a program, and whether it can run at all."""
 
 from collections.abc import Iterator
 
@@ -6,17 +6,17 @@ from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Kind, Program
 
-Place = tuple[int, int]
-"""A device, and the place of an action in its list."""
+Position = tuple[int, int]
+"""A device, and the index of an action in its list."""
 
-Visit = tuple[Place, tuple[Place, ...]]
-"""An action's place, and the places of what it waited for."""
+Visit = tuple[Position, tuple[Position, ...]]
+"""An action's position, and the positions of what it waited for."""
 
 
 class Order:
     """The dependencies of a valid program: `requirements` of an action, and one `walk` in which all of them are met.
 
-    An action waits for the one before it on its device, and besides:
+    An action waits for the previous one on its device, and:
 
     - a forward for the forward of the stage before;
     - a backward, or an input gradient, for that of the stage after (on the last stage, for the forward), and for its forward;
@@ -25,25 +25,25 @@ class Order:
       with an error broadcast, in a GP batch, for those of the last stage as well.
 
     The rule of weights is strict synchronisation: on each device, a stage's forwards of a batch come after the stage's
-    update by the batch before. So forward and backward of a micro-batch use the same weights, and these are no batch old.
+    update by the batch before. So forward and backward of a micro-batch use the same weights, and these are never stale.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.places = _places(program)
+        self.positions = _positions(program)
         self._holders = _holders(program)
-        _check_complete(program, self.places)
+        _check_complete(program, self.positions)
         _check_local_order(program)
         self.walk = list(self._run())
 
-    def requirements(self, action: Action) -> Iterator[Place]:
-        """Yield the places of the actions that `action` needs, those that its own device has done anyway left out."""
+    def requirements(self, action: Action) -> Iterator[Position]:
+        """Yield the positions of the actions that `action` needs, those that its own device has done anyway left out."""
         stage, kind, number = action
         if kind == FORWARD and stage > 0:
-            yield self.places[Action(stage - 1, FORWARD, number)]
+            yield self.positions[Action(stage - 1, FORWARD, number)]
         elif kind in (BACKWARD, INPUT_GRADIENT) and stage + 1 < self.program.stages:
-            whole = self.places.get(Action(stage + 1, BACKWARD, number))
-            yield self.places[Action(stage + 1, INPUT_GRADIENT, number)] if whole is None else whole
+            whole = self.positions.get(Action(stage + 1, BACKWARD, number))
+            yield self.positions[Action(stage + 1, INPUT_GRADIENT, number)] if whole is None else whole
         elif kind == UPDATE:
             yield from self._holders[stage, number].values()
             last = self.program.stages - 1
@@ -54,21 +54,21 @@ class Order:
         """Let each device go as far as it can, and wake it when what it waits for is done."""
         devices = self.program.devices
         done = [0] * len(devices)  # actions done so far, by device
-        waiting: dict[Place, list[int]] = {}
+        waiting: dict[Position, list[int]] = {}
         ready = list(range(len(devices)))
         while ready:
             device = ready.pop()
             while done[device] < len(devices[device]):
                 action = devices[device][done[device]]
                 needed = tuple(self.requirements(action))
-                missing = next((place for place in needed if done[place[0]] <= place[1]), None)
+                missing = next((position for position in needed if done[position[0]] <= position[1]), None)
                 if missing is not None:
                     waiting.setdefault(missing, []).append(device)
                     break
-                place = (device, done[device])
-                yield place, needed
+                position = (device, done[device])
+                yield position, needed
                 done[device] += 1
-                ready += waiting.pop(place, [])
+                ready += waiting.pop(position, [])
         if any(count < len(row) for count, row in zip(done, devices, strict=True)):
             raise OptionError(f"the program never ends: {'; '.join(self._stuck(done))}.")
 
@@ -76,50 +76,50 @@ class Order:
         for device, row in enumerate(self.program.devices):
             if done[device] < len(row):
                 action = row[done[device]]
-                missing = next(place for place in self.requirements(action) if done[place[0]] <= place[1])
+                missing = next(position for position in self.requirements(action) if done[position[0]] <= position[1])
                 wanted = self.program.devices[missing[0]][missing[1]]
                 yield f"device {device} stands before {action} and waits for {wanted} of device {missing[0]}"
 
 
 def validate(program: Program) -> None:
-    """Refuse a program that lacks or repeats an action, breaks the rule of weights, or would wait for ever."""
+    """Raise for a program that lacks or repeats an action, breaks the rule of weights, or deadlocks."""
     Order(program)
 
 
-def _places(program: Program) -> dict[Action, Place]:
+def _positions(program: Program) -> dict[Action, Position]:
     """Return where each action is; an update is where its stage's first holder does it."""
-    places: dict[Action, Place] = {}
+    positions: dict[Action, Position] = {}
     for device, row in enumerate(program.devices):
         seen: set[Action] = set()
-        for place, action in enumerate(row):
-            twice = action in seen if action.kind == UPDATE else action in places
+        for position, action in enumerate(row):
+            twice = action in seen if action.kind == UPDATE else action in positions
             if twice:
                 raise OptionError(f"{action} is in the program twice; each action is done once.")
             seen.add(action)
-            places.setdefault(action, (device, place))
-    return places
+            positions.setdefault(action, (device, position))
+    return positions
 
 
-def _holders(program: Program) -> dict[tuple[int, int], dict[int, Place]]:
-    """Return for each stage and batch the devices that work on it, each with the place of its last such action."""
-    holders: dict[tuple[int, int], dict[int, Place]] = {}
+def _holders(program: Program) -> dict[tuple[int, int], dict[int, Position]]:
+    """Return for each stage and batch the devices that work on it, each with the position of its last such action."""
+    holders: dict[tuple[int, int], dict[int, Position]] = {}
     for device, row in enumerate(program.devices):
-        for place, action in enumerate(row):
+        for position, action in enumerate(row):
             if action.kind != UPDATE:
                 key = (action.stage, action.number // program.micro_batches)
-                holders.setdefault(key, {})[device] = (device, place)
+                holders.setdefault(key, {})[device] = (device, position)
     return holders
 
 
-def _check_complete(program: Program, places: dict[Action, Place]) -> None:
-    expected = set(_expected(program, places))
-    for action in sorted(places.keys() - expected):
+def _check_complete(program: Program, positions: dict[Action, Position]) -> None:
+    expected = set(_expected(program, positions))
+    for action in sorted(positions.keys() - expected):
         raise OptionError(f"{action} has no place in {_size(program)}.")
-    for action in sorted(expected - places.keys()):
+    for action in sorted(expected - positions.keys()):
         raise OptionError(f"{action} is missing from the program.")
 
 
-def _expected(program: Program, places: dict[Action, Place]) -> Iterator[Action]:
+def _expected(program: Program, positions: dict[Action, Position]) -> Iterator[Action]:
     """Yield all actions that the program must have; a backward of which a part is there must be there in both parts."""
     for stage in range(program.stages):
         for batch, phase in enumerate(program.phases):
@@ -128,7 +128,7 @@ def _expected(program: Program, places: dict[Action, Place]) -> Iterator[Action]
                 yield Action(stage, FORWARD, number)
                 parts = [Action(stage, kind, number) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT)]
                 if phase is not Phase.GP:
-                    yield from parts if any(part in places for part in parts) else [Action(stage, BACKWARD, number)]
+                    yield from parts if any(part in positions for part in parts) else [Action(stage, BACKWARD, number)]
 
 
 def _size(program: Program) -> str:

@@ -10,8 +10,8 @@ from adagp.errors import OptionError
 def partition(weights: Sequence[float], parts: int) -> list[range]:
     """Return the ranges of layers that make up each of `parts` stages, with the least possible largest sum of `weights`.
 
-    That sum is one of the sums of contiguous layers. Whether one of them suffices is seen by filling each part as far as
-    it allows; the least that does is found by bisection, so the cut is optimal.
+    That sum is one of the sums of contiguous layers. A bound suffices if filling each part as far as it
+    allows takes no more than `parts`; bisection finds the least bound that does, so the cut is optimal.
     """
     if not 1 <= parts <= len(weights):
         raise OptionError(f"{len(weights)} layers cannot be cut into {parts} stages; give 1 to {len(weights)}.")
@@ -32,7 +32,7 @@ def _fill(sums: Sequence[float], bound: float) -> list[range]:
     filled: list[range] = []
     start = 0
     while start < len(sums) - 1:
-        stop = bisect_right(range(len(sums)), bound, lo=start, key=lambda place: sums[place] - sums[start]) - 1
+        stop = bisect_right(range(len(sums)), bound, lo=start, key=lambda end: sums[end] - sums[start]) - 1
         if stop == start:
             return [range(0)] * len(sums)
         filled.append(range(start, stop))
@@ -43,7 +43,7 @@ def _fill(sums: Sequence[float], bound: float) -> list[range]:
 def _split_further(filled: list[range], parts: int) -> list[range]:
     """Return exactly `parts` parts, by cutting off single layers: no sum grows."""
     while len(filled) < parts:
-        place = next(place for place, one in enumerate(filled) if len(one) > 1)
-        one = filled[place]
-        filled[place : place + 1] = [one[:1], one[1:]]
+        index = next(index for index, part in enumerate(filled) if len(part) > 1)
+        part = filled[index]
+        filled[index : index + 1] = [part[:1], part[1:]]
     return filled

@@ -14,7 +14,7 @@ from math import inf, isfinite
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Program
-from adagp.pipe.order import Order, Place
+from adagp.pipe.order import Order, Position
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class StageCosts:
 class Costs:
     """The stages' costs, and the links: each transfer takes `latency` and its bytes over `bandwidth`, in units of time.
 
-    Transfers go on beside the devices' work and do not hinder each other.
+    Transfers overlap with the devices' work and do not delay each other.
     """
 
     stages: tuple[StageCosts, ...]
@@ -93,7 +93,7 @@ def constant_costs(
 ) -> Costs:
     """Return equal stages. `alpha` is the predictor's forward for a batch in units of a micro-batch's forward.
 
-    Its training takes twice as long, as with the paper's layers: a GP update takes `alpha`, a BP update `3 * alpha`. Where
+    Its training takes twice as long, as with ADA-GP's layers: a GP update takes `alpha`, a BP update `3 * alpha`. Where
     there are fewer `devices` than stages, the times are those of a device, which its stages share.
     """
     part = 1.0 if devices is None else devices / stages
@@ -173,23 +173,23 @@ def simulate(program: Program, costs: Costs) -> Timeline:
     devices, phases = program.devices, program.phases
     ends: list[list[float]] = [[0.0] * len(row) for row in devices]
     begins: list[list[float]] = [[0.0] * len(row) for row in devices]
-    for (device, place), needs in order.walk:
-        action = devices[device][place]
+    for (device, index), needs in order.walk:
+        action = devices[device][index]
         phase = phases[program.batch_of(action)]
-        free = ends[device][place - 1] if place else 0.0
+        free = ends[device][index - 1] if index else 0.0
         arrivals = (
             _arrival(costs, action, phase, device, ends, needed, devices[needed[0]][needed[1]].stage)
             for needed in needs
         )
         begin = max([free, *arrivals])
-        begins[device][place] = begin
-        ends[device][place] = begin + costs.stages[action.stage].time(action, phase)
+        begins[device][index] = begin
+        ends[device][index] = begin + costs.stages[action.stage].time(action, phase)
     spans = tuple(tuple(zip(*pair, strict=True)) for pair in zip(begins, ends, strict=True))
     return Timeline(program, costs, spans)
 
 
 def _arrival(
-    costs: Costs, action: Action, phase: Phase, device: int, ends: list[list[float]], needed: Place, maker: int
+    costs: Costs, action: Action, phase: Phase, device: int, ends: list[list[float]], needed: Position, maker: int
 ) -> float:
     """Return when what `action` needs from another one, of stage `maker`, is there; at once, if the same device made it."""
     end = ends[needed[0]][needed[1]]

@@ -77,7 +77,7 @@ def run_workload(
 
 
 def dataset_info(name: str) -> "DatasetInfo":
-    """Return what is known of a data set. The data room needs numpy, so it is imported only when asked."""
+    """Return the table entry of a data set. `adagp.data` needs numpy, so it is imported only here."""
     from adagp.data.registry import DATASETS
 
     return DATASETS[name]
@@ -130,7 +130,7 @@ def find_origin(
     trust: bool = False,
     target: float | None = None,
 ) -> Origin:
-    """Tell a run folder, the files of models and workloads, and a model's name apart.
+    """Return where the workload comes from: a run folder, a file, or a model's name.
 
     Code that a run folder names is imported only if the user names it as well, as `model` or `method`, or trusts the folder.
     Of a run with a `target` the epochs up to the first that reaches it are replayed.
@@ -217,7 +217,7 @@ def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | 
 def sample_shape(
     model: str | None, input_: str | None, image_size: int | None, channels: int | None, dataset: str
 ) -> tuple[int, ...] | None:
-    """Return the shape of one sample: as it is written, or of square images; None if nobody says.
+    """Return the shape of one sample: as it is written, or of square images; None if no option has it.
 
     Models of your own may take other things than images.
     """

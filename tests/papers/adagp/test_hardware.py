@@ -58,7 +58,7 @@ def test_own_memory_takes_the_buffers_accesses() -> None:
 
 
 def test_work_side_by_side_adds_up_but_for_time() -> None:
-    assert Cost(5, 1, 1).beside(Cost(7, 2, 3)) == Cost(7, 3, 4)
+    assert Cost(5, 1, 1).in_parallel_with(Cost(7, 2, 3)) == Cost(7, 3, 4)
 
 
 def test_unknown_design_names_the_options() -> None:

@@ -22,7 +22,7 @@ EXPORTERS: Mapping[str, Exporter] = {
 
 
 def check_export(tool: str | None, folder: Path | None) -> None:
-    """Refuse, before any work, a tool that is not known, or a folder that has something in it already."""
+    """Raise, before any work, for an unknown tool or a folder that is not empty."""
     if (tool is None) != (folder is None):
         raise OptionError("--export TOOL and --out DIR go together; give both.")
     if tool is None or folder is None:

@@ -2,7 +2,7 @@
 
     python -m scalesim.scale -c scale.cfg -t forward_gemm.csv -l layout.csv -p out -i gemm -s N
 
-Each row is one of the `count` equal products that `products.csv` tells of it. SCALE-Sim's convolutions have no batch, no
+Each row stands for `count` equal products; `products.csv` has the counts. SCALE-Sim's convolutions have no batch, no
 dilation and one stride, and their input is as large as the windows reach, so padding is part of it. It has the dataflows `ws`,
 `os` and `is`; for another one there is no configuration file.
 """
@@ -86,7 +86,7 @@ def gemm_row(work: Work) -> str:
 
 
 def is_plain(layer: Convolution) -> bool:
-    """Tell whether SCALE-Sim has convolutions like this one."""
+    """Return whether SCALE-Sim has convolutions like this one."""
     return layer.dilation == (1, 1) and layer.stride[0] == layer.stride[1]
 
 

@@ -44,7 +44,7 @@ class Work:
 
 def training_work(workload: Workload, batch: int) -> tuple[Work, ...]:
     """Return every product that a batch of backprop needs: forward in order, then backward from the last layer."""
-    layers = [(f"{place:03d}_{plain_name(layer.name)}", layer) for place, layer in enumerate(workload.array_layers)]
+    layers = [(f"{index:03d}_{plain_name(layer.name)}", layer) for index, layer in enumerate(workload.array_layers)]
     forward = [Work(name, layer, Operation.FORWARD, batch) for name, layer in layers]
     backward: list[Work] = []
     for name, layer in reversed(layers):

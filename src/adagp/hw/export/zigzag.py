@@ -1,7 +1,7 @@
 """A workload file of ZigZag 3 (`workload.yaml`): one layer for each product, independent of the others.
 
 Forward passes and weight gradients of convolutions keep their loops, so that windows overlap; the sum of the input gradient
-lies on overlapping places, which ZigZag's outputs cannot, so it is lowered to a product. A workload knows no
+has overlapping positions, which ZigZag's outputs cannot, so it is lowered to a product. A workload has no
 padding: a convolution's input is as large as its windows reach.
 """
 

@@ -2,8 +2,8 @@
 
     low          no extra hardware: layer, load the predictor, predict, store, one after the other
     efficient    the predictor's weights have a memory of their own: layer, then predictor
-    max          and an array of its own: the predictor's forward runs beside the next layer's forward, its training
-                 beside the same layer's backward; layers stay in step, so each step takes the longer of the two
+    max          and an array of its own: the predictor's forward overlaps with the next layer's forward, its training
+                 with the same layer's backward; layers stay in step, so each step takes the longer of the two
 
 `max` has everything that `efficient` has. Where its smaller array would hold the layers up for longer than the main
 array takes, it uses the main array, so it is never the slower of the two.
@@ -34,7 +34,7 @@ def run_efficient(duties: Sequence[Duty]) -> StepCosts:
 
 
 def run_max(duties: Sequence[Duty]) -> StepCosts:
-    """Predict for a layer beside the next layer's forward; train the predictor beside the layer's backward."""
+    """Predict for a layer during the next layer's forward; train the predictor during the layer's backward."""
     costs = []
     waiting: Predictions | None = None
     for duty in duties:
@@ -52,9 +52,9 @@ def run_max(duties: Sequence[Duty]) -> StepCosts:
 
 
 def overlapped(layer: Cost, on_main: Cost, on_own: Cost) -> Cost:
-    """Return the better of predicting beside `layer` on the predictor's array and after it on the main one."""
-    beside = max(layer.cycles, on_own.cycles) <= layer.cycles + on_main.cycles
-    return layer.beside(on_own) if beside else layer + on_main
+    """Return the quicker of predicting during `layer` on the predictor's array, and after it on the main one."""
+    overlap = max(layer.cycles, on_own.cycles) <= layer.cycles + on_main.cycles
+    return layer.in_parallel_with(on_own) if overlap else layer + on_main
 
 
 def equal_pes(figures: Mapping[str, float], pes: int, one_pe: float) -> float | None:

@@ -8,8 +8,8 @@ systolic array as in `dataflows`:
     cycles = folds * (load * chunks of what stays + passes * steps + rows + columns - 2)
 
 Operands are stored as exponents and chunks with a sign bit each, so that a group takes `e + g * chunks * 3` bits; sums leave as
-words of the accelerator. Converters work beside the array and cost no cycles. A convolution's groups lie along channels at each
-place of the kernel, those of its weight gradient along samples.
+words of the accelerator. Converters overlap with the array and cost no cycles. Groups of a convolution lie along channels, at
+each place of the kernel, those of its weight gradient along samples.
 
 The design `fast` computes a run in the widths that it was recorded with, and in 4 bits otherwise; `dense-16` and `dense-32` are
 the same run in words of so many bits. None has extra hardware for predictions. A cell of `fast` has 16 small multipliers: equal
@@ -88,7 +88,7 @@ def grouped(product: Product, widths: BlockWidths) -> Product:
     changed = replace(product, bits=Bits(**(bits | {result: getattr(product.bits, result)}), sums=product.bits.sums))
     size, group = getattr(product, SUMMED[result]), widths.group
     if SUMMED[result] == "depth":
-        return replace(changed, depth=-(-(size // product.taps) // group) * product.taps)
+        return replace(changed, depth=-(-(size // product.kernel_taps) // group) * product.kernel_taps)
     if SUMMED[result] == "columns":
         return replace(changed, columns=-(-size // group))
     if product.window is None:

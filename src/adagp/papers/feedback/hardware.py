@@ -70,8 +70,8 @@ def _batch_work(site: SiteWork) -> FeedbackWork:
 
 
 @dataclass(frozen=True)
-class FeedbackRows:
-    """A layer as feedback sees it: so many rows in a batch, of so many inputs and outputs each, and so many features."""
+class FeedbackSizes:
+    """The sizes of feedback's products for a layer: rows of a batch, inputs and outputs of a row, features of the error."""
 
     rows: int
     inputs: int
@@ -79,11 +79,11 @@ class FeedbackRows:
     features: int
 
 
-def feedback_rows(layer: ArrayLayer, batch: int, error_words: int, most: int) -> FeedbackRows:
+def feedback_sizes(layer: ArrayLayer, batch: int, error_words: int, most: int) -> FeedbackSizes:
     """Return a sample's whole map as a row, or each position of a linear layer; features are `most` at most."""
     positions = layer.rows if isinstance(layer, Linear) else 1
     features = max(1, min(error_words, most))
-    return FeedbackRows(batch * positions, layer.input_words // positions, layer.output_words // positions, features)
+    return FeedbackSizes(batch * positions, layer.input_words // positions, layer.output_words // positions, features)
 
 
 def feedback_gradient(site: SiteWork) -> Cost:
@@ -94,38 +94,38 @@ def feedback_gradient(site: SiteWork) -> Cost:
     the prediction for recent batches, their mixed inputs are brought from memory, and one sample is added.
     """
     layer, accelerator, work = site.layer, site.accelerator, _batch_work(site)
-    found = feedback_rows(layer, site.batch, site.error_words, work.features)
-    common = accelerator.trained_with(Product(1, found.features, found.outputs), Operation.FORWARD)  # the mean's part
-    if found.rows <= found.features and not work.subtracts:
-        project = Product(found.rows, found.features + 1, found.outputs)
+    sizes = feedback_sizes(layer, site.batch, site.error_words, work.features)
+    common = accelerator.trained_with(Product(1, sizes.features, sizes.outputs), Operation.FORWARD)  # the mean's part
+    if sizes.rows <= sizes.features and not work.subtracts:
+        project = Product(sizes.rows, sizes.features + 1, sizes.outputs)
         return accelerator.tiled_cost(
             common,
             accelerator.trained_with(project, Operation.FORWARD),
             accelerator.trained_with(layer.product(site.batch), Operation.WEIGHT_GRADIENT),
         )
-    samples = found.features + 1 + work.subtracts
-    few = layer.product(samples) if isinstance(layer, Convolution) else Product(samples, found.inputs, found.outputs)
+    samples = sizes.features + 1 + work.subtracts
+    few = layer.product(samples) if isinstance(layer, Convolution) else Product(samples, sizes.inputs, sizes.outputs)
     cost = accelerator.tiled_cost(
         common,
-        _mixing(accelerator, found),
+        _mixing(accelerator, sizes),
         accelerator.trained_with(few, Operation.WEIGHT_GRADIENT),
     )
     if not work.subtracts:
         return cost
-    usual = accelerator.trained_with(Product(found.features, found.features, found.inputs), Operation.FORWARD)
+    usual = accelerator.trained_with(Product(sizes.features, sizes.features, sizes.inputs), Operation.FORWARD)
     truth = layer.weights * accelerator.width("gradients")
-    return cost + accelerator.tiled_cost(common, usual).moving(_noted_bits(accelerator, found) + truth, 0)
+    return cost + accelerator.tiled_cost(common, usual).moving(_mean_bits(accelerator, sizes) + truth, 0)
 
 
-def _mixing(accelerator: Accelerator, found: FeedbackRows) -> Product:
+def _mixing(accelerator: Accelerator, sizes: FeedbackSizes) -> Product:
     """Return the product that mixes the inputs of a batch to one sample a feature, and one of their mean."""
-    mix = Product(found.features + 1, found.rows, found.inputs)
+    mix = Product(sizes.features + 1, sizes.rows, sizes.inputs)
     return accelerator.trained_with(mix, Operation.FORWARD)
 
 
-def _noted_bits(accelerator: Accelerator, found: FeedbackRows) -> int:
-    """Return how many bits the running mean of mixed inputs has."""
-    return (found.features + 1) * found.inputs * accelerator.width("sums")
+def _mean_bits(accelerator: Accelerator, sizes: FeedbackSizes) -> int:
+    """Return the bits of the running mean of mixed inputs."""
+    return (sizes.features + 1) * sizes.inputs * accelerator.width("sums")
 
 
 def feedback_regression(site: SiteWork) -> Predictions | None:
@@ -133,30 +133,30 @@ def feedback_regression(site: SiteWork) -> Predictions | None:
     layer, accelerator, work = site.layer, site.accelerator, _batch_work(site)
     if not site.learns or not (work.fits or work.corrects):
         return None
-    found = feedback_rows(layer, site.batch, site.error_words, work.features)
+    sizes = feedback_sizes(layer, site.batch, site.error_words, work.features)
     truth = layer.weights * accelerator.width("gradients")
     costs = []
     for array in (accelerator, on_predictor_array(accelerator)):
         cost = NOTHING
         if work.fits:
-            cost += _feedback_moments(array, found)
+            cost += _feedback_moments(array, sizes)
         if work.corrects:
             # The means are read before they move; mixed inputs are written as the product's result.
-            noted = _noted_bits(accelerator, found)
-            cost += array.tiled_cost(_mixing(array, found)).moving(noted + truth, truth)
+            noted = _mean_bits(accelerator, sizes)
+            cost += array.tiled_cost(_mixing(array, sizes)).moving(noted + truth, truth)
         costs.append(accelerator.with_stalls(cost))
     return Predictions(NOTHING, costs[0], NOTHING, costs[1], own_memory=False)
 
 
-def _feedback_moments(accelerator: Accelerator, found: FeedbackRows) -> Cost:
+def _feedback_moments(accelerator: Accelerator, sizes: FeedbackSizes) -> Cost:
     """Cost the moments of a batch, without stalls."""
-    features = found.features
+    features = sizes.features
     # Differences from the mean and the mean's own part: one row of products each. Second moments are those of the differences;
     # layers with the same rows could share them, but each is charged for its own.
     products = [
-        accelerator.trained_with(Product(sums, found.rows, outputs), Operation.FORWARD)
-        for sums, outputs in ((features + 1, found.outputs), (features, features))
+        accelerator.trained_with(Product(sums, sizes.rows, outputs), Operation.FORWARD)
+        for sums, outputs in ((features + 1, sizes.outputs), (features, features))
     ]
     # The running moments are read before the batch's are added to them.
-    kept = 2 * features * (found.outputs + features) * accelerator.width("sums")
+    kept = 2 * features * (sizes.outputs + features) * accelerator.width("sums")
     return accelerator.tiled_cost(*products).moving(kept, 0)

@@ -85,7 +85,7 @@ DENSE = LayerRecord()
 
 
 def index_bits(weights: int, block: int) -> int:
-    """Return the bits that compressed sparse blocks take besides their values: a mask bit per weight, a pointer per block."""
+    """Return the bits of compressed sparse blocks without their values: a mask bit per weight, a pointer per block."""
     return -(-weights // block) * (block + POINTER_BITS)
 
 

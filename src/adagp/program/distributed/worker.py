@@ -167,7 +167,7 @@ class Worker:
         coming: dict[int, Iterator[Action]] = {}
         for device, row in enumerate(order.program.devices):
             targets = [self._target(order, action) for action in row] if device != here else []
-            coming[device] = iter([target for target in targets if target and order.places[target][0] == here])
+            coming[device] = iter([target for target in targets if target and order.positions[target][0] == here])
         return coming
 
     def _await(self, order: Order, state: _Window, action: Action) -> None:
@@ -175,7 +175,7 @@ class Worker:
         source = self._source(order, action)
         if source is None or action in state.arriving or action in state.here:
             return
-        holder = order.places[source][0]
+        holder = order.positions[source][0]
         if holder == self.placement.device:
             return
         for coming in state.coming[holder]:
@@ -212,7 +212,7 @@ class Worker:
         to = self._target(order, action)
         if to is None:
             return
-        holder = order.places[to][0]
+        holder = order.positions[to][0]
         if holder == self.placement.device:
             state.here[to] = result
             return
@@ -236,7 +236,7 @@ def as_values(inputs: Any) -> Values:
 def _backward_of(order: Order, stage: int, number: int) -> Action:
     """Return the backward of a micro-batch on a stage: the whole one, or its first part."""
     whole = Action(stage, BACKWARD, number)
-    return whole if whole in order.places else Action(stage, INPUT_GRADIENT, number)
+    return whole if whole in order.positions else Action(stage, INPUT_GRADIENT, number)
 
 
 def _with_gradient(values: Sequence[Tensor]) -> Values:
