@@ -12,8 +12,7 @@ from adagp.core.methods import METHODS
 from adagp.hw import Accelerator, simulate
 from adagp.papers.adagp import PAPER_MODELS
 from adagp.papers.adagp.accelerator_experiments import paper_run
-from adagp.program.figures.labels import label_points
-from adagp.program.figures.style import legend_beside, series_colour, some_of, subplots, whole_numbers
+from adagp.program.figures.style import label_points, legend_beside, series_colour, some_of, subplots, whole_numbers
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published

@@ -90,15 +90,7 @@ class Comparison:
             raise OptionError(
                 f"--aligned-seeds is {self.aligned_seeds}; it must be at most the number of seeds, {self.seeds}."
             )
-        if not self.regimes:
-            raise OptionError(f"--regimes is empty; choose from: {', '.join(REGIMES)}.")
-        parse_accelerator(self.accelerator)
-        parse_pipeline(self.pipeline)
-        for index, regime in enumerate(self.regimes):
-            if regime not in REGIMES:
-                raise unknown_name("regime", regime, REGIMES)
-            if regime in self.regimes[:index]:
-                raise OptionError(f"--regimes names '{regime}' twice.")
+        self._check_regimes()
         self._check_curve()
         self._check_seconds()
         if self.tuning is not None:
@@ -136,6 +128,20 @@ class Comparison:
                 "the number of GP batches of an adaptive schedule is known only after a run; add the regime batches, whose "
                 "runs are counted."
             )
+
+    def _check_regimes(self) -> None:
+        if not self.regimes:
+            raise OptionError(f"--regimes is empty; choose from: {', '.join(REGIMES)}.")
+        # The defaults are valid: do not load all designs and dataflows just to check them.
+        if self.accelerator != Comparison.accelerator:
+            parse_accelerator(self.accelerator)
+        if self.pipeline != Comparison.pipeline:
+            parse_pipeline(self.pipeline)
+        for index, regime in enumerate(self.regimes):
+            if regime not in REGIMES:
+                raise unknown_name("regime", regime, REGIMES)
+            if regime in self.regimes[:index]:
+                raise OptionError(f"--regimes names '{regime}' twice.")
 
     def _check_curve(self) -> None:
         for index, factor in enumerate(self.curve):

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.program.compare.comparison import BATCHES, SECONDS
 from adagp.program.compare.worth import PAYS, PAYS_NOT, UNCLEAR
-from adagp.program.figures.labels import label_points, spread
-from adagp.program.figures.style import COLOURS, FAINT, save, series_colour, style, subplots
+from adagp.program.figures.style import (
+    COLOURS,
+    FAINT,
+    label_points,
+    save,
+    series_colour,
+    spread_labels,
+    style,
+    subplots,
+)
 from adagp.program.run.metrics import Metric, read_metrics
 
 if TYPE_CHECKING:
@@ -113,7 +121,7 @@ def _worth_panel(axis: "Axes", method: Record) -> None:
     axis.figure.canvas.draw()  # fixes the scale
     scale = 72 / axis.figure.dpi
     positions = {name: float(axis.transData.transform((0, value))[1]) * scale for name, value in marks.items()}
-    heights = spread([(position, name) for name, position in positions.items()], LABEL_HEIGHT)
+    heights = spread_labels([(position, name) for name, position in positions.items()], LABEL_HEIGHT)
     for name, value in marks.items():
         colour, marker = VERDICTS[method["platforms"][name]["verdict"]]
         axis.plot(0.2, value, marker=marker, color=colour, markersize=6)

@@ -1,4 +1,4 @@
-"""The common style of figures, and how to create and save them. Needs matplotlib (`pip install 'adagp[plot]'`).
+"""The common style of figures, how to create and save them, and label placement. Needs `pip install 'adagp[plot]'`.
 
 The colours are those of Okabe and Ito, which colour-blind readers can distinguish, and further ones for more series that are
 distinct from them on white and on black.
@@ -6,7 +6,9 @@ distinct from them on white and on black.
 
 import importlib.util
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
+from math import cos, hypot, radians, sin
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,3 +123,172 @@ def save(figure: "Figure", path: Path) -> Path:
         figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None)
     publish(path, content.getvalue())
     return path
+
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points."""
+RADII = (7.0, 14.0, 22.0, 32.0, 44.0, 58.0, 75.0, 95.0, 120.0, 150.0, 190.0)
+ANGLES = (30, 150, -30, -150, 60, 120, -60, -120, 90, -90, 0, 180, 15, 165, -15, -165, 75, 105, -75, -105)
+"""Angles in degrees at which a label is tried, in this order."""
+CROSSED = 25.0
+"""Cost of covering an error bar, as a distance in points."""
+LED = 16.0
+"""Distance in points above which a line connects a label and its point."""
+
+
+def place_boxes(
+    points: Sequence[tuple[float, float]],
+    sizes: Sequence[tuple[float, float]],
+    inside: Box,
+    bars: Sequence[Box] = (),
+    margin: float = 4.0,
+) -> list[Box]:
+    """Return a box of each size near its point: without overlaps, covering no point, and `inside`, if possible.
+
+    Greedy, the most crowded points first; each box takes the position with the least overlap, then the least distance.
+    Covering one of the `bars` counts as extra distance.
+    """
+    taken: list[Box] = [(x - margin, y - margin, x + margin, y + margin) for x, y in points]
+    boxes: dict[int, Box] = {}
+    for index in sorted(range(len(points)), key=lambda point: -_crowd(points, point)):
+        tried = list(_positions(points[index], sizes[index]))
+        costs = [
+            (sum(_shared(box, other) for other in taken) + _outside(box, inside), radius, box) for radius, box in tried
+        ]
+        best = min(
+            costs, key=lambda cost: (cost[0], cost[1] + CROSSED * sum(_shared(cost[2], bar) > 0 for bar in bars))
+        )
+        boxes[index] = best[2]
+        taken.append(best[2])
+    return [boxes[index] for index in range(len(points))]
+
+
+def _crowd(points: Sequence[tuple[float, float]], index: int) -> float:
+    """Return how crowded the surroundings of a point are."""
+    x, y = points[index]
+    return sum(1.0 / (10.0 + hypot(x - other[0], y - other[1])) for other in points)
+
+
+def _positions(point: tuple[float, float], size: tuple[float, float]) -> Iterator[tuple[float, Box]]:
+    """Yield the distance and the box of each position around a point."""
+    for radius in RADII:
+        for angle in ANGLES:
+            x, y = point[0] + radius * cos(radians(angle)), point[1] + radius * sin(radians(angle))
+            left = x - size[0] / 2 if abs(angle) == 90 else x if abs(angle) < 90 else x - size[0]
+            yield radius, (left, y - size[1] / 2, left + size[0], y + size[1] / 2)
+
+
+def _shared(box: Box, other: Box) -> float:
+    """Return the area of the intersection."""
+    width = min(box[2], other[2]) - max(box[0], other[0])
+    height = min(box[3], other[3]) - max(box[1], other[1])
+    return width * height if width > 0 and height > 0 else 0.0
+
+
+def _outside(box: Box, inside: Box) -> float:
+    """Return the area of a box outside another one."""
+    return (box[2] - box[0]) * (box[3] - box[1]) - _shared(box, inside)
+
+
+def label_points(
+    axes: "Axes",
+    points: Mapping[str, tuple[float, float]],
+    colours: Mapping[str, str],
+    bars: Sequence[tuple[tuple[float, float], tuple[float, float]]] = (),
+) -> None:
+    """Write each name next to its point, in its colour; `bars` are error bars to avoid, in data coordinates."""
+    from matplotlib.patheffects import withStroke
+
+    if not points:
+        return
+    axes.figure.canvas.draw()  # fixes the scales
+    scale = 72 / axes.figure.dpi
+
+    def in_points(position: Any) -> tuple[float, float]:
+        x, y = axes.transData.transform(position) * scale
+        return float(x), float(y)
+
+    names = list(points)
+    positions = [in_points(points[name]) for name in names]
+    sizes = [_text_size(axes, name) for name in names]
+    lines = [_box(in_points(begin), in_points(end)) for begin, end in bars]
+    left, bottom, right, top = (scale * float(edge) for edge in axes.get_window_extent().extents)
+    boxes = place_boxes(positions, sizes, (left, bottom, right, top), lines)
+    for name, point, (x, y), box in zip(names, points.values(), positions, boxes, strict=True):
+        middle = (box[1] + box[3]) / 2
+        near = min(max(x, box[0]), box[2])
+        far = hypot(near - x, middle - y) > LED
+        axes.annotate(
+            name,
+            point,
+            xytext=(box[0] - x, middle - y),
+            textcoords="offset points",
+            fontsize=8,
+            va="center",
+            ha="left",
+            color=colours[name],
+            path_effects=[withStroke(linewidth=2, foreground="white")],
+            arrowprops={"arrowstyle": "-", "color": colours[name], "linewidth": 0.5, "relpos": _nearest(x, box)}
+            if far
+            else None,
+        )
+
+
+def _nearest(x: float, box: Box) -> tuple[float, float]:
+    """Return where the line from a label to its point begins, as a fraction of the label: the nearer end."""
+    return (0.0, 0.5) if x < box[0] else (1.0, 0.5) if x > box[2] else (0.5, 0.5)
+
+
+def _box(begin: tuple[float, float], end: tuple[float, float]) -> Box:
+    (x, y), (other_x, other_y) = begin, end
+    return min(x, other_x) - 0.5, min(y, other_y) - 0.5, max(x, other_x) + 0.5, max(y, other_y) + 0.5
+
+
+def _text_size(axes: "Axes", text: str) -> tuple[float, float]:
+    """Return width and height of a label in points."""
+    drawn = axes.text(0, 0, text, fontsize=8)
+    extent = drawn.get_window_extent()
+    drawn.remove()
+    scale = 72 / axes.figure.dpi
+    return float(extent.width) * scale + 3, float(extent.height) * scale + 3
+
+
+def spread_labels(wanted: Sequence[tuple[float, str]], apart: float, highest: float | None = None) -> dict[str, float]:
+    """Return heights near the wanted ones, in the same order, and at least `apart` from each other.
+
+    Labels that collide become a stack around their mean. With `highest`, heights are kept between 0 and it, if they fit.
+    """
+    groups: list[tuple[float, list[str]]] = []  # centre of a stack of labels, from low to high
+    for height, name in sorted(wanted):
+        groups.append((height, [name]))
+        while len(groups) > 1 and _top(groups[-2], apart) + apart > _bottom(groups[-1], apart):
+            (upper, above), (lower, below) = groups.pop(), groups.pop()
+            names = below + above
+            groups.append(((lower * len(below) + upper * len(above)) / len(names), names))
+    heights = {
+        name: _bottom((centre, names), apart) + index * apart
+        for centre, names in groups
+        for index, name in enumerate(names)
+    }
+    return heights if highest is None else _clamped(heights, apart, highest)
+
+
+def _clamped(heights: dict[str, float], apart: float, highest: float) -> dict[str, float]:
+    """Return ascending heights, moved down from the top and up from the bottom as far as needed, still `apart`."""
+    clamped, limit = dict(heights), highest - apart / 2
+    for name in reversed(clamped):
+        clamped[name] = min(clamped[name], limit)
+        limit = clamped[name] - apart
+    limit = apart / 2
+    for name in clamped:
+        clamped[name] = max(clamped[name], limit)
+        limit = clamped[name] + apart
+    return clamped
+
+
+def _bottom(group: tuple[float, list[str]], apart: float) -> float:
+    return group[0] - apart * (len(group[1]) - 1) / 2
+
+
+def _top(group: tuple[float, list[str]], apart: float) -> float:
+    return group[0] + apart * (len(group[1]) - 1) / 2

@@ -6,8 +6,7 @@ from statistics import mean
 from typing import Any
 
 from adagp.core.intervals import NEVER_NEGATIVE, UNBOUNDED, Bounds
-from adagp.program.figures.labels import spread
-from adagp.program.figures.style import SHADE
+from adagp.program.figures.style import SHADE, spread_labels
 from adagp.program.report.charts import INK, Chart, Spec, axis, colour, dashes, finish, interval_text, short, tip
 from adagp.program.report.ranking import EqualTime
 from adagp.program.report.run_groups import Chapter, MethodRuns, final_value, training_seconds
@@ -233,7 +232,7 @@ def _beside(rows: Sequence[dict[str, Any]], name: str, ends: tuple[float, float]
     """Return the rows with `slot`, the height of their label at the right: near the point, without overlap."""
     pixel = (ends[1] - ends[0]) / height
     wanted = [((row[name] - ends[0]) / pixel, row["group"]) for row in rows]
-    slots = spread(wanted, LABEL_HEIGHT, height)
+    slots = spread_labels(wanted, LABEL_HEIGHT, height)
     return [{**row, "slot": ends[0] + slots[row["group"]] * pixel} for row in rows]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.program.figures.labels import Box, place_boxes, spread
+from adagp.program.figures.style import Box, place_boxes, spread_labels
 
 INSIDE = (0.0, 0.0, 400.0, 300.0)
 
@@ -37,19 +37,19 @@ def test_a_name_alone_stands_beside_its_point_and_off_its_bars() -> None:
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12))
 def test_labels_are_apart_and_in_order(heights: list[float]) -> None:
     wanted = [(height, f"{place:02}") for place, height in enumerate(heights)]
-    found = spread(wanted, 11)
+    found = spread_labels(wanted, 11)
     placed = [found[name] for _, name in sorted(wanted)]
     assert all(upper - lower > 11 - 1e-6 for lower, upper in pairwise(placed))
     assert sum(placed) == pytest.approx(sum(heights), abs=1e-6)
 
 
 def test_labels_that_are_apart_stay() -> None:
-    assert spread([(0, "a"), (50, "b"), (20, "c")], 11) == {"a": 0, "c": 20, "b": 50}
-    assert spread([(0, "a"), (0, "b")], 10) == {"a": -5, "b": 5}
+    assert spread_labels([(0, "a"), (50, "b"), (20, "c")], 11) == {"a": 0, "c": 20, "b": 50}
+    assert spread_labels([(0, "a"), (0, "b")], 10) == {"a": -5, "b": 5}
 
 
 @given(st.lists(st.floats(-50, 350), min_size=1, max_size=16))
 def test_labels_stay_between_top_and_bottom(heights: list[float]) -> None:
-    found = sorted(spread([(height, f"{place:02}") for place, height in enumerate(heights)], 15, 300).values())
+    found = sorted(spread_labels([(height, f"{place:02}") for place, height in enumerate(heights)], 15, 300).values())
     assert all(7.5 - 1e-6 <= height <= 292.5 + 1e-6 for height in found)
     assert all(upper - lower > 15 - 1e-6 for lower, upper in pairwise(found))
