@@ -67,7 +67,7 @@ def test_a_model_has_its_usual_classes() -> None:
 
 def test_two_ways_to_give_the_image() -> None:
     ended = RUNNER.invoke(app, ["models", "--input", "3x8x8", "--image-size", "8"])
-    assert str(ended.exception) == "--input says what --image-size says; give one or the other."
+    assert str(ended.exception) == "--input and --image-size both set the image size; give one of them."
 
 
 def test_all_data_sets_and_where_they_are(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
         (["--batches", "0"], "--batches is 0; it must be 1 or more."),
         (
             ["--batches", "9", "--epochs", "9"],
-            "--epochs and --batches both say how long the runs are; give one of them.",
+            "--epochs and --batches both set the length of the runs; give one of them.",
         ),
         (["--set", "seed=1"], "option 'seed' cannot be set here: the comparison chooses it for each run."),
         (
@@ -186,7 +186,7 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
             "method 'zero': its schedule mixes predicted and true gradients in one batch, for which there is no pipeline "
             "cost model; choose a schedule such as 1:1.",
         ),
-        (["--tune-batches", "9"], "--tune-batches goes with --tune; give that too."),
+        (["--tune-batches", "9"], "--tune-batches needs --tune."),
         (
             ["--methods", "bp,skip@1:1", "--warmup-batches", "9", "--tune", "lr=0.1,0.2", "--tune-batches", "9"],
             "method 'skip@1:1': warm-up of 9 batches does not fit a run of 9: nothing would be predicted. Give "

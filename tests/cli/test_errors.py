@@ -92,7 +92,7 @@ def test_ratios_without_an_alternation(refuses: Refuses, ratio: str) -> None:
 
 def test_warm_up_longer_than_the_run(refuses: Refuses) -> None:
     assert refuses("train", "--epochs", "4", "--batches", "50") == (
-        "--epochs and --batches both say how long the run is; give one of them."
+        "--epochs and --batches both set the length of the run; give one of them."
     )
     assert refuses("train", "--epochs", "4", "--warmup", "5") == (
         "warm-up of 5 epochs does not fit a run of 4: nothing would be predicted. Give --warmup 0 to 3, or more epochs."
@@ -209,7 +209,7 @@ def test_an_output_folder_of_somebody_else(refuses: Refuses) -> None:
 def test_resume_takes_neither_out_nor_force(refuses: Refuses) -> None:
     for more in (("--out", "other"), ("--force",)):
         assert refuses("train", "--resume", "run", *more) == (
-            "--resume continues in the run's own folder; it takes neither --out nor --force."
+            "--resume continues in the run's folder; leave out --out and --force."
         )
 
 

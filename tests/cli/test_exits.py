@@ -49,7 +49,7 @@ def test_a_full_disk_under_standard_output(tmp_path: Path, command: str) -> None
 def test_a_closed_standard_output_is_refused_before_work(tmp_path: Path, command: str) -> None:
     ended = shell(f"adagp {command} >&-", tmp_path)
     assert ended.returncode == 2
-    assert ended.stderr == "error: standard output is closed; give it somewhere to go, such as >/dev/null.\n"
+    assert ended.stderr == "error: standard output is closed; redirect it, for example with >/dev/null.\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,7 +159,7 @@ def test_every_command_wants_a_standard_output(program: Program, monkeypatch: py
     monkeypatch.setattr(sys, "stdout", None)
     ended = program(command)
     assert ended.code == 2
-    assert ended.err == "error: standard output is closed; give it somewhere to go, such as >/dev/null.\n"
+    assert ended.err == "error: standard output is closed; redirect it, for example with >/dev/null.\n"
 
 
 def test_sentences() -> None:
@@ -167,5 +167,5 @@ def test_sentences() -> None:
         "cannot write to 'it.csv': No space left on device."
     )
     assert sentence(PermissionError(13, "Permission denied", "it.csv")) == "cannot use 'it.csv': Permission denied."
-    assert sentence(MemoryError()) == "there is not enough memory for this; take a smaller model, batch or width."
+    assert sentence(MemoryError()) == "out of memory; use a smaller model, batch size or width."
     assert sentence(KeyError("a defect of ours")) is None

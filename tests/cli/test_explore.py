@@ -81,12 +81,12 @@ def test_a_preset_stands_for_the_axes_that_are_not_given(program: Program) -> No
         (("--workers", "0"), "--workers is 0; it must be from 1 to 256."),
         (("--out", "there.csv"), "'there.csv' exists already; give another name, or --force to overwrite it."),
         (("--out", "no/all.csv"), "cannot write 'no/all.csv': there is no folder 'no'."),
-        (("--plot", "x.svg", "--objective", "area"), "a picture of the front needs two objectives or more."),
+        (("--plot", "x.svg", "--objective", "area"), "a plot of the front needs at least two objectives."),
         (("--preset", "tpu"), "unknown preset 'tpu'. Did you mean 'tpu-v1'? Choose from: edge, eyeriss, gemmini, tpu-v1."),
         (("--classes", "1"), "--classes is 1; it must be 2 to 1,000,000."),
         (("--image-size", "0"), "--image-size is 0; it must be 1 or more."),
         (("--input", "3x8x8", "--channels", "3"),
-         "--input says what --image-size and --channels say; give one or the other."),
+         "--input and --image-size or --channels both set the shape; give one or the other."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(program: Program, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

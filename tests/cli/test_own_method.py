@@ -95,7 +95,7 @@ def test_one_that_does_not_say_its_cost_is_trained_but_not_simulated(program: Pr
         ended = program("simulate", *arguments)
         assert (ended.code, ended.err) == (
             2,
-            f"error: method '{SILENT}' does not say what its batches cost on an accelerator, so it cannot be simulated. "
+            f"error: method '{SILENT}' declares no cost on an accelerator, so it cannot be simulated. "
             "Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.core.methods).\n",
         )
 

@@ -51,9 +51,9 @@ def test_an_empty_folder_is_reported_on(program: Any) -> None:
         (["nowhere", "--watch"], "error: 'nowhere' cannot be watched: there is no such folder.\n"),
         (
             [".", "--watch", "--out", "page.html"],
-            "error: --out is for a page that is written; leave it out with --watch, which serves one.\n",
+            "error: --out is for a written page; leave it out with --watch.\n",
         ),
-        ([".", "--port", "0"], "error: --port goes with --watch.\n"),
+        ([".", "--port", "0"], "error: --port needs --watch.\n"),
         ([".", "--watch", "--port", "70000"], "error: --port is 70000; it must be at most 65535.\n"),
     ],
 )

@@ -40,7 +40,7 @@ def test_changed_options_are_named(program: Program, finished: Path) -> None:
     before = (finished / "summary.json").read_bytes()
     message = error(program, finished, "--lr", "0.5", "--epochs", "2", "--method", "bp", "--normalize")
     assert message == (
-        f"the run in '{finished}' was begun with other options: method (was adagp, now bp), lr (was 0.001, now 0.5), "
+        f"the run in '{finished}' was started with other options: method (was adagp, now bp), lr (was 0.001, now 0.5), "
         "normalize (was False, now True). Resume it without them, or start a new run with --out."
     )
     assert (finished / "summary.json").read_bytes() == before
@@ -49,7 +49,7 @@ def test_changed_options_are_named(program: Program, finished: Path) -> None:
 def test_changed_options_in_a_configuration_file_are_named(program: Program, finished: Path) -> None:
     Path("run.toml").write_text("epochs = 5\nbatch-size = 256\n")
     assert error(program, finished, "--config", "run.toml") == (
-        f"the run in '{finished}' was begun with other options: epochs (was 2, now 5). "
+        f"the run in '{finished}' was started with other options: epochs (was 2, now 5). "
         "Resume it without them, or start a new run with --out."
     )
 

@@ -47,7 +47,7 @@ def test_generate(program: Program) -> None:
     again = program("rtl", "generate", *SMALL, "--out", "made")
     assert (again.code, again.err) == (
         2,
-        "error: 'made' is there already and is not empty; nothing was written. Give another --out.\n",
+        "error: 'made' exists and is not empty; nothing was written. Give another --out.\n",
     )
 
 
@@ -69,7 +69,7 @@ def test_run(program: Program) -> None:
         ),
         (
             ("generate", "--out", "x", "--array", "1000x1000"),
-            "array 1000x1000 has 1000000 PEs; hardware is made for at most 4096.",
+            "array 1000x1000 has 1000000 PEs; at most 4096 are supported.",
         ),
         (
             ("simulate", "--size", "3x4"),
@@ -100,7 +100,7 @@ def test_run(program: Program) -> None:
         ),
         (
             ("run", "--kernel", "3"),
-            "a kernel of 3x3 needs a picture; give its size, for example 4x4.",
+            "a kernel of 3x3 needs an image; give its size, for example --picture 4x4.",
         ),
         (
             ("run", "--kernel", "3", "--picture", "4x4", "--dataflow", "os"),
@@ -109,7 +109,7 @@ def test_run(program: Program) -> None:
         ),
         (
             ("run", "--kernel", "2", "--picture", "4x4"),
-            "the kernel is 2x2; layers in hardware have 1x1 or 3x3.",
+            "the kernel is 2x2; it must be 1x1 or 3x3.",
         ),
         (
             ("simulate", "--value-words", "20"),
@@ -129,8 +129,8 @@ def test_run(program: Program) -> None:
         ),
         (
             ("run", "--picture", "4x4", "--dataflow", "is"),
-            "dataflow 'is' cannot pool pictures: the outputs of a channel leave the array in several lanes. "
-            "Choose ws or os, or a picture of 1x1.",
+            "dataflow 'is' cannot pool images: the outputs of a channel leave the array in several lanes. "
+            "Choose ws or os, or an image of 1x1.",
         ),
         (
             ("power", "--liberty", "none.lib"),

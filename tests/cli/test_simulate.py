@@ -158,7 +158,7 @@ def test_a_run_is_replayed_in_its_own_precisions_up_to_a_target(tmp_path: Path) 
     assert str(raised.value) == (
         f"the run in '{tmp_path}' does not reach the target of 95.00%: its best accuracy is 90.00%."
     )
-    with pytest.raises(AdagpError, match=r"^--target is an accuracy of a run that is replayed; give --from-run\.$"):
+    with pytest.raises(AdagpError, match=r"^--target is for a replayed run; give --from-run\.$"):
         report("digits_cnn", "--dataset", "digits", "--target", "0.9")
     with pytest.raises(AdagpError, match=r"^--target is 1\.5; it must be above 0 and at most 1\.$"):
         report(*run, "--target", "1.5")
@@ -291,8 +291,8 @@ def test_other_training_systems_are_modelled_by_themselves() -> None:
     [
         (
             ["vgg13", "--design", "procrustes,max"],
-            "--design: 'procrustes' is a training system of its own, 'max' is a design of the accelerator; give one kind, of: "
-            "camel, camel-sram, procrustes.",
+            "--design: 'procrustes' is a training system, 'max' is a design of the accelerator; give only one kind. "
+            "Training systems: camel, camel-sram, procrustes.",
         ),
         (
             ["two_layer_cnn", "--design", "camel"],
@@ -300,7 +300,7 @@ def test_other_training_systems_are_modelled_by_themselves() -> None:
         ),
         (
             ["two_layer_cnn", "--design", "procrustes", "--target", "0.9"],
-            "--target is an accuracy of a run that is replayed; give --from-run.",
+            "--target is for a replayed run; give --from-run.",
         ),
         (
             ["two_layer_cnn", "--design", "procrustes", "--weight-density", "0"],

@@ -40,7 +40,7 @@ def test_what_tells_no_worth_is_refused(program: Any, comparison: Path) -> None:
     ended = program("worth", comparison)
     assert (ended.code, ended.err) == (
         2,
-        "error: 'compared' does not tell what a GP batch is worth: that needs backprop at several lengths. Repeat the command "
-        "of the comparison with --curve 0.5,0.75,1.25; its finished runs are kept.\n",
+        "error: 'compared' has no break-even: that needs backprop at several lengths. Repeat the "
+        "comparison with --curve 0.5,0.75,1.25; its finished runs are kept.\n",
     )
     assert program("worth", comparison, "--plot", "worth.txt").code == 2

@@ -140,7 +140,7 @@ def test_conflicting_options_are_rejected(own: str) -> None:
     with pytest.raises(OptionError) as caught:
         add_method(Method("mine", "mine", None, options=(Option("features", float, 1.0, "Another thing."),)))
     assert str(caught.value) == (
-        "method 'mine' has an option 'features', which means something else in another method; give it another name."
+        "method 'mine' has an option 'features', which another method declares differently; give it another name."
     )
     assert method_options()["features"].kind is int
 
@@ -150,7 +150,7 @@ def test_methods_without_a_cost_are_rejected(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(OptionError) as caught:
         accelerator_work("dni")
     assert str(caught.value) == (
-        "method 'dni' does not say what its batches cost on an accelerator, so it cannot be simulated. "
+        "method 'dni' declares no cost on an accelerator, so it cannot be simulated. "
         "Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.core.methods)."
     )
     with pytest.raises(

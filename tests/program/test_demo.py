@@ -57,7 +57,7 @@ def test_the_demonstration_trains_compares_and_draws(tmp_path: Path) -> None:
 
 
 def test_too_small_a_demonstration_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="^the demonstration needs 1 seed and 2 epochs at least; got 5 and 1.$"):
+    with pytest.raises(OptionError, match="^the demo needs at least 1 seed and 2 epochs; got 5 and 1.$"):
         CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--epochs", "1"], catch_exceptions=False)
 
 

@@ -133,6 +133,6 @@ def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ToolError) as error:
         check_power(blueprint, network, 1, "ws")
     assert str(error.value) == (
-        "power and timing are found by OpenSTA, which is not installed. Install Debian's package opensta, or put its program "
+        "power and timing analysis needs OpenSTA, which is not installed. Install Debian's package opensta, or put its program "
         "`sta` on the PATH."
     )

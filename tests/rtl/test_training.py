@@ -259,13 +259,15 @@ def test_what_cannot_be_run_is_refused() -> None:
         OptionError, match=r"^the picture is 5x4; hardware pools it to 2x2, so its sides must be multiples"
     ):
         parse_network("8-6", "5x4")
-    with pytest.raises(OptionError, match=r"^dataflow 'is' cannot pool pictures: the outputs of a channel leave "):
+    with pytest.raises(OptionError, match=r"^dataflow 'is' cannot pool images: the outputs of a channel leave "):
         Compiler(blueprint("low"), PICTURES, "bp", "is")
     with pytest.raises(
         OptionError, match=r"^dataflow 'os' cannot take neighbours of pixels by their addresses, which a "
     ):
         Compiler(blueprint("low"), CONVOLVED, "bp", "os")
-    with pytest.raises(OptionError, match=r"^a kernel of 3x3 needs a picture; give its size, for example 4x4.$"):
+    with pytest.raises(
+        OptionError, match=r"^a kernel of 3x3 needs an image; give its size, for example --picture 4x4.$"
+    ):
         SmallNetwork((3, 2), kernel=3)
     with pytest.raises(OptionError, match=r"^the kernel is 5x5; layers in hardware have 1x1 or 3x3.$"):
         SmallNetwork((3, 2), picture=(4, 4), kernel=5)

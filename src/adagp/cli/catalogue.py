@@ -32,7 +32,7 @@ def methods(as_json: Json = False) -> None:
         ]
         typer.echo(json.dumps(rows, indent=2))
         return
-    columns = ("method", "usual schedule", "what it does; its own options as they are by default")
+    columns = ("method", "default schedule", "description; options with their defaults")
     print_table(
         columns, [(one.name, one.schedule, "; ".join((one.description, *own_options(one)))) for one in known], ()
     )
@@ -68,18 +68,18 @@ def models(
     """List the models: parameters, multiply-accumulates of a forward pass, sites, and the size of the predictor."""
     shape = parse_shape(image)
     if shape is not None and image_size is not None:
-        raise OptionError("--input says what --image-size says; give one or the other.")
+        raise OptionError("--input and --image-size both set the image size; give one of them.")
     from adagp.cli.terminal import busy, print_table
     from adagp.program.model_table import describe_models
 
-    with busy("looking at the models…") as say:
+    with busy("tracing the models…") as say:
         rows = describe_models(
             names or None,
             image=shape,
             image_size=image_size,
             classes=classes,
             width=width,
-            tell=lambda name: say(f"looking at {name}…"),
+            tell=lambda name: say(f"tracing {name}…"),
         )
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
@@ -120,7 +120,7 @@ def datasets(data_dir: DataFolder = None, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))
         return
-    columns = ("data set", "there", "sample", "classes", "train", "test", f"looked for in {place}")
+    columns = ("data set", "found", "sample", "classes", "train", "test", f"files in {place}")
     lines = []
     for row in rows:
         info, found = row.info, row.found or not row.looked_for

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 from adagp.cli.options import Picture
 from adagp.errors import RunError
 
-_WHAT, _MEASURED, _PLACE = "What is compared", "What is measured", "Work"
+_WHAT, _MEASURED, _PLACE = "Comparison", "Measurements", "Execution"
 _UNKNOWN_LENGTH = 10**9
 """Batches of a run as long as the size of the data set is not known: every warm-up fits."""
 
@@ -151,7 +151,7 @@ def compare(
     if tune is not None:
         wanted["tuning"] = read_tuning(tune, tune_batches, tune_seeds)
     elif tune_batches is not None:
-        raise OptionError("--tune-batches goes with --tune; give that too.")
+        raise OptionError("--tune-batches needs --tune.")
     comparison, length = _read(methods, read_toml(config) if config else {}, given, settings or [], wanted, data_dir)
     from adagp.cli.terminal import busy
 
@@ -197,7 +197,7 @@ def _read(
     check_user_options(options)
     length = {name: options.pop(name) for name in ("epochs", "batches") if options.get(name) is not None}
     if len(length) == 2:
-        raise OptionError("--epochs and --batches both say how long the runs are; give one of them.")
+        raise OptionError("--epochs and --batches both set the length of the runs; give one of them.")
     TrainConfig.from_dict({"method": "bp", **length}, "command line")
     place = None if data_dir is None else str(data_dir)
     return Comparison(
@@ -295,7 +295,7 @@ def read_worth(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] | None = read_report(folder).get("worth")
     if not found or not found["methods"]:
         raise RunError(
-            f"'{shown(folder)}' does not tell what a GP batch is worth: that needs backprop at several lengths. Repeat the "
-            "command of the comparison with --curve 0.5,0.75,1.25; its finished runs are kept."
+            f"'{shown(folder)}' has no break-even: that needs backprop at several lengths. Repeat the "
+            "comparison with --curve 0.5,0.75,1.25; its finished runs are kept."
         )
     return found

@@ -23,7 +23,7 @@ def demo(
 ) -> None:
     """Train on the built-in digits with backprop and with ADA-GP, and compare."""
     if seeds < 1 or epochs < 2:
-        raise OptionError(f"the demonstration needs 1 seed and 2 epochs at least; got {seeds} and {epochs}.")
+        raise OptionError(f"the demo needs at least 1 seed and 2 epochs; got {seeds} and {epochs}.")
     from adagp.cli.terminal import Terminal
     from adagp.program import demo as demonstration
     from adagp.program.figures.curves import draw
@@ -36,7 +36,7 @@ def demo(
     demonstration.prepare_folder(out, force=force)
     console = Terminal()
     contenders = demonstration.plan(seeds, epochs)
-    console.print("The schedule of ADA-GP in this run:", highlight=False)
+    console.print("Schedule of ADA-GP:", highlight=False)
     console.print(contenders["adagp"][0].schedule().table(epochs, demonstration.BATCHES), highlight=False)
     _train(demonstration.training_jobs(contenders, out))
     rows = [
@@ -44,14 +44,12 @@ def demo(
         for name, configs in contenders.items()
     ]
     console.print(_table(rows, seeds))
-    console.print(f"Runs are in {shown(out)}; pictures of the first seed:", highlight=False, soft_wrap=True)
+    console.print(f"Runs are in {shown(out)}; plots of the first seed:", highlight=False, soft_wrap=True)
     drawn = [demonstration.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")]
     for path in draw(drawn, out / "pictures"):
         console.print(f"  {shown(path)}", highlight=False, soft_wrap=True)
     write_report([out], page)
-    console.print(
-        f"The report on all of it, to be opened in a browser:\n  {shown(page)}", highlight=False, soft_wrap=True
-    )
+    console.print(f"Report, to be opened in a browser:\n  {shown(page)}", highlight=False, soft_wrap=True)
 
 
 def _train(jobs: "list[Job]") -> None:
@@ -96,7 +94,7 @@ def _table(rows: list[dict[str, Any]], seeds: int) -> Any:
             *("-" if row[key] is None else f"{row[key]:.3f}" for key in ("cosine", "cosine_previous")),
         )
     table.caption = (
-        "BP, GP: batches of a run. bp short: as many epochs as adagp has BP batches, as if its GP batches had been left "
+        "BP, GP: batches of a run. bp short: about as many batches as adagp has BP batches, as if its GP batches were left "
         "out. cosine: predicted against true gradient, mean over sites and epochs; previous: the previous true gradient "
         "against it (baseline)."
     )

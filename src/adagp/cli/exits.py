@@ -23,7 +23,7 @@ def check_streams() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     if sys.stdout is None:
-        raise OptionError("standard output is closed; give it somewhere to go, such as >/dev/null.")
+        raise OptionError("standard output is closed; redirect it, for example with >/dev/null.")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that its encoding lacks is no reason to fail
 
@@ -55,7 +55,7 @@ def sentence(error: BaseException) -> str | None:
         return f"cannot {word} {place}: {reason(error)}."
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if out_of_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
-        return "there is not enough memory for this; take a smaller model, batch or width."
+        return "out of memory; use a smaller model, batch size or width."
     return None
 
 

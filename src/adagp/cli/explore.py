@@ -155,7 +155,7 @@ def _check_output(out: Path | None, force: bool, plot: Path | None, objectives: 
     if out is not None and out.exists() and not force:
         raise OptionError(f"'{out}' exists already; give another name, or --force to overwrite it.")
     if plot is not None and len(objectives) < 2:
-        raise OptionError("a picture of the front needs two objectives or more.")
+        raise OptionError("a plot of the front needs at least two objectives.")
 
 
 def _with_progress(space: Space, workers: int) -> list[Point]:
@@ -187,7 +187,7 @@ def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[st
     }  # a row must fit 80 characters
     console.print(table_of(columns, map(words, best[:SHOWN]), ("array", "dataflow", "design"), **look))
     if len(best) > SHOWN:
-        console.print(f"{len(best) - SHOWN} more; --out FILE.csv and --json have them all.", highlight=False)
+        console.print(f"{len(best) - SHOWN} more; --out FILE.csv and --json list all of them.", highlight=False)
 
 
 @dataclass(frozen=True)

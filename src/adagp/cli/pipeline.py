@@ -199,9 +199,9 @@ def print_gantt(timeline: Timeline, report: dict[str, Any]) -> None:
     for line in text_gantt(timeline, console.width):
         console.print(line, highlight=False)
     parts = [f"{report['steps']:,.5g} steps", f"bubble {report['bubble_share']:.1%}"]
-    parts.append(f"at most {max(report['peak_activations'])} micro-batches kept on a device")
+    parts.append(f"at most {max(report['peak_activations'])} micro-batches stored on a device")
     if "cycles" in report:
         parts.append(f"{report['cycles']:,.5g} cycles")
     if "speedup" in report:
-        parts.append(f"{report['speedup']:.3f}x over {report['baseline_steps']:,.5g} steps of backprop alone")
+        parts.append(f"{report['speedup']:.3f}x speed-up over {report['baseline_steps']:,.5g} steps of backprop")
     console.print("; ".join(parts) + ".", highlight=False)

@@ -164,7 +164,7 @@ def summary_table(summary: dict[str, Any], metrics: Sequence[Metric]) -> Table:
             seconds = summary["seconds_by_phase"].get(phase, 0.0)
             table.add_row(phase, str(count), f"{seconds:.2f}", f"{summary['samples_per_second'].get(phase, 0):.0f}")
     if counts["guarded"]:
-        table.add_row("of gp, refused by the guard", str(counts["guarded"]), "", "")
+        table.add_row("of gp, rejected by the guard", str(counts["guarded"]), "", "")
     first, *others = (f"test {one.words} {_figure(summary.get(f'test_{one.name}'), one)}" for one in metrics)
     loss, seconds = _figure(summary["test_loss"]), f"{summary['seconds']:.1f} s with data and evaluation"
     table.caption = ", ".join([first, f"test loss {loss}", seconds, *others])
@@ -235,7 +235,7 @@ class JobProgress:
         self._before += not began_here
         self.advance()
         if failure is not None:
-            self.say(f"{failure.name} failed: {failure.reason} All it said is in {failure.log}.")
+            self.say(f"{failure.name} failed: {failure.reason} Its output is in {failure.log}.")
         elif self._bar.disable and began_here:
             self.say(f"{self._what} {self._done}/{self._total} {job.name}")
 

@@ -29,7 +29,7 @@ def report(
         _serve(runs, port)
         return
     if port is not None:
-        raise OptionError("--port goes with --watch.")
+        raise OptionError("--port needs --watch.")
     from adagp.program.report.page import write_report
 
     page = out or Path("report.html")
@@ -40,7 +40,7 @@ def report(
 def _refuse_with_watch(options: dict[str, object]) -> None:
     for flag, value in options.items():
         if value is not None:
-            raise OptionError(f"{flag} is for a page that is written; leave it out with --watch, which serves one.")
+            raise OptionError(f"{flag} is for a written page; leave it out with --watch.")
 
 
 def _serve(runs: Sequence[Path], port: int | None) -> None:

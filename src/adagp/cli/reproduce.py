@@ -92,13 +92,13 @@ def _run(study: "Study", jobs: int, console: "Terminal") -> None:
 
     total, left = len(study.parts), len(study.left)
     with JobProgress(console) as progress:
-        progress.say(f"Parts: {total}, finished before: {total - left}, at a time: {jobs}.")
+        progress.say(f"Parts: {total}; finished earlier: {total - left}; in parallel: {jobs}.")
         seconds = study.seconds_left(jobs)
         if left and seconds is not None:
-            progress.say(f"Left: {left} parts, about {clock_time(seconds)} by the time that finished parts took.")
+            progress.say(f"Remaining: {left} parts, about {clock_time(seconds)} judging by the finished parts.")
         if study.is_stale:
             progress.say(
-                "Finished parts in this folder were made by another state of the program. They are kept; to do them again, "
+                "Finished parts in this folder were made by another version of the program. They are kept; to run them again, "
                 "delete the folder."
             )
         progress.begin("parts", total, total - left)
@@ -121,7 +121,7 @@ def _report(study: "Study", folder: Path) -> None:
         missing = read_missing(folder / experiment.name)
         table.add_row(experiment.name, f"{words} (partial: {missing})" if missing else words)
     console.print(table)
-    console.print(f"Every number: {shown(folder / 'verdicts.md')}", highlight=False, soft_wrap=True)
+    console.print(f"All numbers: {shown(folder / 'verdicts.md')}", highlight=False, soft_wrap=True)
 
 
 def _list() -> None:
@@ -135,7 +135,9 @@ def _list() -> None:
         rows.append((experiment.name, experiment.published.paper, *times, needs, experiment.shows))
     columns = ("experiment", "paper", *BUDGETS, "data at standard", "what it shows")
     print_table(columns, rows, right=tuple(BUDGETS))
-    typer.echo("Times on one CPU, each experiment by itself; those of quick were measured, the others are estimates.")
+    typer.echo(
+        "Times are for one CPU and one experiment at a time; those of quick were measured, the others are estimates."
+    )
 
 
 def _time(minutes: float | None) -> str:

@@ -146,7 +146,7 @@ def simulate(
     if re.fullmatch(r"\d+x\d+x\d+", size) is None:
         raise OptionError(f"cannot read the product '{size}'; write ROWSxDEPTHxCOLUMNS, for example 20x30x40.")
     if vcd is not None and vcd.exists():
-        raise OptionError(f"'{vcd}' is there already; give another --vcd.")
+        raise OptionError(f"'{vcd}' exists already; give another --vcd.")
     blueprint = make_chip(
         "baseline",
         array,
@@ -241,7 +241,7 @@ def synthesize(
 def _print_equal(about: dict[str, Any], name: str, what: str) -> None:
     if about.get(name) is not None:
         option = name.replace("_", "-")
-        typer.echo(f"a baseline of the {what} of max has {about[name]:.3f} times its PEs (adagp simulate --{option})")
+        typer.echo(f"a baseline with the {what} of max has {about[name]:.3f} times the PEs (adagp simulate --{option})")
 
 
 def power(
@@ -303,9 +303,10 @@ def _print_power(report: dict[str, Any]) -> None:
         Console().print(table)
         met = "met" if found["timing_met"] else "not met"
         typer.echo(
-            f"{found['megahertz']:g} MHz is {met}: the longest path takes {found['shortest_period_ns']:.2f} ns, "
+            f"{found['megahertz']:g} MHz is {met}: the critical path takes {found['shortest_period_ns']:.2f} ns, "
             f"from {found['longest_path']['from']} to {found['longest_path']['to']}. "
-            f"{found['cycles']:,} cycles, {1e6 * found['joules']:.3f} microjoules. Banks, wires and clock tree are left out."
+            f"{found['cycles']:,} cycles, {1e6 * found['joules']:.3f} microjoules. "
+            "Memory banks, wires and the clock tree are not included."
         )
 
 

@@ -78,14 +78,15 @@ class SystemSettings:
 
 
 def chosen_systems(design: str) -> tuple[str, ...]:
-    """Return the systems that `--design` names, none if it names ADA-GP's designs; both together are refused."""
+    """Return the systems that `--design` names, none if it names ADA-GP's designs; both together are an error."""
     names = tuple(name.strip() for name in design.split(","))
     systems = [name for name in names if name in SYSTEMS]
     others = [name for name in names if name not in SYSTEMS]
     if systems and others:
         known = f"'{others[0]}' is a design of the accelerator" if others[0] in DESIGNS else f"'{others[0]}' is unknown"
         raise OptionError(
-            f"--design: '{systems[0]}' is a training system of its own, {known}; give one kind, of: {', '.join(SYSTEMS)}."
+            f"--design: '{systems[0]}' is a training system, {known}; give only one kind. "
+            f"Training systems: {', '.join(SYSTEMS)}."
         )
     return tuple(systems)
 
@@ -131,7 +132,7 @@ def simulate_systems(
 ) -> None:
     """Cost a run on each system and print it."""
     if settings.target is not None and run is None:
-        raise OptionError("--target is an accuracy of a run that is replayed; give --from-run.")
+        raise OptionError("--target is for a replayed run; give --from-run.")
     record = None if run is None else read_whole_run(run, "replay")
     epochs = assumed_epochs(workload, batches, settings) if record is None else recorded_epochs(record, settings.target)
     options = SystemOptions(settings.retention, settings.micro_batch)
@@ -260,7 +261,7 @@ def simulate(
         publish(layers_csv, flat_csv(layer_rows(simulation)).encode())
     if export is not None and out is not None:
         files = export_workload(export, simulation.workload, accelerator, run.batch, out)
-        typer.echo(f"exported for {export} to {out}; files: {len(files)}", err=True)
+        typer.echo(f"exported {len(files)} files for {export} to {out}", err=True)
     report = {"dataset": origin.dataset, "epochs": plan.epochs_of(origin), **simulation_report(simulation, per_layer)}
     if as_json:
         typer.echo(json.dumps(report, indent=2))

@@ -66,11 +66,11 @@ def train(
     if config is not None:
         given = read_toml(config) | given
     if "epochs" in given and "batches" in given and resume is None:
-        raise OptionError("--epochs and --batches both say how long the run is; give one of them.")
+        raise OptionError("--epochs and --batches both set the length of the run; give one of them.")
     if trust and resume is None:
-        raise OptionError("--trust is for --resume: it says that the code which a run folder names may run.")
+        raise OptionError("--trust needs --resume: it allows the user code that is named in the run folder to run.")
     if resume is not None and (out is not None or force):
-        raise OptionError("--resume continues in the run's own folder; it takes neither --out nor --force.")
+        raise OptionError("--resume continues in the run's folder; leave out --out and --force.")
     loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
     require_loggers(loggers)
     place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
@@ -133,6 +133,6 @@ def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> Non
     ]
     if changed:
         raise RunError(
-            f"the run in '{path}' was begun with other options: {', '.join(changed)}. "
+            f"the run in '{path}' was started with other options: {', '.join(changed)}. "
             "Resume it without them, or start a new run with --out."
         )

@@ -124,7 +124,7 @@ def add_method(method: Method) -> Method:
         other = known.get(option.name)
         if other is not None and (other.kind, other.help) != (option.kind, option.help):
             raise OptionError(
-                f"method '{method.name}' has an option '{option.name}', which means something else in another method; "
+                f"method '{method.name}' has an option '{option.name}', which another method declares differently; "
                 "give it another name."
             )
     return METHODS.add(method.name, method)
@@ -234,7 +234,7 @@ def accelerator_work(source: str) -> AcceleratorWork:
     method = find_source(source)
     if method.accelerator is None:
         raise OptionError(
-            f"method '{method.name}' does not say what its batches cost on an accelerator, so it cannot be simulated. "
+            f"method '{method.name}' declares no cost on an accelerator, so it cannot be simulated. "
             f"Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.core.methods)."
         )
     return method.accelerator

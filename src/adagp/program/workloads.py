@@ -142,7 +142,7 @@ def find_origin(
     if from_run is not None:
         return _replay(model, from_run, shape, method, trust, target)
     if target is not None:
-        raise OptionError("--target is an accuracy of a run that is replayed; give --from-run.")
+        raise OptionError("--target is for a replayed run; give --from-run.")
     if model is None:
         raise OptionError(f"name a model, package.module:function, a {FILES}, or a run folder.")
     info = dataset_info(dataset)
@@ -224,7 +224,7 @@ def sample_shape(
     if image_size is None and channels is None:
         return parse_shape(input_, any_sizes=model is not None and (":" in model or Path(model).suffix in READERS))
     if input_ is not None:
-        raise OptionError("--input says what --image-size and --channels say; give one or the other.")
+        raise OptionError("--input and --image-size or --channels both set the shape; give one or the other.")
     usual = dataset_info(dataset).shape or (3, 32, 32)
     side = image_size or usual[1]
     return (channels or usual[0], side, side)

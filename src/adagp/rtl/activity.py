@@ -216,7 +216,7 @@ def _replay(
         given |= _bits(netlist.inside[name][port], seen[f"{path}.{name}"][port])
     changes, wrong = netlist.simulate(given, wanted, counted)
     if wrong:
-        raise ToolError(f"the netlist of {path} does not do what the chip does: {wrong} cycles are different.")
+        raise ToolError(f"the netlist of {path} does not match the chip: {wrong} cycles differ.")
     return changes
 
 

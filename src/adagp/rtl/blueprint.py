@@ -37,9 +37,9 @@ class CoreSizes:
         if min(self.array.rows, self.array.columns) < 2:
             raise OptionError(f"array {self.array} is not allowed in hardware: rows and columns must be at least 2.")
         if self.array.pes > MOST_PES:
-            raise OptionError(f"array {self.array} has {self.array.pes} PEs; hardware is made for at most {MOST_PES}.")
+            raise OptionError(f"array {self.array} has {self.array.pes} PEs; at most {MOST_PES} are supported.")
         if self.stages not in (0, 1):
-            raise OptionError(f"pipeline stages are {self.stages}; a PE has 0 or 1.")
+            raise OptionError(f"pipeline stages is {self.stages}; it must be 0 or 1.")
         for name in ("value_words", "sum_words", "program_words"):
             value = getattr(self, name)
             if not 2 <= value <= MOST_WORDS:

@@ -315,8 +315,8 @@ class Compiler:
             raise OptionError("the baseline has no predictor, so it has no Phase GP; choose low, efficient or max.")
         if self.predicts and dataflow not in POOLING and network.picture != (1, 1):
             raise OptionError(
-                f"dataflow '{dataflow}' cannot pool pictures: the outputs of a channel leave the array in several lanes. "
-                "Choose ws or os, or a picture of 1x1."
+                f"dataflow '{dataflow}' cannot pool images: the outputs of a channel leave the array in several lanes. "
+                "Choose ws or os, or an image of 1x1."
             )
         if network.kernel > 1 and dataflow != "ws":
             raise OptionError(

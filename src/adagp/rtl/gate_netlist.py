@@ -80,7 +80,7 @@ class GateNetlist:
     def _gate(self, function: str, nets: Mapping[str, int], output: int) -> None:
         names = support(function)
         if len(names) > 6:
-            raise ToolError(f"a cell's function of {len(names)} inputs, '{function}', is not supported; 6 is the most.")
+            raise ToolError(f"a cell function of {len(names)} inputs, '{function}', is not supported; at most 6 are.")
         self._gates.append(_Gate(tuple(nets[name] for name in names), truth_table(function, names), output))
 
     def _sort(self) -> None:

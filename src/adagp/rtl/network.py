@@ -40,9 +40,9 @@ class SmallNetwork:
         if self.batch < 1:
             raise OptionError(f"batch is {self.batch}; it must be 1 or more.")
         if self.kernel not in KERNELS:
-            raise OptionError(f"the kernel is {self.kernel}x{self.kernel}; layers in hardware have 1x1 or 3x3.")
+            raise OptionError(f"the kernel is {self.kernel}x{self.kernel}; it must be 1x1 or 3x3.")
         if self.kernel > 1 and self.picture == (1, 1):
-            raise OptionError("a kernel of 3x3 needs a picture; give its size, for example 4x4.")
+            raise OptionError("a kernel of 3x3 needs an image; give its size, for example --picture 4x4.")
         grid = self.predictor.grid
         if self.picture != (1, 1) and any(side < 1 or side % grid for side in self.picture):
             shown = "x".join(map(str, self.picture))
@@ -98,7 +98,7 @@ def parse_network(text: str, picture: str = "1x1", **options: Any) -> SmallNetwo
     if re.fullmatch(r"\d+(-\d+)+", text) is None:
         raise OptionError(f"cannot read the network '{text}'; write the widths of its layers, as 8-6-4.")
     if re.fullmatch(r"\d+x\d+", picture) is None:
-        raise OptionError(f"cannot read the picture '{picture}'; write HEIGHTxWIDTH, for example 8x8.")
+        raise OptionError(f"cannot read the image size '{picture}'; write HEIGHTxWIDTH, for example 8x8.")
     height, width = map(int, picture.split("x"))
     return SmallNetwork(tuple(map(int, text.split("-"))), picture=(height, width), **options)
 

@@ -117,7 +117,7 @@ def check_power(blueprint: Blueprint, network: SmallNetwork, megahertz: float, d
         raise OptionError(f"the clock is {megahertz:g} megahertz; it must be more than 0 and less than 1000000.")
     open_sta()
     if verilator() is None:
-        raise ToolError("activity is taken from a simulation by Verilator, which is not installed, or g++ is not.")
+        raise ToolError("activity needs a simulation by Verilator; Verilator or g++ is not installed.")
     state = random_state(network, blueprint.core.single)
     for phase in _phases(blueprint):
         Compiler(blueprint, network, phase, dataflow).compile(state)

@@ -30,7 +30,7 @@ def cache_folder() -> Path:
     """Return where builds and syntheses are kept: in ADAGP_CACHE, or the user's cache."""
     root = cache_root()
     if root is None:
-        raise ToolError(f"there is no place to keep builds: you have no home folder. Set {VARIABLE} to a folder.")
+        raise ToolError(f"there is no folder for builds: no home folder was found. Set {VARIABLE} to a folder.")
     return root / "rtl"
 
 
@@ -76,7 +76,7 @@ def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str]
 def yosys(script: Sequence[str], folder: Path) -> str:
     """Run Yosys's commands in `folder`."""
     if find_spec("pyosys") is None:
-        raise ToolError(f"Verilog and netlists are made by Yosys, which is not installed. {INSTALL}")
+        raise ToolError(f"Verilog and netlists need Yosys, which is not installed. {INSTALL}")
     (folder / "script.ys").write_text("\n".join(script) + "\n", encoding="utf-8")
     return run([sys.executable, "-c", _RUN_YOSYS, "script.ys"], folder)
 
@@ -101,7 +101,7 @@ def open_sta() -> Path:
     found = shutil.which("sta") or shutil.which("opensta")
     if found is None:
         raise ToolError(
-            "power and timing are found by OpenSTA, which is not installed. Install Debian's package opensta, or put its "
+            "power and timing analysis needs OpenSTA, which is not installed. Install Debian's package opensta, or put its "
             "program `sta` on the PATH."
         )
     return Path(found)

@@ -95,7 +95,7 @@ def manifest(blueprint: Blueprint, text: str) -> dict[str, Any]:
 def generate(blueprint: Blueprint, folder: Path) -> dict[str, Any]:
     """Write the chip into `folder`, which must not be there or be empty; return the manifest."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"'{folder}' is there already and is not empty; nothing was written. Give another --out.")
+        raise RunError(f"'{folder}' exists and is not empty; nothing was written. Give another --out.")
     text = to_verilog(chip_rtlil(blueprint))
     about = manifest(blueprint, text)
     folder.mkdir(parents=True, exist_ok=True)
