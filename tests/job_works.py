@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adagp.errors import RunError
-from adagp.program.jobs import Stop, tell_share
+from adagp.program.jobs import Stop, report_share
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Work:
                 time.sleep(0.01)
             (self.result.parent / "stopped").touch()
         if self.kind == "tell":
-            tell_share(0.25)
+            report_share(0.25)
             for _ in range(1000):
-                tell_share(0.75)
+                report_share(0.75)
         if self.kind in ("work", "hang", "tell"):
             time.sleep(3600 if self.kind == "hang" else 0)
             self.result.write_text(os.environ["OMP_NUM_THREADS"])

@@ -18,8 +18,8 @@ from adagp.program.jobs import (
     StopFlag,
     Stopped,
     affordable_jobs,
+    report_share,
     run_jobs,
-    tell_share,
     usable_cores,
 )
 
@@ -104,7 +104,7 @@ def test_a_job_tells_how_much_of_it_is_done(job: MakeJob) -> None:
     assert shares["told"][0] == 0.25
     assert len(shares["told"]) < 1000, "what comes too fast is left out"
     assert [name for name, _ in notes.ended] == ["told", "next"]
-    tell_share(0.5)  # outside of a job nobody is told
+    report_share(0.5)  # outside of a job nobody is told
     assert all(share in (0.25, 0.75) for own in shares.values() for share in own)
 
 

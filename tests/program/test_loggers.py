@@ -19,7 +19,7 @@ from adagp.errors import OptionError
 from adagp.program.loggers import LOGGERS, TrainerLog, build_loggers, require_loggers
 from adagp.program.run import TrainConfig
 from adagp.program.train.loop import News
-from adagp.program.train.observers import LoggedRun
+from adagp.program.train.observers import LoggerObserver
 from adagp.program.train.session import Session
 
 pytestmark = pytest.mark.medium
@@ -33,7 +33,7 @@ Rows = list[tuple[int, str, float]]
 class Until:
     """Passes everything on, and asks to stop after so many batches."""
 
-    def __init__(self, logged: LoggedRun, batches: float) -> None:
+    def __init__(self, logged: LoggerObserver, batches: float) -> None:
         self.logged, self.batches, self.seen = logged, batches, 0
 
     def on_batch(self, news: News) -> None:
@@ -51,7 +51,7 @@ def train(name: str, path: Path, batches: float = float("inf"), *, resume: bool 
     session = Session(CONFIG)
     loop = session.resume(path) if resume else session.start(path, force=True)
     done = loop.trainer.done
-    with LoggedRun(build_loggers([name], path, done), done, "accuracy") as logged:
+    with LoggerObserver(build_loggers([name], path, done), done, "accuracy") as logged:
         observer = Until(logged, batches)
         session.run(loop, observer, observer)
 

@@ -65,8 +65,9 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
 
 def declared_elsewhere(command: Callable[..., None]) -> Sequence[Option]:
     """Return the options of a command that its parameters do not declare: those of runs, of accelerators, of axes."""
+    if command is simulate:
+        return setting_options()
     others: dict[Callable[..., None], Sequence[Option]] = {
-        simulate: setting_options(),
         sweep: ACCELERATOR_OPTIONS,
         explore: AXIS_OPTIONS,
         pipeline: (*CONSTANTS, *MODELLED),

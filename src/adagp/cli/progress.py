@@ -16,8 +16,8 @@ from adagp.program.jobs import Job, JobFailure, StopFlag
 from adagp.program.loggers import build_loggers
 from adagp.program.run.metrics import ACCURACY, SHARE, Metric
 from adagp.program.train.loop import Loop, News, Observer
-from adagp.program.train.observers import LoggedRun
-from adagp.program.train.session import Session, resume_words
+from adagp.program.train.observers import LoggerObserver
+from adagp.program.train.session import Session, resume_command
 
 STOPPED = 130
 """Exit code of a run that Ctrl-C stopped, as shells have it."""
@@ -32,10 +32,10 @@ def carry_out(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[
         if log and not session.quiet:
             done = loop.trainer.done
             loggers = build_loggers(log, loop.folder.path, done)
-            observers.append(stack.enter_context(LoggedRun(loggers, done, session.task.metric.name)))
+            observers.append(stack.enter_context(LoggerObserver(loggers, done, session.task.metric.name)))
         summary = session.run(loop, Observers(observers), stop)
     if summary is None:
-        command = shown(resume_words(session.config, loop.folder.path))
+        command = shown(resume_command(session.config, loop.folder.path))
         console.print(f"Stopped. Continue with: {command}", highlight=False, soft_wrap=True)
         sys.exit(STOPPED)
     if session.quiet:

@@ -1,7 +1,7 @@
 """Jobs in processes of one thread each, a few at a time. A job leaves a file when it is done, so none is done twice.
 
 The processes die with the one that started them, however that ended: on Linux the kernel sees to it. A job that fails or dies
-is told in one sentence and holds no other job up. A job may tell on its way how much of it is done (`tell_share`).
+is reported in one sentence and does not hold up the others. A running job may report how much of it is done (`report_share`).
 """
 
 import ctypes
@@ -27,25 +27,26 @@ from adagp.core.plugins import load_plugin, loaded_plugins
 from adagp.errors import AdagpError
 
 Stop = Callable[[], bool]
-"""Tells whether somebody asked to stop."""
+"""Returns whether the user asked to stop."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1
 """The request of prctl(2) for a signal when the parent dies."""
 UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets for its processes."""
-LOOK_SECONDS = 0.1
-"""How often the waiting process looks whether somebody asked to stop."""
-TELL_SECONDS = 0.5
-"""How often a job tells how far it is, at most."""
+POLL_SECONDS = 0.1
+"""How often the waiting process checks for a request to stop."""
+REPORT_SECONDS = 0.5
+"""The least time between two reports of a job's progress."""
 MEMORY_SHARE = 0.8
 """The share of the free memory that jobs may take."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something to be done in a process: `work`, which can be pickled, leaves the file `result`.
+    """Work for a process: `work`, which can be pickled, writes the file `result`.
 
-    Asked to stop, it may end without, or raise `Stopped`; it is then begun again another time. What it prints goes to `log`.
+    After a request to stop it may end without a result, or raise `Stopped`; it then runs again another time. Its output goes to
+    `log`.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether its result is there."""
+        """Whether its result exists."""
         return self.result.is_file()
 
 
@@ -69,33 +70,33 @@ class JobFailure:
 
 
 class JobObserver(Protocol):
-    """Is told of the jobs as they begin and end."""
+    """Called as jobs begin, progress and end."""
 
     def on_start(self, job: Job) -> None:
-        """Take note that a job begins."""
+        """Called when a job begins."""
 
     def on_share(self, job: Job, share: float) -> None:
-        """Take note of the share of a job that is done, from 0 to 1; not every job tells."""
+        """Called with the share of a job that is done, from 0 to 1; not every job reports it."""
 
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
-        """Take note that a job is over, or was done before."""
+        """Called when a job is over, or was done before."""
 
 
 class Stopped(Exception):  # noqa: N818  # nothing went wrong
-    """Somebody asked to stop; everything can be continued."""
+    """The user asked to stop; everything can be resumed."""
 
 
 class StopFlag:
-    """Turns the first Ctrl-C (or termination request) into an answer to `stop()`, and the second into an interrupt.
+    """Makes `stop()` true after the first Ctrl-C (or SIGTERM); the second one interrupts.
 
-    Not so under torchrun, which passes on what the terminal or the system has told all processes already.
+    Under torchrun the second is ignored: torchrun forwards the signals that the processes have received already.
     """
 
     def __init__(self) -> None:
         self._set = False
 
     def __call__(self) -> bool:
-        """Tell whether somebody asked to stop."""
+        """Return whether the user asked to stop."""
         return self._set
 
     def __enter__(self) -> "StopFlag":
@@ -113,89 +114,115 @@ class StopFlag:
 
 
 def never() -> bool:
-    """Tell that nobody asked to stop."""
+    """Return False: there is no way to stop."""
     return False
 
 
 def run_jobs(
     jobs: Sequence[Job], at_once: int, observer: JobObserver, stop: Stop = never, *, fresh: bool = False
 ) -> list[JobFailure]:
-    """Do the jobs that are not done, `at_once` at a time; return those that failed.
+    """Run the jobs that are not done, `at_once` at a time; return those that failed.
 
-    A process does one job after the other, or one only if they are to be `fresh`, so that its peak of memory is the job's
-    own. On `stop()` the running jobs are asked to end, awaited, and `Stopped` is raised.
+    A process runs one job after the other; with `fresh` only one, so that its peak memory is the job's own. On `stop()` the
+    running jobs are asked to end, waited for, and `Stopped` is raised.
     """
     waiting = [job for job in jobs if not job.done]
     for job in jobs:
         if job not in waiting:
             observer.on_end(job, None)
-    context = get_context("spawn")  # a fork would copy torch's threads half
-    asked = context.Event()
-    idle: list[_Worker] = []
-    busy: list[_Worker] = []
-    failures: list[JobFailure] = []
-    try:
-        while busy or (waiting and not stop()):
-            while waiting and len(busy) < at_once and not stop():
-                worker = idle.pop() if idle else _Worker(context, asked)
-                busy.append(worker)
-                worker.begin(waiting.pop(0))
-                observer.on_start(worker.job)
-            connection.wait([worker.connection for worker in busy], LOOK_SECONDS)
-            if stop():
-                asked.set()
-            for worker in [worker for worker in busy if worker.connection.poll()]:
-                answer = worker.answer()
-                if isinstance(answer, float):
-                    observer.on_share(worker.job, answer)
-                    continue
-                busy.remove(worker)
-                failure = worker.failure(answer)
-                if fresh or not worker.process.is_alive():
-                    worker.close()
-                else:
-                    idle.append(worker)
-                if worker.job.done or not asked.is_set():
-                    failures += [failure] if failure else []
-                    observer.on_end(worker.job, failure)
+    with _WorkerPool(at_once, observer, reuse=not fresh) as pool:
+        while pool.busy or (waiting and not stop()):
+            while waiting and pool.has_room and not stop():
+                pool.start(waiting.pop(0))
+            pool.poll(stop)
         if stop():
             raise Stopped
-    finally:
-        for worker in [*busy, *idle]:
+    return pool.failures
+
+
+class _WorkerPool:
+    """At most `size` processes that run jobs; leaving its context kills them all."""
+
+    def __init__(self, size: int, observer: JobObserver, *, reuse: bool) -> None:
+        self._size, self._observer, self._reuse = size, observer, reuse
+        self._context = get_context("spawn")  # fork copies only the calling thread, without torch's others
+        self._stopping = self._context.Event()
+        self._idle: list[_Worker] = []
+        self.busy: list[_Worker] = []
+        self.failures: list[JobFailure] = []
+
+    def __enter__(self) -> "_WorkerPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in [*self.busy, *self._idle]:
             worker.close()
-    return failures
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.busy) < self._size
+
+    def start(self, job: Job) -> None:
+        worker = self._idle.pop() if self._idle else _Worker(self._context, self._stopping)
+        self.busy.append(worker)
+        worker.begin(job)
+        self._observer.on_start(job)
+
+    def poll(self, stop: Stop) -> None:
+        """Wait a moment for messages of the workers, and pass on a request to stop."""
+        connection.wait([worker.connection for worker in self.busy], POLL_SECONDS)
+        if stop():
+            self._stopping.set()
+        for worker in [worker for worker in self.busy if worker.connection.poll()]:
+            message = worker.receive()
+            if isinstance(message, float):
+                self._observer.on_share(worker.job, message)
+            else:
+                self._end(worker, message)
+
+    def _end(self, worker: "_Worker", reason: str | None) -> None:
+        """Put a worker whose job is over back, and record a failure; a job that was asked to stop is not a failed one."""
+        self.busy.remove(worker)
+        failure = worker.failure(reason)
+        if self._reuse and worker.process.is_alive():
+            self._idle.append(worker)
+        else:
+            worker.close()
+        if worker.job.done or not self._stopping.is_set():
+            self.failures += [failure] if failure else []
+            self._observer.on_end(worker.job, failure)
 
 
 class _Worker:
-    """A process that does jobs, seen from the one that started it."""
+    """A process that runs jobs, seen from the one that started it."""
 
     job: Job
 
-    def __init__(self, context: SpawnContext, asked: Event) -> None:
+    def __init__(self, context: SpawnContext, stopping: Event) -> None:
         self.connection, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there, asked, os.getpid(), loaded_plugins()))
+        self.process = context.Process(target=_serve, args=(there, stopping, os.getpid(), loaded_plugins()))
         with _interrupts_held_back():
             self.process.start()
         there.close()  # so that the death of the process is the end of the file here
 
     def begin(self, job: Job) -> None:
-        """Give it a job."""
+        """Send it a job."""
         self.job = job
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(BrokenPipeError):  # it is dead: `answer` will tell
+        with suppress(BrokenPipeError):  # it is dead: `receive` notices
             self.connection.send(job)
 
-    def answer(self) -> float | str | None:
-        """Return what it said: the share of its job that is done, or how the job ended: the reason of a failure, or None."""
+    def receive(self) -> float | str | None:
+        """Return its message: the share of its job that is done, or at the end the reason of a failure, or None."""
         try:
-            said: float | str | None = self.connection.recv()
+            message: float | str | None = self.connection.recv()
         except (EOFError, OSError):  # also in the middle of a message
             self.process.join()
-            said = f"its process died (exit code {self.process.exitcode}; was there too little memory?)."
-        return said
+            message = f"its process died (exit code {self.process.exitcode}; was there too little memory?)."
+        return message
 
     def failure(self, reason: str | None) -> JobFailure | None:
-        """Return how its job failed, which is over, if it did."""
+        """Return the failure of its job, which is over; None if it has its result."""
         if self.job.done:
             return None
         return JobFailure(self.job.name, reason or "it ended without a result.", self.job.log)
@@ -209,7 +236,7 @@ class _Worker:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Let Ctrl-C wait; a process that is started meanwhile never sees it, not even before it could ignore it."""
+    """Block Ctrl-C; a process started meanwhile inherits that: it cannot be interrupted before it ignores the signal itself."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -221,16 +248,16 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 class _Shares:
-    """Where the job that this process does tells how far it is; nowhere, in a process that does none."""
+    """Sends the progress of this process's job to the parent; does nothing in a process that runs no jobs."""
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
-        self._told = -TELL_SECONDS
+        self._sent = -REPORT_SECONDS
 
-    def tell(self, share: float) -> None:
+    def report(self, share: float) -> None:
         now = time.monotonic()
-        if self.connection is not None and now - self._told >= TELL_SECONDS:
-            self._told = now
+        if self.connection is not None and now - self._sent >= REPORT_SECONDS:
+            self._sent = now
             with suppress(BrokenPipeError):  # nobody listens any more
                 self.connection.send(float(share))
 
@@ -238,13 +265,13 @@ class _Shares:
 _shares = _Shares()
 
 
-def tell_share(share: float) -> None:
-    """Tell whoever waits for the job that this process does how much of it is done, from 0 to 1. It may be called often."""
-    _shares.tell(share)
+def report_share(share: float) -> None:
+    """Report how much of this process's job is done, from 0 to 1. Cheap enough to call after every batch."""
+    _shares.report(share)
 
 
-def _serve(connection: Connection, asked: Event, parent: int, plugins: Sequence[str]) -> None:
-    """Do the jobs that come, and answer each with the reason of its failure, or nothing."""
+def _serve(connection: Connection, stopping: Event, parent: int, plugins: Sequence[str]) -> None:
+    """Run the jobs that arrive, and answer each with the reason of its failure, or None."""
     _shares.connection = connection
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
@@ -255,7 +282,7 @@ def _serve(connection: Connection, asked: Event, parent: int, plugins: Sequence[
     while True:
         job: Job = connection.recv()
         with _printing_to(job.log):
-            reason = _failure_of(job, asked.is_set)
+            reason = _failure_of(job, stopping.is_set)
         if not job.log.stat().st_size:
             job.log.unlink()
         connection.send(reason)
@@ -277,7 +304,7 @@ def _failure_of(job: Job, stop: Stop) -> str | None:
 
 @contextmanager
 def _printing_to(log: Path) -> Iterator[None]:
-    """Send what this process and its libraries print to a file."""
+    """Redirect the output of this process and its libraries to a file."""
     before = [os.dup(number) for number in (1, 2)]
     with log.open("wb") as file:
         for number in (1, 2):
@@ -293,7 +320,7 @@ def _printing_to(log: Path) -> Iterator[None]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Let this process be killed when its parent, of that process id, dies; at once, if it is dead already."""
+    """Kill this process when its parent, whose process id is given, dies; at once, if it is dead already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     else:

@@ -16,7 +16,7 @@ from adagp.hw.workload import workload_from_json
 from adagp.models import MODELS
 from adagp.models.build import find_in_zoo
 from adagp.models.registry import is_ours
-from adagp.program.run.config import admit_code
+from adagp.program.run.config import check_trusted_code
 from adagp.program.run.record import RunRecord, read_whole_run
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _replay(
     """The run's own model, unless another is named: what would this run's phases have been worth there?"""
     record = read_whole_run(folder, "replay")
     name, dataset, width = model or record.model, record.dataset, record.width
-    admit_code({**record.config, "model": name}, folder, (model or "", method), trust=trust)
+    check_trusted_code({**record.config, "model": name}, folder, (model or "", method), trust=trust)
 
     def workload() -> Workload:
         if shape is None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from adagp.cli import app
 from adagp.core.methods import METHODS
 from adagp.errors import OptionError, RunError
-from adagp.program.run.config import DATASET_DEFAULTS, HIGHEST_SEED, TrainConfig, admit_code, read_toml
+from adagp.program.run.config import DATASET_DEFAULTS, HIGHEST_SEED, TrainConfig, check_trusted_code, read_toml
 from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, WarmUp
 
 
@@ -355,7 +355,7 @@ def test_options_of_models_and_hooks_are_checked(values: dict[str, Any], message
     ],
 )
 def test_models_of_installed_libraries_are_no_code_of_the_folder(config: dict[str, Any]) -> None:
-    admit_code(config, Path("run"))
+    check_trusted_code(config, Path("run"))
 
 
 @pytest.mark.parametrize(
@@ -364,10 +364,10 @@ def test_models_of_installed_libraries_are_no_code_of_the_folder(config: dict[st
 )
 def test_other_code_needs_the_users_word(option: str, name: str) -> None:
     with pytest.raises(RunError) as caught:
-        admit_code({option: name}, Path("run"))
+        check_trusted_code({option: name}, Path("run"))
     assert str(caught.value) == (
         f"the run in 'run' wants to run code that it names itself: --{option} {name}. If you know it and trust it, give "
         f"--{option} {name} as well, or --trust."
     )
-    admit_code({option: name}, Path("run"), [name])
-    admit_code({option: name}, Path("run"), trust=True)
+    check_trusted_code({option: name}, Path("run"), [name])
+    check_trusted_code({option: name}, Path("run"), trust=True)

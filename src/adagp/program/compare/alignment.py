@@ -35,7 +35,7 @@ from adagp.program.run.documents import FIGURE, ListOf, TableOf, record_of
 from adagp.program.run.folder import RunFolder, to_json
 from adagp.program.tasks.base import Task
 from adagp.program.train.loop import Loop, Observer, to_device
-from adagp.program.train.session import Session, TellingShare
+from adagp.program.train.session import Session, ShareObserver
 
 FIGURES = (
     "cosine_true",
@@ -205,7 +205,7 @@ def align(session: Session, large_batch: int, points: int, stop: Stop = never) -
     """Train a whole run and return the measurements."""
     chosen = choose_points(session, points)
     loop = AlignedLoop(session, large_batch, chosen)
-    if not loop.run(TellingShare(session), stop):
+    if not loop.run(ShareObserver(session), stop):
         raise Stopped
     return {
         "method": session.config.method,

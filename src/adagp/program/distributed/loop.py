@@ -14,7 +14,7 @@ from adagp.core.plan import Step
 from adagp.engine.trainer import Trainer
 from adagp.program.distributed.checkpoint import Checkpoints, Loaded
 from adagp.program.distributed.processes import World
-from adagp.program.run.config import TrainConfig, refuse_other_origin
+from adagp.program.run.config import TrainConfig, check_same_run
 from adagp.program.run.folder import RunFolder
 from adagp.program.tasks.base import Task
 from adagp.program.train.checkpoint import load_checkpoint
@@ -99,7 +99,7 @@ class ParallelLoop(Loop):
     def resume(self) -> None:
         """Load the checkpoint, which another number of processes may have written."""
         loaded = self.checkpoints.load(self.shards()) or self._load_single_file()
-        refuse_other_origin(loaded.common.get("origin"), self.origin, self.folder.path)
+        check_same_run(loaded.common.get("origin"), self.origin, self.folder.path)
         self.take_over(self.merged_state(loaded) | self._own_of(loaded))
 
     def _load_single_file(self) -> Loaded:

@@ -22,7 +22,7 @@ from adagp.program.run.folder import RunFolder
 from adagp.program.run.parallel import FSDP, PIPELINE, parse_parallel
 from adagp.program.tasks.base import taken
 from adagp.program.train.loop import Loop, Observer, to_device
-from adagp.program.train.session import Session, resume_words
+from adagp.program.train.session import Session, resume_command
 
 
 class ParallelSession(Session):
@@ -123,7 +123,7 @@ class ParallelSession(Session):
                     reason or f"process {self.world.rank} has lost another process of the run: see what that one says."
                 )
                 if RunFolder(path).begun:
-                    reason += f" Continue from the last checkpoint: {resume_words(self.config, path)}"
+                    reason += f" Continue from the last checkpoint: {resume_command(self.config, path)}"
                 raise RunError(reason) from None
 
     def finish(self, loop: Loop) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from adagp.program.report.watch import Watch, WatchedRun, run_status
 
 HOST = "127.0.0.1"
 PORT = 8765
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """Shortest time between two looks at the folders."""
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src data:; "
@@ -45,7 +45,7 @@ class LiveReport:
         self._places = ", ".join(shown(path) for path in paths)
         self._command = shown(shlex.join(["adagp", "report", *map(str, paths), "--watch"]))
         self._lock = Lock()
-        self._looked = -LOOK_SECONDS
+        self._looked = -POLL_SECONDS
         self._runs: list[WatchedRun] = []
         self._body: tuple[list[WatchedRun], str] | None = None
 
@@ -67,7 +67,7 @@ class LiveReport:
             return self._body[1]
 
     def _look(self) -> list[WatchedRun]:
-        if monotonic() - self._looked >= LOOK_SECONDS:
+        if monotonic() - self._looked >= POLL_SECONDS:
             self._runs, self._looked = self._watch.look(), monotonic()
         return self._runs
 

@@ -423,7 +423,9 @@ LIBRARIES = ("timm", "torchvision", "hf")
 """What stands before the colon in the names of models of installed libraries (`timm:NAME`): a folder's own code has no part."""
 
 
-def admit_code(config: Mapping[str, Any], path: Path, named: Collection[str] = (), *, trust: bool = False) -> None:
+def check_trusted_code(
+    config: Mapping[str, Any], path: Path, named: Collection[str] = (), *, trust: bool = False
+) -> None:
     """Refuse the run in `path` if its configuration names code that the user has not named on the command line.
 
     `named` are the models and methods that were named there; plugins have been loaded if they were. With `trust` the user
@@ -452,7 +454,7 @@ def _is_code(option: str, name: Any, named: Collection[str]) -> bool:
     return ":" in name and name not in named and name not in METHODS
 
 
-def refuse_other_origin(before: Any, now: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+def check_same_run(before: Any, now: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Refuse to continue the run in `path` from a checkpoint that was made with other options or other data.
 
     `before` is what the checkpoint was made with, `now` what it would be continued with: tables `options` and `data`. A

@@ -26,7 +26,7 @@ from adagp.core.plan import Phase, Step
 from adagp.engine.batch import BatchResult
 from adagp.engine.trainer import Trainer
 from adagp.errors import RunError
-from adagp.program.run.config import refuse_other_origin
+from adagp.program.run.config import check_same_run
 from adagp.program.run.folder import RunFolder
 from adagp.program.tasks.base import Task, evaluated
 from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
@@ -257,7 +257,7 @@ class Loop:
     def resume(self) -> None:
         """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""
         state = load_checkpoint(self.folder.checkpoint)
-        refuse_other_origin(state.get("origin"), self.origin, self.folder.path)
+        check_same_run(state.get("origin"), self.origin, self.folder.path)
         self.take_over(state)
 
     @property

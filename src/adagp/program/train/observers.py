@@ -21,7 +21,7 @@ class Silent:
         """Say nothing."""
 
 
-class FollowedRun:
+class ProgressObserver:
     """Passes everything on to another observer, and writes now and then how far the run is, of `batches` in all."""
 
     def __init__(self, observer: Observer, loop: Loop, batches: int) -> None:
@@ -29,7 +29,7 @@ class FollowedRun:
         self._file = ProgressFile(loop.folder.path)
         self._begun, self._done_before = time.monotonic(), loop.trainer.done
 
-    def __enter__(self) -> "FollowedRun":
+    def __enter__(self) -> "ProgressObserver":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,7 +60,7 @@ class FollowedRun:
         )
 
 
-class LoggedRun:
+class LoggerObserver:
     """Tells loggers the running epoch's means every ten batches, and all figures of a finished epoch.
 
     `done` batches are trained already; `metric` is the name of the task's first metric.
@@ -70,7 +70,7 @@ class LoggedRun:
         self._loggers, self._step, self._metric = loggers, done, metric
         self._waiting: dict[str, float] = {}
 
-    def __enter__(self) -> "LoggedRun":
+    def __enter__(self) -> "LoggerObserver":
         return self
 
     def __exit__(self, *_: object) -> None:

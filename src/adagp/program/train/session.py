@@ -23,13 +23,13 @@ from adagp.engine.guard import Guard
 from adagp.engine.trainer import Trainer
 from adagp.engine.weight_update import build_weight_hooks
 from adagp.errors import ModelError, OptionError
-from adagp.program.jobs import Stop, never, tell_share
-from adagp.program.run.config import CODE, TrainConfig, admit_code
+from adagp.program.jobs import Stop, never, report_share
+from adagp.program.run.config import CODE, TrainConfig, check_trusted_code
 from adagp.program.run.folder import RunFolder
 from adagp.program.tasks.base import Task, build_task, check_evaluation, evaluated
 from adagp.program.train.checkpoint import save_weights
 from adagp.program.train.loop import CURVES, BatchRate, EpochRate, Loop, News, Observer, Rate, to_device
-from adagp.program.train.observers import FollowedRun, Silent
+from adagp.program.train.observers import ProgressObserver, Silent
 from adagp.sources.base import RunFacts, build_source
 from adagp.sources.learned import milestones
 
@@ -122,7 +122,7 @@ class Session:
         if self.quiet:  # the first of several processes tells for all
             return loop.run(observer, stop)
         batches = self.config.batches or self.config.epochs * self.task.batches_per_epoch
-        with FollowedRun(observer, loop, batches) as followed:
+        with ProgressObserver(observer, loop, batches) as followed:
             return loop.run(followed, stop)
 
     @property
@@ -272,14 +272,14 @@ def read_config(
     Models and methods of its own, `package.module:name`, are imported only if they are among `named`, or the user trusts it.
     """
     saved = folder.read_json("config.json")
-    admit_code(saved, folder.path, named, trust=trust)
+    check_trusted_code(saved, folder.path, named, trust=trust)
     options = {name: value for name, value in saved.items() if name not in BESIDE}
     config = TrainConfig.from_dict(options, str(folder.path / "config.json"), foreign="drop")
     data_dir = saved.get("data_dir")
     return config, Path(data_dir) if data_dir else None
 
 
-def resume_words(config: TrainConfig, path: Path) -> str:
+def resume_command(config: TrainConfig, path: Path) -> str:
     """Return the command that continues the run in `path`, which names the code that the run needs."""
     code = [
         word
@@ -360,7 +360,7 @@ def peak_memory(device: torch.device) -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-class TellingShare(Silent):
+class ShareObserver(Silent):
     """An observer that tells whoever waits for the job how much of the run is done."""
 
     def __init__(self, session: Session) -> None:
@@ -370,7 +370,7 @@ class TellingShare(Silent):
 
     def on_batch(self, news: News) -> None:
         """Tell it."""
-        tell_share(self._trainer.done / self._batches)
+        report_share(self._trainer.done / self._batches)
 
 
 @dataclass(frozen=True)
@@ -386,4 +386,4 @@ class TrainingJob:
         session = Session(self.config, data_dir=self.data_dir, threads=1 if self.config.device == "cpu" else None)
         begun = RunFolder(self.folder).begun
         loop = session.resume(self.folder) if begun else session.start(self.folder, force=True)
-        return session.run(loop, TellingShare(session), stop)
+        return session.run(loop, ShareObserver(session), stop)
