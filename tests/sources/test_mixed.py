@@ -8,7 +8,6 @@ from torch import Tensor
 from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.papers.feedback.source import FeedbackReplaySource, FeedbackSource
 from adagp.sources import BatchContext, MixedSource, ReplaySource, RunningNorms, Source, ZeroSource
 from adagp.sources.base import ModelCall
 
@@ -93,13 +92,6 @@ def test_parts_that_want_less_get_less(sites: tuple[Site, ...]) -> None:
     assert not mixture.needs_error
 
 
-def test_feedback_and_replay() -> None:
-    mixture = FeedbackReplaySource(share=0.75)
-    assert [(type(source), weight) for source, weight in mixture.parts] == [
-        (FeedbackSource, 0.75),
-        (ReplaySource, 0.25),
-    ]
-    with pytest.raises(OptionError, match=r"^feedback's share in the mixture is 1\.5; it must be 0 to 1\.$"):
-        FeedbackReplaySource(share=1.5)
+def test_a_mixture_of_nothing_is_rejected() -> None:
     with pytest.raises(OptionError, match=r"^a mixture needs at least one source\.$"):
         MixedSource([])

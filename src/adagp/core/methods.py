@@ -5,7 +5,8 @@ A method is one declaration: its name and what it does; the source of the gradie
 which parallel runs it is known to be the same run.
 
 A method of your own is a class derived from `adagp.Source`, which may declare the same as class attributes (`own_options`,
-`own_schedule`, `accelerator`). `--method package.module:Class` finds it; `register_method("name")` gives it a short name.
+`own_schedule`, `own_parallel`, `accelerator`). `--method package.module:Class` finds it; `register_method("name")` gives it a
+short name.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -178,6 +179,7 @@ def declared(kind: type, name: str) -> Method:
         schedule=getattr(kind, "own_schedule", "ladder"),
         options=tuple(getattr(kind, "own_options", ())),
         accelerator=getattr(kind, "accelerator", None),
+        parallel=tuple(getattr(kind, "own_parallel", ())),
     )
 
 

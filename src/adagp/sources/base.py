@@ -175,6 +175,8 @@ class Source(ABC):
     """The options of a method of your own, which the command line then has and `build` gets."""
     own_schedule: ClassVar[str] = "ladder"
     """The schedule of a method of your own where none is given."""
+    own_parallel: ClassVar[tuple[str, ...]] = ()
+    """The kinds of parallel runs (data, fsdp, pipeline) of a method of your own; for pipeline it must be a `PipelineSource`."""
     accelerator: ClassVar[AcceleratorWork | None] = None
     """What a method of your own makes an accelerator do; None: it cannot be simulated."""
 

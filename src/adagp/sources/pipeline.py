@@ -9,7 +9,7 @@ micro-batches is done, while other stages still work on theirs. In addition::
         averaged(sites), summed(sites)  where stages have copies: tensors that these exchange
         shard(sites)                    where weights are sharded: shard what was summed
         produce, observe                as in one process, for the sites of these stages
-        drop(sites)                     in the place of forget
+        drop(sites)                     instead of forget
     site_state(sites)                   the part of `state_dict` that belongs to some sites, for a checkpoint in parts
 """
 

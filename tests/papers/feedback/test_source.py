@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import adagp
 from adagp.engine.trainer import Trainer
 from adagp.errors import ModelError, OptionError, UsageError
-from adagp.papers.feedback.source import EveryN, FeedbackSource
+from adagp.papers.feedback.source import EveryN, FeedbackReplaySource, FeedbackSource
 from adagp.schedules import Ladder, Rung, WarmUp
+from adagp.sources import ReplaySource
 from adagp.sources.local import weight_gradient
 
 
@@ -409,3 +410,13 @@ def test_the_first_batch_is_due_then_every_nth() -> None:
 def test_every_batch_is_due() -> None:
     every = EveryN(1)
     assert [every.advance() for _ in range(3)] == [1, 1, 1]
+
+
+def test_feedback_and_replay() -> None:
+    mixture = FeedbackReplaySource(share=0.75)
+    assert [(type(source), weight) for source, weight in mixture.parts] == [
+        (FeedbackSource, 0.75),
+        (ReplaySource, 0.25),
+    ]
+    with pytest.raises(OptionError, match=r"^feedback's share in the mixture is 1\.5; it must be 0 to 1\.$"):
+        FeedbackReplaySource(share=1.5)

@@ -29,6 +29,7 @@ NETS = '''
 import os
 import torch
 from torch import nn
+from adagp.sources import PipelineSource
 
 def plain(classes, image):
     """Five layers with weights, no normalisation."""
@@ -101,6 +102,33 @@ class Counting(nn.Module):
         if self.training:
             self.calls += int(os.environ.get("RANK", 0))
         return value
+
+class Replayed(PipelineSource):
+    """Produces the last true gradient, in pipelines as well."""
+
+    learns = joins = True
+    own_parallel = ("pipeline",)
+
+    def __init__(self):
+        self.last = {}
+
+    def observe(self, sites, gradients):
+        self.last |= {site.index: gradient.clone() for site, gradient in zip(sites, gradients)}
+
+    def produce(self, sites):
+        return [self.last[site.index].clone() if site.index in self.last else None for site in sites]
+
+    def state_dict(self):
+        return {"last": dict(self.last)}
+
+    def load_state_dict(self, state):
+        self.last = dict(state["last"])
+
+    def site_state(self, sites):
+        return {"last": {index: self.last[index] for index in self.last if index in sites}}
+
+    def load_site_state(self, part):
+        self.last |= part["last"]
 
 def counting(classes, image):
     """A model whose copies drift apart."""

@@ -6,6 +6,10 @@ import pytest
 from tests.marks import slow
 from tests.program.distributed.test_session import assert_close, rows, weights
 
+from adagp.errors import OptionError
+from adagp.program.distributed.updates import pipeline_sources
+from adagp.sources import ReplaySource
+
 pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("tracer_ready")]
 
 SHORT = {"model": "nets:small_vgg", "batches": 12, "epochs": 1, "warmup": None, "warmup_batches": 4, "check_every": 1}
@@ -32,6 +36,20 @@ def test_feedback_in_every_pipeline(name: str, start: Any, alone: Any) -> None:
 @pytest.mark.parametrize("name", ["interleaved", slow("zb-h1"), slow("zb-v")])
 def test_the_predictor_in_pipelines_of_several_stages(name: str, start: Any, alone: Any) -> None:
     check(start, alone, f"pipeline:{name}")
+
+
+def test_a_source_of_a_user(start: Any, alone: Any) -> None:
+    options = SHORT | {"method": "nets:Replayed", "ratio": "1:1", "lr": 0.02}
+    expected = alone(**options)
+    assert start(2, "run", "pipeline:gpipe", **options, stop_after=7) == [0, 0]
+    assert start(2, "run", "pipeline:gpipe", **options, resume=True) == [0, 0]
+    assert_close(weights("run"), expected, TOLERANCE)
+
+
+def test_a_source_that_cannot_train_in_a_pipeline_is_rejected() -> None:
+    with pytest.raises(OptionError) as caught:
+        pipeline_sources({"replay": ReplaySource()})
+    assert str(caught.value) == "source 'replay' cannot train in a pipeline: it is no adagp.sources.PipelineSource."
 
 
 @pytest.mark.parametrize(("name", "method"), TORCH)

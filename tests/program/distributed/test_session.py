@@ -315,7 +315,7 @@ def test_a_process_that_raises_leaves_no_other_behind(size: int, parallel: str, 
     assert start(size, "run", parallel, accident=stumble) == [1] * size
     err = capfd.readouterr().err
     assert "ValueError: a process stumbles" in err
-    assert "RunError: process 0 has lost another process of the run: see what that one says." in err
+    assert "RunError: process 0 has lost another process of the run: see that one's error." in err
 
 
 def test_copies_that_differ_stop_the_run(start: Any, capfd: Any) -> None:

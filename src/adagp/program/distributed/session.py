@@ -28,7 +28,7 @@ from adagp.program.train.session import Session, resume_command
 class ParallelSession(Session):
     """One run in several processes. Each builds the same model from the same seed; the first one writes the run folder."""
 
-    def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **place: Any) -> None:
+    def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **options: Any) -> None:
         self.layout = parse_parallel(config.parallel)
         self.kind = self.layout.kinds[-1]
         if not set(self.layout.kinds) <= set(config.declaration.parallel):
@@ -62,7 +62,7 @@ class ParallelSession(Session):
             )
         if self.staged:
             check_pipeline(config, self.layout, sizes[PIPELINE])
-        super().__init__(config, **place)
+        super().__init__(config, **options)
         if self.staged and self.trainer.schedule.adapts:
             raise OptionError("a pipeline needs to know the coming batches; an adaptive schedule decides after each.")
         torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
@@ -120,7 +120,7 @@ class ParallelSession(Session):
                 if reason is None and "by peer" not in str(error):  # gloo's message for a closed connection
                     raise
                 reason = (
-                    reason or f"process {self.world.rank} has lost another process of the run: see what that one says."
+                    reason or f"process {self.world.rank} has lost another process of the run: see that one's error."
                 )
                 if RunFolder(path).begun:
                     reason += f" Continue from the last checkpoint: {resume_command(self.config, path)}"

@@ -6,7 +6,7 @@ loss with `loss`, and calls `update` for each stage when its passes of a batch a
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from adagp.program.distributed.processes import World
 from adagp.program.distributed.stages import before_backward, end_passes, exchanged_bytes
 from adagp.program.tasks.base import Task, taken
 from adagp.program.train.loop import Rate
+from adagp.sources.base import Source
 from adagp.sources.pipeline import ErrorSource, PipelineSource
 
 
@@ -66,7 +67,7 @@ class StageUpdates:
         self.busy, self.refused = 0.0, 0
         self._updated: set[int] = set()
         self._backwards: Counter[int] = Counter()
-        self.sources = pipeline_sources(trainer)
+        self.sources = pipeline_sources(trainer.sources)
         self._watchers: list[SiteWatcher] = []
         self.errors: ErrorBroadcast | None = None
         for source in self.sources:
@@ -223,10 +224,10 @@ class StageUpdates:
         self.world.all_reduce(tensors, "predictor", [scale] * len(tensors))
 
 
-def pipeline_sources(trainer: Trainer) -> list[PipelineSource]:
-    """Return the trainer's sources; raise OptionError if one cannot train in a pipeline."""
+def pipeline_sources(named: Mapping[str, Source]) -> list[PipelineSource]:
+    """Return the sources of a trainer; raise OptionError if one cannot train in a pipeline."""
     sources = []
-    for name, source in trainer.sources.items():
+    for name, source in named.items():
         if not isinstance(source, PipelineSource):
             raise OptionError(f"source '{name}' cannot train in a pipeline: it is no adagp.sources.PipelineSource.")
         sources.append(source)
