@@ -253,7 +253,7 @@ def test_what_cannot_be_run_is_refused() -> None:
         Compiler(blueprint("low"), SmallNetwork((90, 90, 90)), "bp")
     with pytest.raises(OptionError, match=r"^cannot read the network '8'; write the widths of its layers, as 8-6-4.$"):
         parse_network("8")
-    with pytest.raises(OptionError, match=r"^cannot read the picture '4'; write HEIGHTxWIDTH, for example 8x8.$"):
+    with pytest.raises(OptionError, match=r"^cannot read the image size '4'; write HEIGHTxWIDTH, for example 8x8.$"):
         parse_network("8-6", "4")
     with pytest.raises(
         OptionError, match=r"^the picture is 5x4; hardware pools it to 2x2, so its sides must be multiples"
