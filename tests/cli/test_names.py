@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import slow
 
 from adagp.cli.terminal import Terminal
 from adagp.core.escape import shown
@@ -55,7 +56,7 @@ def test_errors_name_what_was_given(program: Program, name: str) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name if place % 3 == 0 else slow(name) for place, name in enumerate(NAMES)])
 def test_pictures_and_reports(program: Program, run_writer: Callable[[Path], Any], name: str) -> None:
     folder = run_writer(Path.cwd())(name, method="adagp")
     ended = program("plot", folder, "--out", "pictures")
