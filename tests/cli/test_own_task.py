@@ -101,7 +101,7 @@ def test_methods_are_compared_by_the_lower_error(program: Program) -> None:
     text = Path("compared/comparison.md").read_text()
     assert "| method | mean squared error | ahead of bp | gap closed |" in text
     assert methods["skip"]["ahead_mean"] == pytest.approx(errors["bp"] - errors["skip"])
-    assert "share of the mean squared error between skip and bp" in text
+    assert "share of the mean squared error gap between skip and bp" in text
     assert "| reach 0.5 | after s |" in text
     assert "accuracy" not in text
     assert "<!-- test mean squared error -->" in Path("compared/pareto.svg").read_text()

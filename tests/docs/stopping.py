@@ -10,24 +10,20 @@ from collections.abc import Sequence
 WORK = (
     ("adagp.program.train.session:Session", "run"),
     ("adagp.program.jobs", "get_context"),
-    ("adagp.cli.explore", "explore_space"),
     ("adagp.rtl.verilog", "Chip"),
 )
-"""Where the work of commands begins: the first batch, the first process, the first simulation of many, the first chip."""
+"""Where the work of commands begins: the first batch, the first process, the first chip."""
 
-LONG = "minutes or hours of training; tests/cli and tests/tasks train these tasks and resume such runs"
+LONG = "minutes or hours of training; tests/cli and tests/program/tasks train these tasks and resume such runs"
 CARD = "the method's own 20 epochs; tests/sources and tests/cli train each method"
 JOBS = "many processes, for minutes or hours; tests/cli/test_compare.py and tests/cli/test_reproduce.py run small ones"
 TOOLS = "builds hardware for minutes; tests/cli/test_rtl.py and tests/rtl run small ones"
-SPACE = "hundreds of simulations; tests/cli/test_explore.py runs small spaces"
 
 STOPPED: dict[str, str] = {
     r"adagp train .*--dataset (cifar10|multi30k|voc|persuasion)": LONG,
-    r"adagp train --resume": LONG,
     r"adagp train --method (?!adagp$|feedback$)(?!.*--(epochs|batches))": CARD,
     r"adagp (compare|reproduce \w*-|reproduce all|demo)": JOBS,
     r"adagp rtl (generate|simulate|run|synthesize)": TOOLS,
-    r"adagp explore vgg13": SPACE,
 }
 """Up to where work begins: what the command is like, and why."""
 
