@@ -30,7 +30,7 @@ def run(method: str, batches: int, **options: object) -> TrainConfig:
     return TrainConfig.from_dict(given, "test", foreign="drop")
 
 
-def test_a_batch_costs_what_the_formulas_say() -> None:
+def test_the_cost_of_a_batch_by_hand() -> None:
     model = AcceleratorCost(AcceleratorPlatform("efficient"), LAYER, 100)
     plain = FORWARD + WEIGHT_GRADIENT
     assert model.batch_cost(BACKPROP_ALL, run("bp", 10), None) == plain
@@ -70,7 +70,7 @@ def test_batches_in_which_feedback_does_not_learn_or_correct_itself_are_cheaper(
     assert costs[Phase.BP] == plain + MOMENTS
 
 
-def test_skipped_batches_cost_nothing_and_what_fits_is_as_long_as_can_be() -> None:
+def test_skipped_batches_cost_nothing_and_the_run_gets_longer() -> None:
     model = AcceleratorCost(AcceleratorPlatform(), LAYER, 100)
     budget = model.run_cost(run("bp", 20))
     skip = run("skip", 20, ratio="1:1", warmup_batches=0)
@@ -102,7 +102,7 @@ def test_text_forms() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
+def test_unreadable_text_is_rejected(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_accelerator(text)
     assert str(caught.value) == message

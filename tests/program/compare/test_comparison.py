@@ -53,14 +53,14 @@ def comparison(**options: Any) -> Comparison:
         ({"settings": {"dni": {"predictor_lr": -1.0}}}, "method 'dni': --predictor-lr is -1.0; it must be above 0."),
     ],
 )
-def test_bad_comparisons_are_refused(options: dict[str, Any], message: str) -> None:
+def test_bad_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         comparison(**options)
     assert str(caught.value) == message
     assert comparison(regimes=("batches",), options={"lr_scheduler": "plateau"}).regimes == ("batches",)
 
 
-def test_runs_that_two_regimes_share_are_one(tmp_path: Path) -> None:
+def test_regimes_share_equal_runs(tmp_path: Path) -> None:
     folder = ComparisonFolder(tmp_path)
     wanted = comparison()
     at_batches = list(folder.runs(wanted, {"bp": 20, "skip": 20, "dni": 20}))
@@ -97,7 +97,7 @@ def test_a_folder_keeps_its_comparison(tmp_path: Path) -> None:
     assert (folder.path / "comparison.json").read_bytes() == before
 
 
-def test_a_comparison_grows_but_what_is_there_stays(tmp_path: Path) -> None:
+def test_methods_can_be_added_but_not_changed(tmp_path: Path) -> None:
     folder = ComparisonFolder(tmp_path / "one")
     folder.begin(Comparison(read_candidates("bp,fast:dni@1:1"), 2, {}, {"fast": {"predictor_lr": 0.1}}, 20))
     more = read_candidates("bp,fast:dni@1:1,skip,slow:dni@1:1")
@@ -122,7 +122,7 @@ def test_a_comparison_grows_but_what_is_there_stays(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     assert refusal(ComparisonFolder(tmp_path), comparison()) == (
         f"'{tmp_path}' holds files that are not a comparison (thesis.txt, ...); give another --out."

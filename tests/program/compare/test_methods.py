@@ -69,7 +69,7 @@ FORM = "the form is METHOD, METHOD@SCHEDULE or NAME:METHOD@SCHEDULE, NAME in let
         ("bp,a b:skip", f"cannot read 'a b:skip' in --methods; {FORM}"),
     ],
 )
-def test_what_cannot_be_compared(text: str, message: str) -> None:
+def test_bad_methods_are_rejected(text: str, message: str) -> None:
     assert error(read_candidates, text) == message
 
 
@@ -114,7 +114,7 @@ def test_settings_for_all_and_for_some() -> None:
         ("dni.seed=1", "--set dni.seed: this option is the same for all methods; give it without 'dni.'."),
     ],
 )
-def test_settings_that_cannot_be(text: str, message: str) -> None:
+def test_bad_settings_are_rejected(text: str, message: str) -> None:
     assert error(read_settings, [text], CANDIDATES) == message
 
 
@@ -124,7 +124,7 @@ def test_unknown_options() -> None:
 
 
 @pytest.mark.parametrize("name", ["method", "seed", "parallel", "micro_batches", "check_every"])
-def test_what_a_comparison_decides_itself(name: str) -> None:
+def test_options_that_the_comparison_sets(name: str) -> None:
     assert error(check_user_options, {name: 1}) == (
         f"option '{name}' cannot be set here: the comparison chooses it for each run."
     )
@@ -165,7 +165,7 @@ def test_plans_come_in_the_order_of_the_batches() -> None:
 TUNE_FORM = "the form is option=value,value,..., for example lr=0.003,0.01,0.03,0.1"
 
 
-def test_the_text_form() -> None:
+def test_the_text_form_of_tune() -> None:
     assert read_tuning("lr=0.003, 0.01") == Tuning("lr", (0.003, 0.01))
     assert read_tuning("predictor-lr=1e-4,1e-3", 50, 2) == Tuning("predictor_lr", (1e-4, 1e-3), 50, 2)
 
@@ -178,7 +178,7 @@ def test_the_text_form() -> None:
         ("features=0.5,2", "--tune: option 'features' is 0.5; it must be of type int."),
     ],
 )
-def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
+def test_unreadable_text_is_rejected(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         read_tuning(text)
     assert str(caught.value) == message
@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
         ),
     ],
 )
-def test_choices_that_are_none_are_refused(tuning: Tuning, more: dict[str, Any], message: str) -> None:
+def test_bad_tunings_are_rejected(tuning: Tuning, more: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"seeds": 1, "options": {}, "settings": {}, "batches": 10, **more}
     with pytest.raises(OptionError) as caught:
         Comparison(read_candidates("bp,skip"), tuning=tuning, **given)

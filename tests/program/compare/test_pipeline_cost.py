@@ -66,7 +66,7 @@ def test_a_feedback_batch_by_hand() -> None:
     assert kinds[Phase.GP] == 7 * forward + PREDICTED
 
 
-def test_feedback_pays_for_its_turns_alone() -> None:
+def test_feedback_costs_extra_only_in_every_nth_batch() -> None:
     """BP BP GP BP GP BP: of the four batches by backprop the first and the third correct, the first alone teaches."""
     config = run("feedback", 6, ratio="1:1", learn_every=4, correct_every=2)
     accelerator = AcceleratorPlatform("efficient").accelerator(config)
@@ -120,7 +120,7 @@ def test_skipped_batches_cost_nothing() -> None:
     assert model.run_cost(run("skip", 11)) == pytest.approx(model.run_cost(run("bp", 5)))
 
 
-def test_a_share_of_gp_batches_is_spread_evenly() -> None:
+def test_gp_batches_of_an_adaptive_schedule_are_mixed_evenly() -> None:
     model = pipeline("dapple,devices=2,micro-batches=4")
     alternating = run("adagp", 12, ratio="1:1", warmup_batches=0)
     assert model.run_cost(run("adagp", 12), share=0.5) == model.run_cost(alternating)
@@ -141,14 +141,14 @@ def test_a_share_of_gp_batches_is_spread_evenly() -> None:
         ),
     ],
 )
-def test_more_devices_than_layers_are_refused(text: str, message: str) -> None:
+def test_more_devices_than_layers_are_rejected(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         pipeline(text).run_cost(run("adagp"))
     assert str(caught.value) == message
     assert pipeline(f"{text},costs=balanced").run_cost(run("adagp")) > 0
 
 
-def test_partial_schedules_are_refused() -> None:
+def test_partial_schedules_are_rejected() -> None:
     with pytest.raises(OptionError, match="^its schedule mixes predicted and true gradients in one"):
         pipeline("best").run_cost(run("zero", ratio="sites=fc1"))
 
@@ -171,7 +171,7 @@ FORM = "write for example dapple,devices=4,micro-batches=4 or best,devices=8,mic
         ("costs=free", "unknown costs of a pipeline 'free'. Choose from: balanced, modelled."),
     ],
 )
-def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
+def test_unreadable_text_is_rejected(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_pipeline(text)
     assert str(caught.value) == message

@@ -42,7 +42,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.medium
-def test_sixteen_methods_are_named_apart_and_have_colours_of_their_own(tmp_path: Path, drawn: list[Any]) -> None:
+def test_sixteen_methods_have_separate_labels_and_distinct_colours(tmp_path: Path, drawn: list[Any]) -> None:
     methods = {f"method_{place}@4:1": method(0.5 + 0.002 * (place % 5), 50 + 3 * (place % 4)) for place in range(16)}
     assert len(plots.draw_pareto(document(methods), tmp_path, ("png",))) == 1
     (figure,) = drawn
@@ -58,7 +58,7 @@ def test_sixteen_methods_are_named_apart_and_have_colours_of_their_own(tmp_path:
         assert axes.get_xlim()[0] >= -15  # no bar goes below zero seconds
 
 
-def test_bars_end_where_values_do(tmp_path: Path, drawn: list[Any]) -> None:
+def test_error_bars_end_at_the_bounds_of_the_values(tmp_path: Path, drawn: list[Any]) -> None:
     plots.draw_pareto(document({"bp": method(0.99, 5, 0.2)}), tmp_path, ("png",))
     (figure,) = drawn
     for axes in figure.axes:

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def test_the_time_to_a_target_has_no_evaluation_in_it(folder: RunFolder) -> None:
+def test_the_time_to_a_target_excludes_evaluation(folder: RunFolder) -> None:
     run = read_run(folder.path, "run")
     assert seconds_to(0.5, run) == 2.5
     assert seconds_to(0.75, run) == 6.0
@@ -116,7 +116,7 @@ def test_the_share_of_the_gap() -> None:
     assert gap_record(candidates[2], (candidates[0], candidates[2]), runs) == nothing
 
 
-def test_a_method_is_ahead_seed_by_seed() -> None:
+def test_differences_from_backprop_are_paired_by_seed() -> None:
     """What a seed does to both alike does not count."""
     candidates = read_candidates("bp,feedback,skip")
     runs = [record("bp", seed, level) for seed, level in enumerate((0.5, 0.7, 0.9))]
@@ -132,7 +132,7 @@ def test_a_method_is_ahead_seed_by_seed() -> None:
     assert ahead_record(candidates[2], candidates, runs) == none
 
 
-def test_the_gap_of_an_error_that_shall_be_low() -> None:
+def test_the_gap_of_a_metric_where_lower_is_better() -> None:
     candidates, error = read_candidates("bp,skip,feedback"), Metric("error", higher_is_better=False)
     values = {"bp": 0.2, "skip": 0.6, "feedback": 0.3}
     runs = [record(name, 0, 0.0, error=value) for name, value in values.items()]

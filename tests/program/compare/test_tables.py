@@ -108,7 +108,7 @@ def test_another_metric_has_its_own_column() -> None:
     assert costs.heads[-2:] == ("reach 0.5 m", "after s")
 
 
-def test_missing_runs_and_failures_are_told() -> None:
+def test_missing_runs_and_failures_are_listed() -> None:
     partly = {"bp": record(0.7), "skip": record(0.6, runs=1)}
     found = document(regimes={"batches": {"methods": partly}}, failed=[{"name": "skip seed 1", "reason": "no memory"}])
     (results, _) = sheets(found)
@@ -118,7 +118,7 @@ def test_missing_runs_and_failures_are_told() -> None:
     assert text.endswith("Repeat with: `adagp compare --x`\n")
 
 
-def test_nothing_finished_is_no_reason_to_fail() -> None:
+def test_a_comparison_without_finished_runs() -> None:
     empty = document(regimes={"batches": {"methods": {}}})
     assert sheets(empty)[0].note.startswith("No run is finished.")
     assert markdown(empty).startswith("# net on cifar10: bp, a|b\n")

@@ -82,7 +82,7 @@ def carried_out(wanted: Comparison, out: Path, notes: Notes, **more: Any) -> dic
 
 
 @pytest.mark.usefixtures("forked_jobs")
-def test_a_comparison_with_an_adaptive_schedule_stopped_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_stopped_comparison_with_an_adaptive_schedule_continues(tmp_path: Path) -> None:
     wanted = comparison("bp,feedback@adaptive:1-3,skip")
     first = Notes()
     with pytest.raises(Stopped):
@@ -139,7 +139,7 @@ def test_a_given_time_one_regime_and_no_alignment(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "one" / "pareto.svg").is_file()
 
 
-def test_what_a_run_would_refuse_is_refused_before_the_folder_is_made(tmp_path: Path) -> None:
+def test_bad_methods_are_rejected_before_the_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="^method 'topk': ") as caught:
         carried_out(comparison("bp,topk", options={"topk": 10**6}), tmp_path / "one", Notes())
     assert "topk" in str(caught.value)
@@ -190,7 +190,7 @@ def test_tuned_rates_equal_cycles_and_worth(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "one" / "worth.svg").is_file()
 
 
-def test_methods_and_seeds_are_added_to_what_is_there(tmp_path: Path) -> None:
+def test_methods_and_seeds_can_be_added(tmp_path: Path) -> None:
     tuning = Tuning("lr", (0.05, 1e-6), batches=8)
 
     def wanted(methods: str, seeds: int) -> Comparison:
@@ -215,7 +215,7 @@ def test_methods_and_seeds_are_added_to_what_is_there(tmp_path: Path) -> None:
     assert again.started == []
 
 
-def test_an_option_that_no_method_has_is_tuned_for_none(tmp_path: Path) -> None:
+def test_an_option_that_no_method_has_is_not_tuned(tmp_path: Path) -> None:
     tuning = Tuning("features", (4, 8))
     options = {"lr": 0.05}
     wanted = comparison(

@@ -30,14 +30,14 @@ CURVE = read_curve(
 )
 
 
-def test_the_curve_is_straight_over_the_logarithm() -> None:
+def test_the_curve_is_linear_in_the_logarithm() -> None:
     assert CURVE.batches_for(0.4) == pytest.approx(100)
     assert CURVE.batches_for(0.55) == pytest.approx(200 * 2**0.5)
     assert CURVE.batches_for(0.6) == pytest.approx(400)
     assert CURVE.batches_for(0.61) is CURVE.batches_for(0.39) is None
 
 
-def test_a_longer_run_that_is_worse_makes_the_curve_level() -> None:
+def test_a_longer_run_that_is_worse_makes_the_curve_constant() -> None:
     found = read_curve({100: {0: 0.4, 1: 0.5}, 400: {0: 0.6}, 200: {0: 0.7}}, ACCURACY)
     assert found.batches == (100, 200, 400)
     assert found.values == pytest.approx((0.45, 0.7, 0.7))
@@ -57,7 +57,7 @@ def test_worth_and_interval_by_hand() -> None:
     assert (single.worth, single.low, single.high, single.beyond) == (None, None, None, "above")
 
 
-def test_what_seeds_share_is_no_uncertainty() -> None:
+def test_variation_that_seeds_share_cancels() -> None:
     """Seeds that are lucky or unlucky with both methods alike say nothing against the difference between them."""
     luck = {0: -0.02, 1: 0.0, 2: 0.02}
     plain = {batches: {seed: value + one for seed, one in luck.items()} for batches, value in ((100, 0.4), (400, 0.6))}
@@ -72,7 +72,7 @@ def test_what_seeds_share_is_no_uncertainty() -> None:
     assert crossed.low is crossed.high is None
 
 
-def test_seeds_without_a_run_by_backprop_do_not_count() -> None:
+def test_seeds_without_a_backprop_run_do_not_count() -> None:
     curve = read_curve({100: {0: 0.4, 1: 0.41}, 400: {0: 0.6, 1: 0.61, 7: 0.6}}, ACCURACY)
     assert curve.seeds_at(0.505) == {0: pytest.approx(0.5, abs=0.01), 1: pytest.approx(0.51, abs=0.01)}
     assert curve.seeds_at(0.9) == {0: 0.6, 1: 0.61}
@@ -112,7 +112,7 @@ def document() -> dict[str, Any]:
     return {"runs": runs, "curve": curve, "regimes": {"batches": {}, "accelerator": {}}}
 
 
-def test_the_record_takes_the_regime_that_tells_the_most(tmp_path: Path) -> None:
+def test_the_record_uses_the_regime_with_the_narrowest_interval(tmp_path: Path) -> None:
     prices = {"feedback": {"cpu": Price(0.5, 0.1), "accelerator": Price(0.40, 0.02, 0.5, "max,ws,12x15")}}
     found = worth_record(document(), ACCURACY, prices)
     assert [(one["batches"], one["accuracy"]) for one in found["curve"]] == [(100, pytest.approx(0.401)), (400, 0.601)]

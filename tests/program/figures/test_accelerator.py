@@ -13,7 +13,7 @@ from adagp.schedules import parse_schedule
 
 @pytest.mark.medium
 @pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_pictures_are_written(tmp_path: Path, suffix: str) -> None:
+def test_figures_are_written(tmp_path: Path, suffix: str) -> None:
     layers = (Convolution("stem", 3, 32, (3, 3), (16, 16), (16, 16), input_gradient=False), Linear("head", 1, 64, 10))
     run = scheduled_run(parse_schedule("paper", 90), 90, samples=2000, batch=100)
     path = tmp_path / f"picture.{suffix}"
@@ -23,7 +23,7 @@ def test_pictures_are_written(tmp_path: Path, suffix: str) -> None:
     assert path.stat().st_size > 3_000
 
 
-def test_refuses_what_it_cannot_draw_to(tmp_path: Path) -> None:
+def test_bad_paths_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(OptionError) as raised:
         check_picture_path(tmp_path / "x.doc")
     assert str(raised.value) == f"cannot plot to '{tmp_path / 'x.doc'}'; the name must end in .svg, .png, .pdf."
@@ -34,7 +34,7 @@ def test_refuses_what_it_cannot_draw_to(tmp_path: Path) -> None:
     )
 
 
-def test_layers_of_a_deep_model_have_names_some_of_them() -> None:
+def test_every_nth_layer_of_a_deep_model_is_labelled() -> None:
     with style():
         _, ((axes,),) = subplots(1, 1, (6, 4))
         name_layers(axes, [f"block{place}.convolution.with.a.long.name" for place in range(60)])

@@ -18,7 +18,7 @@ def ticks(axes: Any) -> list[float]:
     return [float(tick) for tick in axes.get_xticks() if low <= tick <= high]
 
 
-def test_a_run_of_one_epoch_is_a_dot_at_a_whole_epoch(write_run: Any) -> None:
+def test_a_run_of_one_epoch_is_a_dot(write_run: Any) -> None:
     with style():
         figure = curves(records(write_run("one", epochs=1, method="bp")))
         figure.canvas.draw()
@@ -28,7 +28,7 @@ def test_a_run_of_one_epoch_is_a_dot_at_a_whole_epoch(write_run: Any) -> None:
         assert ticks(axes) == [1.0]
 
 
-def test_many_runs_have_colours_of_their_own_and_a_legend_beside_the_lines(write_run: Any) -> None:
+def test_many_runs_have_distinct_colours_and_a_legend_next_to_the_axes(write_run: Any) -> None:
     with style():
         figure = curves(records(*(write_run(f"r{place}", lr=0.001 * (place + 1), epochs=9) for place in range(16))))
         figure.canvas.draw()
@@ -39,7 +39,7 @@ def test_many_runs_have_colours_of_their_own_and_a_legend_beside_the_lines(write
     assert all(tick.is_integer() for tick in ticks(axes))
 
 
-def test_sites_of_a_deep_model_are_named_some_of_them(write_run: Any) -> None:
+def test_every_nth_site_of_a_deep_model_is_in_the_legend(write_run: Any) -> None:
     run = write_run("deep")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for row in rows:

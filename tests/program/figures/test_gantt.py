@@ -12,7 +12,7 @@ def timeline(name: str = "dapple", devices: int = 2, micro_batches: int = 2, alp
     return simulate(program, constant_costs(devices, alpha=alpha))
 
 
-def test_every_action_is_named_where_there_is_room() -> None:
+def test_actions_are_labelled_if_they_fit() -> None:
     assert [line.plain for line in text_gantt(timeline(), 80)] == [
         "0: F0 F1 F2 F3 ......B2    ...B3    ",
         "1: ...F0 F1 F2 B2    F3 B3    ......",
@@ -25,17 +25,17 @@ def test_a_long_timeline_is_sampled() -> None:
     assert [line.plain for line in text_gantt(timeline(alpha=1), 80)][1].count("U") > 1
 
 
-def test_colours_tell_the_phases_apart() -> None:
+def test_phases_have_different_colours() -> None:
     styles = [str(span.style) for span in text_gantt(timeline(), 80)[0].spans]
     assert styles[:4] == ["black on bright_yellow"] * 2 + ["black on bright_cyan"] * 2
 
 
 @pytest.mark.parametrize(("name", "start"), [("chart.svg", b"<?xml"), ("chart.png", b"\x89PNG")])
-def test_it_is_drawn_into_a_file(tmp_path: Path, name: str, start: bytes) -> None:
+def test_a_figure_is_written(tmp_path: Path, name: str, start: bytes) -> None:
     plot_gantt(timeline("chimera", 4, 4, alpha=0.1), "steps", tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
-def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
+def test_a_bad_path_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"the name must end in \.svg, \.png, \.pdf\.$"):
         plot_gantt(timeline(), "steps", tmp_path / "chart.txt")

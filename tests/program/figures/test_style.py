@@ -15,7 +15,7 @@ def overlap(one: Box, other: Box) -> bool:
 
 @pytest.mark.medium
 @given(st.lists(st.tuples(st.floats(60, 340), st.floats(40, 260)), min_size=1, max_size=16))
-def test_names_cover_neither_each_other_nor_a_point(points: list[tuple[float, float]]) -> None:
+def test_labels_cover_neither_each_other_nor_a_point(points: list[tuple[float, float]]) -> None:
     boxes = place_boxes(points, [(45.0, 11.0)] * len(points), INSIDE)
     assert len(boxes) == len(points)
     for one, other in combinations(boxes, 2):
@@ -26,7 +26,7 @@ def test_names_cover_neither_each_other_nor_a_point(points: list[tuple[float, fl
         assert INSIDE[1] <= box[1] < box[3] <= INSIDE[3]
 
 
-def test_a_name_alone_stands_beside_its_point_and_off_its_bars() -> None:
+def test_a_single_label_is_next_to_its_point_and_off_its_bars() -> None:
     (box,) = place_boxes([(200.0, 150.0)], [(40.0, 10.0)], INSIDE)
     assert 200 < box[0] < 210
     bars = [(150.0, 149.5, 250.0, 150.5), (199.5, 100.0, 200.5, 200.0)]
@@ -43,7 +43,7 @@ def test_labels_are_apart_and_in_order(heights: list[float]) -> None:
     assert sum(placed) == pytest.approx(sum(heights), abs=1e-6)
 
 
-def test_labels_that_are_apart_stay() -> None:
+def test_labels_that_do_not_collide_stay() -> None:
     assert spread_labels([(0, "a"), (50, "b"), (20, "c")], 11) == {"a": 0, "c": 20, "b": 50}
     assert spread_labels([(0, "a"), (0, "b")], 10) == {"a": -5, "b": 5}
 

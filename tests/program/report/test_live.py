@@ -67,7 +67,7 @@ def lengthen(run: Path, source: Path, epochs: int) -> None:
     (run / "new").replace(run / "metrics.jsonl")
 
 
-def test_only_this_machine_is_answered(tmp_path: Path, serve: Serve) -> None:
+def test_requests_for_other_hosts_are_rejected(tmp_path: Path, serve: Serve) -> None:
     server = serve(tmp_path)
     port = server.server_port
     assert server.server_address[0] == "127.0.0.1"
@@ -79,7 +79,7 @@ def test_only_this_machine_is_answered(tmp_path: Path, serve: Serve) -> None:
             assert (status, text) == (403, "This page is for browsers on the same machine.")
 
 
-def test_what_is_answered(tmp_path: Path, write_run: Any, serve: Serve) -> None:
+def test_responses(tmp_path: Path, write_run: Any, serve: Serve) -> None:
     write_run("<b>one", method="bp")
     server = serve(tmp_path)
     status, headers, text = ask(server, "/")
@@ -98,7 +98,7 @@ def test_what_is_answered(tmp_path: Path, write_run: Any, serve: Serve) -> None:
     assert ask(server, "/body", method="POST")[0] == 501
 
 
-def test_a_busy_port_is_refused(tmp_path: Path) -> None:
+def test_a_busy_port_is_rejected(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -167,7 +167,7 @@ def ends(page: "Page") -> int:
     return max(int(row["epoch"]) for row in json.loads(specs)["data"]["values"])
 
 
-def test_ctrl_c_ends_the_program_and_the_page_tells(tmp_path: Path, write_run: Any, browser: Any) -> None:
+def test_ctrl_c_ends_the_program_and_the_page_shows_it(tmp_path: Path, write_run: Any, browser: Any) -> None:
     write_run("one", method="bp")
     command = [sys.executable, "-m", "adagp", "report", str(tmp_path), "--watch", "--port", "0"]
     place = {**os.environ, "PYTHONPATH": str(Path(adagp.__file__).parents[1])}

@@ -40,7 +40,7 @@ def test_a_run_is_replayed_as_adagp_simulate_does(write_run: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_modelled_is_said(
+def test_remarks_on_methods_that_cannot_be_modelled(
     write_run: Any, options: dict[str, Any], remark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS._things, "dni", replace(METHODS["dni"], accelerator=None))

@@ -115,7 +115,7 @@ def test_html_in_names_is_escaped(write_run: Any, rewrite: Any, tmp_path: Path) 
     assert any(row.get("site") == NASTY for spec in text.specs for row in values(spec))
 
 
-def test_what_is_under_way_is_not_final_and_what_is_empty_is_incomplete(write_run: Any, tmp_path: Path) -> None:
+def test_unfinished_runs_have_no_final_value_and_empty_ones_are_incomplete(write_run: Any, tmp_path: Path) -> None:
     begun = write_run("begun", method="bp", epochs=20, finished=False, done=1)
     empty = write_run("empty", method="skip", epochs=20)
     (empty / "metrics.jsonl").write_text("")
@@ -127,7 +127,7 @@ def test_what_is_under_way_is_not_final_and_what_is_empty_is_incomplete(write_ru
     assert "Pareto plot" not in content
 
 
-def test_reports_of_broken_runs_say_what_is_missing(write_run: Any, rewrite: Any, tmp_path: Path) -> None:
+def test_problems_of_broken_runs_are_listed(write_run: Any, rewrite: Any, tmp_path: Path) -> None:
     nothing, cut, odd = tmp_path / "nothing", write_run("cut", finished=False), write_run("odd", method="bp")
     nothing.mkdir()
     (cut / "metrics.jsonl").write_text((cut / "metrics.jsonl").read_text()[:-30])
@@ -148,7 +148,7 @@ def test_reports_of_broken_runs_say_what_is_missing(write_run: Any, rewrite: Any
         assert words in content
 
 
-def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_input_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="^cannot write the report to 'report.pdf'; the name must end in .html.$"):
         write_report([tmp_path], Path("report.pdf"))
     with pytest.raises(OptionError, match="^cannot write the report to 'none/a.html': there is no folder 'none'.$"):
@@ -228,7 +228,7 @@ def told_by(page: "Page", chart: "Locator", most: int = 12) -> list[str]:
     return found
 
 
-def test_every_chart_tells_its_values(study_page: Path, open_page: OpenPage) -> None:
+def test_every_chart_has_tooltips(study_page: Path, open_page: OpenPage) -> None:
     page = open_page(study_page, DESKTOP)
     charts = page.locator(".canvas").all()
     assert len(charts) == 17
@@ -242,9 +242,7 @@ def test_every_chart_tells_its_values(study_page: Path, open_page: OpenPage) -> 
         assert re.search(rf"method\s+{label}\b", curves), curves
 
 
-def test_one_run_of_one_epoch_can_be_seen_and_tells_its_values(
-    write_run: Any, tmp_path: Path, open_page: OpenPage
-) -> None:
+def test_one_run_of_one_epoch_is_visible_and_has_tooltips(write_run: Any, tmp_path: Path, open_page: OpenPage) -> None:
     write_report([write_run("one", epochs=1, method="bp")], tmp_path / "report.html")
     page = open_page(tmp_path / "report.html", DESKTOP)
     for number in (1, 2):
@@ -270,7 +268,7 @@ def test_every_table_sorts_by_every_column(study_page: Path, open_page: OpenPage
                 assert values == sorted(values, reverse=falling)
 
 
-def test_sixteen_methods_have_names_apart_and_colours_of_their_own(
+def test_sixteen_methods_have_separate_labels_and_distinct_colours(
     write_run: Any, tmp_path: Path, open_page: OpenPage
 ) -> None:
     for place in range(16):
@@ -290,7 +288,7 @@ def test_sixteen_methods_have_names_apart_and_colours_of_their_own(
     assert len(set(colours)) == 16
 
 
-def test_values_under_the_pointer_and_choices(study_page: Path, open_page: OpenPage) -> None:
+def test_tooltips_and_choices(study_page: Path, open_page: OpenPage) -> None:
     page = open_page(study_page, DESKTOP)
     page.locator("#chapter-1-parts svg .mark-rect path").first.hover()
     tip = page.locator("#vg-tooltip-element")
@@ -335,7 +333,7 @@ def test_html_in_names_is_shown_as_text(write_run: Any, rewrite: Any, tmp_path: 
     assert NASTY in page.locator("#vg-tooltip-element").inner_text()
 
 
-def test_broken_runs_are_drawn_without_complaint(
+def test_broken_runs_are_drawn_without_errors(
     write_run: Any, rewrite: Any, tmp_path: Path, open_page: OpenPage
 ) -> None:
     (tmp_path / "nothing").mkdir()

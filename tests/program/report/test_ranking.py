@@ -13,7 +13,7 @@ def only(paths: list[Any]) -> Chapter:
     return chapter
 
 
-def test_an_accuracy_is_read_off_at_the_last_epoch_that_ended_in_time(write_run: Any) -> None:
+def test_the_value_at_a_time_is_that_of_the_last_epoch_before(write_run: Any) -> None:
     (run,) = collect([write_run("one", method="bp", best=0.8)])  # 1.1 s an epoch
     at = [value_at(run, seconds) for seconds in (1.0, 1.1, 2.3, 99.0)]
     assert at == [None, pytest.approx(0.2), pytest.approx(0.4), pytest.approx(0.8)]
@@ -42,7 +42,7 @@ def test_equal_batches_are_where_most_methods_end(write_run: Any) -> None:
     assert [(group.label, values) for group, values in same.values] == [("bp (4 epochs)", (0.8,)), ("adagp", (0.6,))]
 
 
-def test_runs_under_way_are_compared_at_batches_that_they_have_in_common(write_run: Any) -> None:
+def test_unfinished_runs_are_compared_at_common_batches(write_run: Any) -> None:
     runs = [write_run("bp", method="bp", finished=False, done=3), write_run("ada", finished=False, done=2)]
     same = equal_batches(only(runs))
     assert same is not None
@@ -51,13 +51,13 @@ def test_runs_under_way_are_compared_at_batches_that_they_have_in_common(write_r
     assert equal_batches(only(runs[:1])) is None
 
 
-def test_what_is_not_finished_has_no_end(write_run: Any) -> None:
+def test_unfinished_runs_have_no_end_time(write_run: Any) -> None:
     runs = [write_run("bp", method="bp"), write_run("ada", finished=False, done=2)]
     assert [moment.ends.label for moment in moments(only(runs))] == ["bp"]
     assert [moment.ends.label for moment in moments(only(runs[1:]))] == ["adagp"]
 
 
-def test_moments_that_are_close_count_once_and_are_few(write_run: Any) -> None:
+def test_similar_end_times_count_once_and_are_few(write_run: Any) -> None:
     runs = [write_run(f"r{place}", method="bp", epochs=epochs) for place, epochs in enumerate((2, 4, 8, 16, 32))]
     runs += [write_run("near", method="skip", epochs=33)]
     assert [moment.ends.label for moment in moments(only(runs))] == [
@@ -68,7 +68,7 @@ def test_moments_that_are_close_count_once_and_are_few(write_run: Any) -> None:
     ]
 
 
-def test_intervals_stay_within_what_is_possible(write_run: Any) -> None:
+def test_intervals_are_clipped_to_possible_values(write_run: Any) -> None:
     runs = [write_run(f"bp{seed}", method="bp", seed=seed, best=0.5 + 0.49 * seed) for seed in (0, 1)]
     runs += [write_run(f"ada{seed}", seed=seed, best=0.01 + 0.1 * seed) for seed in (0, 1)]
     moment = equal_time(only(runs))
@@ -119,7 +119,7 @@ def test_the_lower_error_wins(write_run: Any) -> None:
     )
 
 
-def test_without_a_clear_winner_nobody_leads(write_run: Any) -> None:
+def test_without_a_significant_difference_there_is_no_winner(write_run: Any) -> None:
     runs = [write_run(f"bp{seed}", method="bp", seed=seed, best=0.8 + 0.1 * seed) for seed in (0, 1)]
     runs += [write_run(f"ada{seed}", seed=seed, best=0.75 + 0.1 * seed) for seed in (0, 1)]
     runs += [write_run(f"zero{seed}", method="zero", seed=seed, best=0.1 + 0.001 * seed) for seed in (0, 1)]
@@ -133,7 +133,7 @@ def test_without_a_clear_winner_nobody_leads(write_run: Any) -> None:
     assert ") apart; behind them zero with 10.05%" in text
 
 
-def test_who_is_clearly_behind_is_told_apart(write_run: Any) -> None:
+def test_methods_that_are_clearly_behind_are_listed_apart(write_run: Any) -> None:
     runs = [
         write_run(f"{method}{seed}", method=method, seed=seed, best=best + 0.01 * seed)
         for method, best in (("bp", 0.9), ("adagp", 0.9), ("skip", 0.901), ("zero", 0.1))
@@ -172,7 +172,7 @@ def test_unfinished_runs_are_marked(write_run: Any) -> None:
     )
 
 
-def test_it_warns_of_unfinished_runs_and_uneven_clocks(write_run: Any) -> None:
+def test_warnings_of_unfinished_runs_and_uneven_timing(write_run: Any) -> None:
     runs = [write_run("bp0", method="bp"), write_run("bp1", method="bp", seed=1, pace=0.2)]
     runs += [write_run("ada", finished=False, done=2)]
     assert told(runs).remarks == (
@@ -182,7 +182,7 @@ def test_it_warns_of_unfinished_runs_and_uneven_clocks(write_run: Any) -> None:
     )
 
 
-def test_the_verdict_names_a_few(write_run: Any) -> None:
+def test_a_sentence_lists_at_most_five_methods(write_run: Any) -> None:
     methods = ("bp", "adagp", "remap", "skip", "replay", "noise", "zero")
     text = findings([write_run(method, method=method) for method in methods])[0]
     assert text.count(" with ") == 5

@@ -19,7 +19,7 @@ def test_seeds_belong_together_and_backprop_comes_first(write_run: Any) -> None:
     assert {group.label: len(group.runs) for group in chapter.groups} == {"bp": 2, "adagp": 2}
 
 
-def test_groups_of_one_method_are_named_by_what_differs(write_run: Any) -> None:
+def test_groups_of_one_method_are_labelled_by_the_options_that_differ(write_run: Any) -> None:
     runs = [write_run("a", method="bp"), write_run("b", method="bp", epochs=2), write_run("c", ratio="2:1")]
     assert [group.label for group in only(runs).groups] == ["bp (4 epochs)", "bp (2 epochs)", "adagp"]
     lower = write_run("d", lr=0.5, ratio=None)
@@ -34,7 +34,7 @@ def test_other_models_are_another_chapter(write_run: Any) -> None:
     assert [len(chapter.groups) for chapter in found] == [2, 1]
 
 
-def test_runs_of_other_metrics_are_another_chapter_and_old_runs_go_by_accuracy(write_run: Any) -> None:
+def test_runs_of_other_metrics_are_another_chapter_and_old_runs_have_accuracy(write_run: Any) -> None:
     error, bleu = Metric("error", higher_is_better=False), Metric("bleu")
     runs = [write_run("a"), write_run("b", metrics=(error,)), write_run("c", seed=1, metrics=(ACCURACY, bleu))]
     found = chapters(collect(runs))
@@ -42,7 +42,7 @@ def test_runs_of_other_metrics_are_another_chapter_and_old_runs_go_by_accuracy(w
     assert [len(chapter.groups[0].runs) for chapter in found] == [2, 1]
 
 
-def test_runs_without_a_configuration_stand_alone(write_run: Any) -> None:
+def test_runs_without_a_configuration_are_groups_of_their_own(write_run: Any) -> None:
     runs = [write_run(name) for name in ("a", "b")]
     for run in runs:
         (run / "config.json").write_text("no")
@@ -51,7 +51,7 @@ def test_runs_without_a_configuration_stand_alone(write_run: Any) -> None:
     assert [chapter.groups[0].label for chapter in found] == ["a", "b"]
 
 
-def test_finished_runs_count_and_others_only_where_there_is_none(write_run: Any) -> None:
+def test_unfinished_runs_count_only_without_finished_ones(write_run: Any) -> None:
     runs = [write_run("a", best=0.8), write_run("b", best=0.4, seed=1, finished=False, done=2)]
     (group,) = only(runs).groups
     accuracy = group.over_runs(final_value)

@@ -29,7 +29,7 @@ def test_only_what_changed_is_read_again(write_run: Any, rewrite: Any, tmp_path:
     assert watch.reads == 4
 
 
-def test_a_folder_may_be_empty_and_vanish_but_must_be_there_at_first(tmp_path: Path) -> None:
+def test_a_folder_must_exist_at_first_but_may_be_deleted(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=f"^'{tmp_path}/none' cannot be watched: there is no such folder.$"):
         Watch([tmp_path / "none"])
     (tmp_path / "runs").mkdir()
@@ -39,13 +39,13 @@ def test_a_folder_may_be_empty_and_vanish_but_must_be_there_at_first(tmp_path: P
     assert watch.look() == []
 
 
-def test_a_run_that_is_about_to_begin_is_none_yet(write_run: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_being_created_is_ignored(write_run: Any, tmp_path: Path) -> None:
     run = write_run("one", finished=False, done=0)
     (run / "config.json").rename(run / ".starting.json")
     assert Watch([tmp_path]).look() == []
 
 
-def test_a_run_is_running_while_a_process_holds_it(write_run: Any, tmp_path: Path) -> None:
+def test_a_run_is_running_while_a_process_holds_its_lock(write_run: Any, tmp_path: Path) -> None:
     run = write_run("one", finished=False, done=1)
     ProgressFile(run).write(HALF)
     watch = Watch([run])
@@ -62,7 +62,7 @@ def test_a_run_is_running_while_a_process_holds_it(write_run: Any, tmp_path: Pat
     assert not seen.running
 
 
-def test_what_is_run_status(write_run: Any, tmp_path: Path) -> None:
+def test_the_status_of_runs(write_run: Any, tmp_path: Path) -> None:
     run = write_run("one", finished=False, done=1)
     stopped, begun = write_run("two", finished=False, done=2), write_run("three", finished=False, done=0)
     write_run("four", seed=1)
@@ -80,7 +80,7 @@ def test_what_is_run_status(write_run: Any, tmp_path: Path) -> None:
     assert run_status([]).heading == "no run yet"
 
 
-def test_a_comparison_tells_how_many_runs_are_left(write_run: Any, tmp_path: Path) -> None:
+def test_the_remaining_runs_of_a_comparison(write_run: Any, tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(f"vgg/runs/bp-{seed}", method="bp", seed=seed)  # 16.4 s with evaluation
     run = write_run("vgg/runs/ada-0", finished=False, done=1)
@@ -94,7 +94,7 @@ def test_a_comparison_tells_how_many_runs_are_left(write_run: Any, tmp_path: Pat
     assert run_status(Watch([tmp_path]).look()).comparisons == ()
 
 
-def test_times_for_reading() -> None:
+def test_formatted_durations() -> None:
     assert [duration(seconds) for seconds in (0.4, 89, 91, 3599, 12000, 200000)] == [
         *("0 s", "89 s", "2 min", "1 h 0 min"),
         *("3 h 20 min", "2 d 7 h"),

@@ -25,7 +25,7 @@ SCHEDULE = ("ratio", "warmup", "warmup_batches")
 DEFAULTS: dict[str, Any] = {"lr_scheduler": "cosine", "metrics_every": 0}
 """Defaults that differ from `adagp train`: the learning rate falls to 0, and no time is spent on quality metrics."""
 _HEAD = re.compile(r"(?:(?P<label>[\w+-]+)\s*:\s*)??(?P<method>[\w.]+:[A-Z]\w*|[^:]+)")
-"""A method with or without a label; the capital letter of a class tells package.module:Class from label:method."""
+"""A method with or without a label; the capital letter of a class distinguishes package.module:Class from label:method."""
 COMPARED_EPOCHS = 10
 """Default length of the runs at equal batches."""
 

@@ -70,14 +70,14 @@ def _by_layer(axes: "Axes", simulation: Simulation) -> None:
     others = [name for name in simulation.outcomes if name != "baseline"]
     design = "efficient" if "efficient" in others else others[0] if others else "baseline"
     for offset, name in ((-0.2, "baseline"), (0.2, design)):
-        places = [index + offset for index in range(len(simulation.stages))]
-        bottom = [0] * len(places)
+        positions = [index + offset for index in range(len(simulation.stages))]
+        bottom = [0] * len(positions)
         for phase, colour in PHASE_COLOURS.items():
             layers = simulation.outcomes[name].by_layer
             heights = [layer[key].cycles if (key := _phase(layer, phase)) else 0 for layer in layers]
             shade = "#d3d3d3" if name == "baseline" else colour
             label = None if name == "baseline" or not any(heights) else f"{name}, {phase}"
-            axes.bar(places, heights, 0.4, bottom=bottom, color=shade, label=label)
+            axes.bar(positions, heights, 0.4, bottom=bottom, color=shade, label=label)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.bar([0], [0], color="#d3d3d3", label="baseline")
     tallest = max(cost.cycles for layer in simulation.baseline.by_layer for cost in layer.values())
@@ -90,7 +90,7 @@ def name_layers(axes: "Axes", names: Sequence[str]) -> None:
     """Label the layers below the axis; in a deep model, every Nth."""
     named = some_of(len(names), MOST_NAMED)
     texts = [
-        names[place] if len(names[place]) <= LONGEST_NAME else f"…{names[place][-LONGEST_NAME:]}" for place in named
+        names[index] if len(names[index]) <= LONGEST_NAME else f"…{names[index][-LONGEST_NAME:]}" for index in named
     ]
     axes.set_xticks(list(named), texts, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
     if len(named) < len(names):
@@ -109,8 +109,8 @@ def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None
     designs = list(dict.fromkeys(design for row in speedups.values() for design in row))
     width = 0.8 / len(designs)
     for number, design in enumerate(designs):
-        places = [index - 0.4 + (number + 0.5) * width for index in range(len(speedups))]
-        bars = axes.bar(places, [row.get(design, 0.0) for row in speedups.values()], width, label=design)
+        positions = [index - 0.4 + (number + 0.5) * width for index in range(len(speedups))]
+        bars = axes.bar(positions, [row.get(design, 0.0) for row in speedups.values()], width, label=design)
         axes.bar_label(bars, fmt="%.2f", rotation=90, padding=3, fontsize=7)
     turned = len(speedups) > 3
     axes.set_xticks(
@@ -148,13 +148,13 @@ def _roofline(axes: "Axes", simulation: Simulation) -> None:
 
 def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw the bytes of each layer in one BP batch by memory level, with the layers that memory stalls."""
-    places = range(len(rows))
+    positions = range(len(rows))
     for level, label in (("buffer", "global buffer"), ("dram", "off-chip")):
-        axes.plot(places, [row[f"{level}_bytes"] / 1e6 for row in rows], marker=".", label=label)
+        axes.plot(positions, [row[f"{level}_bytes"] / 1e6 for row in rows], marker=".", label=label)
     for level, cause, mark in (("dram", "off-chip", "x"), ("buffer", "buffer port", "+")):
-        stalled = [place for place, row in zip(places, rows, strict=True) if cause in row["stall_cause"]]
+        stalled = [index for index, row in zip(positions, rows, strict=True) if cause in row["stall_cause"]]
         if stalled:
-            heights = [rows[place][f"{level}_bytes"] / 1e6 for place in stalled]
+            heights = [rows[index][f"{level}_bytes"] / 1e6 for index in stalled]
             axes.plot(stalled, heights, mark, color="black", label=f"stalled: {cause}")
     axes.set(ylabel="MB in a batch", yscale="log", title="Traffic by layer, one BP batch")
     name_layers(axes, [row["name"] for row in rows])

@@ -55,11 +55,11 @@ def curves(runs: Sequence[RunRecord]) -> "Figure":
     figure, axes = _epochs()
     titles = {"train_loss": "training loss", "test_value": f"test {runs[0].metric.words}"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             values: list[Any] = [getattr(epoch, name) for epoch in run.epochs]
             numbers, marker = [epoch.number for epoch in run.epochs], _marker(run)
-            dashes = DASHES[place // len(MANY_COLOURS) % len(DASHES)]
-            look: dict[str, Any] = {"color": series_colour(place), "marker": marker, "linestyle": dashes}
+            dashes = DASHES[index // len(MANY_COLOURS) % len(DASHES)]
+            look: dict[str, Any] = {"color": series_colour(index), "marker": marker, "linestyle": dashes}
             axis.plot(numbers, values, label=run.name, linewidth=1.8, **look)
         axis.set(xlabel="epoch", title=title)
         axis.set_xlim(0.5, max(run.epochs[-1].number for run in runs) + 0.5)
@@ -82,12 +82,12 @@ def site_cosines(run: RunRecord) -> "Figure":
         "cosine_previous": "previous against true gradient (baseline)",
     }
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             values = [(epoch.number, epoch.sites.get(name, {}).get(key)) for epoch in run.epochs]
             known = [(epoch, value) for epoch, value in values if value is not None]
             if known:
-                colour = _gradation(place, len(names))
-                label = name if place in named else None
+                colour = _gradation(index, len(names))
+                label = name if index in named else None
                 axis.plot(*zip(*known, strict=True), color=colour, linewidth=1.5, label=label, marker=_marker(run))
         axis.axhline(0, color=FAINT, linewidth=0.8)
         axis.set(xlabel="epoch", title=title, xlim=(0.5, run.epochs[-1].number + 0.5))
@@ -129,7 +129,7 @@ def _shade(axis: "Axes", run: RunRecord) -> None:
         before = epoch.label
 
 
-def _gradation(place: int, count: int) -> Any:
+def _gradation(index: int, count: int) -> Any:
     import matplotlib as mpl
 
-    return mpl.colormaps["viridis"](0.9 * place / max(1, count - 1))
+    return mpl.colormaps["viridis"](0.9 * index / max(1, count - 1))

@@ -53,15 +53,15 @@ def what(timeline: Timeline, action: Action) -> str:
 def text_gantt(timeline: Timeline, width: int) -> list["Text"]:
     """Return a line for each device, at most `width` characters wide.
 
-    Where all times are whole steps and there is room, every action is named; else each character shows what the device
+    Where all times are whole steps and they fit, every action is labelled; else each character shows what the device
     does in the middle of its stretch of time: F, B (or its parts I and W), U, or a dot for nothing.
     """
-    room = width - _margin(timeline)
+    columns = width - _margin(timeline)
     cell = 1 + max(len(_label(action)) for row in timeline.program.devices for action in row)
     whole = all(begin.is_integer() and end.is_integer() for row in timeline.spans for begin, end in row)
-    if whole and cell * timeline.steps <= room:
+    if whole and cell * timeline.steps <= columns:
         return [_named(timeline, device, cell) for device in range(len(timeline.spans))]
-    return [_sampled(timeline, device, room) for device in range(len(timeline.spans))]
+    return [_sampled(timeline, device, columns) for device in range(len(timeline.spans))]
 
 
 def _margin(timeline: Timeline) -> int:
@@ -89,23 +89,23 @@ def _named(timeline: Timeline, device: int, cell: int) -> "Text":
     return line
 
 
-def _sampled(timeline: Timeline, device: int, room: int) -> "Text":
+def _sampled(timeline: Timeline, device: int, columns: int) -> "Text":
     line = _row(timeline, device)
     spans = timeline.spans[device]
     begins = [begin for begin, _ in spans]
-    for column in range(room):
-        time = (column + 0.5) * timeline.steps / room
-        place = bisect_right(begins, time) - 1
-        if place < 0 or time >= spans[place][1]:
+    for column in range(columns):
+        time = (column + 0.5) * timeline.steps / columns
+        index = bisect_right(begins, time) - 1
+        if index < 0 or time >= spans[index][1]:
             line.append(".", style="dim")
         else:
-            action = timeline.program.devices[device][place]
+            action = timeline.program.devices[device][index]
             line.append(action.kind, style=STYLES[what(timeline, action)])
     return line
 
 
 def check_drawable(program: Program) -> None:
-    """Refuse to draw a program of which nothing could be seen."""
+    """Raise if a program has too many actions to draw."""
     actions = sum(map(len, program.devices))
     if actions > MOST_DRAWN:
         raise OptionError(

@@ -89,14 +89,14 @@ def series(names: Sequence[str]) -> tuple[Key, ...]:
     """Return a colour and a dash pattern for each line; with more lines than colours, the dashes differ."""
     count = len(SERIES)
     return tuple(
-        Key(name, SERIES[place % count], " ".join(map(str, dash(place, len(names)))))
-        for place, name in enumerate(names)
+        Key(name, SERIES[index % count], " ".join(map(str, dash(index, len(names)))))
+        for index, name in enumerate(names)
     )
 
 
-def dash(place: int, count: int) -> list[int]:
-    """Return the dash pattern of line `place` of `count`; a few lines differ in their dashes alone, without colour."""
-    return DASHES[place % len(DASHES)] if count <= len(DASHES) else DASHES[place // len(SERIES) % len(DASHES)]
+def dash(index: int, count: int) -> list[int]:
+    """Return the dash pattern of line `index` of `count`; a few lines differ in their dashes alone, without colour."""
+    return DASHES[index % len(DASHES)] if count <= len(DASHES) else DASHES[index // len(SERIES) % len(DASHES)]
 
 
 def colour(names: Sequence[str], field: str = "group") -> Spec:
@@ -107,7 +107,7 @@ def colour(names: Sequence[str], field: str = "group") -> Spec:
 
 def dashes(names: Sequence[str]) -> Spec:
     """Return the dash channel of lines."""
-    scale = {"domain": list(names), "range": [dash(place, len(names)) for place in range(len(names))]}
+    scale = {"domain": list(names), "range": [dash(index, len(names)) for index in range(len(names))]}
     return {"field": "group", "type": "nominal", "scale": scale, "legend": None}
 
 
@@ -247,8 +247,8 @@ def _cells(group: MethodRuns, name: str) -> list[dict[str, Any]]:
 
 def _mean_figure(group: MethodRuns, site: str, name: str, begin: int, end: int) -> float | None:
     epochs = (epoch for run in group.runs for epoch in run.epochs[begin:end])
-    found = [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
-    return short(mean(found), 3) if found else None
+    values = [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
+    return short(mean(values), 3) if values else None
 
 
 def time_breakdown(chapter: Chapter) -> list[Chart]:
@@ -267,8 +267,8 @@ def _parts(group: MethodRuns) -> list[dict[str, Any]]:
     parts = {name: mean([seconds_of(run, name) for run in group.counted] or [0.0]) for name in TIME_COLOURS}
     whole = sum(parts.values()) or 1.0
     return [
-        {"name": group.label, "part": part, "order": place, "value": short(value), "share": short(value / whole)}
-        for place, (part, value) in enumerate((TIME_WORDS.get(name, name), value) for name, value in parts.items())
+        {"name": group.label, "part": part, "order": order, "value": short(value), "share": short(value / whole)}
+        for order, (part, value) in enumerate((TIME_WORDS.get(name, name), value) for name, value in parts.items())
         if value
     ]
 
@@ -309,22 +309,22 @@ def _speedups(simulated: Designs) -> Chart:
     colours = {design: DESIGN_COLOURS.get(design, COLOURS[2]) for _, design, _ in simulated}
     tips = [tip("name", "design"), tip("value", "speed-up", ".3f")]
     bars = _bars(rows, "times the baseline", palette(colours, "part"), tips)
-    place = {name: bars["encoding"][name] for name in ("x", "y")}
+    position = {name: bars["encoding"][name] for name in ("x", "y")}
     number = {"field": "value", "type": "quantitative", "format": ".2f"}
     layers = [
         {"mark": bars["mark"], "encoding": {"color": bars["encoding"]["color"], "tooltip": tips}},
         {"mark": {"type": "text", "align": "left", "dx": 5, "aria": False}, "encoding": {"text": number}},
     ]
-    spec = finish({"data": bars["data"], "encoding": place, "layer": layers}, caption, 30 * len(rows))
+    spec = finish({"data": bars["data"], "encoding": position, "layer": layers}, caption, 30 * len(rows))
     return Chart("Speed-up (modelled)", caption, spec)
 
 
 def _energy(simulated: Designs) -> Chart:
     caption = "Modelled energy of the whole run by component, for each design of the accelerator."
     rows = [
-        {"name": name, "part": part.replace("_", " "), "value": short(row["energy"][part]), "order": place}
+        {"name": name, "part": part.replace("_", " "), "value": short(row["energy"][part]), "order": order}
         for name, _, row in simulated
-        for place, part in enumerate(ENERGY_PARTS)
+        for order, part in enumerate(ENERGY_PARTS)
     ]
     tips = [tip("name", "design"), tip("part", "part"), tip("value", "joules", ".3~g")]
     spec = finish(_bars(rows, "joules", palette(ENERGY_COLOURS, "part"), tips), caption, 30 * len(simulated))

@@ -27,19 +27,19 @@ def points(chapter: Chapter, read: Read, bounds: Bounds) -> list[dict[str, Any]]
     """
     points = []
     for group in chapter.groups:
-        rows = [row for place in range(group.length) if (row := _point(group, place, read, bounds)) is not None]
+        rows = [row for index in range(group.length) if (row := _point(group, index, read, bounds)) is not None]
         points += [{**row, "alone": True} for row in rows] if len(rows) == 1 else rows
     return points
 
 
-def _point(group: MethodRuns, place: int, read: Read, bounds: Bounds) -> dict[str, Any] | None:
-    found = group.at_epoch(place, read, bounds)
-    if found is None:
+def _point(group: MethodRuns, index: int, read: Read, bounds: Bounds) -> dict[str, Any] | None:
+    estimate = group.at_epoch(index, read, bounds)
+    if estimate is None:
         return None
-    runs = [run for run in group.runs if place < len(run.epochs)]
-    row: dict[str, Any] = {"group": group.label, "epoch": runs[0].epochs[place].number, "seeds": found.count}
-    row |= {"seconds": short(mean(run.clock[place] for run in runs)), "value": short(found.mean)}
-    return row if found.low is None else {**row, "low": short(found.low), "high": short(found.high)}
+    runs = [run for run in group.runs if index < len(run.epochs)]
+    row: dict[str, Any] = {"group": group.label, "epoch": runs[0].epochs[index].number, "seeds": estimate.count}
+    row |= {"seconds": short(mean(run.clock[index] for run in runs)), "value": short(estimate.mean)}
+    return row if estimate.low is None else {**row, "low": short(estimate.low), "high": short(estimate.high)}
 
 
 def metric_over_time(chapter: Chapter, moment: EqualTime | None) -> list[Chart]:
@@ -111,8 +111,8 @@ def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, fo
     names, (rough, fine) = [group.label for group in chapter.groups], forms
     tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
     tips += [tip("value", title, fine), tip("interval", "95% interval"), tip("seeds", "seeds", "d")]
-    place, hue = {"x": x, "y": axis("value", None, rough)}, {"color": colour(names)}
-    ends = {"x": x, "y": {**place["y"], "field": "low"}, "y2": {"field": "high"}}
+    position, hue = {"x": x, "y": axis("value", None, rough)}, {"color": colour(names)}
+    ends = {"x": x, "y": {**position["y"], "field": "low"}, "y2": {"field": "high"}}
     hover = {"name": "at", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
     shown = {
         "condition": [{"param": "at", "empty": False, "value": 1}, {"test": "datum.alone", "value": 1}],
@@ -125,13 +125,13 @@ def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, fo
     }
     line: Spec = {
         "mark": {"type": "line", "strokeWidth": 2.2, "strokeJoin": "round", "aria": False},
-        "encoding": {**place, **hue, "strokeDash": dashes(names)},
+        "encoding": {**position, **hue, "strokeDash": dashes(names)},
     }
     dots: Spec = {
         "transform": [interval_text("low", "high", fine, "interval")],
         "params": [hover],
         "mark": {"type": "point", "filled": True, "size": 70, "aria": False},
-        "encoding": {**place, **hue, "opacity": shown, "tooltip": tips},
+        "encoding": {**position, **hue, "opacity": shown, "tooltip": tips},
     }
     return [*([band] if any("low" in row for row in rows) else []), line, dots]
 
@@ -200,7 +200,7 @@ def pareto(chapter: Chapter) -> list[Chart]:
     height = max(320, LABEL_HEIGHT * len(rows) + 40)
     low, high = _extent(rows, metric.name)
     scale = {"domain": [low, high], "nice": False, "zero": False}
-    place = {"x": axis("seconds", "seconds of training"), "y": axis(metric.name, None, rough, scale=scale)}
+    position = {"x": axis("seconds", "seconds of training"), "y": axis(metric.name, None, rough, scale=scale)}
     hue = {"color": colour([group.label for group in chapter.groups])}
     tips = [tip("group", "method"), tip("seeds", "seeds", "d")]
     texts = []
@@ -210,25 +210,27 @@ def pareto(chapter: Chapter) -> list[Chart]:
     line = {"type": "line", "color": INK, "opacity": 0.45, "strokeDash": [4, 4], "strokeWidth": 1.2, "aria": False}
     point = {"type": "point", "filled": True, "size": 110, "opacity": 1}
     layers: list[Spec] = [
-        {"data": {"values": _front(rows, metric)}, "mark": line, "encoding": place},
-        *(_bar({**place, **hue}, channel) for channel in ("x", "y") if any("seconds_low" in row for row in rows)),
-        {"transform": texts, "mark": point, "encoding": {**place, **hue, "tooltip": tips}},
-        *_names(_beside(rows, metric.name, (low, high), height), place, hue),
+        {"data": {"values": _front(rows, metric)}, "mark": line, "encoding": position},
+        *(_bar({**position, **hue}, channel) for channel in ("x", "y") if any("seconds_low" in row for row in rows)),
+        {"transform": texts, "mark": point, "encoding": {**position, **hue, "tooltip": tips}},
+        *_names(_label_slots(rows, metric.name, (low, high), height), position, hue),
     ]
-    room = min(LONGEST_LABEL, 20 + 7 * max((len(row["group"]) for row in rows), default=0))
-    padding = {"left": 5, "top": 5, "bottom": 5, "right": room}
+    margin = min(LONGEST_LABEL, 20 + 7 * max((len(row["group"]) for row in rows), default=0))
+    padding = {"left": 5, "top": 5, "bottom": 5, "right": margin}
     spec = finish({"data": {"values": rows}, "layer": layers, "padding": padding}, caption, height)
     return [Chart("Pareto plot", caption, spec, wide=True)] if rows else []
 
 
 def _extent(rows: Sequence[dict[str, Any]], name: str) -> tuple[float, float]:
-    """Return the ends of an axis with some room around all points and their intervals."""
+    """Return the ends of an axis with a margin around all points and their intervals."""
     ends = [row[key] for row in rows for key in (name, f"{name}_low", f"{name}_high") if key in row] or [0.0]
-    room = 0.06 * (max(ends) - min(ends)) or 0.05 * abs(ends[0]) or 1.0
-    return min(ends) - room, max(ends) + room
+    margin = 0.06 * (max(ends) - min(ends)) or 0.05 * abs(ends[0]) or 1.0
+    return min(ends) - margin, max(ends) + margin
 
 
-def _beside(rows: Sequence[dict[str, Any]], name: str, ends: tuple[float, float], height: int) -> list[dict[str, Any]]:
+def _label_slots(
+    rows: Sequence[dict[str, Any]], name: str, ends: tuple[float, float], height: int
+) -> list[dict[str, Any]]:
     """Return the rows with `slot`, the height of their label at the right: near the point, without overlap."""
     pixel = (ends[1] - ends[0]) / height
     wanted = [((row[name] - ends[0]) / pixel, row["group"]) for row in rows]
@@ -244,14 +246,14 @@ def _bar(encoding: Spec, channel: str) -> Spec:
     return {"transform": [{"filter": f"isValid(datum.{field}_low)"}], "mark": mark, "encoding": {**encoding, **ends}}
 
 
-def _names(rows: list[dict[str, Any]], place: Spec, hue: Spec) -> list[Spec]:
+def _names(rows: list[dict[str, Any]], position: Spec, hue: Spec) -> list[Spec]:
     """Return the labels in a column to the right of the chart, with lines to their points."""
-    slot = {**place["y"], "field": "slot"}
+    slot = {**position["y"], "field": "slot"}
     lead = {"type": "rule", "opacity": 0.35, "strokeWidth": 1, "aria": False}
     write = {"type": "text", "align": "left", "baseline": "middle", "dx": 6, "limit": LONGEST_LABEL - 12}
     data = {"data": {"values": rows}}
     return [
-        {**data, "mark": lead, "encoding": {**place, **hue, "x2": {"value": "width"}, "y2": {"field": "slot"}}},
+        {**data, "mark": lead, "encoding": {**position, **hue, "x2": {"value": "width"}, "y2": {"field": "slot"}}},
         {**data, "mark": write, "encoding": {"x": {"value": "width"}, "y": slot, "text": {"field": "group"}}},
     ]
 
@@ -261,15 +263,16 @@ def _outcome(group: MethodRuns, metric: Metric) -> dict[str, Any] | None:
     if final is None or seconds is None or group.unfinished:
         return None
     row: dict[str, Any] = {"group": group.label, "seeds": final.count}
-    for name, one in ((metric.name, final), ("seconds", seconds)):
-        row[name] = short(one.mean, 5)
-        if one.low is not None:
-            row |= {f"{name}_low": short(one.low, 5), f"{name}_high": short(one.high, 5)}
+    for name, estimate in ((metric.name, final), ("seconds", seconds)):
+        row[name] = short(estimate.mean, 5)
+        if estimate.low is not None:
+            row |= {f"{name}_low": short(estimate.low, 5), f"{name}_high": short(estimate.high, 5)}
     return row
 
 
 def _front(rows: list[dict[str, Any]], metric: Metric) -> list[dict[str, Any]]:
     """Return the rows on the Pareto front of value and seconds."""
     return [
-        rows[place] for place in metric.front({at: (row["seconds"], row[metric.name]) for at, row in enumerate(rows)})
+        rows[index]
+        for index in metric.front({index: (row["seconds"], row[metric.name]) for index, row in enumerate(rows)})
     ]

@@ -117,11 +117,11 @@ def equal_batches(chapter: Chapter) -> EqualBatches | None:
     groups = [group for group in chapter.groups if group.counted]
     finished = [group for group in groups if not group.unfinished]
     ends = {group.label: {group.counted[0].batch_clock[-1]} for group in finished}
-    if found := _most_shared(ends):
-        return _at_batches(found, finished, ends, chapter.metric, ended=True)
+    if number := _most_shared(ends):
+        return _at_batches(number, finished, ends, chapter.metric, ended=True)
     reached = {group.label: set.intersection(*(set(run.batch_clock) for run in group.counted)) for group in groups}
-    found = _most_shared(reached)
-    return _at_batches(found, groups, reached, chapter.metric, ended=False) if found else None
+    number = _most_shared(reached)
+    return _at_batches(number, groups, reached, chapter.metric, ended=False) if number else None
 
 
 def _most_shared(numbers: dict[str, set[int]]) -> int:

@@ -142,14 +142,14 @@ def pipelines_table(pipelines: Iterable[Pipelined]) -> Table:
     columns = ["pipeline", "steps", "steps with backprop alone", "speed-up", "idle", "peak micro-batches kept"]
     rows = [
         (
-            words(one.name),
-            Cell(f"{one.steps:g}", one.steps),
-            Cell(f"{one.baseline_steps:g}", one.baseline_steps),
-            Cell(f"{one.speedup:.3f}", one.speedup),
-            Cell(f"{one.bubble_share:.1%}", one.bubble_share),
-            count(one.peak_activations),
+            words(pipeline.name),
+            Cell(f"{pipeline.steps:g}", pipeline.steps),
+            Cell(f"{pipeline.baseline_steps:g}", pipeline.baseline_steps),
+            Cell(f"{pipeline.speedup:.3f}", pipeline.speedup),
+            Cell(f"{pipeline.bubble_share:.1%}", pipeline.bubble_share),
+            count(pipeline.peak_activations),
         )
-        for one in pipelines
+        for pipeline in pipelines
     ]
     return table("Pipelines, modelled", columns, rows)
 

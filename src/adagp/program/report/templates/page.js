@@ -32,7 +32,7 @@ document.addEventListener("click", (event) => {
   if (heading) sortRows(heading, heading.getAttribute("aria-sort") === "ascending");
 });
 
-// Light or dark: as the system has it, until somebody chooses.
+// Light or dark: the system's choice, until the reader changes it.
 const toggle = document.getElementById("theme");
 const system = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
