@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert str(error.value) == (
         "the product needs 20 words in each bank of values; there are 16. Give larger banks or a smaller product."
     )
-    with pytest.raises(OptionError, match=r"^pipeline stages are 2; a PE has 0 or 1.$"):
+    with pytest.raises(OptionError, match=r"^pipeline stages is 2; it must be 0 or 1.$"):
         make_blueprint("baseline", Array(2, 2), FORMATS["int8"], stages=2)
     with pytest.raises(OptionError, match=r"^depth of a product is 0; it must be 1 to 65535.$"):
         find_mapping("ws", "forward", 1, 0, 1)

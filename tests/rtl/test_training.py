@@ -269,7 +269,7 @@ def test_what_cannot_be_run_is_refused() -> None:
         OptionError, match=r"^a kernel of 3x3 needs an image; give its size, for example --picture 4x4.$"
     ):
         SmallNetwork((3, 2), kernel=3)
-    with pytest.raises(OptionError, match=r"^the kernel is 5x5; layers in hardware have 1x1 or 3x3.$"):
+    with pytest.raises(OptionError, match=r"^the kernel is 5x5; it must be 1x1 or 3x3.$"):
         SmallNetwork((3, 2), picture=(4, 4), kernel=5)
     with pytest.raises(OptionError, match=r"^unknown dataflow in hardware 'rs'. Choose from: is, os, ws.$"):
         Compiler(blueprint("low"), NETWORK, "bp", "rs")
