@@ -10,7 +10,7 @@ from adagp.cli.progress import LiveProgress
 from adagp.cli.terminal import SIGN_SECONDS, Terminal, busy, clock_time, time_left
 from adagp.core.plan import Phase
 from adagp.program.run.config import TrainConfig
-from adagp.program.train.loop import Loop, News
+from adagp.program.train.loop import BatchStatus, Loop
 from adagp.program.train.session import Session
 
 
@@ -37,7 +37,7 @@ ROW: dict[str, Any] = {"epoch": 2, "label": "1:1", "train_loss": 0.5, "test_loss
 def test_without_a_terminal_a_line_for_each_epoch(run: tuple[Session, Loop]) -> None:
     out = io.StringIO()
     with LiveProgress(Terminal(file=out, width=80), *run) as progress:
-        progress.on_batch(News(2, 43, Phase.GP, 0.5, 0.75))
+        progress.on_batch(BatchStatus(2, 43, Phase.GP, 0.5, 0.75))
         progress.on_epoch(ROW)
     assert out.getvalue() == "epoch   3 1:1      train loss 0.5000  test loss 0.2500  test accuracy 0.8750\n"
 
@@ -47,7 +47,7 @@ def test_a_long_epoch_gives_signs_of_life(run: tuple[Session, Loop]) -> None:
     with LiveProgress(Terminal(file=out, width=80), *run, clock=clock) as progress:
         for batch in range(44):
             clock.now += SIGN_SECONDS / 20
-            progress.on_batch(News(0, batch, Phase.WARMUP, 2.0, 0.125))
+            progress.on_batch(BatchStatus(0, batch, Phase.WARMUP, 2.0, 0.125))
     assert out.getvalue().splitlines() == [
         "epoch 1/20, batch 20/880, loss 2.0000 accuracy 0.125, about 21:30 left",
         "epoch 1/20, batch 40/880, loss 2.0000 accuracy 0.125, about 21:00 left",
@@ -58,7 +58,7 @@ def test_a_long_epoch_gives_signs_of_life(run: tuple[Session, Loop]) -> None:
 def test_the_bar_has_everything_at_any_usual_width(run: tuple[Session, Loop], width: int) -> None:
     out = io.StringIO()
     with LiveProgress(Terminal(file=out, width=width, force_terminal=True, color_system=None), *run) as progress:
-        progress.on_batch(News(11, 43, Phase.WARMUP, 0.12345, 0.98765))
+        progress.on_batch(BatchStatus(11, 43, Phase.WARMUP, 0.12345, 0.98765))
         progress._bar.refresh()
         line = out.getvalue().rpartition("\x1b[2K")[2]
     for part in ("epoch 12/20", "warmup", "━", "528/880", "loss 0.1235 accuracy 0.988"):

@@ -18,7 +18,7 @@ from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.program.loggers import LOGGERS, TrainerLog, build_loggers, require_loggers
 from adagp.program.run import TrainConfig
-from adagp.program.train.loop import News
+from adagp.program.train.loop import BatchStatus
 from adagp.program.train.observers import LoggerObserver
 from adagp.program.train.session import Session
 
@@ -36,9 +36,9 @@ class Until:
     def __init__(self, logged: LoggerObserver, batches: float) -> None:
         self.logged, self.batches, self.seen = logged, batches, 0
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         self.seen += 1
-        self.logged.on_batch(news)
+        self.logged.on_batch(status)
 
     def on_epoch(self, row: dict[str, Any]) -> None:
         self.logged.on_epoch(row)

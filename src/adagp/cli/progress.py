@@ -15,7 +15,7 @@ from adagp.core.escape import shown
 from adagp.program.jobs import Job, JobFailure, StopFlag
 from adagp.program.loggers import build_loggers
 from adagp.program.run.metrics import ACCURACY, SHARE, Metric
-from adagp.program.train.loop import Loop, News, Observer
+from adagp.program.train.loop import BatchStatus, Loop, Observer
 from adagp.program.train.observers import LoggerObserver
 from adagp.program.train.session import Session, resume_command
 
@@ -51,10 +51,10 @@ class Observers:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         """Tell all of them."""
         for observer in self._observers:
-            observer.on_batch(news)
+            observer.on_batch(status)
 
     def on_epoch(self, row: dict[str, Any]) -> None:
         """Tell all of them."""
@@ -108,21 +108,21 @@ class LiveProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         """Move the bar, or give a sign of life."""
         if self._bar.disable:
             if self._pulse.is_due:
-                self._say(self._sign(news))
+                self._say(self._sign(status))
             return
         speed = self._bar.tasks[self._task].speed
         self._bar.update(
             self._task,
-            completed=self._done(news),
-            epoch=f"{news.epoch + 1}/{self._epochs}",
-            phase=str(news.phase),
+            completed=self._done(status),
+            epoch=f"{status.epoch + 1}/{self._epochs}",
+            phase=str(status.phase),
             speed="-" if speed is None else f"{speed:.1f}",
-            loss=news.loss,
-            score=f"{self._metric.words} {_figure(news.score, self._metric, 3)}",
+            loss=status.loss,
+            score=f"{self._metric.words} {_figure(status.score, self._metric, 3)}",
         )
 
     def on_epoch(self, row: dict[str, Any]) -> None:
@@ -133,23 +133,21 @@ class LiveProgress:
             f"{_figure(row[f'test_{self._metric.name}'], self._metric)}"
         )
 
-    def _sign(self, news: News) -> str:
+    def _sign(self, status: BatchStatus) -> str:
         """Return where the run is, and how long the rest may take."""
-        done = self._done(news)
+        done = self._done(status)
         rest = time_left(self._clock() - self._began, done - self._before, self._batches - self._before)
         left = "" if rest is None else f", about {clock_time(rest)} left"
-        score = f"{self._metric.words} {_figure(news.score, self._metric, 3)}"
-        return (
-            f"epoch {news.epoch + 1}/{self._epochs}, batch {done}/{self._batches}, loss {news.loss:.4f} {score}{left}"
-        )
+        score = f"{self._metric.words} {_figure(status.score, self._metric, 3)}"
+        return f"epoch {status.epoch + 1}/{self._epochs}, batch {done}/{self._batches}, loss {status.loss:.4f} {score}{left}"
 
     def _say(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, soft_wrap=True)
         self._pulse.beat()
 
-    def _done(self, news: News) -> int:
+    def _done(self, status: BatchStatus) -> int:
         """Return the batches done so far, in all epochs."""
-        return news.epoch * self._per_epoch + news.batch + 1
+        return status.epoch * self._per_epoch + status.batch + 1
 
 
 def summary_table(summary: dict[str, Any], metrics: Sequence[Metric]) -> Table:

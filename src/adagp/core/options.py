@@ -18,10 +18,10 @@ Choices = Sequence[str] | Callable[[], Iterable[str]]
 
 @dataclass(frozen=True)
 class Option:
-    """Something that a user may set.
+    """A setting of a run or a command.
 
-    `kind` is its type; `optional` allows None as well, and `unset` says what None means. The value must be at least `low` or
-    above `above`, below `below` or at most `high`; `allowed` says it in better words than these. It must be finite, unless
+    `kind` is its type; `optional` also allows None, which `unset` describes in the help. The value must be at least `low` or
+    above `above`, below `below` or at most `high`; `allowed` describes that in better words. It must be finite, unless
     `infinite` allows infinity. `also` is a further check, which raises. `panel` is the heading of the help that the option
     stands under; `flags` are how it is written, if not as its name. In a comparison of methods an option is `common` to all of
     them, or each may have its `own`, or it is `fixed` by the comparison itself. `parameter` is the keyword by which a source,
@@ -59,14 +59,14 @@ class Option:
         return [self.flag, str(value)]
 
     def check_type(self, value: Any, origin: str) -> None:
-        """Refuse a value of another type, naming `origin`, where it came from. A whole number is a float, too."""
+        """Raise if the value has another type, naming `origin`, where it came from. A whole number is accepted as a float."""
         whole = self.kind is float and type(value) is int
         if not (type(value) is self.kind or whole or (self.optional and value is None)):
             words = self.kind.__name__ + (" or nothing" if self.optional else "")
             raise OptionError(f"{origin}: option '{self.name}' is {value!r}; it must be of type {words}.")
 
     def check(self, value: Any) -> None:
-        """Refuse a value that is not among the choices, not finite, or out of range."""
+        """Raise if the value is not among the choices, not finite, or out of range."""
         if value is None:
             return
         if self.also is not None:
@@ -84,7 +84,7 @@ class Option:
                 raise OptionError(f"{self.flag} is {value}; it must be {self.allowed or words}.")
 
     def _bounds(self, value: Any) -> Iterable[tuple[bool, str]]:
-        """Yield of each bound whether `value` keeps it, and what it asks for."""
+        """Yield for each bound whether `value` is within it, and the bound in words."""
         if self.low is not None:
             yield value >= self.low, f"{self.low:g} or more"
         if self.above is not None:

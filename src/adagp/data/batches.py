@@ -205,7 +205,7 @@ def batch_count(samples: int, batch_size: int, drop_last: bool) -> int:
 
 
 def check_batch_size(batch_size: int, samples: int, drop_last: bool, part: str) -> None:
-    """Refuse a batch size with which an epoch would hold no batch."""
+    """Raise if an epoch would have no batch of this size."""
     if batch_size < 1:
         raise OptionError(f"batch size {batch_size} is not allowed; choose 1 to {samples}.")
     if drop_last and batch_size > samples:
@@ -215,7 +215,7 @@ def check_batch_size(batch_size: int, samples: int, drop_last: bool, part: str) 
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a negative seed."""
+    """Raise if the seed is negative."""
     if seed < 0:
         raise OptionError(f"seed {seed} is not allowed; it must be 0 or more.")
 
@@ -240,7 +240,7 @@ def evaluated_on(samples: int, most: int | None) -> list[int]:
 
 
 def held_out_count(samples: int, share: float) -> int:
-    """Return how many samples a share is; refuse one that leaves nothing on one of the two sides."""
+    """Return how many samples a share is; raise if it leaves either part empty."""
     count = round(samples * share)
     if not 1 <= count < samples:
         raise OptionError(

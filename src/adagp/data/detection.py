@@ -193,7 +193,7 @@ def _check_object(annotation: File, kind: str, box: list[float], width: int, hei
 
 
 FILL = (124, 116, 104)
-"""The colour beside a picture: ImageNet's mean, which is zero to the model."""
+"""The colour of the letterbox's margin: ImageNet's mean, which is zero after normalisation."""
 
 
 def read_letterboxed(samples: Sequence[Annotated], size: int) -> Pixels:
@@ -329,7 +329,7 @@ def move_images(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     A negative scale mirrors; shifts are in units of the side. What comes from outside an image is 0.
     """
     inverse = torch.diag_embed(1 / scale)
-    place = -2 * shift / scale  # affine_grid's side is 2 long, and it asks where each pixel comes from
+    place = -2 * shift / scale  # affine_grid's side has length 2, and it maps each pixel to where it comes from
     theta = torch.cat([inverse, place[..., None]], 2)
     return grid_sample(images, affine_grid(theta, list(images.shape), align_corners=False), align_corners=False)
 

@@ -59,7 +59,7 @@ def image_set(
     """
     pixels = {part: _checked_images(f"x_{part}", arrays[f"x_{part}"], where) for part in ("train", "test")}
     labels = {part: _checked_labels(part, arrays, where) for part in ("train", "test")}
-    _refuse_unequal_sizes(pixels["train"], pixels["test"], where)
+    _check_equal_sizes(pixels["train"], pixels["test"], where)
     if class_names is None:
         highest = max(int(values.max()) for values in labels.values())
         if highest >= MOST_CLASSES:
@@ -68,7 +68,7 @@ def image_set(
             )
         class_names = tuple(str(label) for label in range(highest + 1))
     for part, values in labels.items():
-        _refuse_foreign_labels(f"y_{part}", values, len(class_names), where)
+        _check_labels_in_range(f"y_{part}", values, len(class_names), where)
     return ImageSet(name, pixels["train"], labels["train"], pixels["test"], labels["test"], class_names)
 
 
@@ -98,7 +98,7 @@ def _checked_labels(part: str, arrays: dict[str, NDArray[Any]], where: str) -> L
     return labels.astype(np.int64)
 
 
-def _refuse_unequal_sizes(train: Pixels, test: Pixels, where: str) -> None:
+def _check_equal_sizes(train: Pixels, test: Pixels, where: str) -> None:
     if train.shape[1:] != test.shape[1:]:
         raise DataError(
             f"{where}: training images are {_size(train)} but test images are {_size(test)}; both must be alike."
@@ -109,7 +109,7 @@ def _size(images: Pixels) -> str:
     return "x".join(str(length) for length in images.shape[1:])
 
 
-def _refuse_foreign_labels(key: str, labels: Labels, classes: int, where: str) -> None:
+def _check_labels_in_range(key: str, labels: Labels, classes: int, where: str) -> None:
     foreign = labels[(labels < 0) | (labels >= classes)]
     if len(foreign):
         raise DataError(
@@ -155,7 +155,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _array(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> NDArray[Any]:
-    _refuse_false_size(archive, key, path)
+    _check_claimed_size(archive, key, path)
     try:
         array = archive[key]
     except ValueError as fault:
@@ -167,8 +167,8 @@ def _array(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> NDArray[Any
     return array
 
 
-def _refuse_false_size(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> None:
-    """Refuse an array that claims more than its entry holds, or more than fits into memory, before it is allocated."""
+def _check_claimed_size(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> None:
+    """Raise if an array claims more than its entry holds, or more than fits into memory, before it is allocated."""
     entry = next((one for one in archive.zip.infolist() if one.filename == f"{key}.npy"), None)  # type: ignore[union-attr]
     if entry is None:
         return

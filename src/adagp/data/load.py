@@ -20,7 +20,7 @@ def load_images(
     """Return the image set called `name`, or the one in the file `name` if that ends in `.npz`.
 
     `digits` comes with the package: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI
-    Machine Learning Repository, 1998, CC BY 4.0 (details in DIGITS.md beside this file). Other sets are
+    Machine Learning Repository, 1998, CC BY 4.0 (details in DIGITS.md next to this file). Other sets are
     looked for in `data_dir` and, with `download`, fetched into it if they are missing. `size` in pixels is
     for sets whose pictures are resized when read from folders; None means the set's usual size.
     """
@@ -37,12 +37,12 @@ def load_images(
     else:
         assert info.reader is not None, f"{name} lists a folder but has no reader"
         images = info.reader(name, path, size or info.shape[-1])
-    _refuse_other_data(info, images, path, size)
+    _check_expected_data(info, images, path, size)
     return images
 
 
 def image_info(name: str) -> DatasetInfo:
-    """Return what is known of the image set `name`; sets of other tasks are refused."""
+    """Return what is known of the image set `name`; raise if it is of another task."""
     info = DATASETS[name]
     if info.task != IMAGES:
         raise OptionError(f"data set '{name}' is for the task {info.task}, not {IMAGES}.")
@@ -87,8 +87,8 @@ def ways_to_get(info: DatasetInfo, data_dir: Path) -> str:
     return f"Put there {', or '.join(ways)}.{offer}"
 
 
-def _refuse_other_data(info: DatasetInfo, images: ImageSet, path: Path, size: int | None) -> None:
-    """Refuse a sound file that holds another data set, or another image size than was asked for."""
+def _check_expected_data(info: DatasetInfo, images: ImageSet, path: Path, size: int | None) -> None:
+    """Raise if a valid file holds another data set, or another image size than requested."""
     if images.classes != info.classes:
         raise DataError(f"{path}: it has {images.classes} classes; {info.name} has {info.classes}.")
     expected = (info.shape[0], size, size) if size else images.shape if info.size_varies else info.shape
@@ -103,7 +103,7 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 SHOWN = ("name", "task", "description", "shape", "classes", "train", "test")
-"""What is told of a data set itself."""
+"""The columns about a data set itself."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def import_function(reference: str) -> Callable[..., Any]:
 
 
 def parameters_of(function: Callable[..., Any], reference: str) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of `function`; one that does not tell them is refused."""
+    """Return the parameters of `function`; raise if they cannot be inspected."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -94,7 +94,7 @@ def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference
 
 Image = tuple[int, ...]
 LENGTH = 128
-"""Tokens in a sequence, where nobody says how many."""
+"""Default length of a sequence in tokens."""
 
 
 def build_model(
@@ -179,7 +179,7 @@ def _build_users(reference: str, classes: int, image: Image, width: float, task:
 
 
 def _try_out(model: "nn.Module", name: str, classes: int, image: Image, task: str, length: int) -> None:
-    """Refuse a model that does not do what its task asks for."""
+    """Raise if a model does not do what its task needs."""
     if task == IMAGES:
         check_scores(model, name, classes, image)
     elif task == LANGUAGE:
@@ -209,15 +209,15 @@ def _checked_info(name: str, image: Image, task: str) -> ModelInfo:
 
 
 def check_scores(model: "nn.Module", name: str, classes: int, image: tuple[int, ...]) -> None:
-    """Refuse a model that does not turn one image into one score per class; its modes are left as they were."""
+    """Raise if a model does not turn one image into one score per class; its training mode is kept."""
     import torch
 
     from adagp.layers.eval_mode import evaluation_mode
 
     device = next((tensor.device for tensor in model.parameters()), torch.get_default_device())
     size = "x".join(str(length) for length in image)
-    told = faults_as(ModelError, f"'{name}' cannot take images of {size}")
-    with told, evaluation_mode(model), torch.no_grad():  # batch norm must not change its statistics
+    errors = faults_as(ModelError, f"'{name}' cannot take images of {size}")
+    with errors, evaluation_mode(model), torch.no_grad():  # batch norm must not change its statistics
         scores = model(torch.zeros(1, *image, device=device))
     if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
         given = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
@@ -227,7 +227,7 @@ def check_scores(model: "nn.Module", name: str, classes: int, image: tuple[int, 
 
 
 def check_next_tokens(model: "nn.Module", name: str, vocabulary: int, length: int) -> None:
-    """Refuse a model that does not score the next token at each position, or that looks ahead at the tokens to come."""
+    """Raise if a model does not score the next token at each position, or looks ahead at later tokens."""
     import torch
 
     from adagp.layers.eval_mode import evaluation_mode

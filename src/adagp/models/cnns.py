@@ -28,7 +28,7 @@ def scale_channels(model: nn.Module, name: str, channels: int, width: float) -> 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.BatchNorm2d | nn.Linear)]
     first = next(layer for layer in layers if isinstance(layer, nn.Conv2d))
     last = [layer for layer in layers if isinstance(layer, nn.Linear)][-1]
-    _refuse_fractions(name, width, gcd(*(count for layer in layers for count in _hidden(layer, first, last))))
+    _check_whole_channels(name, width, gcd(*(count for layer in layers for count in _hidden(layer, first, last))))
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             _scale_convolution(layer, width, channels if layer is first else round(layer.in_channels * width))
@@ -49,7 +49,7 @@ def _hidden(layer: nn.Module, first: nn.Module, last: nn.Module) -> list[int]:
     return []
 
 
-def _refuse_fractions(name: str, width: float, unit: int) -> None:
+def _check_whole_channels(name: str, width: float, unit: int) -> None:
     whole = round(width * unit)
     if whole < 1 or abs(width * unit - whole) > 1e-6:
         below = max(1, int(width * unit))

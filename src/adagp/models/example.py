@@ -13,7 +13,7 @@ from adagp.models.build import LENGTH, build_model, find_in_zoo, import_function
 from adagp.models.registry import BYTES, IMAGES, LANGUAGE, MODELS, TRANSLATION
 
 ANY = "any"
-"""The task of a model that is only looked at: whether it tells classes apart is not asked."""
+"""The task of a model that is only inspected: its output is not checked."""
 VOCABULARY = 8_000
 """Word pieces of an example vocabulary."""
 SENTENCE = 20
@@ -61,7 +61,7 @@ def build_example(
 
 
 def task_of(name: str, task: str | None = None) -> str:
-    """Return the task of the model `name`; `task` is that of functions, which do not tell, and None means images."""
+    """Return the task of the model `name`; `task` is that of functions, whose task is not known, and None means images."""
     zoo = find_in_zoo(name)
     if zoo is not None and zoo.library == "hf":
         from adagp.models.huggingface import configured_task

@@ -17,13 +17,13 @@ BYTES = 256
 
 
 IMAGES = "images"
-"""The task of telling an image's class."""
+"""Image classification."""
 TRANSLATION = "translation"
-"""The task of saying a sentence in another language."""
+"""Translation of sentences."""
 DETECTION = "detection"
-"""The task of finding the objects in an image."""
+"""Object detection."""
 LANGUAGE = "language"
-"""The task of saying the next byte of a text."""
+"""Language modelling: predict the next byte of a text."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ModelInfo:
 
 
 def is_ours(info: ModelInfo) -> bool:
-    """Tell whether a model is built by adagp itself: no code of a plugin has a part in it."""
+    """Return whether a model is built by adagp itself, without code of a plugin."""
     return info.builder.startswith("adagp.")
 
 

@@ -102,7 +102,7 @@ class Transformer(nn.Module):
 
 @dataclass(frozen=True)
 class Decoding:
-    """What the decoder knows so far: keys and values of the source, and of the pieces already taken, for each layer."""
+    """The decoder's cache: keys and values of the source, and of the pieces already taken, for each layer."""
 
     mask: Tensor
     source: list[KeyValues]
@@ -206,7 +206,7 @@ def _split(x: Tensor) -> Tensor:
 
 
 def sinusoids(first: int, count: int, size: int, device: torch.device) -> Tensor:
-    """Return the sine and cosine waves `(count, size)` that tell the positions `first`, `first` + 1, ... apart."""
+    """Return the sine and cosine waves `(count, size)` that encode the positions `first`, `first` + 1, ..."""
     position = torch.arange(first, first + count, device=device, dtype=torch.float32)[:, None]
     rate = 10_000.0 ** (-torch.arange(0, size, 2, device=device, dtype=torch.float32) / size)
     return torch.cat([(position * rate).sin(), (position * rate).cos()], 1)

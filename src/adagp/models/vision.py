@@ -1,6 +1,6 @@
 """The one place that imports torchvision and timm; it also works where compiled operators are missing.
 
-A torchvision wheel built against CUDA, beside a torch for the CPU only, cannot load its compiled library; its
+A torchvision wheel built against CUDA, with a CPU-only torch, cannot load its compiled library; its
 Python code then fails at import because it registers a fake kernel for an operator (`nms`) that was never
 declared. Its models, transforms and data sets need no compiled operator, so declaring the two schemas is all
 that is missing. Where the library loads, nothing is declared.
@@ -44,7 +44,7 @@ def load_timm() -> ModuleType:
 
 def timm_model(zoo: ZooModel, *, classes: int, image: Image, task: str, length: int) -> nn.Module:
     """Return the model of timm with random weights for such images; the image size goes to models that ask for it."""
-    _refuse_other_tasks(zoo, task)
+    _check_task(zoo, task)
     timm: Any = load_timm()
     if not timm.is_model(zoo.name):
         raise unknown_in("timm", "model", zoo.name, timm.list_models())
@@ -63,7 +63,7 @@ def timm_model(zoo: ZooModel, *, classes: int, image: Image, task: str, length: 
 
 def torchvision_model(zoo: ZooModel, *, classes: int, image: Image, task: str, length: int) -> nn.Module:
     """Return torchvision's classifier with random weights for such images, without auxiliary heads."""
-    _refuse_other_tasks(zoo, task)
+    _check_task(zoo, task)
     models: Any = load_torchvision("torchvision.models")
     names = models.list_models(module=models)
     if zoo.name not in names:
@@ -83,7 +83,7 @@ def torchvision_model(zoo: ZooModel, *, classes: int, image: Image, task: str, l
     return model
 
 
-def _refuse_other_tasks(zoo: ZooModel, task: str) -> None:
+def _check_task(zoo: ZooModel, task: str) -> None:
     if task != IMAGES:
         raise ModelError(f"'{zoo.reference}' tells images apart ({IMAGES}); it cannot do the task {task}.")
 

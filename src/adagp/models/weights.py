@@ -61,7 +61,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], what: str, path: str | None) -> None:
-    """Give a model its weights; refuse those of another, naming the first that does not fit."""
+    """Load weights into a model; raise on those of another model, naming the first that does not fit."""
     own = model.state_dict()
     for name in [*own, *state]:
         shapes = [_shape(table[name]) if name in table else None for table in (state, own)]

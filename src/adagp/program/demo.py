@@ -18,7 +18,7 @@ BATCHES = 44
 
 
 def plan(seeds: int, epochs: int) -> dict[str, list[TrainConfig]]:
-    """Return the runs of each contender, one per seed.
+    """Return the runs of each method, one per seed.
 
     `bp short` is the control that ADA-GP must beat: backprop for as many epochs as ADA-GP has BP batches, as if its GP
     batches had been left out. Epochs are short, so quality is sampled often.
@@ -26,16 +26,16 @@ def plan(seeds: int, epochs: int) -> dict[str, list[TrainConfig]]:
     predicted = TrainConfig(method="adagp", epochs=epochs, metrics_every=2)
     backprop = TrainConfig(method="bp", epochs=epochs, metrics_every=2)
     share = predicted.schedule().predicted_share(epochs, BATCHES)
-    contenders = {
+    methods = {
         "bp": backprop,
         "adagp": predicted,
         "bp short": replace(backprop, epochs=max(1, round(epochs * (1 - share)))),
     }
-    return {name: [replace(one, seed=seed) for seed in range(seeds)] for name, one in contenders.items()}
+    return {name: [replace(one, seed=seed) for seed in range(seeds)] for name, one in methods.items()}
 
 
 def prepare_folder(out: Path, *, force: bool) -> None:
-    """Refuse a folder that holds a demonstration already, unless `force`: then its runs are deleted."""
+    """Raise if the folder holds a demonstration already, unless `force`: then its runs are deleted."""
     runs = [path.parent for path in out.glob("*/config.json")]
     if runs and not force:
         raise RunError(f"'{out}' holds a demonstration already. Give another --out, or --force to make it again.")
@@ -44,14 +44,14 @@ def prepare_folder(out: Path, *, force: bool) -> None:
 
 
 def run_path(out: Path, name: str, config: TrainConfig) -> Path:
-    """Return the folder of one run of a contender."""
+    """Return the folder of one run of a method."""
     return out / f"{name.replace(' ', '-')}-seed{config.seed}"
 
 
-def training_jobs(contenders: Mapping[str, Sequence[TrainConfig]], out: Path) -> list[Job]:
-    """Return the runs of all contenders as jobs."""
+def training_jobs(methods: Mapping[str, Sequence[TrainConfig]], out: Path) -> list[Job]:
+    """Return the runs of all methods as jobs."""
     jobs = []
-    for name, configs in contenders.items():
+    for name, configs in methods.items():
         for config in configs:
             path = run_path(out, name, config)
             work, log = TrainingJob(config, path), out / "logs" / f"{path.name}.log"
@@ -60,12 +60,12 @@ def training_jobs(contenders: Mapping[str, Sequence[TrainConfig]], out: Path) ->
 
 
 def read_summaries(out: Path, name: str, configs: Sequence[TrainConfig]) -> list[dict[str, Any]]:
-    """Return the summaries of a contender's runs, which are finished."""
+    """Return the summaries of a method's runs, which are finished."""
     return [RunFolder(run_path(out, name, config)).read_json("summary.json") for config in configs]
 
 
 def compare(name: str, summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a contender's row: means over its runs, with the lowest and highest accuracy."""
+    """Return a method's row: means over its runs, with the lowest and highest accuracy."""
     accuracies = [summary["test_accuracy"] for summary in summaries]
     epochs = [epoch for summary in summaries for epoch in read_whole_run(Path(summary["run"]), "compare").epochs]
     return {

@@ -98,7 +98,7 @@ class CsvFile(Logger):
 
 
 def _step(row: Sequence[str]) -> float:
-    """Return the step of a row; infinity for the heading, or a row of somebody else's."""
+    """Return the step of a row; infinity for the header, or a row of another program."""
     return int(row[0]) if row[0].isdecimal() and len(row[0]) < LONGEST_STEP else inf
 
 
@@ -185,7 +185,7 @@ class MlflowRun(Logger):
     """
 
     def __init__(self, folder: Path, done: int = 0) -> None:
-        # The file store is asked for by name since MLflow recommends a data base; and no usage figures are to be sent.
+        # MLflow recommends a database and allows its file store only on request; telemetry must stay off.
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         from mlflow.entities import Metric
         from mlflow.tracking import MlflowClient
@@ -222,7 +222,7 @@ LOGGERS.add("mlflow", ("adagp.program.loggers:MlflowRun", "mlflow"))
 
 
 def require_loggers(names: Sequence[str]) -> None:
-    """Refuse names that are no loggers, and say what to install for those that cannot work yet."""
+    """Raise on unknown loggers, and name the extra to install where a package is missing."""
     for name in names:
         package = LOGGERS[name][1]
         if package != "csv" and importlib.util.find_spec(package) is None:

@@ -22,7 +22,7 @@ from torch.distributed.pipelining import SplitPoint, pipeline
 from adagp.program.distributed.checkpoint import CarefulReader, read_rest
 from adagp.program.distributed.session import ParallelSession
 from adagp.program.run import TrainConfig
-from adagp.program.train.loop import News
+from adagp.program.train.loop import BatchStatus
 from adagp.program.train.session import Session
 
 NETS = '''
@@ -152,7 +152,7 @@ OPTIONS: dict[str, Any] = {
 class Nobody:
     """An observer that does not look."""
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         pass
 
     def on_epoch(self, row: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ def work(job: Job) -> None:
     seen = 0
 
     class Observer(Nobody):
-        def on_batch(self, news: News) -> None:
+        def on_batch(self, status: BatchStatus) -> None:
             nonlocal seen
             seen += 1
             if job.accident is not None:

@@ -18,7 +18,7 @@ from adagp.models.transformer import greedy
 from adagp.program.run.config import TrainConfig
 from adagp.program.tasks.base import build_task
 from adagp.program.tasks.translate import Translation, corpus_bleu
-from adagp.program.train.loop import News
+from adagp.program.train.loop import BatchStatus
 from adagp.program.train.session import Session
 
 pytestmark = pytest.mark.medium
@@ -138,7 +138,7 @@ class Silent:
     def __init__(self, stop_after: int | None = None) -> None:
         self.left = stop_after
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         if self.left is not None:
             self.left -= 1
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from adagp.program.run import TrainConfig
 from adagp.program.run.folder import PROGRESS, RunProgress, read_progress
-from adagp.program.train.loop import News
+from adagp.program.train.loop import BatchStatus
 from adagp.program.train.session import Session
 
 
@@ -16,7 +16,7 @@ class LookingOn:
         self.folder = folder
         self.seen: list[RunProgress | None] = []
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         """Do nothing."""
 
     def on_epoch(self, row: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from adagp.core.methods import METHODS
 from adagp.errors import OptionError, RunError
 from adagp.program.run import RunFolder, TrainConfig
 from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
-from adagp.program.train.loop import BatchRate, Loop, News
+from adagp.program.train.loop import BatchRate, BatchStatus, Loop
 from adagp.program.train.session import Session, build_rate, check_device, initial_weights, peak_memory, read_config
 from adagp.sources.learned import milestones
 
@@ -35,7 +35,7 @@ def make(classes, image):
 
 
 class Silent:
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         pass
 
     def on_epoch(self, row: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class StopAfter:
     def __init__(self, batches: int) -> None:
         self.left = batches
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         self.left -= 1
 
     def on_epoch(self, row: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The duplex model of CAMEL: a small reversible branch that learns, beside a frozen backbone that was trained before.
+"""The duplex model of CAMEL: a small reversible branch that is trained next to a frozen, pretrained backbone.
 
 The backbone runs forward only. Its stages' outputs are tapped, pooled to the size of the branch and given to the branch's
 blocks. The branch has no normalisation. As far as the published text says no more, the shape of the branch is our choice: a
@@ -101,7 +101,7 @@ class Branch(nn.Module):
 
 
 class DuplexModel(nn.Module):
-    """A frozen backbone, always in evaluation mode, and a branch beside it."""
+    """A frozen backbone, always in evaluation mode, and a branch next to it."""
 
     def __init__(
         self, backbone: nn.Module | None, classes: int, image: tuple[int, ...], options: DuplexOptions
@@ -239,7 +239,7 @@ def duplex_network(classes: int, image: tuple[int, ...], options: DuplexOptions,
 
 
 def check_options(options: DuplexOptions) -> None:
-    """Refuse a backbone that is no model for images, and what cannot be without one."""
+    """Raise if the backbone is no image model, or if options need one and there is none."""
     name = options.backbone
     if options.trained not in TRAINED:
         raise unknown_name("trained part", options.trained, TRAINED)

@@ -69,7 +69,7 @@ class ReversibleChain(nn.Module):
         self.register_buffer("measured", torch.zeros(3, dtype=torch.float64))
 
     def reset_parameters(self) -> None:
-        """Begin measuring anew."""
+        """Reset the measurements."""
         self.measured.zero_()
 
     def forward(self, first: Tensor, second: Tensor, *taps: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +128,7 @@ class ReversibleChain(nn.Module):
         return _straight_through(values, self.faults.read(values)) if self.training else values
 
     def due(self) -> bool:
-        """Tell whether this pass is one whose inputs are kept to be compared, and count it."""
+        """Return whether the inputs of this pass are stored for comparison, and count the pass."""
         self.measured[2] += 1
         return int(self.measured[2]) % MEASURED_EVERY == 1
 

@@ -31,7 +31,7 @@ THRESHOLDS = ("estimate", "sort")
 RULES = ("accumulated", "magnitude")
 RANKED = ("sites", "all")
 ESTIMATED_FROM = 100_000
-"""From so many weights on the threshold is estimated, unless told otherwise; a sort of fewer costs next to nothing."""
+"""Default number of weights from which the threshold is estimated; sorting fewer costs next to nothing."""
 GONE = 1e-10
 """Initial weights that have decayed to this share count as zero."""
 

@@ -1,4 +1,4 @@
-"""The initial weights, as long as somebody needs them: a copy, or drawn again from the seed."""
+"""The initial weights, as long as they are needed: a copy, or drawn again from the seed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ class InitialWeights:
     """The values that parameters had in the beginning.
 
     Without `regenerate` they are copied, and the copy is part of the state, until `free`. With it they need not be in any
-    checkpoint; `keep=False` stores no copy in memory either and draws them anew each time they are asked for.
+    checkpoint; `keep=False` stores no copy in memory either and draws them again for each use.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class InitialWeights:
         return found
 
     def free(self) -> None:
-        """Forget the copy: nobody needs it any more."""
+        """Free the copy, which is no longer needed."""
         self._copy = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -326,7 +326,7 @@ class TrainConfig(RunSettings):
     def fit(self, batches_per_epoch: int) -> "TrainConfig":
         """Return the configuration with the epochs that its batches are, the last one not always whole.
 
-        Where a warm-up in epochs would take more than half of them, and nobody said how long it is to be, it is as large a
+        Where a warm-up in epochs would take more than half of them, and the user did not set its length, it is as large a
         share of the batches.
         """
         epochs = self.epochs if self.batches is None else -(-self.batches // batches_per_epoch)
@@ -341,7 +341,7 @@ class TrainConfig(RunSettings):
         return replace(self, epochs=epochs)
 
     def _usual_warmup(self, epochs: int) -> int:
-        """Return the epochs of the schedule's own warm-up, if it is a share of the run that nobody has changed; else 0."""
+        """Return the epochs of the schedule's own warm-up, if it is a share of the run that the user did not set; else 0."""
         own = (self.warmup, self.warmup_batches) == (None, None) and self.declaration.builds is not None
         return (own and usual_warmup(self.ratio or self.declaration.schedule, epochs)) or 0
 
@@ -426,7 +426,7 @@ LIBRARIES = ("timm", "torchvision", "hf")
 def check_trusted_code(
     config: Mapping[str, Any], path: Path, named: Collection[str] = (), *, trust: bool = False
 ) -> None:
-    """Refuse the run in `path` if its configuration names code that the user has not named on the command line.
+    """Raise if the configuration of the run in `path` names code that the user has not named on the command line.
 
     `named` are the models and methods that were named there; plugins have been loaded if they were. With `trust` the user
     takes the folder's word: its plugins are loaded here, and its model and method may be imported.
@@ -445,7 +445,7 @@ def check_trusted_code(
 
 
 def _is_code(option: str, name: Any, named: Collection[str]) -> bool:
-    """Tell whether a folder's option names code that the user has not named; `torchvision.models:NAME` is a library's model."""
+    """Return whether a folder's option names code the user did not name; `torchvision.models:NAME` is a library's model."""
     if not isinstance(name, str):
         return False
     package = name.partition(":")[0]
@@ -455,10 +455,10 @@ def _is_code(option: str, name: Any, named: Collection[str]) -> bool:
 
 
 def check_same_run(before: Any, now: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Refuse to continue the run in `path` from a checkpoint that was made with other options or other data.
+    """Raise if the checkpoint of the run in `path` was made with other options or other data.
 
     `before` is what the checkpoint was made with, `now` what it would be continued with: tables `options` and `data`. A
-    checkpoint of before they were kept has none; an option that came later than a checkpoint had its default then.
+    older checkpoint may lack it; an option that was added later than the checkpoint had its default then.
     """
     if not isinstance(before, Mapping):
         return

@@ -1,6 +1,6 @@
-"""JSON files that anybody may have written: read within limits and checked against a shape, with one sentence on a fault.
+"""JSON files from untrusted sources: read within limits and checked against a shape; an error is one sentence.
 
-A shape says what a value must be. What a file holds is data: nothing in it is ever imported or run.
+A shape describes what a value must be. The content of a file is only data: nothing in it is ever imported or run.
 """
 
 import json
@@ -13,18 +13,18 @@ from typing import Any
 from adagp.errors import RunError
 
 DEPTH = 32
-"""Tables and lists inside each other at most."""
+"""The deepest nesting of tables and lists."""
 HIGHEST = 2**63
-"""The size of numbers at most."""
+"""The largest whole number that is accepted."""
 LARGE = 10**18
-"""The size of results at most: they can be added and drawn."""
+"""The largest result that is accepted: results are added and plotted."""
 MOST_RESULT = 64 * 2**20
-"""Bytes of a result at most."""
+"""The most bytes of a result."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A value that is `accepted`; `words` say what that is."""
+    """A value that passes `accepted`; `words` describe it in errors."""
 
     words: str
     accepted: Callable[[Any], bool]
@@ -55,7 +55,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Both:
-    """A value that has a shape and is also accepted by `also`, which is asked if it has."""
+    """A value that has a shape and then also passes `also`."""
 
     shape: "Shape"
     also: Plain
@@ -89,7 +89,7 @@ MODERATE = Plain("a number from -1e+18 to 1e+18", lambda value: _is_number(value
 POSITIVE = Plain("a number from 1e-18 to 1e+18", lambda value: _is_number(value) and 1 / LARGE <= value <= LARGE)
 WHOLE = Plain("a whole number from 1 on", lambda value: COUNT.accepted(value) and value > 0)
 ABSENT = Plain("left out", lambda value: False)
-"""For names that nobody knows."""
+"""For unknown names."""
 
 
 def record_of(known: Mapping[str, Shape], others: Shape = ANYTHING) -> Fields:
@@ -103,7 +103,7 @@ def one_of(*words: str) -> Plain:
 
 
 def read_document(path: Path, shape: Shape, most: int) -> Any:
-    """Return the content of the JSON file `path` of at most `most` bytes; refuse what cannot be read or has another shape."""
+    """Return the content of the JSON file `path` of at most `most` bytes; raise if it cannot be read or has another shape."""
     try:
         return parse_document(read_text(path, most), shape)
     except RunError as error:
@@ -111,7 +111,7 @@ def read_document(path: Path, shape: Shape, most: int) -> Any:
 
 
 def read_result(path: Path, shape: Shape) -> Any:
-    """Return the content of a JSON file that a command has left for itself, to be continued with another time."""
+    """Return the content of a JSON file that an earlier run of the command wrote, to continue from."""
     try:
         return read_document(path, shape, MOST_RESULT)
     except RunError as error:
@@ -119,7 +119,7 @@ def read_result(path: Path, shape: Shape) -> Any:
 
 
 def read_text(path: Path, most: int) -> str:
-    """Return the text of a regular file of at most `most` bytes, or raise a `RunError` that says in a sentence why not."""
+    """Return the text of a regular file of at most `most` bytes, or raise a `RunError` with the reason in one sentence."""
     if not path.is_file():  # a pipe or a device would keep us waiting
         raise RunError("there is no such file." if not path.exists() else "it is not a regular file.")
     try:
@@ -136,7 +136,7 @@ def read_text(path: Path, most: int) -> str:
 
 
 def parse_document(text: str, shape: Shape) -> Any:
-    """Return the content of a JSON text, or raise a `RunError` that says in a sentence what is wrong with it."""
+    """Return the content of a JSON text, or raise a `RunError` with the fault in one sentence."""
     try:
         content = json.loads(text, parse_constant=_constant)
     except RecursionError:
@@ -150,12 +150,12 @@ def parse_document(text: str, shape: Shape) -> Any:
 
 
 def _constant(name: str) -> Any:
-    """NaN and Infinity are not JSON, but other programs write them: a figure that is not there."""
+    """Read NaN and Infinity, which are not JSON but which other programs write, as missing values."""
     return None
 
 
 def _check_limits(content: Any) -> None:
-    """Refuse numbers and depths that no run has, and text that is not text."""
+    """Raise on numbers and depths beyond the limits, and on text that is not valid Unicode."""
     waiting = [(content, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -175,7 +175,7 @@ def _check_limits(content: Any) -> None:
 
 
 def find_fault(value: Any, shape: Shape, place: str = "") -> str | None:
-    """Return a sentence on the first place where `value` has another shape, None if there is none."""
+    """Return a sentence about the first part of `value` that has another shape; None if there is none."""
     if isinstance(shape, Plain):
         return None if shape.accepted(value) else _sentence(value, place, shape.words)
     if isinstance(shape, Both):

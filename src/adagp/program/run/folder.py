@@ -14,7 +14,7 @@ scalars.csv       figures during the run, and the folders tensorboard/, wandb/ a
 A folder becomes a run in one step. Its configuration is first written as `.starting.json`; then the files of a run that
 is to be replaced are deleted, its config.json before all others; then the new files are written, the first checkpoint
 among them; and last of all `.starting.json` is renamed to config.json. So a folder with config.json is a whole run at any
-time, and one with `.starting.json` alone holds nothing that anybody wants to keep: the same command begins it again.
+time, and one with `.starting.json` alone holds nothing worth keeping: the same command starts it again.
 """
 
 import csv
@@ -126,13 +126,13 @@ class RunFolder:
     def create(cls, path: Path, config: Mapping[str, Any] | None = None, *, force: bool = False) -> "RunFolder":
         """Lock and empty a folder for a new run, which it becomes with `begin`.
 
-        One that holds anything is refused, unless `force` and it holds a run.
+        It must be empty, or with `force` hold a run.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            cls(path)._refuse_contents(force)  # before anything is written there
+            cls(path)._check_contents(force)  # before anything is written there
             hold(path)
-            cls(path)._refuse_contents(force)  # somebody may have been faster
+            cls(path)._check_contents(force)  # another process may have been faster
             write_atomically(path / STARTING, (to_json(config or {}, indent=2) + "\n").encode())
             for name in (*FILES, SCALARS):
                 (path / name).unlink(missing_ok=True)
@@ -146,7 +146,7 @@ class RunFolder:
             raise
         return cls(path)
 
-    def _refuse_contents(self, force: bool) -> None:
+    def _check_contents(self, force: bool) -> None:
         held = sorted(entry.name for entry in self.path.iterdir() if not is_leftover(entry.name))
         if not held or (STARTING in held and CONFIG not in held):  # nothing, or a start that was interrupted
             return
@@ -186,7 +186,7 @@ class RunFolder:
         return folder
 
     def release(self) -> None:
-        """Let other processes have the folder."""
+        """Release the folder for other processes."""
         release(self.path)
 
     @property
@@ -262,7 +262,7 @@ def _is_json(line: str) -> bool:
 
 
 def is_leftover(name: str) -> bool:
-    """Tell whether a file is the lock, or what a killed process may leave: its progress, and a file that it was writing."""
+    """Return whether a file is the lock, or a leftover of a killed process: its progress, or a file that it was writing."""
     return name in (LOCK, PROGRESS) or (name.startswith(".") and name.endswith(TEMPORARY))
 
 
@@ -317,7 +317,7 @@ _held: dict[Path, int] = {}
 
 
 def hold(folder: Path) -> bool:
-    """Lock `folder` until `release` or the end of this process; refuse if another process has locked it.
+    """Lock `folder` until `release` or the end of this process; raise if another process has locked it.
 
     Return whether the lock was taken: not if this process has it already, and not on systems and file systems without such
     locks.
@@ -351,7 +351,7 @@ def hold(folder: Path) -> bool:
 
 
 def release(folder: Path) -> None:
-    """Give the lock on `folder` back, if this process holds it."""
+    """Release the lock on `folder`, if this process holds it."""
     file = _held.pop(folder.resolve(), None)
     if file is not None:
         os.close(file)
@@ -369,7 +369,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Tell whether a process has locked `folder`; without a try, which could make that of another process fail."""
+    """Return whether a process has locked `folder`, without trying the lock, which could make another process fail."""
     try:
         number = (folder / LOCK).stat().st_ino
         held = _KERNEL_LOCKS.read_text().splitlines()
@@ -381,7 +381,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _owner_lives(folder: Path) -> bool:
-    """Tell the same where the kernel keeps no list: whether the process that locked the folder last is still there."""
+    """Return the same where the kernel has no list of locks: whether the process that locked the folder last still runs."""
     try:
         os.kill(int((folder / LOCK).read_text()), 0)
     except PermissionError:  # it is another user's
@@ -438,7 +438,7 @@ _SHAPE = record_of(
 
 
 class ProgressFile:
-    """Writes the file now and then. A disk that does not take it holds no run up."""
+    """Writes the file at intervals. A failing disk does not stop the run."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / PROGRESS
@@ -460,13 +460,13 @@ class ProgressFile:
             temporary.replace(self._path)
 
     def delete(self) -> None:
-        """Leave nothing behind."""
+        """Delete the file."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
 
 def read_progress(folder: Path) -> RunProgress | None:
-    """Return how far the run in `folder` is; None if it does not say, or not in a way that can be read."""
+    """Return how far the run in `folder` is; None if there is no progress file that can be read."""
     path = folder / PROGRESS
     try:
         return RunProgress(**parse_document(read_text(path, MOST_BYTES), _SHAPE)) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""What runs are judged by: the metrics that a task declares and a run folder keeps. No torch here."""
+"""Metrics: what a task declares to measure its models by, and how its values are shown and compared. No torch here."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,7 +20,7 @@ TAKEN = (
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that says how good a model is; `name` is what the task calls it, and `test_NAME` is its column in files.
+    """A measure of a model's quality; `name` is what the task calls it, and `test_NAME` is its column in files.
 
     `unit` is `share`, empty for a plain number, or what is written behind the number. `title` is the name for people,
     by default `name` in words. No value is below `lowest` or above `highest`, where these are known.
@@ -84,11 +84,11 @@ class Metric:
         return max(known, key=lambda value: self.sign * value, default=None)
 
     def reaches(self, value: float | None, target: float) -> bool:
-        """Tell whether a value is as good as `target` or better."""
+        """Return whether a value is as good as `target` or better."""
         return value is not None and self.sign * value >= self.sign * target
 
     def check_target(self, target: float) -> None:
-        """Refuse a target that no value can be."""
+        """Raise if no value can reach the target."""
         if self.unit == SHARE and not 0 < target <= 1:
             raise OptionError(f"--target is {target}; it must be above 0 and at most 1.")
         if not isfinite(target):
@@ -121,7 +121,7 @@ def read_metrics(content: Mapping[str, Any]) -> tuple[Metric, ...]:
 
 
 def _is_whole(metric: Metric) -> bool:
-    """Tell whether a metric that was read from a file has values of the right kinds."""
+    """Return whether a metric that was read from a file has values of the right kinds."""
     values: dict[str, Any] = asdict(metric)
     ends = (values[name] for name in ("lowest", "highest") if values[name] is not None)
     return all(isinstance(values[name], str) for name in ("unit", "title")) and all(

@@ -1,11 +1,11 @@
-"""How a run is spread over processes: `--parallel` as text and as data. No torch here.
+"""How a run is split over processes: `--parallel` as text and as data. No torch here.
 
     data                      every process has the model and takes its share of each batch
-    fsdp, fsdp=4              the same, with the weights spread over the processes
+    fsdp, fsdp=4              the same, with the weights sharded over the processes
     pipeline:dapple           every process has some stages of the model
     data=2,pipeline=4         two dimensions, eight processes: two copies of a pipeline of four
     data=2,pipeline:zb-v=4    the same with another pipeline than the default
-    fsdp=2,pipeline=2         two copies of a pipeline of two, with each stage's weights spread over its copies
+    fsdp=2,pipeline=2         two copies of a pipeline of two, with each stage's weights sharded over its copies
 
 Processes are numbered with the last dimension running fastest: those of one pipeline are neighbours.
 """
@@ -61,11 +61,11 @@ class ParallelLayout:
 
     @property
     def copies(self) -> str:
-        """What the dimension beside a pipeline is, whose processes have the same stages: data, or fsdp."""
+        """The kind of the dimension next to a pipeline, whose processes have the same stages: data, or fsdp."""
         return FSDP if FSDP in self.kinds else DATA
 
     def sizes(self, processes: int) -> dict[str, int]:
-        """Return the processes of each dimension by its kind; refuse a number of processes that the layout does not have."""
+        """Return the processes of each dimension by its kind; raise if `processes` is not its number of processes."""
         if len(self.dimensions) == 1 and self.dimensions[0].size is None:
             return {self.dimensions[0].kind: processes}
         found = {one.kind: one.size or 1 for one in self.dimensions}
@@ -76,7 +76,7 @@ class ParallelLayout:
 
 
 def parse_parallel(text: str) -> ParallelLayout:
-    """Return the layout that `text` names; refuse one that nothing can be."""
+    """Return the layout that `text` names; raise if there is no such layout."""
     if text == NONE:
         return ParallelLayout()
     dimensions = tuple(_dimension(text, part) for part in text.split(","))
@@ -96,7 +96,7 @@ def parallel_choices() -> list[str]:
 
 
 def check_parallel(text: str) -> None:
-    """Refuse what `parse_parallel` refuses."""
+    """Raise if `parse_parallel` cannot read `text`."""
     parse_parallel(text)
 
 

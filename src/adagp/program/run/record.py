@@ -1,5 +1,5 @@
-"""The one reader of run folders, as plain data. What is missing in a damaged or half-finished run is put into words;
-commands that need a whole run ask for it with `read_whole_run`, which refuses others.
+"""Reading run folders, as plain data. What is missing in a damaged or unfinished run is described in sentences; commands that
+need a whole run call `read_whole_run`, which raises on others.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ EXPECTED = ("config.json", "versions.json", "metrics.jsonl", "metrics.csv", "sit
 """Files that every run writes before its first epoch is over."""
 _ROW = Fields({"epoch": COUNT}, ANYTHING, required=("epoch",))
 NOT_TRAINING = "evaluation"
-"""The part of a run's seconds that is no training."""
+"""The kind of a run's seconds that is not training."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _runs_below(path: Path) -> list[Path]:
 
 
 def is_run(folder: Path) -> bool:
-    """Tell whether a folder holds a run, as far as it goes."""
+    """Return whether a folder holds a run, complete or not."""
     return any((folder / name).is_file() for name in SIGNS)
 
 
@@ -235,7 +235,7 @@ def read_run(path: Path, name: str) -> RunRecord:
 
 
 def _incomplete(record: RunRecord) -> Iterator[str]:
-    """Yield what is missing of the epochs."""
+    """Yield sentences about missing epochs."""
     if not record.epochs and (record.path / "metrics.jsonl").is_file():
         yield "Incomplete: metrics.jsonl holds no epoch."
     if not record.summary:
@@ -245,7 +245,7 @@ def _incomplete(record: RunRecord) -> Iterator[str]:
 
 
 def read_whole_run(path: Path, purpose: str) -> RunRecord:
-    """Return the run in the folder `path`; one that is damaged or has no finished epoch is refused.
+    """Return the run in the folder `path`; raise if it is damaged or has no finished epoch.
 
     `purpose` ends the sentence "there is nothing to ...".
     """
@@ -258,9 +258,9 @@ def read_whole_run(path: Path, purpose: str) -> RunRecord:
 
 
 def collect_whole(paths: Sequence[Path], purpose: str) -> list[RunRecord]:
-    """Return the runs in `paths`, as `collect` does, that have a finished epoch; one that is damaged is refused.
+    """Return the runs in `paths`, as `collect` does, that have a finished epoch; raise if one is damaged.
 
-    A run without a finished epoch is refused where it is named itself, and left out where it lies below a named folder.
+    A run without a finished epoch is an error where it is named itself, and left out where it is below a named folder.
     """
     named = {path.resolve() for path in paths}
     found = []

@@ -47,7 +47,7 @@ class Task(ABC):
         """Batches in each epoch."""
 
     def data_facts(self) -> dict[str, Any]:
-        """Return plain values that tell these data from others: a run continues with the data that it was begun with only."""
+        """Return plain values that identify the data: a run can be resumed only with the data it was started with."""
         return {"batches_per_epoch": self.batches_per_epoch}
 
     @abstractmethod
@@ -117,9 +117,9 @@ def taken(share: Share, value: Any) -> Any:
 
 
 def check_evaluation(task: Task, model: nn.Module) -> None:
-    """Evaluate the untrained model, so that a user's task which breaks its word is refused before training.
+    """Evaluate the untrained model, so that a user's task which breaks the contract fails before training.
 
-    Our own tasks are known to keep it, and are spared the time.
+    Our own tasks are tested and skip this.
     """
     if type(task).__module__.partition(".")[0] != __name__.partition(".")[0]:
         with torch.random.fork_rng(devices=[]):
@@ -132,7 +132,7 @@ def facts_of_parts(**parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluated(task: Task, model: nn.Module) -> dict[str, float]:
-    """Return what the task's `evaluate` says of the model; a declared figure that is missing or no number is refused."""
+    """Return the result of the task's `evaluate`; raise if a declared metric is missing or not a number."""
     found = task.evaluate(model)
     for name in ("loss", *(metric.name for metric in task.metrics)):
         if not isinstance(found.get(name), int | float):

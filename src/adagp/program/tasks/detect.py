@@ -135,7 +135,7 @@ def check_size(size: int) -> int:
 
 @torch.no_grad()
 def check_outputs(model: nn.Module, size: int, classes: int, name: str) -> None:
-    """Refuse a model that cannot take such images or does not answer in YOLO-v3's layout. Its mode is kept."""
+    """Raise if a model cannot take such images or its output has not YOLO-v3's layout. Its mode is kept."""
     try:
         with evaluation_mode(model):
             output: Any = model(torch.zeros(2, 3, size, size))

@@ -149,7 +149,7 @@ def by_length(pairs: Pairs) -> Pairs:
 
 
 def check_model(name: str) -> None:
-    """Refuse a model that cannot translate."""
+    """Raise if a model cannot translate."""
     able = [one for one in MODELS if MODELS[one].task == TRANSLATION]
     if name not in able:
         raise ModelError(f"model '{name}' cannot translate; choose from: {', '.join(able)}.")

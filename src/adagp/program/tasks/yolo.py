@@ -62,7 +62,7 @@ def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
 
 
 def non_maximum_suppression(corners: Tensor, groups: Tensor, threshold: float) -> Tensor:
-    """Tell which boxes to keep: `(..., K)` for boxes `(..., K, 4)`, best first, that compete within their group (class).
+    """Return which boxes to keep: `(..., K)` for boxes `(..., K, 4)`, best first, that compete within their group (class).
 
     A box is dropped if it overlaps a better one *that is kept* by more than `threshold`. Instead of walking down the list,
     all boxes are judged at once, over and over, each time with the last verdicts on the better ones: the best is right
@@ -204,7 +204,7 @@ def _answering(grids: Sequence[Grid], boxes: Tensor, labels: Tensor) -> tuple[Te
 
 @torch.no_grad()
 def _overlapping(raw: Tensor, at: Slots, boxes: Tensor, labels: Tensor) -> Tensor:
-    """Tell which slots `(N, S)` put their box over some object, by more than `IGNORED_OVERLAP`."""
+    """Return which slots `(N, S)` overlap some object by more than `IGNORED_OVERLAP`."""
     overlaps = pairwise_iou(to_corners(decode(raw[..., :4], at)), to_corners(boxes))
     return ((overlaps > IGNORED_OVERLAP) & (labels[:, None, :] >= 0)).any(-1)
 
@@ -242,7 +242,7 @@ def detect(outputs: Sequence[Tensor]) -> list[Detections]:
 
 
 def require_pycocotools() -> None:
-    """Refuse to continue where the library is missing: at the start of a run, not at its end."""
+    """Raise if the library is missing, at the start of a run rather than at its end."""
     if importlib.util.find_spec("pycocotools") is None:
         raise OptionError("pycocotools is needed for mean average precision: pip install 'adagp[detect]'.")
 

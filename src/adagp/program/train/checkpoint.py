@@ -2,7 +2,7 @@
 
 A checkpoint is a table of parts (model, optimizer, trainer, ...) with a digest of each. Digests are taken of what is to be
 written and compared with what was read, so that no damage on the way passes as other numbers, wherever it happened.
-Checkpoints of format 1 have no digests; they are read as they are.
+Checkpoints of format 1 have no digests; they load unchecked.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _check_archive(path: Path) -> int:
-    """Return the size of the file; refuse wrong checksums, at which `torch.load` does not look, and what it never writes."""
+    """Return the size of the file; raise on wrong checksums, which `torch.load` ignores, and on what it never writes."""
     with zipfile.ZipFile(path) as archive:
         if packed := [one.filename for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED]:
             raise zipfile.BadZipFile(f"{packed[0]} is compressed")  # a small file could claim any size
@@ -72,7 +72,7 @@ def _check_archive(path: Path) -> int:
 
 
 def _check_sizes(state: Any, size: int) -> None:
-    """Refuse tensors and tables that stand for more than a file of `size` bytes can hold: views and references repeat."""
+    """Raise on tensors and tables larger than a file of `size` bytes can hold: views and references can repeat storage."""
     for number, value in enumerate(_walk(state)):
         if number > size or (isinstance(value, Tensor) and value.numel() * value.element_size() > size):
             raise pickle.UnpicklingError("it claims more than the file can hold")

@@ -5,7 +5,7 @@ for each epoch that is left:
         set its learning rate
         trainer.step(batch)                 # described in adagp.engine.trainer
         checkpoint, if it is time
-        stop here, if asked to              # with a checkpoint
+        stop here, if requested             # with a checkpoint
     evaluate; set the next epoch's learning rate; write the epoch's metrics; checkpoint
 """
 
@@ -51,7 +51,7 @@ class Rate:
 
 
 class EpochRate(Rate):
-    """The rate of one of torch's schedulers, which moves by epochs; with `by_loss`, of one that is told the loss."""
+    """The rate of one of torch's schedulers, which changes by epochs; with `by_loss`, of one that depends on the loss."""
 
     def __init__(self, scheduler: LRScheduler, *, by_loss: bool = False) -> None:
         self.scheduler = scheduler
@@ -178,8 +178,8 @@ class EpochMeter:
 
 
 @dataclass(frozen=True)
-class News:
-    """What an observer is told after each batch: where the run is, and the means of loss and score in the epoch so far."""
+class BatchStatus:
+    """Where the run is after a batch, and the means of loss and score in the epoch so far."""
 
     epoch: int
     batch: int
@@ -189,13 +189,13 @@ class News:
 
 
 class Observer(Protocol):
-    """Something that follows a run."""
+    """Called as a run progresses."""
 
-    def on_batch(self, news: News) -> None:
-        """Take note of a batch."""
+    def on_batch(self, status: BatchStatus) -> None:
+        """Called after each batch."""
 
     def on_epoch(self, row: dict[str, Any]) -> None:
-        """Take note of a finished epoch's metrics."""
+        """Called with the metrics of a finished epoch."""
 
 
 class Loop:
@@ -252,7 +252,7 @@ class Loop:
         self._saved = time.perf_counter()
 
     def settle(self) -> None:
-        """Wait until the last checkpoint is whole, where it is written beside training."""
+        """Wait until the last checkpoint is whole, where it is written in the background."""
 
     def resume(self) -> None:
         """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""
@@ -266,7 +266,7 @@ class Loop:
         return self.folder.checkpoint
 
     def take_over(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint's state; refuse one that does not fit."""
+        """Continue from a checkpoint's state; raise if it does not fit."""
         try:
             self.load_state_dict(state)
             check_optimizer(self.trainer.optimizer)
@@ -278,7 +278,7 @@ class Loop:
         self.rows = self._rows_before(self.trainer.at.epoch)
 
     def _rows_before(self, epoch: int) -> list[dict[str, Any]]:
-        """Return the metrics of all epochs before `epoch`; refuse to continue where some are missing."""
+        """Return the metrics of all epochs before `epoch`; raise if some are missing."""
         name = self.task.metric.name
         figures = ("train_loss", f"train_{name}", "test_loss", f"test_{name}")
         rows = self.folder.rows(("epoch", "label", "batches", "answers", "seconds", "sites", *figures))
@@ -315,7 +315,7 @@ class Loop:
             torch.cuda.set_rng_state_all(state["random_cuda"])
 
     def _batches(self, epoch: int, observer: Observer) -> Iterator[None]:
-        """Train what is left of `epoch`, a batch each time that it is asked for the next."""
+        """Train the rest of `epoch`, one batch for each item of the iterator."""
         before = time.perf_counter()
         start = self.trainer.at.batch
         for inputs, targets in islice(self._read(epoch, start), self.trainer.epoch_length(epoch) - start):
@@ -329,11 +329,11 @@ class Loop:
         return self.task.batches(epoch, start)
 
     def _stops(self) -> bool:
-        """Tell whether the run is to stop after this batch."""
+        """Return whether the run is to stop after this batch."""
         return self._stop()
 
     def _is_due(self) -> bool:
-        """Tell whether it is time for a checkpoint."""
+        """Return whether it is time for a checkpoint."""
         return time.perf_counter() - self._saved > self.checkpoint_seconds
 
     def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
@@ -355,7 +355,7 @@ class Loop:
         return self.trainer.step(inputs, targets, self.task.loss)
 
     def _tell(self, observer: Observer, place: Step, phase: Phase) -> None:
-        observer.on_batch(News(place.epoch, place.batch, phase, self.meter.mean_loss, self.meter.mean_score))
+        observer.on_batch(BatchStatus(place.epoch, place.batch, phase, self.meter.mean_loss, self.meter.mean_score))
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         start = self._clock()
@@ -414,7 +414,7 @@ class Loop:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse a state that does not belong to the optimizer's parameters, as it would fail in the first step only."""
+    """Raise if a state does not fit the optimizer's parameters; otherwise only the first step would fail."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:

@@ -8,21 +8,21 @@ from typing import Any
 from adagp.core.plan import Phase
 from adagp.program.loggers import EVERY, Logger, scalars
 from adagp.program.run.folder import ProgressFile, RunProgress
-from adagp.program.train.loop import Loop, News, Observer
+from adagp.program.train.loop import BatchStatus, Loop, Observer
 
 
 class Silent:
-    """An observer of a run that tells nobody."""
+    """An observer that does nothing."""
 
-    def on_batch(self, news: News) -> None:
-        """Say nothing."""
+    def on_batch(self, status: BatchStatus) -> None:
+        """Do nothing."""
 
     def on_epoch(self, row: dict[str, Any]) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class ProgressObserver:
-    """Passes everything on to another observer, and writes now and then how far the run is, of `batches` in all."""
+    """Passes everything on to another observer, and regularly writes the run's progress, out of `batches` batches."""
 
     def __init__(self, observer: Observer, loop: Loop, batches: int) -> None:
         self._observer, self._loop, self._batches = observer, loop, batches
@@ -35,33 +35,33 @@ class ProgressObserver:
     def __exit__(self, *_: object) -> None:
         self._file.delete()
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         """Write the file, if it is time."""
-        self._observer.on_batch(news)
+        self._observer.on_batch(status)
         if self._file.due:
-            self._file.write(self._progress(news))
+            self._file.write(self._progress(status))
 
     def on_epoch(self, row: dict[str, Any]) -> None:
         """Pass it on: the epoch's figures are in the folder already."""
         self._observer.on_epoch(row)
 
-    def _progress(self, news: News) -> RunProgress:
+    def _progress(self, status: BatchStatus) -> RunProgress:
         done = self._loop.trainer.done
         pace = (time.monotonic() - self._begun) / max(1, done - self._done_before)
         return RunProgress(
             batch=done,
             batches=self._batches,
-            epoch=news.epoch + 1,
-            phase=str(news.phase),
-            loss=news.loss if isfinite(news.loss) else None,
-            score=news.score if isfinite(news.score) else None,
+            epoch=status.epoch + 1,
+            phase=str(status.phase),
+            loss=status.loss if isfinite(status.loss) else None,
+            score=status.score if isfinite(status.score) else None,
             counts=self._loop.meter.counts(),
             seconds_left=pace * max(0, self._batches - done),
         )
 
 
 class LoggerObserver:
-    """Tells loggers the running epoch's means every ten batches, and all figures of a finished epoch.
+    """Passes the running epoch's means to loggers every ten batches, and all metrics of a finished epoch.
 
     `done` batches are trained already; `metric` is the name of the task's first metric.
     """
@@ -78,15 +78,15 @@ class LoggerObserver:
         for logger in self._loggers:
             logger.on_end()
 
-    def on_batch(self, news: News) -> None:
+    def on_batch(self, status: BatchStatus) -> None:
         """Take the running epoch's means now and then; they are written with the next batch or the end of the epoch."""
         self._pass_on()
         self._step += 1
         if self._step % EVERY == 0:
-            predicted = float(news.phase is Phase.GP)
+            predicted = float(status.phase is Phase.GP)
             self._waiting = {
-                "running/loss": news.loss,
-                f"running/{self._metric}": news.score,
+                "running/loss": status.loss,
+                f"running/{self._metric}": status.score,
                 "running/predicted": predicted,
             }
 

@@ -28,7 +28,7 @@ from adagp.program.run.config import CODE, TrainConfig, check_trusted_code
 from adagp.program.run.folder import RunFolder
 from adagp.program.tasks.base import Task, build_task, check_evaluation, evaluated
 from adagp.program.train.checkpoint import save_weights
-from adagp.program.train.loop import CURVES, BatchRate, EpochRate, Loop, News, Observer, Rate, to_device
+from adagp.program.train.loop import CURVES, BatchRate, BatchStatus, EpochRate, Loop, Observer, Rate, to_device
 from adagp.program.train.observers import ProgressObserver, Silent
 from adagp.sources.base import RunFacts, build_source
 from adagp.sources.learned import milestones
@@ -119,7 +119,7 @@ class Session:
             loop.folder.release()
 
     def _train(self, loop: Loop, observer: Observer, stop: Callable[[], bool]) -> bool:
-        if self.quiet:  # the first of several processes tells for all
+        if self.quiet:  # only the first of several processes reports
             return loop.run(observer, stop)
         batches = self.config.batches or self.config.epochs * self.task.batches_per_epoch
         with ProgressObserver(observer, loop, batches) as followed:
@@ -251,8 +251,8 @@ def check_device(name: str) -> torch.device:
     return device
 
 
-BESIDE = ("data_dir", "plugins", "command", "metrics")
-"""What config.json holds beside the options."""
+NOT_OPTIONS = ("data_dir", "plugins", "command", "metrics")
+"""What config.json holds besides the options."""
 
 
 def saved_config(config: TrainConfig, data_dir: Path | None, task: Task) -> dict[str, Any]:
@@ -260,8 +260,8 @@ def saved_config(config: TrainConfig, data_dir: Path | None, task: Task) -> dict
     plugins = loaded_plugins()
     words = [config.command(), *(f"--plugin {shlex.quote(name)}" for name in plugins)]
     words += [f"--data-dir {shlex.quote(str(data_dir))}"] if data_dir else []
-    beside = {"data_dir": str(data_dir) if data_dir else None, "plugins": plugins, "command": " ".join(words)}
-    return {**config.as_dict(), **beside, "metrics": [asdict(metric) for metric in task.all_metrics]}
+    extra = {"data_dir": str(data_dir) if data_dir else None, "plugins": plugins, "command": " ".join(words)}
+    return {**config.as_dict(), **extra, "metrics": [asdict(metric) for metric in task.all_metrics]}
 
 
 def read_config(
@@ -273,7 +273,7 @@ def read_config(
     """
     saved = folder.read_json("config.json")
     check_trusted_code(saved, folder.path, named, trust=trust)
-    options = {name: value for name, value in saved.items() if name not in BESIDE}
+    options = {name: value for name, value in saved.items() if name not in NOT_OPTIONS}
     config = TrainConfig.from_dict(options, str(folder.path / "config.json"), foreign="drop")
     data_dir = saved.get("data_dir")
     return config, Path(data_dir) if data_dir else None
@@ -361,15 +361,15 @@ def peak_memory(device: torch.device) -> int:
 
 
 class ShareObserver(Silent):
-    """An observer that tells whoever waits for the job how much of the run is done."""
+    """An observer that reports to the parent process how much of the run is done."""
 
     def __init__(self, session: Session) -> None:
         self._trainer = session.trainer
         config = session.config
         self._batches = config.batches or config.epochs * session.task.batches_per_epoch
 
-    def on_batch(self, news: News) -> None:
-        """Tell it."""
+    def on_batch(self, status: BatchStatus) -> None:
+        """Report the share of the batches that are done."""
         report_share(self._trainer.done / self._batches)
 
 
