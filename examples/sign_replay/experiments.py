@@ -9,7 +9,7 @@ from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import compare, judge
 from adagp.program.workloads import model_workload
 
@@ -39,7 +39,7 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the bits with the published number, and the accuracy with that of replaying whole gradients."""
     section, trained = published(NAME), runs(budget)
     ours = bits_per_weight(model_workload("vgg13", "cifar10"))
-    text = ", ".join(f"{method} {spread(trained[method].values(workspace))}" for method in METHODS)
+    text = ", ".join(f"{method} {mean_and_range(trained[method].values(workspace))}" for method in METHODS)
     holds = trained["sign_replay"].mean(workspace) >= trained["replay"].mean(workspace) - section.slack
     verdicts = [
         compare("kept for VGG13", section.number("bits", "sign"), ours, "computed"),

@@ -1,4 +1,4 @@
-"""Runs beside a backbone that has seen half of the classes: done once, continued after a stop; and what is computed at once."""
+"""Runs next to a backbone that has seen half of the classes, continued after a stop; and what is computed at once."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ def test_a_backbone_of_half_the_classes_and_its_variants(tmp_path: Path, monkeyp
     chosen = ("branch", "branch, fixed stream", "branch only", "classifier only", "fine-tuning")
     monkeypatch.setattr(camel, "VARIANTS", {name: camel.VARIANTS[name] for name in chosen})
     part, workspace = camel._transfers("quick")[0], Workspace(tmp_path)
-    asked = 0
+    calls = 0
 
     def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > 5
+        nonlocal calls
+        calls += 1
+        return calls > 5
 
     assert camel.transfer_runs(part, Workspace(tmp_path, stop=stop)) is None
     found = camel.transfer_runs(part, workspace)

@@ -1,4 +1,4 @@
-"""Results of parts that anybody may have written: whatever has the right shape, an experiment can conclude from."""
+"""Any result of the right shape allows an experiment to conclude: results may come from another machine or program."""
 
 from collections.abc import Iterator
 from itertools import cycle
@@ -24,7 +24,7 @@ NUMBERS = (2, 0, 1, 2**63, 1e-18, -5.5, 0.25, None, True, "text")
 
 
 def values(shape: Shape, numbers: Iterator[Any]) -> Any:
-    """Return a value of a shape, made of numbers in turns as far as they are accepted."""
+    """Return a value of a shape, made of the accepted ones among `numbers`."""
     if isinstance(shape, Plain):
         return next(value for value in numbers if shape.accepted(value))
     if isinstance(shape, Both):
@@ -59,7 +59,9 @@ class Forged(Workspace):
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in COMPARISONS])
 def test_any_result_of_the_right_shape_will_do(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
-    assert all(part.shape is not Part.shape for part in experiment.parts("quick")), "each part says what it leaves"
+    assert all(part.shape is not Part.shape for part in experiment.parts("quick")), (
+        "each part declares the shape of its result"
+    )
     if name in READ_RUNS:
         with pytest.raises(RunError, match=r"is not a run folder: it has no config\.json\.$"):
             experiment.conclude("quick", Forged(tmp_path))

@@ -179,7 +179,7 @@ def conclude_speedups(name: str, workspace: Workspace) -> Conclusion:
 
 
 def judge_order(section: Section, rows: Sequence[dict[str, Any]], words: str) -> Verdict:
-    """Return the verdict on the order of the designs in all rows; `words` say what the rows are."""
+    """Return the verdict on the order of the designs in all rows; `words` describe the rows."""
     ordered = [row for row in rows if _in_order(row)]
     holds, text = len(ordered) == len(rows), f"{len(ordered)} of {len(rows)} {words}"
     return judge("order of the designs", section.claim("order"), holds, text, "modelled")
@@ -224,7 +224,7 @@ def conclude_layers(budget: str, workspace: Workspace) -> Conclusion:
         for layer in layers
     ]
     convolutions = [layer for layer in layers if layer["convolution"]]
-    cheaper = [one for one in convolutions if sum(one["efficient"].values()) < sum(one["baseline"].values())]
+    cheaper = [layer for layer in convolutions if sum(layer["efficient"].values()) < sum(layer["baseline"].values())]
     largest = max(row["baseline_modelled_cycles"] for row in rows)
     text = f"{len(cheaper)} of {len(convolutions)} convolutions; ImageNet, {EPOCHS} epochs"
     verdicts = [
@@ -265,7 +265,7 @@ def _draw_layers(rows: Sequence[dict[str, Any]]) -> "Figure":
 
 
 def conclude_energy(budget: str, workspace: Workspace) -> Conclusion:
-    """Compare the energy of memory accesses, weight stationary; the paper does not say on which data set."""
+    """Compare the energy of memory accesses, weight stationary; the paper does not state the data set."""
     section = published(FIGURE_21)
     rows: list[dict[str, Any]] = [
         {"model": model, "dataset": dataset, **_energies(workspace.result(part)["dataflows"]["ws"])}

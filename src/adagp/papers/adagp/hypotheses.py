@@ -1,9 +1,9 @@
 """What the accelerator of ADA-GP might have been like: trials of what the paper leaves open, against what it prints.
 
-A set of hypotheses says how many features the predictor has, how gradients run on the array, how wide the buffer's port is, and
-how long, in what batches and of what size the two models of Tables 2 and 3 were trained. Each set is costed for all of the
-paper's figures that the accelerator model gives. A set that comes near them is a hypothesis, never a default: nothing but
-the figures themselves speaks for it.
+A set of hypotheses fixes how many features the predictor has, how gradients run on the array, how wide the buffer's port is,
+and how long, in what batches and of what size the two models of Tables 2 and 3 were trained. Each set is costed for all of the
+paper's figures that the accelerator model gives. A set that comes near them is a hypothesis, never a default: there is
+no other evidence for it.
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ TASKS = {
     "short, small batches": {"transformer": Training(18, 128), "yolov3": Training(100, 4)},
     "short, small Transformer": {"transformer": _SMALL, "yolov3": Training(100, 4)},
 }
-"""Trainings of the models of Tables 2 and 3. Table 2 does not say which design its one speed-up is of."""
+"""Trainings of the models of Tables 2 and 3. Table 2 does not state of which design its speed-up is."""
 _SAMPLES = {"transformer": ("multi30k", 29_000), "yolov3": ("voc", 16_551)}
 
 
@@ -82,7 +82,7 @@ class Hypotheses:
 
 def every_set() -> list[Hypotheses]:
     """Return all sets, the defaults first."""
-    return [Hypotheses(*one) for one in combinations(SHAPES, BACKWARD, PORTS, TASKS)]
+    return [Hypotheses(*choice) for choice in combinations(SHAPES, BACKWARD, PORTS, TASKS)]
 
 
 def try_hypotheses(part: Part, workspace: Workspace) -> dict[str, Any]:
@@ -113,20 +113,20 @@ def try_hypotheses(part: Part, workspace: Workspace) -> dict[str, Any]:
 def widest_convolution(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return the most inputs that a filter has in the paper's CNNs: as wide as a predictor for convolutions must be."""
     layers = [layer for model in PAPER_MODELS for layer in model_workload(model, "imagenet").array_layers]
-    return {"inputs": max(one.weights // one.samples for one in layers if isinstance(one, Convolution))}
+    return {"inputs": max(layer.weights // layer.samples for layer in layers if isinstance(layer, Convolution))}
 
 
 def _speedups(simulations: Sequence[Simulation], dataflow: str, dataset: str) -> dict[str, float]:
-    speedups = [one.speedup("max") for one in simulations]
+    speedups = [simulation.speedup("max") for simulation in simulations]
     found = {f"average speed-up, {dataflow}, {dataset}": mean(speedups)}
     return found if dataflow == "is" else found | {f"maximum speed-up, {dataflow}, {dataset}": max(speedups)}
 
 
 def _further(simulations: Sequence[Simulation], dataset: str) -> dict[str, float]:
     if dataset != LARGER_ON:
-        return {"energy saving": 100 * mean(one.memory_energy_saving("max") for one in simulations)}
+        return {"energy saving": 100 * mean(simulation.memory_energy_saving("max") for simulation in simulations)}
     return {
-        f"{design} gain, {dataset}": 100 * (mean(one.speedup(design) for one in simulations) - 1)
+        f"{design} gain, {dataset}": 100 * (mean(simulation.speedup(design) for simulation in simulations) - 1)
         for design in ("equal-power", "equal-area")
     }
 
@@ -135,9 +135,12 @@ def _tasks(terms: Mapping[str, Training], accelerator: Accelerator) -> dict[str,
     found: dict[str, float] = {}
     for model, training in terms.items():
         run = paper_run(_SAMPLES[model][1], training.epochs, training.batch)
-        one = simulate(task_workload(model, training), accelerator, run)
-        found |= {f"{model} {design} speed-up": one.speedup(design) for design in ("efficient", "max")}
-        found |= {f"{model} speed-up": one.speedup(training.design), f"{model} cycles": one.baseline.cost.cycles}
+        simulation = simulate(task_workload(model, training), accelerator, run)
+        found |= {f"{model} {design} speed-up": simulation.speedup(design) for design in ("efficient", "max")}
+        found |= {
+            f"{model} speed-up": simulation.speedup(training.design),
+            f"{model} cycles": simulation.baseline.cost.cycles,
+        }
     return found
 
 
@@ -211,11 +214,11 @@ def _widest() -> Part:
     return Part(widest_convolution, "all", {}, weight=5.0, shape=record_of({"inputs": WHOLE}))
 
 
-def figures_of(workspace: Workspace, one: Hypotheses) -> dict[str, float]:
+def figures_of(workspace: Workspace, hypotheses: Hypotheses) -> dict[str, float]:
     """Return our figures under a set, by the names of the published ones; the predictor's memory is one for convolutions."""
-    result = workspace.result(_parts()[one.features, one.backward, one.port])
-    bits = one.features * workspace.result(_widest())["inputs"] * Accelerator().width("weights")
-    figures = {**result["figures"], **result["tasks"][one.tasks], "predictor blocks": -(-bits // BLOCK_BITS)}
+    result = workspace.result(_parts()[hypotheses.features, hypotheses.backward, hypotheses.port])
+    bits = hypotheses.features * workspace.result(_widest())["inputs"] * Accelerator().width("weights")
+    figures = {**result["figures"], **result["tasks"][hypotheses.tasks], "predictor blocks": -(-bits // BLOCK_BITS)}
     return {name: figures[name] for name in published_numbers()}
 
 
@@ -227,9 +230,9 @@ def explained(figures: Mapping[str, float]) -> list[str]:
 
 def conclude(budget: str, workspace: Workspace) -> Conclusion:
     """Count the figures that each set explains, and compare those of the set that explains most."""
-    found = {one: figures_of(workspace, one) for one in every_set()}
-    hits = {one: explained(figures) for one, figures in found.items()}
-    best = max(hits, key=lambda one: len(hits[one]))  # of equals the first: nearest to the defaults
+    found = {hypotheses: figures_of(workspace, hypotheses) for hypotheses in every_set()}
+    hits = {hypotheses: explained(figures) for hypotheses, figures in found.items()}
+    best = max(hits, key=lambda hypotheses: len(hits[hypotheses]))  # of equals the first: nearest to the defaults
     default = Hypotheses()
     explaining = Counter(name for names in hits.values() for name in names)
     never = [name for name in published_numbers() if not explaining[name]]
@@ -252,16 +255,20 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
         terms = Terms(reduced=f"the defaults give {found[default][name]:.4g}; {sets}")
         verdicts.append(compare(f"{name}, under the best set", number, found[best][name], "modelled", terms))
     rows = [
-        {"hypotheses": str(one), "within": len(hits[one]), **{f"modelled {name}": value for name, value in row.items()}}
-        for one, row in found.items()
+        {
+            "hypotheses": str(hypotheses),
+            "within": len(hits[hypotheses]),
+            **{f"modelled {name}": value for name, value in row.items()},
+        }
+        for hypotheses, row in found.items()
     ]
     return Conclusion(rows, verdicts, lambda: _draw(hits))
 
 
 def _draw(hits: Mapping[Hypotheses, list[str]]) -> "Figure":
     figure, axes = subplots(1, 1, (11, 9))
-    ordered = sorted(hits, key=lambda one: len(hits[one]))
-    axes[0][0].barh([str(one) for one in ordered], [len(hits[one]) for one in ordered])
+    ordered = sorted(hits, key=lambda hypotheses: len(hits[hypotheses]))
+    axes[0][0].barh([str(hypotheses) for hypotheses in ordered], [len(hits[hypotheses]) for hypotheses in ordered])
     axes[0][0].set(xlabel=f"figures within the tolerance, of {len(published_numbers())}", title="Sets of hypotheses")
     axes[0][0].tick_params(axis="y", labelsize=7)
     return figure

@@ -28,7 +28,7 @@ ELEMENTS = 180
 
 
 def synthesize_design(part: Part, workspace: Workspace) -> dict[str, Any]:
-    """Synthesise one design; where a tool is missing, the result says which."""
+    """Synthesise one design; where a tool is missing, the result names it."""
     from adagp.errors import OptionError
     from adagp.hw.dataflows import parse_array
     from adagp.rtl.tools import need_amaranth
@@ -40,9 +40,9 @@ def synthesize_design(part: Part, workspace: Workspace) -> dict[str, Any]:
         from adagp.rtl.formats import find_format
         from adagp.rtl.synthesis import parse_target, synthesize
 
-        beside = parse_array(PREDICTOR_ARRAY)
+        predictor_array = parse_array(PREDICTOR_ARRAY)
         array, number = parse_array(ARRAY), find_format(options["format"])
-        blueprint = make_blueprint(options["design"], array, number, predictor_array=beside)
+        blueprint = make_blueprint(options["design"], array, number, predictor_array=predictor_array)
         found = synthesize(blueprint, parse_target(options["target"]))
     except (ToolError, OptionError) as error:
         return {"missing": str(error)}
@@ -67,9 +67,9 @@ def design_power(part: Part, workspace: Workspace) -> dict[str, Any]:
         from adagp.rtl.power import measure_power
         from adagp.rtl.synthesis import parse_target
 
-        beside = parse_array(PREDICTOR_ARRAY)
+        predictor_array = parse_array(PREDICTOR_ARRAY)
         blueprint = make_blueprint(
-            part.options["design"], parse_array(ARRAY), find_format("int16"), predictor_array=beside
+            part.options["design"], parse_array(ARRAY), find_format("int16"), predictor_array=predictor_array
         )
         network = parse_network(NETWORK, batch=BATCH)
         state = random_state(network, blueprint.core.single, samples=digits(network))
@@ -233,7 +233,7 @@ def _synthesised_increases(
 
 
 def _multipliers(section: Section, parts: Mapping[str, Part], workspace: Workspace) -> list[Verdict]:
-    """Test what the published LUTs beside 166 DSPs say about the multipliers: LUTs of our chip with as many DSPs."""
+    """Compare the published LUTs (next to 166 DSPs) with those of our chip with as many DSPs, by number format."""
     baseline = workspace.result(parts["baseline"])
     elements = {key: workspace.result(part).get("element") for key, part in element_parts().items()}
     dsps = int(section.number("dsp48", "baseline").value)
@@ -255,7 +255,7 @@ def _multipliers(section: Section, parts: Mapping[str, Part], workspace: Workspa
 def _more_pes(section: Section, name: str, resource: str, parts: Mapping[str, Part], workspace: Workspace) -> Verdict:
     """Return how many more PEs a baseline has that takes as much of a resource as `max`, published and by our chips."""
     found = {design: workspace.result(part) for design, part in parts.items()}
-    figures = {design: one["totals"][resource] for design, one in found.items() if "totals" in one}
+    figures = {design: chip["totals"][resource] for design, chip in found.items() if "totals" in chip}
     times = equal_pes(figures, ELEMENTS, found["baseline"].get("element", {}).get(resource, 0.0))
     terms = Terms(reduced="synthesis tools are missing" if times is None else MOSTLY_PES)
     words = f"PEs of a baseline of the {resource} of our max"
@@ -333,7 +333,7 @@ def _draw(rows: Sequence[dict[str, Any]], title: str) -> "Figure":
     names = list(dict.fromkeys(row["resource"] for row in rows))
     figure, axes = subplots(1, 1, (9, 4))
     more = {design: [row["computed_percent_more"] for row in rows if row["design"] == design] for design in PREDICTING}
-    grouped_bars(axes[0][0], names, more, turned=False)
+    grouped_bars(axes[0][0], names, more, rotated=False)
     axes[0][0].set(ylabel="% more than the baseline", title=title)
     return figure
 

@@ -29,7 +29,10 @@ def simulate_task(part: Part, workspace: Workspace) -> dict[str, Any]:
     options = part.options
     workload = model_workload(options["model"], options["dataset"])
     found = simulate(workload, Accelerator(), paper_run(options["samples"], batch=options["batch"]))
-    return {name: {"cycles": one.cost.cycles, "speedup": found.speedup(name)} for name, one in found.outcomes.items()}
+    return {
+        name: {"cycles": outcome.cost.cycles, "speedup": found.speedup(name)}
+        for name, outcome in found.outcomes.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,8 @@ def conclude(task: TaskStudy, budget: str, workspace: Workspace) -> Conclusion:
         {"design": design, "modelled_cycles": found["cycles"], "modelled_speedup": found["speedup"]}
         for design, found in modelled.items()
     ]
-    for method, one in runs.items():
-        figures = {f"measured_{name}": one.mean(workspace, key, scale) for name, key, scale in task.metrics}
+    for method, run_group in runs.items():
+        figures = {f"measured_{name}": run_group.mean(workspace, key, scale) for name, key, scale in task.metrics}
         rows.append({"method": method, **figures})
     return Conclusion(rows, verdicts, lambda: _draw(task, modelled))
 
@@ -157,7 +160,7 @@ def _similar(task: TaskStudy, workspace: Workspace, runs: dict[str, RunGroup]) -
 def _draw(task: TaskStudy, modelled: dict[str, Any]) -> "Figure":
     figure, axes = subplots(1, 1, (6, 4))
     names = [name for name in PREDICTING if name in modelled]
-    grouped_bars(axes[0][0], names, {"modelled": [modelled[name]["speedup"] for name in names]}, turned=False)
+    grouped_bars(axes[0][0], names, {"modelled": [modelled[name]["speedup"] for name in names]}, rotated=False)
     axes[0][0].axhline(1, color="black", linewidth=0.8)
     axes[0][0].set(ylabel="modelled speed-up over the baseline", title=f"{task.model}, {EPOCHS} epochs", ylim=(0, 2))
     return figure

@@ -16,7 +16,7 @@ from adagp.program.figures.style import label_points, legend_beside, series_colo
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import FAIR, Terms, Verdict, compare, judge
 from adagp.program.run.documents import POSITIVE, record_of
 from adagp.program.run.record import read_whole_run
@@ -137,7 +137,7 @@ def finished_groups(budget: str, workspace: Workspace) -> dict[Key, RunGroup]:
 
 
 def conclude_table_1(budget: str, workspace: Workspace) -> Conclusion:
-    """Compare accuracies, as far as models are finished; and the table with what its text says."""
+    """Compare accuracies, as far as models are finished; and the paper's text with its own table."""
     finished = finished_groups(budget, workspace)
     verdicts = [_published_accuracy(budget, workspace, key) for key in product(SETS, PAPER_MODELS, PUBLISHED_METHODS)]
     for question in QUESTIONS:
@@ -188,7 +188,8 @@ def _answers(
         if ours is None or theirs is None:
             continue
         gains.append(ours.mean(workspace) - theirs.mean(workspace))
-        text = f"{method} {spread(ours.values(workspace))}, {other} {spread(theirs.values(workspace))} %; {ours.extent}"
+        figures = [mean_and_range(run_group.values(workspace)) for run_group in (ours, theirs)]
+        text = f"{method} {figures[0]}, {other} {figures[1]} %; {ours.extent}"
         name = f"{quantity}: {ours.options['model']}, {ours.options['dataset']}"
         verdicts.append(judge(name, section.claim(claim), gains[-1] >= least, text))
     average = interval(gains)
@@ -202,7 +203,7 @@ def _answers(
 
 
 def _own_arithmetic() -> list[Verdict]:
-    """Compare what the text says of the table with the table."""
+    """Compare the averages in the paper's text with its own table."""
     section, verdicts = published(TABLE_1), []
     terms = Terms(reduced="the table's own numbers do not give what its text says")
     for dataset in SETS:
@@ -324,7 +325,7 @@ def _modelled() -> dict[str, Part]:
 def conclude_sweep(budget: str, workspace: Workspace) -> Conclusion:
     """Look for a fixed ratio that is as accurate as the ladder and predicts as large a share of the batches."""
     runs = _sweep(budget)
-    rows = [_sweep_row(name, one, workspace) for name, one in runs.items()]
+    rows = [_sweep_row(name, run_group, workspace) for name, run_group in runs.items()]
     ladder = next(row for row in rows if row["schedule"] == LADDER)
     better = [row["schedule"] for row in rows if row["schedule"] in FIXED and _is_as_good(row, ladder)]
     figures = ", ".join(f"{row['schedule']} {row['accuracy_percent']:.2f} % ({row['gp_share']:.0%} GP)" for row in rows)
@@ -373,12 +374,12 @@ def _rivals(budget: str) -> dict[str, RunGroup]:
 def conclude_dni(budget: str, workspace: Workspace) -> Conclusion:
     """Compare quality of prediction and accuracy of ADA-GP's predictor with DNI's, and with the controls."""
     section, runs = published(DNI), _rivals(budget)
-    cosines = {name: _cosine(one, workspace) for name, one in runs.items()}
+    cosines = {name: _cosine(run_group, workspace) for name, run_group in runs.items()}
     known = {name: value for name, value in cosines.items() if value is not None}
     closer = known["adagp"] >= known["dni"] if {"adagp", "dni"} <= known.keys() else None
     cosine_text = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
-    accuracies = {name: one.values(workspace) for name, one in runs.items()}
-    accuracy_text = ", ".join(f"{name} {spread(values)}" for name, values in accuracies.items())
+    accuracies = {name: run_group.values(workspace) for name, run_group in runs.items()}
+    accuracy_text = ", ".join(f"{name} {mean_and_range(values)}" for name, values in accuracies.items())
     accurate = mean(accuracies["adagp"]) >= mean(accuracies["dni"])
     extent = runs["adagp"].extent
     verdicts = [
@@ -393,13 +394,13 @@ def conclude_dni(budget: str, workspace: Workspace) -> Conclusion:
         axes[1].set(ylabel="mean cosine with the true gradient")
         return figure
 
-    rows = [{"rival": name, **one.row(workspace), "cosine": cosines[name]} for name, one in runs.items()]
+    rows = [{"rival": name, **run_group.row(workspace), "cosine": cosines[name]} for name, run_group in runs.items()]
     return Conclusion(rows, verdicts, draw)
 
 
-def _cosine(one: RunGroup, workspace: Workspace) -> float | None:
+def _cosine(run_group: RunGroup, workspace: Workspace) -> float | None:
     """Return the mean cosine over runs, epochs and sites; None for a method that predicts nothing."""
-    runs = (read_whole_run(workspace.run_folder(part), "compare") for part in one.parts)
+    runs = (read_whole_run(workspace.run_folder(part), "compare") for part in run_group.parts)
     values = [value for run in runs for epoch in run.epochs for value in epoch.over_sites("cosine")]
     return mean(values) if values else None
 

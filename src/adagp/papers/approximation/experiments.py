@@ -13,7 +13,7 @@ from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 
 if TYPE_CHECKING:
@@ -100,8 +100,12 @@ def conclude_tradeoff(name: str, budget: str, workspace: Workspace) -> Conclusio
     """Compare speed-ups and losses of accuracy with those of one of Tables 2 to 4."""
     section, runs, network = published(name), _contenders(name, budget), NETWORKS[name]
     full = runs["bp"]
-    losses = {method: full.mean(workspace, BEST) - one.mean(workspace, BEST) for method, one in runs.items()}
-    gains = {method: 100 * (full.seconds(workspace) / one.seconds(workspace) - 1) for method, one in runs.items()}
+    losses = {
+        method: full.mean(workspace, BEST) - run_group.mean(workspace, BEST) for method, run_group in runs.items()
+    }
+    gains = {
+        method: 100 * (full.seconds(workspace) / run_group.seconds(workspace) - 1) for method, run_group in runs.items()
+    }
     terms = network.terms(budget)
     machine = Terms(unlike=f"{terms.unlike or terms.reduced}; a CPU that other runs share, not a Titan Xp")
     verdicts = [
@@ -114,17 +118,17 @@ def conclude_tradeoff(name: str, budget: str, workspace: Workspace) -> Conclusio
         if method in section.content[figure]
     ]
     text = ", ".join(f"{method} {losses[method]:+.2f}" for method in runs if method != "bp")
-    text += f" points lost; bp {spread(full.values(workspace, BEST))} %; {full.extent}"
+    text += f" points lost; bp {mean_and_range(full.values(workspace, BEST))} %; {full.extent}"
     for claim, holds in _claims(name, losses).items():
         verdicts.append(judge(f"claim: {claim}", section.claim(claim), holds, text))
     rows = [
         {
             "gradient": method,
-            **one.row(workspace, BEST),
+            **run_group.row(workspace, BEST),
             "accuracy_lost_points": losses[method],
             "percent_faster": gains[method],
         }
-        for method, one in runs.items()
+        for method, run_group in runs.items()
     ]
     return Conclusion(rows, verdicts, lambda: _draw_tradeoff(runs, workspace, gains))
 
@@ -167,8 +171,8 @@ def conclude_schedules(budget: str, workspace: Workspace) -> Conclusion:
     """Compare Table 5: three methods under three schedules."""
     section, terms = published("approximation-table5"), RESNET_20.terms(budget)
     runs, references = _scheduled(budget), _references(budget)
-    means = {key: round(one.mean(workspace, BEST), 6) for key, one in runs.items()}
-    reference_means = {name: round(one.mean(workspace, BEST), 6) for name, one in references.items()}
+    means = {key: round(run_group.mean(workspace, BEST), 6) for key, run_group in runs.items()}
+    reference_means = {name: round(run_group.mean(workspace, BEST), 6) for name, run_group in references.items()}
     verdicts = [
         compare(f"accuracy, {name}", section.number(name), ours, "measured", terms)
         for name, ours in reference_means.items()
@@ -178,8 +182,8 @@ def conclude_schedules(budget: str, workspace: Workspace) -> Conclusion:
         for (method, schedule), ours in means.items()
     ]
     verdicts += _judge_schedules(means, reference_means, references["full"].extent)
-    named = {**references, **{f"{method} {schedule}": one for (method, schedule), one in runs.items()}}
-    rows = [{"gradient": name, **one.row(workspace, BEST)} for name, one in named.items()]
+    named = {**references, **{f"{method} {schedule}": run_group for (method, schedule), run_group in runs.items()}}
+    rows = [{"gradient": name, **run_group.row(workspace, BEST)} for name, run_group in named.items()]
 
     def draw() -> "Figure":
         figure, axes = subplots(1, 1, (11, 4.5))

@@ -44,7 +44,7 @@ def time_kernels(part: Part, workspace: Workspace) -> dict[str, Any]:
         "approximated": lambda: topk_gradient(site, inputs, gradient, 1),
     }
     seconds: dict[str, list[float]] = {name: [] for name in kernels}
-    # The CPU's own time does not count what else it does; on other devices only the wall clock knows.
+    # process_time leaves out other processes on the CPU; work on another device needs the wall clock.
     clock = time.process_time if workspace.device == "cpu" else time.perf_counter
     for turn in range(part.options["rounds"] + 1):
         for name, kernel in kernels.items():

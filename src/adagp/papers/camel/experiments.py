@@ -1,4 +1,4 @@
-"""CAMEL: a reversible branch beside a frozen backbone against its controls; lifetimes of data; the chip against SRAM."""
+"""CAMEL: a reversible branch next to a frozen backbone, with controls; lifetimes of data; the chip against SRAM."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,7 +16,7 @@ from adagp.program.figures.style import COLOURS, legend_beside, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import spread
+from adagp.program.reproduce.training import mean_and_range
 from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import FIGURE, MODERATE, record_of
@@ -67,11 +67,11 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
         "recompute": False,
     },
 }
-"""What is trained on all classes, beside a backbone that has seen half of them."""
+"""What is trained on all classes, next to a backbone that has seen half of them."""
 
 
 def transfer_runs(part: Part, workspace: Workspace) -> dict[str, Any] | None:
-    """Train a backbone on half of the classes, then every variant beside it on all; each run continues where it was left."""
+    """Train a backbone on half of the classes, then every variant next to it on all; each run continues where it stopped."""
     folder = workspace.run_folder(part)
     folder.mkdir(parents=True, exist_ok=True)
     setting = SETTINGS[part.options["budget"]]
@@ -156,7 +156,7 @@ def _transfers(budget: str) -> tuple[Part, ...]:
 def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the branch with its controls."""
     section, results = published(TRAINING), [workspace.result(part) for part in _transfers(budget)]
-    accuracies = {name: [one[name]["accuracy"] for one in results] for name in VARIANTS}
+    accuracies = {name: [result[name]["accuracy"] for result in results] for name in VARIANTS}
     rows = [
         {
             "variant": name,
@@ -164,12 +164,12 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
             "accuracy_percent": mean(accuracies[name]),
             "accuracy_lowest": min(accuracies[name]),
             "accuracy_highest": max(accuracies[name]),
-            "reconstruction_error": mean(_known([one[name]["error"] for one in results])),
-            "peak_memory_bytes": mean(one[name]["peak_memory"] for one in results),
+            "reconstruction_error": mean(_known([result[name]["error"] for result in results])),
+            "peak_memory_bytes": mean(result[name]["peak_memory"] for result in results),
         }
         for name in VARIANTS
     ]
-    text = ", ".join(f"{name} {spread(values)} %" for name, values in accuracies.items())
+    text = ", ".join(f"{name} {mean_and_range(values)} %" for name, values in accuracies.items())
     better = mean(accuracies[BRANCH]) > max(mean(accuracies["branch only"]), mean(accuracies["classifier only"]))
     unlike = Terms(f"{SETTINGS[budget]['dataset']} and another backbone; as reported by a third party")
     numbers = {BRANCH: "dudnn", "branch only": "bo"}
@@ -194,7 +194,7 @@ def _known(values: Sequence[float | None]) -> list[float]:
 
 
 def conclude_lifetimes(budget: str, workspace: Workspace) -> Conclusion:
-    """Tell how long data live by the size of a block's function and of the array."""
+    """Compute how long data live by the size of a block's function and of the array."""
     section, rows = published(LIFETIMES), []
     retention = section.number("retention").value
     for pixels in range(4, 13):
@@ -240,13 +240,13 @@ def conclude_hardware(budget: str, workspace: Workspace) -> Conclusion:
     section, workload, rows = published(HARDWARE), model_workload("duplex", "cifar10"), []
     for retention in (3.35, 10.0, 45.0, 77.0):
         options = SystemOptions(retention=retention)
-        one, other = (run_on_system(name, workload, 64, [EpochRecord(1)], options) for name in ("camel", "camel-sram"))
+        edram, sram = (run_on_system(name, workload, 64, [EpochRecord(1)], options) for name in ("camel", "camel-sram"))
         rows.append(
             {
                 "retention_microseconds": retention,
-                "refreshes": one.batch.notes["refreshes of a datum"],
-                "speedup": other.total.cycles / one.total.cycles,
-                "energy_ratio": other.total.joules / one.total.joules,
+                "refreshes": edram.batch.notes["refreshes of a datum"],
+                "speedup": sram.total.cycles / edram.total.cycles,
+                "energy_ratio": sram.total.joules / edram.total.joules,
             }
         )
     unlike = Terms("our branch and memory energies; the abstract compares with other platforms")
@@ -272,7 +272,7 @@ MODELLED = {"quick": 0.1, "standard": 0.1, "full": 0.1}
 add_experiment(
     Experiment(
         TRAINING,
-        "a reversible branch beside a frozen backbone, against fine-tuning and other controls",
+        "a reversible branch next to a frozen backbone, against fine-tuning and other controls",
         {"quick": 1.0, "standard": 40.0, "full": None},
         _transfers,
         conclude_training,

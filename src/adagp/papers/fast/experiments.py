@@ -10,7 +10,7 @@ from adagp.program.figures.style import COLOURS, legend_beside, subplots, whole_
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, spread
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, mean_and_range
 from adagp.program.reproduce.verdict import Verdict, judge
 from adagp.program.run.record import read_whole_run
 
@@ -70,14 +70,14 @@ def _combinations(budget: str) -> dict[str, RunGroup]:
 
 def by_seed(groups: Mapping[str, RunGroup]) -> list[Part]:
     """Return the runs of several groups, all of the first seed before those of the second: a study that is stopped is even."""
-    return [one.parts[seed] for seed in range(SEEDS) for one in groups.values()]
+    return [run_group.parts[seed] for seed in range(SEEDS) for run_group in groups.values()]
 
 
-def mean_widths(one: RunGroup, workspace: Workspace) -> dict[str, list[float]]:
+def mean_widths(run_group: RunGroup, workspace: Workspace) -> dict[str, list[float]]:
     """Return the mean mantissa bits over tensors and seeds, by site and by epoch; nothing for single precision."""
     sites: dict[str, list[float]] = defaultdict(list)
     epochs: dict[int, list[float]] = defaultdict(list)
-    for part in one.parts:
+    for part in run_group.parts:
         for epoch in read_whole_run(workspace.run_folder(part), "reproduce").epochs:
             for site, figures in epoch.sites.items():
                 bits = [value for name in TENSORS if (value := figures.get(f"mantissa_{name}")) is not None]
@@ -92,23 +92,25 @@ def mean_widths(one: RunGroup, workspace: Workspace) -> dict[str, list[float]]:
 def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the arithmetics' accuracy, and check whether the adaptive width rises."""
     section, runs = published(TRAINING), arithmetics(budget)
-    widths = {name: mean_widths(one, workspace) for name, one in runs.items()}
+    widths = {name: mean_widths(run_group, workspace) for name, run_group in runs.items()}
     rows = [
         {
             "arithmetic": name,
             "precision": PRECISIONS[name],
-            **one.row(workspace),
+            **run_group.row(workspace),
             "mean_mantissa_bits": mean(widths[name]["epochs"]) if widths[name]["epochs"] else 32.0,
-            "float_accuracy_percent": one.mean(workspace, "float_test_accuracy")
+            "float_accuracy_percent": run_group.mean(workspace, "float_test_accuracy")
             if name != "fp32"
-            else one.mean(workspace),
+            else run_group.mean(workspace),
         }
-        for name, one in runs.items()
+        for name, run_group in runs.items()
     ]
-    means = {name: one.mean(workspace) for name, one in runs.items()}
+    means = {name: run_group.mean(workspace) for name, run_group in runs.items()}
 
     def text(*names: str) -> str:
-        return f"{', '.join(f'{name} {spread(runs[name].values(workspace))}' for name in names)} %; {SEEDS} seeds"
+        return (
+            f"{', '.join(f'{name} {mean_and_range(runs[name].values(workspace))}' for name in names)} %; {SEEDS} seeds"
+        )
 
     verdicts = [
         judge(
@@ -169,12 +171,13 @@ def _draw(workspace: Workspace, runs: Mapping[str, RunGroup], widths: Mapping[st
 
 
 def conclude_combined(budget: str, workspace: Workspace) -> Conclusion:
-    """Ask whether predicting gradients survives four bits: the gain over leaving batches out, in each arithmetic."""
+    """Judge whether predicting gradients still helps in four bits: the gain over leaving batches out, in each arithmetic."""
     section, runs = published(COMBINED), _combinations(budget)
     rows = [
-        {"combination": name, "precision": one.options["precision"], **one.row(workspace)} for name, one in runs.items()
+        {"combination": name, "precision": run_group.options["precision"], **run_group.row(workspace)}
+        for name, run_group in runs.items()
     ]
-    values = {name: one.values(workspace) for name, one in runs.items()}
+    values = {name: run_group.values(workspace) for name, run_group in runs.items()}
     verdicts = []
     for method in ("feedback", "adagp"):
         for arithmetic in ("bfp4", "adaptive"):
@@ -182,7 +185,7 @@ def conclude_combined(budget: str, workspace: Workspace) -> Conclusion:
                 mean(values[f"{method}, {name}"]) - mean(values[f"skip, {name}"]) for name in (arithmetic, "fp32")
             )
             names = (f"{method}, {arithmetic}", f"skip, {arithmetic}", f"{method}, fp32", "skip, fp32")
-            figures = ", ".join(f"{name} {spread(values[name])}" for name in names)
+            figures = ", ".join(f"{name} {mean_and_range(values[name])}" for name in names)
             verdicts.append(
                 judge(
                     f"{method} over skip in {arithmetic}",

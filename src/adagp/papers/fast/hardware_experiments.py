@@ -99,19 +99,19 @@ def _draw_speed(results: Mapping[str, Any]) -> "Figure":
         model: [found["dense-16"]["cycles"] / found[name]["cycles"] for name in names]
         for model, found in results.items()
     }
-    grouped_bars(axes[0], names, ratios, turned=False)
+    grouped_bars(axes[0], names, ratios, rotated=False)
     axes[0].set(ylabel="modelled speed-up over 16-bit words")
     return figure
 
 
-def time_to_accuracy(one: RunGroup, target: float, workspace: Workspace) -> list[tuple[float, float] | None]:
+def time_to_accuracy(run_group: RunGroup, target: float, workspace: Workspace) -> list[tuple[float, float] | None]:
     """Return the modelled seconds and joules of each run up to the first epoch that reaches `target`; None: not reached.
 
     Block floating point runs on FAST's array in the run's own widths, single precision on an array for 32-bit words.
     """
-    options = one.options
+    options = run_group.options
     workload = run_workload(options["model"], options["dataset"], None, options.get("width", 1.0))
-    return [_until(part, target, workspace, workload) for part in one.parts]
+    return [_until(part, target, workspace, workload) for part in run_group.parts]
 
 
 def _until(part: Part, target: float, workspace: Workspace, workload: Workload) -> tuple[float, float] | None:
@@ -151,7 +151,7 @@ def _time_text(row: dict[str, Any]) -> str:
 def conclude_time(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the modelled time to an accuracy of all arithmetics."""
     section, target = published(TIME), TARGETS[budget]
-    rows = [_time_row(name, one, target, workspace) for name, one in arithmetics(budget).items()]
+    rows = [_time_row(name, run_group, target, workspace) for name, run_group in arithmetics(budget).items()]
     reached = {row["arithmetic"]: row["modelled_seconds"] for row in rows if row["reached"] == SEEDS}
     fixed = [reached[name] for name in ("fp32", "bfp4", "bfp2") if name in reached]
     least = reached["adaptive"] < min(fixed) if "adaptive" in reached and fixed else None

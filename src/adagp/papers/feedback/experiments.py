@@ -127,7 +127,7 @@ class _Silent:
 
 def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a line for each regime and method; all but the modelled cost is measured."""
-    picked = {name: one["picked"] for name, one in found["tuning"]["methods"].items()}
+    picked = {name: tuned["picked"] for name, tuned in found["tuning"]["methods"].items()}
     keys = (
         "runs",
         "batches",
@@ -139,19 +139,19 @@ def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         "modelled_cost",
     )
     return [
-        {"regime": regime, "method": name, "lr": picked[name], **{key: one[key] for key in keys}}
+        {"regime": regime, "method": name, "lr": picked[name], **{key: record[key] for key in keys}}
         for regime, content in found["regimes"].items()
-        for name, one in content["methods"].items()
+        for name, record in content["methods"].items()
     ]
 
 
 def _ahead(found: Mapping[str, Any], regime: str, methods: Sequence[str]) -> tuple[bool | None, str]:
-    """Tell whether the best of `methods` is above backprop by intervals that do not overlap, and the figures."""
+    """Return whether the best of `methods` is above backprop by intervals that do not overlap, and a text with the figures."""
     own = found["regimes"][regime]["methods"]
     shown = ", ".join(
         f"{name} {_accuracy(own[name])} after {own[name]['batches']:.0f} batches" for name in ("bp", *methods)
     )
-    plain, best = own["bp"], max((own[name] for name in methods), key=lambda one: one["accuracy_mean"])
+    plain, best = own["bp"], max((own[name] for name in methods), key=lambda record: record["accuracy_mean"])
     if plain["accuracy_high"] is None or best["accuracy_low"] is None:
         return None, shown
     ahead = ", ".join(
@@ -162,18 +162,18 @@ def _ahead(found: Mapping[str, Any], regime: str, methods: Sequence[str]) -> tup
     return bool(best["accuracy_low"] > plain["accuracy_high"]), text
 
 
-def _points(one: Mapping[str, Any], end: str) -> str:
-    return "-" if one.get(f"ahead_{end}") is None else f"{100 * one[f'ahead_{end}']:+.2f}"
+def _points(record: Mapping[str, Any], end: str) -> str:
+    return "-" if record.get(f"ahead_{end}") is None else f"{100 * record[f'ahead_{end}']:+.2f}"
 
 
-def _accuracy(one: Mapping[str, Any]) -> str:
-    if one["accuracy_low"] is None:
-        return f"{100 * one['accuracy_mean']:.2f} %"
-    return f"{100 * one['accuracy_mean']:.2f} % ({100 * one['accuracy_low']:.2f} to {100 * one['accuracy_high']:.2f})"
+def _accuracy(record: Mapping[str, Any]) -> str:
+    if record["accuracy_low"] is None:
+        return f"{100 * record['accuracy_mean']:.2f} %"
+    return f"{100 * record['accuracy_mean']:.2f} % ({100 * record['accuracy_low']:.2f} to {100 * record['accuracy_high']:.2f})"
 
 
 def conclude_platforms(budget: str, workspace: Workspace) -> Conclusion:
-    """Ask whether feedback is ahead at equal cycles of an accelerator and of a pipeline, and whether its GP batches pay."""
+    """Judge whether feedback is ahead at equal cycles of an accelerator and of a pipeline, and whether its GP batches pay."""
     section, found = published(PLATFORMS), workspace.result(comparison_part(PLATFORMS, budget))
     verdicts: list[Verdict] = []
     for regime in ("accelerator", "pipeline"):
@@ -183,7 +183,8 @@ def conclude_platforms(budget: str, workspace: Workspace) -> Conclusion:
     if worth is not None:
         low, high = (None if end is None else round(end, 2) for end in worth["interval"])
         text = f"worth {worth['worth'] and round(worth['worth'], 2)} ({low} to {high}); " + "; ".join(
-            f"{name} {one['verdict']} (break-even {one['break_even']:.2f})" for name, one in worth["platforms"].items()
+            f"{name} {platform['verdict']} (break-even {platform['break_even']:.2f})"
+            for name, platform in worth["platforms"].items()
         )
         pays = {"pays": True, "does not pay": False}.get(worth["platforms"]["accelerator"]["verdict"])
         verdicts.append(judge("worth of a GP batch", section.claim("worth"), pays, text))
@@ -192,7 +193,7 @@ def conclude_platforms(budget: str, workspace: Workspace) -> Conclusion:
 
 
 def conclude_long(budget: str, workspace: Workspace) -> Conclusion:
-    """Ask whether any prediction is ahead at equal cycles of an accelerator when runs are long."""
+    """Judge whether any prediction is ahead at equal cycles of an accelerator when runs are long."""
     section, found = published(LONG), workspace.result(comparison_part(LONG, budget))
     verdicts = []
     for claim, methods in (("feedback", (FEEDBACK, "feedback@ladder")), ("adagp", ("adagp",)), ("skip", ("skip",))):

@@ -11,7 +11,7 @@ from adagp.program.figures.style import COLOURS, legend_beside, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, spread
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, mean_and_range
 from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.documents import MODERATE, record_of
 from adagp.program.workloads import model_workload
@@ -64,18 +64,23 @@ def _groups(budget: str) -> dict[str, RunGroup]:
 def training_parts(budget: str) -> Sequence[Part]:
     """Return the runs of all groups, seed by seed, so that a study that is stopped has something of each."""
     groups = list(_groups(budget).values())
-    return [one.parts[seed] for seed in range(len(groups[0].parts)) for one in groups]
+    return [run_group.parts[seed] for seed in range(len(groups[0].parts)) for run_group in groups]
 
 
 def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
     """Compare sparse training with dense, with a dense net of as many weights, and with ranking by magnitude."""
     section, runs = published(TRAINING), _groups(budget)
     rows = [
-        {"run": name, "keep": one.options.get("keep"), "rule": one.options.get("keep_rule"), **one.row(workspace)}
-        for name, one in runs.items()
+        {
+            "run": name,
+            "keep": run_group.options.get("keep"),
+            "rule": run_group.options.get("keep_rule"),
+            **run_group.row(workspace),
+        }
+        for name, run_group in runs.items()
     ]
-    accuracies = {name: one.values(workspace) for name, one in runs.items()}
-    text = ", ".join(f"{name} {spread(values)} %" for name, values in accuracies.items())
+    accuracies = {name: run_group.values(workspace) for name, run_group in runs.items()}
+    text = ", ".join(f"{name} {mean_and_range(values)} %" for name, values in accuracies.items())
     loss = mean(accuracies[DENSE]) - mean(accuracies[TENTH])
     found = f"{text}; {runs[DENSE].extent}; lost at a tenth: {loss:.2f} points"
     verdicts = [judge("accuracy with a tenth of the weights", section.claim("kept"), loss <= section.slack, found)]
@@ -116,7 +121,7 @@ def _modelled(budget: str) -> tuple[Part, ...]:
 
 
 def conclude_hardware(budget: str, workspace: Workspace) -> Conclusion:
-    """Tell the modelled speed-up and energy by network and density."""
+    """Compare the modelled speed-up and energy by network and density."""
     section = published(HARDWARE)
     rows: list[dict[str, Any]] = [{**part.options, **workspace.result(part)} for part in _modelled(budget)]
     unlike = Terms("other networks and assumed densities; energies are ratios of another chip")

@@ -10,7 +10,7 @@ from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, spread
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _pairs(budget: str) -> dict[str, dict[str, RunGroup]]:
 
 
 def _pair_groups(budget: str) -> list[RunGroup]:
-    return [one for pair in _pairs(budget).values() for one in pair.values()]
+    return [run_group for pair in _pairs(budget).values() for run_group in pair.values()]
 
 
 def conclude_accuracy(budget: str, workspace: Workspace) -> Conclusion:
@@ -89,7 +89,7 @@ def conclude_accuracy(budget: str, workspace: Workspace) -> Conclusion:
                 f"accuracy of {pair['bp'].options['model']}",
                 section.claim("similar"),
                 mean(remapped) >= mean(bp) - section.slack,
-                f"remap {spread(remapped)}, bp {spread(bp)} %; {pair['bp'].extent}",
+                f"remap {mean_and_range(remapped)}, bp {mean_and_range(bp)} %; {pair['bp'].extent}",
             )
         )
     return _about_pairs(verdicts, budget, workspace)
@@ -131,7 +131,7 @@ def conclude_seconds(budget: str, workspace: Workspace) -> Conclusion:
 
 
 def _about_pairs(verdicts: list[Verdict], budget: str, workspace: Workspace) -> Conclusion:
-    rows = [one.row(workspace) for one in _pair_groups(budget)]
+    rows = [run_group.row(workspace) for run_group in _pair_groups(budget)]
     return Conclusion(rows, verdicts, lambda: _draw_pairs(budget, workspace))
 
 
@@ -143,7 +143,7 @@ def _draw_pairs(budget: str, workspace: Workspace) -> "Figure":
         for method in METHODS
     }
     accuracy_bars(axes[0], workspace, names)
-    axes[1].bar(list(names), [one.seconds(workspace) for one in names.values()])
+    axes[1].bar(list(names), [run_group.seconds(workspace) for run_group in names.values()])
     axes[1].set_xticks(range(len(names)), list(names), rotation=30, ha="right")
     axes[1].set(ylabel="measured seconds in batches")
     return figure
@@ -156,8 +156,8 @@ def _by_batch(budget: str) -> dict[int, RunGroup]:
 def conclude_batches(budget: str, workspace: Workspace) -> Conclusion:
     """Compare the accuracies of Table III and check its two trends."""
     section, runs = published(TABLE_3), _by_batch(budget)
-    accuracies = {batch: one.mean(workspace) for batch, one in runs.items()}
-    seconds = {batch: one.seconds(workspace) for batch, one in runs.items()}
+    accuracies = {batch: run_group.mean(workspace) for batch, run_group in runs.items()}
+    seconds = {batch: run_group.seconds(workspace) for batch, run_group in runs.items()}
     verdicts = [
         compare(f"accuracy, batch {batch}", section.number("accuracy", str(batch)), ours, "measured", TERMS[budget])
         for batch, ours in accuracies.items()
@@ -166,7 +166,7 @@ def conclude_batches(budget: str, workspace: Workspace) -> Conclusion:
         found = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
         falls = all(values[small] > values[large] for small, large in pairwise(BATCHES))
         verdicts.append(judge(f"{name} by batch size", section.claim(name), falls, f"{found} {unit}"))
-    rows = [{"batch_size": batch, **one.row(workspace)} for batch, one in runs.items()]
+    rows = [{"batch_size": batch, **run_group.row(workspace)} for batch, run_group in runs.items()]
     return Conclusion(rows, verdicts, lambda: _draw_curve("batch size", rows, "batch_size"))
 
 
@@ -180,7 +180,7 @@ def _by_size(budget: str) -> dict[int, RunGroup]:
 def conclude_sizes(budget: str, workspace: Workspace) -> Conclusion:
     """Check that 10,000 outputs are the best balance: no other size is both more accurate and quicker."""
     section, runs = published(OUTPUT_SIZE), _by_size(budget)
-    rows = [{"outputs": size, **one.row(workspace)} for size, one in runs.items()]
+    rows = [{"outputs": size, **run_group.row(workspace)} for size, run_group in runs.items()]
     chosen = next(row for row in rows if row["outputs"] == DEFAULT_SIZE)
     better = [
         row["outputs"]

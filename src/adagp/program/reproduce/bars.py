@@ -1,4 +1,4 @@
-"""Bars side by side: the one way in which experiments draw several series over the same labels."""
+"""Grouped bar charts of several series over the same labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -14,16 +14,16 @@ def grouped_bars(
     labels: Sequence[str],
     series: Mapping[str, Sequence[float]],
     *,
-    turned: bool = True,
+    rotated: bool = True,
     legend: bool = True,
 ) -> None:
-    """Draw for each label one bar of every series, with a legend beside the axes, if wanted."""
+    """Draw for each label one bar of every series; `rotated` labels take less width."""
     width = 0.8 / len(series)
     for number, (name, heights) in enumerate(series.items()):
         positions = [index - 0.4 + (number + 0.5) * width for index in range(len(labels))]
         axes.bar(positions, heights, width, label=name)
     axes.set_xticks(
-        range(len(labels)), labels, rotation=60 if turned else 0, ha="right" if turned else "center", fontsize=8
+        range(len(labels)), labels, rotation=60 if rotated else 0, ha="right" if rotated else "center", fontsize=8
     )
     if legend and len(series) > 1:
         legend_beside(axes)

@@ -79,7 +79,9 @@ def add_experiment(experiment: Experiment, needs: Sequence[str] = ()) -> None:
 def all_experiments() -> list[Experiment]:
     """Return all experiments, in the order of the published figures; those without any come last."""
     order = {name: position for position, name in enumerate(published_sections())}
-    return sorted((EXPERIMENTS[name] for name in EXPERIMENTS), key=lambda one: order.get(one.name, len(order)))
+    return sorted(
+        (EXPERIMENTS[name] for name in EXPERIMENTS), key=lambda experiment: order.get(experiment.name, len(order))
+    )
 
 
 def choose(names: Sequence[str]) -> list[Experiment]:

@@ -31,7 +31,7 @@ class Part:
     """A call of `work` with `options`, done once. Two parts with the same key are one.
 
     `work` is a function of a module, so that other processes find it. `weight` is roughly its seconds at the quick budget;
-    it decides the order only. `shape` is that of the result, which is checked when it is read: anybody may have written it.
+    it decides the order only. `shape` is that of the result, which is checked when it is read.
     """
 
     work: Work = field(compare=False)

@@ -71,8 +71,8 @@ class Study:
 
     def _home(self, part: Part) -> Workspace | None:
         """Return where the part is finished, if it is."""
-        places = [self.workspace] if self.records is None else [self.workspace, self.records]
-        return next((one for one in places if one.finished(part)), None)
+        workspaces = [self.workspace] if self.records is None else [self.workspace, self.records]
+        return next((workspace for workspace in workspaces if workspace.finished(part)), None)
 
     @property
     def is_stale(self) -> bool:
@@ -100,8 +100,8 @@ class Study:
     def run(self, at_once: int, observer: JobObserver) -> None:
         """Do what is left, the heaviest parts first, and conclude each experiment as soon as its parts are there.
 
-        Whether all goes well, a part fails or somebody asks to stop: finished parts are kept, and the verdicts so far written,
-        also of experiments that allow a partial conclusion.
+        Finished parts are kept, and the verdicts so far written, even if a part fails or the run is stopped:
+        also those of experiments that allow a partial conclusion.
         """
         self.workspace.out.mkdir(parents=True, exist_ok=True)
         marker = self.workspace.out / MARKER
@@ -218,8 +218,16 @@ def check_folder(out: Path, budget: str) -> None:
 
 def write_summary(out: Path, budget: str) -> None:
     """Write the verdicts of all experiments that `out` holds, as Markdown and as CSV."""
-    concluded = {one: verdicts for one in all_experiments() if (verdicts := read_verdicts(out / one.name)) is not None}
-    rows = [{"experiment": one.name, **verdict.row()} for one, verdicts in concluded.items() for verdict in verdicts]
+    concluded = {
+        experiment: verdicts
+        for experiment in all_experiments()
+        if (verdicts := read_verdicts(out / experiment.name)) is not None
+    }
+    rows = [
+        {"experiment": experiment.name, **verdict.row()}
+        for experiment, verdicts in concluded.items()
+        for verdict in verdicts
+    ]
     write_atomically(out / "verdicts.csv", flat_csv(rows).encode())
     counts = tally(verdict for verdicts in concluded.values() for verdict in verdicts)
     lines = [f"Budget {budget}: {BUDGETS[budget]}.", ""]

@@ -130,24 +130,24 @@ def _figure(workspace: Workspace, part: Part, name: str) -> float:
 
 
 def group(seeds: int, weight: float = 1.0, **options: Any) -> RunGroup:
-    """Return the runs of a configuration; options that no run could have are refused here."""
-    given = {name: value for name, value in options.items() if value is not None}
-    config = TrainConfig.from_dict(given, "reproduce")
+    """Return the runs of a configuration; invalid options raise an error here."""
+    chosen = {name: value for name, value in options.items() if value is not None}
+    config = TrainConfig.from_dict(chosen, "reproduce")
     label = f"{config.dataset}-{config.model}-{config.method}"
     if config.dataset != "digits":
-        given[READS_DATA] = True
+        chosen[READS_DATA] = True
     return RunGroup(
-        tuple(Part(train_run, f"{label}-s{seed}", {**given, "seed": seed}, weight, TRAINED) for seed in range(seeds))
+        tuple(Part(train_run, f"{label}-s{seed}", {**chosen, "seed": seed}, weight, TRAINED) for seed in range(seeds))
     )
 
 
 def all_parts(groups: Sequence[RunGroup] | Mapping[Any, RunGroup]) -> list[Part]:
     """Return the parts of several groups."""
-    chosen = groups.values() if isinstance(groups, Mapping) else groups
-    return [part for one in chosen for part in one.parts]
+    every = groups.values() if isinstance(groups, Mapping) else groups
+    return [part for run_group in every for part in run_group.parts]
 
 
-def spread(values: Sequence[float]) -> str:
+def mean_and_range(values: Sequence[float]) -> str:
     """Return a mean with its range for reading."""
     text = f"{mean(values):.2f}"
     return text if len(values) == 1 else f"{text} ({min(values):.2f} to {max(values):.2f})"
@@ -157,8 +157,8 @@ def accuracy_bars(
     axes: "Axes", workspace: Workspace, bars: Mapping[str, RunGroup], name: str = "test_accuracy"
 ) -> None:
     """Draw a bar for each group, with the range over its seeds."""
-    for position, one in enumerate(bars.values()):
-        values = one.values(workspace, name)
+    for position, run_group in enumerate(bars.values()):
+        values = run_group.values(workspace, name)
         middle = mean(values)
         error = [[middle - min(values)], [max(values) - middle]]
         bar = axes.bar(position, middle, 0.7, yerr=error, capsize=3, color=COLOURS[0])

@@ -17,7 +17,7 @@ HOLDS, FAILS = "holds", "does not hold"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One row. A claim has its words in `claim` and no published number; `reason` says why, or gives the figures."""
+    """One row. A claim has its words in `claim` and no published number; `reason` explains the verdict, or has the figures."""
 
     quantity: str
     kind: Kind
@@ -65,7 +65,7 @@ VERDICTS = ListOf(
 
 @dataclass(frozen=True)
 class Terms:
-    """How far a comparison is fair: `unlike` says why numbers cannot be compared at all, `reduced` what ours had less of."""
+    """How far a comparison is fair: `unlike` is why numbers cannot be compared at all, `reduced` what ours had less of."""
 
     unlike: str = ""
     reduced: str = ""
@@ -79,7 +79,7 @@ def compare(
 ) -> Verdict:
     """Return the verdict on a published number; with `at_most` it is a bound that ours must keep, not a value to meet.
 
-    Without ours, `terms.reduced` says why it was not measured.
+    Without ours, `terms.reduced` is why it was not measured.
     """
     if ours is None:
         verdict, reason = NOT_MEASURED, terms.reduced
@@ -110,29 +110,29 @@ def _agree(number: Number, ours: float, at_most: bool) -> bool:
 
 
 def judge(quantity: str, claim: Claim, holds: bool | None, figures: str, kind: Kind = "measured") -> Verdict:
-    """Return the verdict on a claim in words; `figures` tells what was found. None: it could not be looked at."""
+    """Return the verdict on a claim in words; `figures` has the numbers behind it. None: not measured."""
     verdict = NOT_MEASURED if holds is None else HOLDS if holds else FAILS
     return Verdict(quantity, kind, verdict, figures, claim=claim.text, source=claim.source)
 
 
 def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """Count verdicts by their word, in a fixed order; words that do not occur are left out."""
-    found = [one.verdict for one in verdicts]
+    all_words = [verdict.verdict for verdict in verdicts]
     words = (WITHIN, OUTSIDE, HOLDS, FAILS, NOT_COMPARABLE, NOT_MEASURED)
-    return {word: found.count(word) for word in words if word in found}
+    return {word: all_words.count(word) for word in words if word in all_words}
 
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
     """Return the rows as a Markdown table; numbers that were not measured are counted below it, by their reason."""
-    shown = [one for one in verdicts if one.verdict != NOT_MEASURED]
+    shown = [verdict for verdict in verdicts if verdict.verdict != NOT_MEASURED]
     lines = []
     if shown:
         head = ("quantity", "published", *(f"ours, {kind}" for kind in KINDS), "difference", "tolerance", "verdict")
         lines += [_line(head), _line(["---"] * len(head)), *map(_row, shown), ""]
     counts: dict[str, int] = {}
-    for one in verdicts:
-        if one.verdict == NOT_MEASURED:
-            counts[one.reason] = counts.get(one.reason, 0) + 1
+    for verdict in verdicts:
+        if verdict.verdict == NOT_MEASURED:
+            counts[verdict.reason] = counts.get(verdict.reason, 0) + 1
     lines += [f"Not measured: {_plural(count)} ({reason})." for reason, count in counts.items()]
     return "\n".join(lines).strip() + "\n"
 
@@ -141,17 +141,17 @@ def _plural(count: int) -> str:
     return "1 number or claim" if count == 1 else f"{count} numbers or claims"
 
 
-def _row(one: Verdict) -> str:
-    unit = f" ({one.unit})" if one.unit else ""
-    verdict = f"**{one.verdict}**" if one.verdict in (OUTSIDE, FAILS) else one.verdict
+def _row(verdict: Verdict) -> str:
+    unit = f" ({verdict.unit})" if verdict.unit else ""
+    word = f"**{verdict.verdict}**" if verdict.verdict in (OUTSIDE, FAILS) else verdict.verdict
     return _line(
         [
-            one.quantity + unit,
-            one.claim or figure(one.published),
-            *(figure(one.ours) if kind == one.kind else "" for kind in KINDS),
-            figure(one.difference, signed=True),
-            figure(one.tolerance),
-            verdict + (f": {one.reason}" if one.reason else ""),
+            verdict.quantity + unit,
+            verdict.claim or figure(verdict.published),
+            *(figure(verdict.ours) if kind == verdict.kind else "" for kind in KINDS),
+            figure(verdict.difference, signed=True),
+            figure(verdict.tolerance),
+            word + (f": {verdict.reason}" if verdict.reason else ""),
         ]
     )
 
