@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adagp.core.plan import BACKPROP_ALL, Phase
+from adagp.core.plan import BACKPROP_ALL, Phase, predicted_plan
 from adagp.engine.attach import EngineOptions, RunLength, attach_run
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
 from adagp.program.distributed.error_broadcast import last_stage_shares
@@ -33,7 +33,6 @@ from adagp.program.distributed.worker import Worker
 from adagp.program.tasks.base import Task
 from adagp.program.train.loop import Rate
 from adagp.schedules import parse_schedule
-from adagp.schedules.base import predicted_plan
 from adagp.sources.base import BatchContext
 from benchmarks.processes import run_in_processes
 

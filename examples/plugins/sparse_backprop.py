@@ -6,9 +6,8 @@ adagp train --plugin examples.plugins.sparse_backprop --ratio every:4
 from dataclasses import dataclass
 
 import adagp
-from adagp.core.plan import BACKPROP, Step
+from adagp.core.plan import BACKPROP, Step, predicted_plan
 from adagp.errors import OptionError
-from adagp.schedules.base import predicted_plan
 from adagp.schedules.text import SCHEDULE_FORMS, TextForm
 
 

@@ -39,13 +39,13 @@ def test_validate_tells_it_all() -> None:
             "2 sites, 124 weights: predicted in GP batches",
             "  0                                Conv2d          4 samples x 27 gradients",
             "  4                                Linear          2 samples x 8 gradients",
-            "5 other parameters, 28 numbers: held in GP batches, backprop in BP batches",
+            "5 other parameters, 28 numbers: frozen in GP batches, backprop in BP batches",
             "  0.bias                           bias",
             "  1.weight                         normalisation",
             "  1.bias                           normalisation",
             "  2.weight                         no rule for layer type Embedding",
             "  4.bias                           bias",
-            "note: 1 parameters of the optimizer do not belong to the model; GP batches hold them.",
+            "note: 1 parameters of the optimizer do not belong to the model; GP batches freeze them.",
             "note: no rule for Embedding; adagp.register_rule makes such layers sites.",
         ]
     )

@@ -104,15 +104,15 @@ def test_weights_that_are_not_spread_by_fully_shard_alone_are_refused(
     ended = python(program, tmp_path / "meeting")
     assert ended.returncode == 0, ended.stderr
     tensor_parallel = (
-        "weight '1.weight' is a DTensor that is not spread by fully_shard alone (tensor parallel): each process sees a part of "
-        "its layer's outputs or inputs. Use fully_shard on a mesh of one or two dimensions, or DDP."
+        "weight '1.weight' is a DTensor that is not sharded by fully_shard alone (tensor parallel): each process sees a part "
+        "of its layer's outputs or inputs. Use fully_shard on a mesh of one or two dimensions, or DDP."
     )
     assert ended.stdout.splitlines() == [
         tensor_parallel,
         tensor_parallel,
-        "the weight of layer '1' is not spread over the processes, that of '0' is: fully_shard does not average its gradient. "
+        "the weight of layer '1' is not sharded over the processes, that of '0' is: fully_shard does not average its gradient. "
         "Shard it as well, or exclude it (exclude=['1']).",
-        "the weights of layers '1' and '0' are spread over different device meshes. Use one.",
+        "the weights of layers '1' and '0' are sharded over different device meshes. Use one.",
         "DropBack ranks the weights of the whole model together; here each process holds a part of them (fully_shard). Use "
         "DDP, or leave out weight_hooks.",
         "precision 'bfp4' is for runs in one process: exponents and widths depend on the whole batch, of which each process "

@@ -84,7 +84,7 @@ def test_a_rehearsal_tells_what_will_happen_and_puts_everything_back(method: str
     assert not found.clean
     if method != "topk":
         assert found.gp_kept < found.bp_kept / 2
-    assert "never called, so held in GP batches: absent" in str(found)
+    assert "never called, so frozen in GP batches: absent" in str(found)
     train(trainer, draws(1)[0])
 
 

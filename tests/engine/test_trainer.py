@@ -18,7 +18,7 @@ from tests.engine.small_convnet import (
 from torch import Tensor, nn
 
 from adagp.core.plan import Phase, Step
-from adagp.engine.trainer import LeftGradients
+from adagp.engine.trainer import PreviousGradients
 from adagp.errors import UsageError
 from adagp.papers.adagp.source import PredictedSource
 from adagp.schedules import BackpropOnly, Ladder, Rung, Schedule, WarmUp
@@ -219,35 +219,35 @@ def test_attaching_does_not_touch_the_global_random_state() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def weights_and_left() -> tuple[list[nn.Parameter], LeftGradients]:
+def weights_and_gradients() -> tuple[list[nn.Parameter], PreviousGradients]:
     weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
-    return weights, LeftGradients([torch.optim.SGD(weights, lr=0.1)])
+    return weights, PreviousGradients([torch.optim.SGD(weights, lr=0.1)])
 
 
 def test_gradients_that_were_kept_or_dropped_are_no_others() -> None:
-    weights, left = weights_and_left()
-    left.refuse_others()
+    weights, left = weights_and_gradients()
+    left.check_unchanged()
     weights[0].grad = torch.zeros(2)
-    left.keep()
-    left.refuse_others()
+    left.record()
+    left.check_unchanged()
     weights[0].grad = None
-    left.refuse_others()
+    left.check_unchanged()
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_gradient_that_came_later_is_refused(sparse: bool) -> None:
-    weights, left = weights_and_left()
+    weights, left = weights_and_gradients()
     weights[0].grad = torch.zeros(2)
-    left.keep()
+    left.record()
     weights[1].grad = torch.zeros(3).to_sparse() if sparse else torch.zeros(3)
     with pytest.raises(UsageError, match="parameters still have gradients from before this batch"):
-        left.refuse_others()
+        left.check_unchanged()
 
 
 def test_a_gradient_that_was_added_to_is_refused() -> None:
-    weights, left = weights_and_left()
+    weights, left = weights_and_gradients()
     weights[0].grad = torch.zeros(2)
-    left.keep()
+    left.record()
     weights[0].grad += 1
     with pytest.raises(UsageError, match="parameters still have gradients from before this batch"):
-        left.refuse_others()
+        left.check_unchanged()

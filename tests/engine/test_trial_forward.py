@@ -4,7 +4,7 @@ import torch
 from tests.transposed import Conv1D
 from torch import Tensor, nn
 
-from adagp.engine.validate import registered, try_out
+from adagp.engine.validate import registered_layout, trial_forward
 from adagp.layers.sites import survey
 
 
@@ -29,14 +29,14 @@ class Backwards(nn.Module):
 def test_order_costs_and_shapes() -> None:
     model = Backwards()
     found = survey(model)
-    trial = try_out(model, found, torch.zeros(5, 1, 2, 3))
+    trial = trial_forward(model, found, torch.zeros(5, 1, 2, 3))
     assert [site.name for site in trial.layout.sites] == ["first", "last", "unused"]
     assert [layer.macs for layer in trial.layout.sites] == [5 * 3 * 6 * 9, 5 * 3 * 2 * 6, 0]
     assert [layer.kind for layer in trial.layout.sites] == ["conv", "linear", "linear"]
     assert [layer.name for layer in trial.layout.layers] == [
         "", "first", "norm", "attention", "attention.out_proj", "last", "unused"
     ]  # fmt: skip
-    assert trial.layout.held_below(1) == {
+    assert trial.layout.others_below(1) == {
         "token", "first.bias", "norm.weight", "norm.bias", "attention.in_proj_weight", "attention.in_proj_bias",
         "attention.out_proj.weight", "attention.out_proj.bias",
     }  # fmt: skip
@@ -49,7 +49,7 @@ def test_order_costs_and_shapes() -> None:
 def test_transposed_layers_count_by_what_they_compute() -> None:
     """A transposed convolution is a convolution, with as much work as its input is large."""
     model = nn.Sequential(nn.ConvTranspose2d(2, 3, 2, stride=2), nn.Conv2d(3, 1, 1), nn.Flatten(), Conv1D(4, 24))
-    trial = try_out(model, survey(model), torch.zeros(5, 2, 2, 3))
+    trial = trial_forward(model, survey(model), torch.zeros(5, 2, 2, 3))
     assert [(layer.kind, layer.macs) for layer in trial.layout.sites] == [
         ("conv", 5 * 2 * 6 * 3 * 4), ("conv", 5 * 24 * 3), ("linear", 5 * 24 * 4)
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_it_leaves_no_trace() -> None:
     model.norm.eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    try_out(model, survey(model), (torch.randn(5, 1, 2, 3, generator=torch.Generator()),))
+    trial_forward(model, survey(model), (torch.randn(5, 1, 2, 3, generator=torch.Generator()),))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
     assert model.training
@@ -69,6 +69,6 @@ def test_it_leaves_no_trace() -> None:
 
 
 def test_without_a_trial_sites_stand_as_registered() -> None:
-    layout = registered(survey(Backwards()))
+    layout = registered_layout(survey(Backwards()))
     assert [site.name for site in layout.sites] == ["last", "unused", "first"]
     assert not layout.measured

@@ -194,4 +194,4 @@ def test_layers_beside_the_model_are_held_and_sparse_gradients_work(method: str)
     for number in range(5):
         before = head.weight.detach().clone()
         one_batch(trainer, lambda: F.cross_entropy(head(model(torch.randint(0, 9, (6, 4)))), LABELS))
-        assert torch.equal(head.weight, before) == (number > 2), "held in GP batches, as validate() says"
+        assert torch.equal(head.weight, before) == (number > 2), "frozen in GP batches, as validate() says"

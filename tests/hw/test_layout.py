@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from adagp.engine.validate import try_out
+from adagp.engine.validate import trial_forward
 from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload
 from adagp.hw.runs import workload_layout
 from adagp.layers.sites import survey
@@ -40,7 +40,7 @@ def test_trained_layers_in_order_each_once() -> None:
 def test_the_sites_are_those_that_a_trial_forward_pass_finds(name: str) -> None:
     with torch.device("meta"):
         example = build_example(name, classes=10, image=(3, 32, 32), batch=2)
-        tried = try_out(example.model, survey(example.model), example.inputs).layout
+        tried = trial_forward(example.model, survey(example.model), example.inputs).layout
     traced = workload_layout(trace(example.model, example.inputs))
     assert [(site.name, site.kind, site.macs) for site in tried.sites] == [
         (site.name, site.kind, 2 * site.macs) for site in traced.sites

@@ -16,21 +16,21 @@ from torch.distributed.tensor import DTensor, Shard
 
 from adagp.layers.sites import survey
 from adagp.layers.weights import (
-    add_up_parts,
+    all_reduce_shards,
     as_rows,
     as_weight,
     blank,
-    exchanged,
+    from_memory_order,
+    from_shard,
     gradient_norms,
-    in_order,
-    is_spread,
-    laid_like,
+    is_sharded,
+    kernel_taps,
     local,
     norms,
-    out_of_order,
-    part_of,
-    spread_out,
-    taps_of,
+    shard_of,
+    sharded_like,
+    swapped_channels,
+    to_memory_order,
     whole,
 )
 
@@ -47,7 +47,7 @@ def laid(weight: Tensor, last: bool) -> Tensor:
 @given(SIZES, SIZES, st.lists(SIZES, max_size=3), st.booleans())
 def test_rows_are_the_memory_and_lead_back_to_the_weight(rows: int, channels: int, taps: list[int], last: bool) -> None:
     weight = laid(torch.randn(rows, channels, *taps), last)
-    count = taps_of(weight)
+    count = kernel_taps(weight)
     flat = as_rows(weight, count)
     assert flat.shape == (rows, weight[0].numel())
     assert flat.data_ptr() == weight.data_ptr()
@@ -60,19 +60,19 @@ def test_rows_are_the_memory_and_lead_back_to_the_weight(rows: int, channels: in
 @given(SIZES, st.integers(2, 4), st.integers(2, 3))
 def test_orders_are_inverse_and_those_of_the_memory(rows: int, channels: int, side: int) -> None:
     weight = laid(torch.randn(rows, channels, side, side), last=True)
-    assert taps_of(weight) == side * side
+    assert kernel_taps(weight) == side * side
     logical = torch.arange(weight[0].numel())[:, None]
-    memory = in_order(logical, side * side)
+    memory = to_memory_order(logical, side * side)
     for row in range(rows):
         numbers = [weight[row].flatten()[place].item() for place in memory[:, 0].tolist()]
         assert numbers == as_rows(weight, side * side)[row].tolist()
-    assert torch.equal(out_of_order(memory, side * side), logical)
+    assert torch.equal(from_memory_order(memory, side * side), logical)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (3, 4, 2, 2)])
 def test_what_lies_otherwise_is_copied_in_logical_order(shape: tuple[int, ...]) -> None:
     weight = torch.randn(*reversed(shape)).permute(*reversed(range(len(shape))))
-    assert taps_of(weight) == 1
+    assert kernel_taps(weight) == 1
     assert torch.equal(as_rows(weight, 1), weight.contiguous().view(shape[0], -1))
 
 
@@ -82,11 +82,11 @@ def test_exchanging_equals_loops_and_is_its_own_inverse(
 ) -> None:
     """The weight of an input and an output of the same group, wherever it lies."""
     weight = laid(torch.randn(groups * inputs, outputs, *taps), last)
-    found = exchanged(weight, groups)
+    found = swapped_channels(weight, groups)
     assert found.shape == (groups * outputs, inputs, *taps)
     for group, one, other in product(range(groups), range(inputs), range(outputs)):
         assert torch.equal(found[group * outputs + other, one], weight[group * inputs + one, other])
-    assert torch.equal(exchanged(found, groups), weight)
+    assert torch.equal(swapped_channels(found, groups), weight)
 
 
 @given(SIZES, SIZES, st.lists(SIZES, max_size=3), st.booleans(), st.booleans())
@@ -114,9 +114,9 @@ def layers() -> nn.Module:
 
 def test_ordinary_tensors_are_left_alone() -> None:
     weight = torch.randn(4, 3)
-    assert not is_spread(weight)
+    assert not is_sharded(weight)
     assert all(function(weight) is weight for function in (local, whole, blank))
-    assert laid_like(weight, weight) is weight
+    assert sharded_like(weight, weight) is weight
     assert torch.allclose(norms([weight]), weight.norm()[None])
     site = survey(layers()).sites[3]
     assert (site.held, site.share) == (slice(0, 7), slice(0, 7))
@@ -132,20 +132,20 @@ def look_at_parts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     shares = []
     for site, other in zip(survey(model).sites, survey(alone).sites, strict=True):
         weight = site.weight
-        part = part_of(weight)
+        part = shard_of(weight)
         assert isinstance(weight, DTensor)
         assert torch.equal(
             local(weight),
             other.weight.detach().narrow(part.axis, part.rows.start, len(local(weight).transpose(0, part.axis))),
         )
         assert torch.equal(whole(weight), other.weight)
-        assert torch.equal(whole(laid_like(other.weight.detach(), weight)), other.weight)
-        assert torch.equal(whole(spread_out(local(weight), weight)), other.weight)
+        assert torch.equal(whole(sharded_like(other.weight.detach(), weight)), other.weight)
+        assert torch.equal(whole(from_shard(local(weight), weight)), other.weight)
         assert torch.equal(site.share_of(weight.detach()), other.outputs_first(other.weight)[site.share])
-        assert site.holds_rows == (site.name in ("0", "1"))
+        assert site.has_whole_rows == (site.name in ("0", "1"))
         assert site.like.shape == other.outputs_first(other.weight)[site.held].shape
         counts = torch.tensor([site.share.stop - site.share.start])
-        add_up_parts([counts], weight)
+        all_reduce_shards([counts], weight)
         assert counts.item() == site.rows, "every row is in one share"
         shares.append((part.rows.start, part.rows.stop))
     found = norms([site.weight.detach() for site in survey(model).sites])

@@ -2,10 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.core.plan import BACKPROP, Phase, Plan
+from adagp.core.plan import BACKPROP, Phase, Plan, predicted_plan
 from adagp.errors import OptionError
 from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Layer, Layout, Row, Rung, WarmUp
-from adagp.schedules.base import predicted_plan
 
 SMALL = WarmUp(Ladder(rungs=(Rung(4, 1, 2), Rung(1, 1))), epochs=1)
 
@@ -108,6 +107,6 @@ def test_what_lies_below_a_site_is_held() -> None:
     )
     one = Layout(layers, measured=True)
     assert [site.name for site in one.sites] == ["conv1", "conv2", "fc"]
-    assert one.held_below(1) == {"token", "bn1.weight", "bn1.bias"}
-    assert one.held_below(2) == {"token", "bn1.weight", "bn1.bias", "conv2.bias"}
-    assert one.held_below(3) == {"token", "bn1.weight", "bn1.bias", "conv2.bias", "fc.bias"}
+    assert one.others_below(1) == {"token", "bn1.weight", "bn1.bias"}
+    assert one.others_below(2) == {"token", "bn1.weight", "bn1.bias", "conv2.bias"}
+    assert one.others_below(3) == {"token", "bn1.weight", "bn1.bias", "conv2.bias", "fc.bias"}

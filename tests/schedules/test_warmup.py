@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from adagp.core.plan import WARM_UP, Phase, Step
 from adagp.errors import OptionError
 from adagp.schedules import Adaptive, Ladder, Layer, Layout, Report, Rung, Schedule, WarmUp, parse_schedule
-from adagp.schedules.warmup import scaled_warmup
+from adagp.schedules.ladder import scaled_warmup
 
 LAYOUT = Layout(tuple(Layer(f"conv{number}", "conv", is_site=True) for number in range(4)))
 

@@ -124,3 +124,12 @@ def test_without_autograd_nothing_happens() -> None:
     with torch.no_grad():
         assert on_gradient(output, lambda gradient: None) is output
     assert not output.requires_grad
+
+
+def test_the_former_name_of_takes_sharded_still_works_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match=r"^Source\.takes_sharded is now Source\.takes_sharded\.$"):
+
+        class Older(Nothing):
+            takes_sharded = True
+
+    assert Older.takes_sharded

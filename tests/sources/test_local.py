@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from adagp.errors import ModelError
 from adagp.layers.rules import RULES, register_rule
 from adagp.layers.sites import survey
-from adagp.sources.local import Kept, refuse_unknown_layers, weight_gradient
+from adagp.sources.local import Kept, check_layer_types, weight_gradient
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -88,11 +88,11 @@ def test_layers_with_a_forward_of_their_own_are_refused(monkeypatch: pytest.Monk
     register_rule(Odd, lambda module, output: output)
     known = nn.Sequential(Renamed(1, 1, 1), nn.Linear(1, 1), nn.ConvTranspose2d(1, 1, 1), Conv1D(1, 1))
     assert len(survey(known).sites) == 4
-    refuse_unknown_layers("topk", survey(known).sites)
+    check_layer_types("topk", survey(known).sites)
     for layer in (Standardised(1, 1, 1), Odd()):
         kind = type(layer).__name__
         with pytest.raises(ModelError) as caught:
-            refuse_unknown_layers("topk", survey(nn.Sequential(layer)).sites)
+            check_layer_types("topk", survey(nn.Sequential(layer)).sites)
         assert str(caught.value) == (
             "source 'topk' takes the weight gradient of convolutions, transposed convolutions and linear layers; "
             f"site '0' is a {kind} with a forward of its own. Exclude it (exclude=['0'])."

@@ -68,3 +68,10 @@ class Plan:
 
 WARM_UP = Plan(Phase.WARMUP)
 BACKPROP_ALL = Plan(Phase.BP)
+
+
+def predicted_plan(source: str) -> Plan:
+    """Return the plan of Phase GP: every site from `source`, no backward pass, all other parameters frozen."""
+    if source == BACKPROP:
+        return Plan(Phase.BP)
+    return Plan(Phase.GP, default=source, hold_rest=True)

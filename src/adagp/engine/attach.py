@@ -14,21 +14,20 @@ from adagp.core.precision import Precision, parse_precision
 from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.engine.distributed import (
     Processes,
-    is_spread_model,
-    refuse_mixed_weights,
-    refuse_unknown_parallelism,
+    check_parallelism,
+    check_sharded_alike,
+    is_sharded_model,
     several_processes,
 )
 from adagp.engine.guard import Guard
 from adagp.engine.hooks import OutputSelector, compile_model
 from adagp.engine.trainer import Trainer
-from adagp.engine.validate import registered, try_out, validate
+from adagp.engine.validate import registered_layout, trial_forward, validate
 from adagp.engine.weight_update import WeightUpdateHook, as_hooks
 from adagp.errors import OptionError, unknown_name
 from adagp.layers.sites import Survey
 from adagp.schedules import Schedule, WarmUp, parse_schedule
-from adagp.schedules.ladder import PAPER_EPOCHS
-from adagp.schedules.warmup import scaled_warmup
+from adagp.schedules.ladder import PAPER_EPOCHS, scaled_warmup
 from adagp.sources.base import RunFacts, Source, build_source, default_source
 
 EPOCH_MULTIPLE = 60
@@ -166,12 +165,12 @@ def attach_run(
     processes = _processes(model, synchronize, staged)
     survey = _checked_survey(model, optimizers, exclude, staged)
     weight_hooks = as_hooks(engine.weight_hooks)
-    check_weight_hooks(is_spread_model(model), weight_hooks)
+    check_weight_hooks(is_sharded_model(model), weight_hooks)
     precision = read_precision(engine.precision, compiled=bool(engine.compile), several=processes.several)
     needed = {name: sources[name] if name in sources else default_source(name) for name in sorted(schedule.sources)}
     check_sources(schedule, needed)
-    trial = None if sample is None else try_out(model, survey, sample)
-    layout = registered(survey) if trial is None else trial.layout
+    trial = None if sample is None else trial_forward(model, survey, sample)
+    layout = registered_layout(survey) if trial is None else trial.layout
     resolved = schedule.resolve(layout)
     sites = {site.name: site for site in survey.sites}
     trainer = Trainer(
@@ -298,8 +297,8 @@ def _processes(model: nn.Module, synchronize: bool | None, staged: bool) -> Proc
     """Return the processes that train together; raise if the model is distributed in a way that is not supported."""
     if staged:
         return Processes(model, several=False)
-    refuse_unknown_parallelism(model)
-    several = is_spread_model(model) or (several_processes() if synchronize is None else synchronize)
+    check_parallelism(model)
+    several = is_sharded_model(model) or (several_processes() if synchronize is None else synchronize)
     processes = Processes(model, several=several)
     processes.reshard()
     return processes
@@ -311,7 +310,7 @@ def _checked_survey(
     validation = validate(model, optimizers, exclude)
     validation.raise_problems()
     if not staged:
-        refuse_mixed_weights(validation.survey)
+        check_sharded_alike(validation.survey)
     return validation.survey
 
 

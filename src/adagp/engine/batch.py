@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from adagp.core.plan import BACKPROP, Phase, Plan, Step
 from adagp.engine.arithmetic import Arithmetic
 from adagp.engine.distributed import Processes
-from adagp.engine.guard import Guard, Reach, Refusals
+from adagp.engine.guard import BackpropCoverage, Guard, Refusals
 from adagp.engine.hooks import Listeners, ModelHooks, OutputErrors
 from adagp.engine.metrics import DensityMeter, QualityMeter, agreement
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import UsageError
 from adagp.layers.sites import Site, Survey
-from adagp.layers.weights import gradient_norms, laid_like, norms, whole
+from adagp.layers.weights import gradient_norms, norms, sharded_like, whole
 from adagp.schedules.base import Report
-from adagp.sources.base import BatchContext, Rounds, RunningNorms, Source, all_receive
+from adagp.sources.base import BatchContext, Rounds, RunningNorms, Source, gradient_hooks_on
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What all batches of a run share. `adapts` says that the schedule wants predictions measured in every BP batch.
+    """What all batches of a run share. If the schedule `adapts`, predictions are measured in every BP batch.
 
     `weight_hooks` are called after each step of the optimizers; `densities` are measured where there are some.
     """
@@ -37,7 +37,7 @@ class TrainingSetup:
     hooks: ModelHooks
     guard: Guard
     refusals: Refusals
-    reach: Reach
+    coverage: BackpropCoverage
     norms: RunningNorms
     quality: QualityMeter
     processes: Processes
@@ -53,69 +53,69 @@ class TrainingSetup:
         return [source for source in self.sources.values() if source.learns]
 
     @contextmanager
-    def beside_training(self) -> Iterator[None]:
-        """Let nobody watch the model inside the context, and leave its arithmetic alone."""
+    def outside_training(self) -> Iterator[None]:
+        """Inside the context no source sees the model, and it computes in torch's own arithmetic."""
         with ExitStack() as stack:
             stack.enter_context(self.hooks.suspended())
             if self.arithmetic is not None:
                 stack.enter_context(self.arithmetic.paused())
             yield
 
-    def foreign(self) -> list[nn.Parameter]:
+    def outside_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that the optimizers have and the model has not: of a loss, for instance."""
-        own = {id(one) for one in self.model.parameters()}
+        own = {id(parameter) for parameter in self.model.parameters()}
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-        return [one for group in groups for one in group["params"] if id(one) not in own]
+        return [parameter for group in groups for parameter in group["params"] if id(parameter) not in own]
 
     def drop_gradients(self) -> None:
-        """Take all gradients away."""
+        """Set all gradients to None."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
 
-class IdleParameters:
-    """Parameters for which autograd computes nothing, because `requires_grad` is switched off while a batch runs.
+class FrozenParameters:
+    """Parameters whose `requires_grad` is off while a batch runs, so that autograd computes nothing for them.
 
-    Autograd builds no graph below the lowest parameter that needs a gradient: none at all, where all are idle. Whether it is
-    enabled is left to the user: gradients of inputs, or of another model, are taken as ever. Parameters that the user has
+    Autograd builds no graph below the lowest parameter that needs a gradient: none at all, where all are frozen. Whether it is
+    enabled is left to the user: gradients of inputs, or of another model, are computed as always. Parameters that the user has
     frozen stay so.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._parameters = [one for one in parameters if one.requires_grad]
-        self._held = False
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._is_frozen = False
 
     def __len__(self) -> int:
         return len(self._parameters)
 
-    def hold(self) -> None:
-        """Switch their gradients off."""
-        for one in self._parameters:
-            one.requires_grad_(False)
-        self._held = True
+    def freeze(self) -> None:
+        """Switch `requires_grad` off."""
+        for parameter in self._parameters:
+            parameter.requires_grad_(False)
+        self._is_frozen = True
 
-    def release(self) -> None:
-        """Switch them on again, if they are off."""
-        if self._held:
-            for one in self._parameters:
-                one.requires_grad_(True)
-        self._held = False
+    def unfreeze(self) -> None:
+        """Switch `requires_grad` on again, if it is off."""
+        if self._is_frozen:
+            for parameter in self._parameters:
+                parameter.requires_grad_(True)
+        self._is_frozen = False
 
     @contextmanager
-    def released(self) -> Iterator[None]:
-        """Let them be as the user has them inside the context."""
-        held = self._held
-        self.release()
+    def unfrozen(self) -> Iterator[None]:
+        """Unfreeze them inside the context."""
+        was_frozen = self._is_frozen
+        self.unfreeze()
         try:
             yield
         finally:
-            if held:
-                self.hold()
+            if was_frozen:
+                self.freeze()
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What `Trainer.step` did: the phase, the loss before the update, the model's output, and whether the guard refused all.
+    """What `Trainer.step` did: the phase, the loss before the update, the model's output, and whether the guard rejected all.
 
     A skipped batch was not run: its output is None and its loss NaN.
     """
@@ -128,12 +128,12 @@ class BatchResult:
 
 
 class Batch:
-    """One batch in progress: ask for its `phase`, run the forward, call `backward`, then `step`.
+    """One batch in progress: look at its `phase`, run the forward pass, call `backward`, then `step`.
 
-    If it is `skipped`, do nothing: such a batch is not to be trained on. Where somebody else steps the optimizer, `finish`
-    takes the place of `step`. `abandon` gives a batch up. `refused` names the sites whose gradient the guard refused: they
-    are held; `guarded` says that it refused all there was. A process that holds part of the model gives its own `sites`,
-    and may call the two halves of `backward` by themselves: `differentiate` and `complete`.
+    If it is `skipped`, do nothing: such a batch is not trained on. Where other code steps the optimizer, call `finish` in place
+    of `step`. `abandon` discards a batch. `refused` names the sites whose gradient the guard rejected: they are frozen;
+    `guarded` is True if it rejected all. A process that has part of the model gives its own `sites`, and may call the two
+    halves of `backward` separately: `differentiate` and `complete`.
     """
 
     def __init__(
@@ -169,28 +169,28 @@ class Batch:
         self.skipped = any(source.skips for source in self._serving)
         self.context = self._context(step, targets)
         self._errors = self._output_errors()
-        self.idle = IdleParameters(self._idle())
+        self.frozen = FrozenParameters(self._frozen_parameters())
 
     @property
     def needs_backward(self) -> bool:
         """Whether this batch has a backward pass."""
         if self._by_backprop or not self._served or any(source.needs_backward for source in self._serving):
             return True
-        return any(not self.plan.holds(one.name) for one in self._setup.survey.rest)
+        return any(not self.plan.holds(other.name) for other in self._setup.survey.rest)
 
     @property
     def backward_is_whole(self) -> bool:
         """Whether there is a backward pass that brings every parameter its gradient."""
-        return self.needs_backward and not self.idle
+        return self.needs_backward and not self.frozen
 
     @property
     def needs_loss(self) -> bool:
-        """Whether the loss is differentiated, be it only down to the model's output."""
+        """Whether the loss is differentiated, at least down to the model's output."""
         return self.needs_backward or any(source.needs_error for source in self._serving)
 
     @property
     def listeners(self) -> Listeners:
-        """The sources that see each site (the one that serves it, or those that learn from it), and the errors."""
+        """What the hooks call: for each site the source that serves it, or those that learn from it; and the errors."""
         served = {site: [self._setup.sources[name]] for name, sites in self._served.items() for site in sites}
         wanted = self._errors.wanted
         densities = self._setup.densities
@@ -199,7 +199,7 @@ class Batch:
             called=self._called,
             on_call=self._errors.enter if wanted and self.needs_loss else None,
             on_return=self._errors.leave if wanted and self.needs_backward else None,
-            taps=None if self.needs_backward else self._errors.taps,
+            error_leaves=None if self.needs_backward else self._errors.error_leaves,
             on_inputs=None if densities is None or not densities.due() else densities.watch,
         )
 
@@ -210,7 +210,7 @@ class Batch:
 
     @property
     def report(self) -> Report:
-        """What a schedule that adapts may know of the batch, once it is over."""
+        """What an adaptive schedule gets of the batch, once it is over."""
         cosine, norm_ratio = self._agreement or (None, None)
         loss = None if self.loss is None else self.loss.item()
         return Report(self.context.step, self.phase, loss, cosine, norm_ratio, self.guarded)
@@ -218,9 +218,9 @@ class Batch:
     def backward(self, loss: Tensor | None = None, *, more: bool = False) -> None:
         """Give every weight of the plan its gradient, in `.grad`, ready for clipping and `step`.
 
-        With backprop in the plan, or a source that wants the output's error, `loss` is needed; without, it is only noted.
-        `more=True` says that another micro-batch of the same batch follows: gradients (or summaries of outputs, in GP)
-        accumulate until a call without it.
+        With backprop in the plan, or a source that needs the output's error, `loss` is required; without, it is only recorded.
+        Pass `more=True` if another micro-batch of the same batch follows: gradients (or summaries of outputs, in GP) accumulate
+        until a call without it.
         """
         if self._has_gradients:
             raise UsageError(
@@ -231,13 +231,13 @@ class Batch:
             self.complete()
 
     def see_targets(self, targets: Any) -> None:
-        """Show the targets of the coming micro-batch to sources that look at them, where each comes with its own."""
+        """Pass the targets of the next micro-batch to sources that need them, where each micro-batch has its own."""
         for source in (*self._serving, *self._learners):
             if source.needs_targets:
                 source.see_targets(targets)
 
     def differentiate(self, loss: Tensor | None) -> None:
-        """Run autograd, if this batch needs it: to the parameters that need it, or to the model's outputs alone."""
+        """Run autograd, if this batch needs it: down to the parameters that need it, or to the model's outputs alone."""
         if loss is not None:
             self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
         if self.skipped or not self.needs_loss:
@@ -247,7 +247,7 @@ class Batch:
         if self._setup.arithmetic is not None:
             self._setup.arithmetic.check_called(self._called)
         scaled = self._setup.scaler.scale(loss)
-        with self._setup.hooks.suspended(), all_receive():
+        with self._setup.hooks.suspended(), gradient_hooks_on():
             if self.needs_backward:
                 if loss.requires_grad or self._by_backprop:  # else nothing was called that a source could serve
                     scaled.backward()
@@ -257,19 +257,19 @@ class Batch:
             self._errors.hand_over()
 
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
-        """After the last `differentiate`: let sources learn from the true gradients, and put the others in place.
+        """After the last `differentiate`: let sources learn from the true gradients, and produce the others.
 
-        `agree` makes one decision of all processes out of this one's: whether the true gradients are finite.
+        `agree` turns this process's decision, whether the true gradients are finite, into that of all processes.
         """
         self._has_gradients = True
         if self._setup.processes.several and not self.skipped:
             self._end_passes()
         if self.needs_backward and self._setup.scaler.is_enabled():
-            self._scaled = [one for one in self._setup.optimizers if _has_gradient(one)]
+            self._scaled = [optimizer for optimizer in self._setup.optimizers if _has_gradient(optimizer)]
             for optimizer in self._scaled:
                 self._setup.scaler.unscale_(optimizer)
-        self.idle.release()  # before sources look at the weights, or the user clips what requires a gradient
-        with self._setup.beside_training(), torch.autocast(self._setup.device.type, enabled=False):
+        self.frozen.unfreeze()  # before sources look at the weights, or the user clips what requires a gradient
+        with self._setup.outside_training(), torch.autocast(self._setup.device.type, enabled=False):
             if not self.skipped:
                 if self._setup.processes.several and self._setup.sources:
                     self._exchange()
@@ -278,15 +278,13 @@ class Batch:
                     self._take()
 
     def step(self) -> None:
-        """Step the user's optimizer, unless the batch is skipped or the guard refused it."""
+        """Step the user's optimizer, unless the batch is skipped or the guard rejected it."""
         if not self._has_gradients:
             raise UsageError("step() was called before backward().")
         if self._stepped:
             raise UsageError("step() was called twice in one batch.")
         self._stepped = True
-        if self.skipped:
-            return
-        if self.guarded:
+        if self.skipped or self.guarded:
             return
         for optimizer in self._setup.optimizers:
             if optimizer in self._scaled:
@@ -298,9 +296,9 @@ class Batch:
         self._call_weight_hooks()
 
     def finish(self, stepped: bool = True) -> None:
-        """End the batch: the trainer moves on to the next one. The optimizers were stepped by somebody else if not here.
+        """End the batch, whose optimizers were stepped here or by other code: the trainer moves on to the next one.
 
-        `stepped=False` says that they were not: the batch has taught the sources, and that is all.
+        Pass `stepped=False` if they were not: the sources have learned from the batch, and that is all.
         """
         if not (self._has_gradients or self.skipped or self.abandoned):
             raise UsageError("finish() was called before backward().")
@@ -310,20 +308,20 @@ class Batch:
         self.on_end()
 
     def abandon(self) -> None:
-        """Give the batch up, as after a loss that is not finite: no gradients are left, nobody learns from it, and the
+        """Discard the batch, as after a loss that is not finite: gradients are dropped, no source learns from it, and the
         trainer moves on to the next one."""
         self.abandoned = True
-        self.idle.release()
+        self.frozen.unfreeze()
         self._setup.drop_gradients()
         self.on_end()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the model be the user's own inside the context: nobody watches, and all gradients can be taken."""
-        with self._setup.beside_training(), self.idle.released():
+        """Inside the context no source sees the model, and all gradients can be computed."""
+        with self._setup.outside_training(), self.frozen.unfrozen():
             yield
 
-    def refuse_unfinished(self) -> None:
+    def check_finished(self) -> None:
         """Raise if the body of the batch left out one of its two calls."""
         if not self._stepped and not self.skipped and not self.abandoned:
             missing = "step()" if self._has_gradients else "backward() and step()"
@@ -337,7 +335,7 @@ class Batch:
             hook.after_step(self.context.step)
 
     def _context(self, step: Step, targets: Any) -> BatchContext:
-        """Return what the sources may know of this batch, or refuse it where that is not enough."""
+        """Return what the sources may know of this batch; raise if targets are missing."""
         setup = self._setup
         if targets is None and not self.skipped:
             for name, source in setup.sources.items():
@@ -353,14 +351,15 @@ class Batch:
         )
 
     def _output_errors(self) -> OutputErrors:
-        wanting = {name: one for name, one in self._setup.sources.items() if one.needs_error and self._takes_part(one)}
+        sources = self._setup.sources.items()
+        wanting = {name: source for name, source in sources if source.needs_error and self._takes_part(source)}
         learning = [source for source in self._learners if source.needs_error]
         return OutputErrors(wanting, learning, self.context.scale)
 
     def _takes_part(self, source: Source) -> bool:
         return source in self._serving or source in self._learners
 
-    def _idle(self) -> list[nn.Parameter]:
+    def _frozen_parameters(self) -> list[nn.Parameter]:
         """Return the parameters for which autograd computes nothing: all of them, where there is no backward pass."""
         if self.skipped:
             return []
@@ -368,19 +367,19 @@ class Batch:
             return list(self._setup.model.parameters())
         replaced = [site.weight for sites in self._served.values() for site in sites]
         if self._served and self.plan.hold_rest:
-            replaced += self._setup.foreign()
-        return replaced + [one.parameter for one in self._setup.survey.rest if self.plan.holds(one.name)]
+            replaced += self._setup.outside_parameters()
+        return replaced + [other.parameter for other in self._setup.survey.rest if self.plan.holds(other.name)]
 
     def _end_passes(self) -> None:
-        """After the passes of one of several processes: average what DDP has not, and put back what FSDP2 has gathered."""
+        """In one of several processes: average the gradients that DDP has not, and reshard what FSDP2 has gathered."""
         if not self.needs_backward:
             self._setup.processes.end_forward()
         elif not self.backward_is_whole:
-            moving = (one for one in self._setup.model.parameters() if one.requires_grad)
-            self._setup.processes.average_gradients(moving)
+            trained = (parameter for parameter in self._setup.model.parameters() if parameter.requires_grad)
+            self._setup.processes.average_gradients(trained)
 
     def _exchange(self) -> None:
-        """Let all processes know what each has seen of the batch."""
+        """Sum over the processes what each has seen of the batch."""
         watched = {
             source: self._by_backprop if source in self._learners else [] for source in self._setup.sources.values()
         }
@@ -391,21 +390,21 @@ class Batch:
             self._setup.processes.join([self._agree_on_calls(), *exchanges])
 
     def _agree_on_calls(self) -> Rounds:
-        """Count a site as called where it was in any process; let the loss be that of the whole batch, if a schedule asks."""
+        """Count a site as called if it was in any process; for adaptive schedules, average the loss."""
         sites, device = self._setup.survey.sites, self._setup.device
         counts = torch.tensor([*(float(site in self._called) for site in sites), 1.0], device=device)
         losses = [self.loss.float().clone()] if self._setup.adapts and self.loss is not None else []
         yield [counts, *losses]
-        *found, size = counts.tolist()
-        self._called.update({site: True for site, count in zip(sites, found, strict=True) if count})
+        *calls, size = counts.tolist()
+        self._called.update({site: True for site, count in zip(sites, calls, strict=True) if count})
         if losses:
             self.loss = losses[0] / size
 
     def _learn(self, agree: Callable[[bool], bool]) -> None:
-        """Show the true gradients to the norms, the metrics and the sources that learn."""
+        """Pass the true gradients to the running norms, the metrics and the sources that learn."""
         setup = self._setup
         if self._by_backprop and setup.sources:
-            setup.reach.note(self._by_backprop, self._called)
+            setup.coverage.record(self._by_backprop, self._called)
         sites = [site for site in self._by_backprop if site.weight.grad is not None]
         truths = [site.weight.grad for site in sites if site.weight.grad is not None]
         if not sites or not self._learners:
@@ -419,27 +418,30 @@ class Batch:
             self._agreement = agreement(truths, predictions[0])  # a schedule that adapts has one source
         setup.quality.record(sites, truths, predictions)
         for source in self._learners:
-            source.observe(sites, truths if source.takes_spread else [whole(one) for one in truths])
+            source.observe(sites, truths if source.takes_sharded else [whole(truth) for truth in truths])
 
     def _take(self) -> None:
-        """Ask the sources for the other gradients and, if the guard allows them, put them in place."""
+        """Let the sources produce the other gradients, and put those that pass the guard into `.grad`."""
         setup = self._setup
         pairs: list[tuple[Site, Tensor]] = []
         sizes: list[Tensor] = []
         for name, sites in self._served.items():
             source = setup.sources[name]
-            mine = setup.reach.served(sites, self._called)
-            given = source.produce(mine)
-            alone = setup.processes.several and not source.joins
-            if alone:
-                given = setup.processes.average([site.weight for site in mine], given)
-            found = [(site, one) for site, one in zip(mine, given, strict=True) if one is not None]
-            if found:
-                gradients = [one for _, one in found]
-                sizes.append(gradient_norms(gradients) if alone else source.sizes(gradients))
-            pairs += found
+            servable = setup.coverage.servable(sites, self._called)
+            gradients = source.produce(servable)
+            averaged = setup.processes.several and not source.joins
+            if averaged:
+                gradients = setup.processes.average([site.weight for site in servable], gradients)
+            produced = [
+                (site, gradient) for site, gradient in zip(servable, gradients, strict=True) if gradient is not None
+            ]
+            if produced:
+                present = [gradient for _, gradient in produced]
+                # A source may know the norms of what it produced, but not of the mean over processes.
+                sizes.append(gradient_norms(present) if averaged else source.sizes(present))
+            pairs += produced
         if not pairs:
-            self._refuse_silence()
+            self._check_called()
             return
         sites = [site for site, _ in pairs]
         allowed = setup.guard.allowed(sites, torch.cat(sizes), setup.norms)
@@ -448,9 +450,9 @@ class Batch:
         self.guarded = not any(allowed) and not self.needs_backward
         for (site, gradient), may in zip(pairs, allowed, strict=True):
             if may:
-                place(site.weight, laid_like(gradient, site.weight) if site.is_spread else gradient)
+                assign_gradient(site.weight, sharded_like(gradient, site.weight) if site.is_sharded else gradient)
 
-    def _refuse_silence(self) -> None:
+    def _check_called(self) -> None:
         if any(self._served.values()) and not self._called:
             raise UsageError(
                 f"no layer of the model was called in this {self.phase.upper()} batch, so that there is nothing to train on. "
@@ -458,8 +460,8 @@ class Batch:
             )
 
 
-def place(parameter: nn.Parameter, gradient: Tensor) -> None:
-    """Make `gradient` that of `parameter`, with the user's hooks on the parameter, as a backward pass would."""
+def assign_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Set `.grad` of `parameter` and call the user's hooks on it, as a backward pass would."""
     for hook in (getattr(parameter, "_backward_hooks", None) or {}).values():
         changed = hook(gradient)
         gradient = gradient if changed is None else changed

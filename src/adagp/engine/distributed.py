@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from adagp.errors import ModelError
 from adagp.layers.sites import Survey
-from adagp.layers.weights import add_up_flat, is_cut_once, is_spread, mesh_of, whole
+from adagp.layers.weights import all_reduce_flat, is_sharded, is_sharded_once, mesh_of, whole
 from adagp.sources.base import Rounds, in_step
 
 
@@ -29,12 +29,12 @@ def several_processes() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def is_spread_model(model: nn.Module) -> bool:
-    """Tell whether some parameters of a model are spread over processes."""
-    return any(is_spread(one) for one in model.parameters())
+def is_sharded_model(model: nn.Module) -> bool:
+    """Tell whether some parameters of a model are sharded over processes."""
+    return any(is_sharded(one) for one in model.parameters())
 
 
-def refuse_unknown_parallelism(model: nn.Module) -> None:
+def check_parallelism(model: nn.Module) -> None:
     """Refuse models of whose weights a process has a copy, or a part, that nobody can follow."""
     for one in model.modules():
         if isinstance(one, nn.DataParallel) and len(one.device_ids) > 1:
@@ -44,30 +44,31 @@ def refuse_unknown_parallelism(model: nn.Module) -> None:
             )
         if type(one).__name__ == "FullyShardedDataParallel":
             raise ModelError(
-                "the model's weights are spread over devices by FullyShardedDataParallel, which joins those of several layers "
+                "the model's weights are sharded over devices by FullyShardedDataParallel, which joins those of several layers "
                 "in one flat parameter. Use fully_shard (FSDP2), or DDP."
             )
     sharded = {id(one) for root in _roots(model) for one in root.parameters()}
     for name, parameter in model.named_parameters():
-        if is_spread(parameter) and not (id(parameter) in sharded and is_cut_once(parameter)):
+        if is_sharded(parameter) and not (id(parameter) in sharded and is_sharded_once(parameter)):
             raise ModelError(
-                f"weight '{name}' is a DTensor that is not spread by fully_shard alone (tensor parallel): each process sees a "
+                f"weight '{name}' is a DTensor that is not sharded by fully_shard alone (tensor parallel): each process sees a "
                 "part of its layer's outputs or inputs. Use fully_shard on a mesh of one or two dimensions, or DDP."
             )
 
 
-def refuse_mixed_weights(survey: Survey) -> None:
-    """Refuse a model of whose sites some have spread weights and others not: nobody averages the gradients of the latter."""
-    spread = [site for site in survey.sites if site.is_spread]
+def check_sharded_alike(survey: Survey) -> None:
+    """Refuse a model of whose sites some have sharded weights and others not: nobody averages the gradients of the latter."""
+    sharded = [site for site in survey.sites if site.is_sharded]
     for site in survey.sites:
-        if spread and not site.is_spread:
+        if sharded and not site.is_sharded:
             raise ModelError(
-                f"the weight of layer '{site.name}' is not spread over the processes, that of '{spread[0].name}' is: "
+                f"the weight of layer '{site.name}' is not sharded over the processes, that of '{sharded[0].name}' is: "
                 f"fully_shard does not average its gradient. Shard it as well, or exclude it (exclude=['{site.name}'])."
             )
-        if spread and mesh_of(site.weight) != mesh_of(spread[0].weight):
+        if sharded and mesh_of(site.weight) != mesh_of(sharded[0].weight):
             raise ModelError(
-                f"the weights of layers '{site.name}' and '{spread[0].name}' are spread over different device meshes. Use one."
+                f"the weights of layers '{site.name}' and '{sharded[0].name}' are sharded over different device meshes. "
+                "Use one."
             )
 
 
@@ -126,7 +127,7 @@ class Processes:
     def average(self, weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the mean of each weight's gradient over the processes, 0 where one has none; None where none of them has.
 
-        All processes must be asked about the same weights. Gradients are whole, also those of spread weights.
+        All processes must be asked about the same weights. Gradients are whole, also those of sharded weights.
         """
         if not weights:
             return []
@@ -145,7 +146,7 @@ class Processes:
 
     def _add_up(self, tensors: Sequence[Tensor]) -> None:
         with self.on_exchange(sum(one.numel() * one.element_size() for one in tensors)):
-            add_up_flat(tensors, self._groups)
+            all_reduce_flat(tensors, self._groups)
 
 
 def _roots(model: nn.Module) -> list[Any]:
@@ -161,7 +162,7 @@ def _roots(model: nn.Module) -> list[Any]:
 
 def _groups(model: nn.Module, wrapped: Sequence[DistributedDataParallel]) -> list[dist.ProcessGroup | None]:
     """Return the groups over which what belongs to a batch is added up, one after the other: None stands for all processes."""
-    meshes = [mesh_of(one) for one in model.parameters() if is_spread(one)]
+    meshes = [mesh_of(one) for one in model.parameters() if is_sharded(one)]
     if meshes:
         mesh = meshes[0]
         return [None] if mesh.size() == dist.get_world_size() else [mesh.get_group(place) for place in range(mesh.ndim)]

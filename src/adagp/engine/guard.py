@@ -1,5 +1,7 @@
-"""What protects the model from bad predictions: `Guard` rejects gradients that are too large; `Reach` names the sites that
-backprop does not update, which no source may update either.
+"""What protects the model from bad predictions.
+
+`Guard` rejects gradients that are too large. `BackpropCoverage` knows the sites that backprop does not update: no source may
+update them either.
 """
 
 import warnings
@@ -17,10 +19,10 @@ from adagp.sources.base import RunningNorms
 
 @dataclass(frozen=True)
 class Guard:
-    """Refuses gradients that are not finite, or whose norm is over `limit` times the running norm of the true gradient.
+    """Rejects gradients that are not finite, or whose norm is over `limit` times the running norm of the true gradient.
 
-    Before a site's first true gradient only finiteness is checked. A site whose gradient is refused is held in that batch.
-    Where all are refused, the batch changes nothing and the rest of its phase is trained by backprop.
+    Before a site's first true gradient only finiteness is checked. A site whose gradient is rejected is frozen in that batch.
+    Where all are rejected, the batch changes nothing and the rest of its phase is trained by backprop.
     """
 
     limit: float = 10.0
@@ -32,18 +34,18 @@ class Guard:
             )
 
     def allowed(self, sites: Sequence[Site], sizes: Tensor, norms: RunningNorms) -> list[bool]:
-        """Tell of each gradient whether it may be applied, by its norm in `sizes`: one transfer from the device for all."""
+        """Return which gradients pass, by their norms in `sizes`, with one transfer from the device for all."""
         usual = norms.of(sites)
         bound = torch.where(usual > 0, self.limit * usual, torch.inf)
-        answers: list[bool] = (sizes.isfinite() & (sizes <= bound)).tolist()
-        return answers
+        passed: list[bool] = (sizes.isfinite() & (sizes <= bound)).tolist()
+        return passed
 
 
 class Refusals:
-    """Counts what the guard refuses, by site, and warns once when it goes on and on."""
+    """Counts the gradients that the guard rejects, by site, and warns once when it rejects many in a row."""
 
     PATIENCE = 10
-    """Batches in a row with at least half of the gradients refused, after which it warns."""
+    """Batches in a row with at least half of the gradients rejected, after which it warns."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self._names = [site.name for site in sites]
@@ -53,7 +55,7 @@ class Refusals:
         self._warned = False
 
     def note(self, sites: Sequence[Site], allowed: Sequence[bool]) -> None:
-        """Take note of the guard's answers in one batch."""
+        """Count the guard's decisions in one batch."""
         for site, may in zip(sites, allowed, strict=True):
             self._given[site.index] += 1
             self._refused[site.index] += not may
@@ -62,9 +64,9 @@ class Refusals:
             self._warned = True
             first = next(site for site, may in zip(sites, allowed, strict=True) if not may)
             warnings.warn(
-                f"the guard refused half or more of the produced gradients in {self.PATIENCE} batches in a row "
+                f"the guard rejected half or more of the produced gradients in {self.PATIENCE} batches in a row "
                 f"({len(allowed) - sum(allowed)} of {len(allowed)} in this one, among them that of '{first.name}'): their "
-                "weights are held there. A longer warm-up, method='feedback', or normalize=True for a predictor may help; "
+                "weights are frozen there. A longer warm-up, method='feedback', or normalize=True for a predictor may help; "
                 "adagp.EngineOptions(guard=adagp.Guard(limit)) sets how large a gradient may be.",
                 AdagpWarning,
                 stacklevel=2,
@@ -72,11 +74,11 @@ class Refusals:
 
     @property
     def total(self) -> tuple[int, int]:
-        """The gradients refused, and those produced, since the last `read`."""
+        """The gradients rejected, and those produced, since the last `read`."""
         return sum(self._refused), sum(self._given)
 
     def read(self) -> dict[str, float]:
-        """Return the share of refused gradients of each site that had any since the last call, and start again."""
+        """Return the share of rejected gradients of each site that had any since the last call, and start again."""
         shares = {
             name: refused / given
             for name, refused, given in zip(self._names, self._refused, self._given, strict=True)
@@ -95,19 +97,19 @@ class Refusals:
         self._in_a_row = state["in_a_row"]
 
 
-class Reach:
+class BackpropCoverage:
     """Remembers the sites that were called in a BP batch and got no gradient: heads that the loss ignores.
 
-    A site whose layer is not called, though its weight gets a gradient, cannot be watched: it is held in GP batches, which is
+    A site whose layer is not called, though its weight gets a gradient, cannot be watched: it is frozen in GP batches, which is
     said once.
     """
 
     def __init__(self) -> None:
         self._missed: set[int] = set()
-        self._told: set[int] = set()
+        self._warned_of: set[int] = set()
 
-    def note(self, sites: Iterable[Site], called: Mapping[Site, bool]) -> None:
-        """Learn from the gradients of a BP batch; refuse one in which no layer was called, though there are gradients."""
+    def record(self, sites: Iterable[Site], called: Mapping[Site, bool]) -> None:
+        """Record the gradients of a BP batch; raise if there are gradients, but no layer was called."""
         unseen = []
         for site in sites:
             if site.weight.grad is None:
@@ -122,9 +124,9 @@ class Reach:
                 "the weights have gradients, but none of their layers was seen in a forward call. Was the model compiled and "
                 "called before adagp.attach, or is another model in use? Attach first; EngineOptions(compile=True) compiles it."
             )
-        self._tell([site for site in unseen if site.index not in self._told])
+        self._warn([site for site in unseen if site.index not in self._warned_of])
 
-    def served(self, sites: Iterable[Site], called: Mapping[Site, bool]) -> list[Site]:
+    def servable(self, sites: Iterable[Site], called: Mapping[Site, bool]) -> list[Site]:
         """Return those of `sites` that a source may serve: called in this batch, and not missed by backprop."""
         return [site for site in sites if site in called and site.index not in self._missed]
 
@@ -136,14 +138,14 @@ class Reach:
         """Take over what `state_dict` returned."""
         self._missed = set(state["missed"])
 
-    def _tell(self, unseen: list[Site]) -> None:
+    def _warn(self, unseen: list[Site]) -> None:
         if not unseen:
             return
-        self._told.update(site.index for site in unseen)
+        self._warned_of.update(site.index for site in unseen)
         more = f" and {len(unseen) - 1} more" if len(unseen) > 1 else ""
         warnings.warn(
             f"layer '{unseen[0].name}'{more}: the weight has a gradient, but the layer itself was not called (its weight is "
-            "used directly, or its forward() is). What is not called cannot be predicted: the weight is held in GP batches.",
+            "used directly, or its forward() is). What is not called cannot be predicted: the weight is frozen in GP batches.",
             AdagpWarning,
             stacklevel=2,
         )

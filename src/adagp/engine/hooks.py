@@ -35,7 +35,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 class CompiledForward:
-    """The compiled `forward` of one module. A copy of the module, or one that comes out of a file, has its plain one."""
+    """The compiled `forward` of one module. Copies of the module have the plain one."""
 
     def __init__(self, module: nn.Module, backend: str) -> None:
         self._module = module
@@ -62,7 +62,7 @@ def compile_model(model: nn.Module, backend: str) -> None:
 
 
 def restore_forward(model: nn.Module) -> None:
-    """Give `model` the forward of its class again, if `compile_model` has compiled it."""
+    """Undo `compile_model`."""
     if isinstance(vars(model).get("forward"), CompiledForward):
         del model.forward
 
@@ -81,19 +81,19 @@ OutputSelector = str | Callable[[Any], Any] | None
 
 
 def selected(output: Any, selector: OutputSelector) -> list[Tensor]:
-    """Return the tensors of `output` that `selector` chooses; refuse a selection that is not there."""
+    """Return the tensors of `output` that `selector` selects; raise if there are none."""
     if isinstance(selector, str):
         chosen = output.get(selector) if isinstance(output, Mapping) else getattr(output, selector, None)
     else:
         chosen = output if selector is None else selector(output)
-    found = [one for one in leaves(chosen) if one.is_floating_point() and one.dim() > 0]
-    if selector is not None and not found:
+    tensors = [tensor for tensor in leaves(chosen) if tensor.is_floating_point() and tensor.dim() > 0]
+    if selector is not None and not tensors:
         what = f"'{selector}'" if isinstance(selector, str) else "the function"
         raise ModelError(
             f"output={what} finds no floating-point tensor in what the model returns ({type(output).__name__}). Give the "
             "name of a field of it, the name of a layer of the model, or a function of what it returns."
         )
-    return list({id(one): one for one in found}.values())
+    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:
@@ -101,8 +101,8 @@ def leaves(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
         yield tree
     else:
-        for one in _members(tree).values():
-            yield from leaves(one)
+        for member in _members(tree).values():
+            yield from leaves(member)
 
 
 def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
@@ -110,7 +110,7 @@ def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
     if isinstance(tree, Tensor):
         return new.get(id(tree), tree)
     members = _members(tree)
-    changed = {key: replaced(one, new) for key, one in members.items()}
+    changed = {key: replaced(member, new) for key, member in members.items()}
     if all(changed[key] is members[key] for key in members):
         return tree
     if isinstance(tree, tuple):
@@ -119,11 +119,11 @@ def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
     if isinstance(tree, list):
         return type(tree)(changed.values())
     result = copy.copy(tree)
-    for key, one in changed.items():
+    for key, member in changed.items():
         if isinstance(tree, Mapping):
-            result[key] = one
+            result[key] = member
         else:
-            object.__setattr__(result, key, one)  # frozen dataclasses too
+            object.__setattr__(result, key, member)  # frozen dataclasses too
     return result
 
 
@@ -141,8 +141,8 @@ class OutputErrors:
     """The model's forward calls in a batch, until the loss is differentiated at their outputs.
 
     `wanting` are the sources that need the errors, by name, and `learning` those of them that learn from the batch. Every
-    error is larger by `scale` than the loss's own. Where nothing but the errors is differentiated, `taps` are the beginnings
-    of the loss's graph: of which call, which of its outputs, and the output itself.
+    error is larger by `scale` than the loss's own. Where nothing but the errors is differentiated, `error_leaves` are the
+    leaves of the loss's graph: the call, the index of its output, and the output itself.
     """
 
     def __init__(self, wanting: Mapping[str, Source], learning: Sequence[Source], scale: float) -> None:
@@ -150,7 +150,7 @@ class OutputErrors:
         self._learning = learning
         self._scale = scale
         self._calls: list[ModelCall] = []
-        self.taps: list[tuple[ModelCall, int, Tensor]] = []
+        self.error_leaves: list[tuple[ModelCall, int, Tensor]] = []
 
     @property
     def wanted(self) -> bool:
@@ -158,7 +158,7 @@ class OutputErrors:
         return bool(self._wanting)
 
     def enter(self, call: ModelCall) -> None:
-        """Tell the sources of a forward call that begins."""
+        """Pass a forward call that begins to the sources."""
         call.scale = self._scale
         self._calls.append(call)
         for source in self._wanting.values():
@@ -170,20 +170,20 @@ class OutputErrors:
             source.leave(call, outputs)
 
     def differentiate(self, loss: Tensor) -> None:
-        """Take the gradients at the outputs of the model, and no others: parameters that the loss has get none."""
-        if not self.taps or not loss.requires_grad:
+        """Compute the gradients at the outputs of the model, and no others: parameters of the loss get none."""
+        if not self.error_leaves or not loss.requires_grad:
             return
-        errors = torch.autograd.grad(loss, [tap for _, _, tap in self.taps], allow_unused=True)
+        errors = torch.autograd.grad(loss, [leaf for _, _, leaf in self.error_leaves], allow_unused=True)
         waiting: list[tuple[ModelCall, int, Tensor]] = []
-        for (call, place, tap), error in zip(self.taps, errors, strict=True):
+        for (call, index, leaf), error in zip(self.error_leaves, errors, strict=True):
             if error is None:
-                waiting.append((call, place, tap))  # another loss of the same batch may depend on it
+                waiting.append((call, index, leaf))  # another loss of the same batch may depend on it
             else:
-                call.receive(place, error)
-        self.taps[:] = waiting
+                call.receive(index, error)
+        self.error_leaves[:] = waiting
 
     def hand_over(self) -> None:
-        """Show the errors that are known to the sources; refuse a loss that gave none."""
+        """Pass the known errors to the sources; raise if the loss gave none."""
         known = [call for call in self._calls if call.known]
         if not known:
             raise missing_error(next(iter(self._wanting)))
@@ -194,28 +194,28 @@ class OutputErrors:
 
 
 class SiteWatcher(Protocol):
-    """Somebody who is shown the forward calls of sites."""
+    """Something that sees the forward calls of sites, as sources do."""
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """See one call; a tensor that is returned takes the place of the output."""
+        """See one call; a tensor that is returned takes the index of the output."""
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who is called in a batch.
+    """What the hooks call in a batch.
 
-    `sites` are the sources that see each site's forward calls, and `called` notes which sites had any. `on_call` is told of
-    each forward call of the model, before the first site in it, if a source needs the error at its outputs, and `on_return`
-    at its end, unless autograd computes nothing. With `taps` that
-    error is all that is differentiated: the beginnings of the loss's graph are put there. Calls in which the user has
-    switched autograd off are none of training, unless `everywhere`. `on_inputs` is shown the inputs of every site.
+    `sites` are the sources that see each site's forward calls, and `called` records which sites had any. If a source needs
+    the error at the model's outputs, `on_call` gets each forward call of the model, before the first site in it, and
+    `on_return` at its end, unless autograd computes nothing. With `error_leaves` that error is all that is differentiated: the
+    leaves of the loss's graph are put there. Calls in which the user has switched autograd off do not count as training,
+    unless `everywhere`. `on_inputs` gets the inputs of every site.
     """
 
     sites: Mapping[Site, Sequence[SiteWatcher]] = field(default_factory=dict)
     called: dict[Site, bool] = field(default_factory=dict)
     on_call: Callable[[ModelCall], None] | None = None
     on_return: Callable[[ModelCall, Sequence[Tensor]], None] | None = None
-    taps: list[tuple[ModelCall, int, Tensor]] | None = None
+    error_leaves: list[tuple[ModelCall, int, Tensor]] | None = None
     everywhere: bool = False
     on_inputs: Callable[[Site, Sequence[Any]], None] | None = None
 
@@ -230,9 +230,9 @@ class Hook:
         self.function = function
         self.first = first
 
-    def __call__(self, module: nn.Module, *given: Any) -> Any:
-        """Call the function with what it was made with, and what the hook is given besides the module."""
-        return self.function(*self.first, *given)
+    def __call__(self, module: nn.Module, *arguments: Any) -> Any:
+        """Call the function with its first arguments, then those of the hook without the module."""
+        return self.function(*self.first, *arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Only for modules that copy themselves in a way of their own (see StateWithoutHooks): a function that does nothing.
@@ -269,16 +269,16 @@ _HOOK_FLAGS = ("_forward_hooks_with_kwargs",)
 class ModelHooks:
     """Passes each forward call of a site, and the errors at the model's outputs, to the active listeners.
 
-    `output` says which outputs these are (see `adagp.engine.hooks`): what the model returns, or what a layer of that name
-    does. What is watched between two such outputs belongs to one call.
+    `output` selects these outputs (see the module): of what the model returns, or of what a layer of that name returns.
+    What is watched between two such outputs belongs to one call.
     """
 
     def __init__(self, model: nn.Module, sites: Sequence[Site], output: OutputSelector = None) -> None:
         self._listeners = NO_LISTENERS
-        self._recorded: bool | None = None  # whether the call of the model under way is one of training
+        self._recorded: bool | None = None  # whether the present call of the model is one of training
         self._call: ModelCall | None = None
-        self.beside: Callable[[], AbstractContextManager[None]] = nullcontext
-        """What sources work under when they watch a site."""
+        self.source_context: Callable[[], AbstractContextManager[None]] = nullcontext
+        """The context in which sources watch a site."""
         self._hooked: list[nn.Module] = []
         layer = dict(model.named_modules()).get(output) if isinstance(output, str) and output else None
         self._output = None if layer is not None else output
@@ -288,7 +288,9 @@ class ModelHooks:
         self._leave_out_of_copies(model)
         self._handles.append(model.register_forward_pre_hook(Hook(self._before)))
         self._leave_out_of_copies(layer or model)
-        self._handles.append((layer or model).register_forward_hook(Hook(self._tap)))  # last: it may be a site itself
+        self._handles.append(
+            (layer or model).register_forward_hook(Hook(self._hook_outputs))
+        )  # last: it may be a site itself
         self._handles.append(model.register_forward_hook(Hook(self._after)))
 
     def also_watch(self, module: nn.Module, site: Site) -> None:
@@ -330,7 +332,7 @@ class ModelHooks:
         self._recorded = None
 
     def records(self) -> bool:
-        """Tell whether the call of the model, or of a part of it, that is under way is one of training."""
+        """Return whether the present call of the model, or of a part of it, is one of training."""
         if self._recorded is None:  # a part of the model was called by itself
             return self._listeners.everywhere or torch.is_grad_enabled()
         return self._recorded
@@ -346,40 +348,40 @@ class ModelHooks:
         if output.numel() == 0:  # an empty batch teaches nothing
             return None
         changed = None
-        seen = inputs or tuple(named.values())[:1]
+        positional = inputs or tuple(named.values())[:1]
         if listeners.on_inputs is not None:
-            listeners.on_inputs(site, seen)
+            listeners.on_inputs(site, positional)
         for source in listeners.sites[site]:
-            with self.beside():
-                replacement = source.watch(site, seen, output if changed is None else changed)
+            with self.source_context():
+                replacement = source.watch(site, positional, output if changed is None else changed)
             changed = changed if replacement is None else replacement
         return changed
 
-    def _tap(self, inputs: tuple[Any, ...], output: Any) -> Any:
+    def _hook_outputs(self, inputs: tuple[Any, ...], output: Any) -> Any:
         call, self._call = self._call, None
         if self._listeners.on_call is None or call is None or not self.records():
             return None
         tensors = selected(output, self._output)
         call.open([tensor.shape for tensor in tensors])
-        told = self._listeners.on_return
-        if told is not None:
+        on_return = self._listeners.on_return
+        if on_return is not None:
             with self.suspended():
-                told(call, tensors)
-        new = {id(tensor): self._tapped(call, place, tensor) for place, tensor in enumerate(tensors)}
+                on_return(call, tensors)
+        new = {id(tensor): self._hooked_output(call, index, tensor) for index, tensor in enumerate(tensors)}
         return replaced(output, new)
 
-    def _tapped(self, call: ModelCall, place: int, tensor: Tensor) -> Tensor:
-        """Return the tensor to continue with in place of an output, at which the error of `call` will be known."""
-        taps = self._listeners.taps
-        if taps is None:
+    def _hooked_output(self, call: ModelCall, index: int, tensor: Tensor) -> Tensor:
+        """Return the tensor that replaces an output, and whose gradient is the error of `call`."""
+        error_leaves = self._listeners.error_leaves
+        if error_leaves is None:
             # A tensor of its own: hooks on it run before those of a last layer whose output this is; and no view, of which a
-            # change in place would be one of the layer's output as well.
+            # change in index would be one of the layer's output as well.
             own = tensor.clone() if tensor.requires_grad else tensor
-            return on_gradient(own, lambda error: call.receive(place, error))
+            return on_gradient(own, lambda error: call.receive(index, error))
         if tensor.requires_grad:  # the inputs do
-            tap = tensor.view_as(tensor)
-            taps.append((call, place, tap))
-            return tap
-        tap = tensor.detach().requires_grad_()
-        taps.append((call, place, tap))
-        return tap.clone()  # which may be changed in place
+            leaf = tensor.view_as(tensor)
+            error_leaves.append((call, index, leaf))
+            return leaf
+        leaf = tensor.detach().requires_grad_()
+        error_leaves.append((call, index, leaf))
+        return leaf.clone()  # which may be changed in index

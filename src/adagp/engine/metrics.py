@@ -23,7 +23,7 @@ from torch import Tensor
 
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.layers.weights import gradient_norms, laid_like, whole
+from adagp.layers.weights import gradient_norms, sharded_like, whole
 from adagp.sources.base import indices
 
 FIGURES = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")
@@ -101,7 +101,7 @@ class QualityMeter:
         """Take over what `state_dict` returned."""
         self._batches = state["batches"]
         weights = {site.index: site.weight for site in self._sites}
-        self._previous = {index: laid_like(one, weights[index]) for index, one in state["previous"].items()}
+        self._previous = {index: sharded_like(one, weights[index]) for index, one in state["previous"].items()}
         for mine, saved in ((self._sums, state["sums"]), (self._counts, state["counts"])):
             rows = saved.view(len(self._sites), -1, len(FIGURES))  # older checkpoints have the first learner alone
             mine[:, : rows.shape[1]] = rows.to(mine.device)

@@ -229,7 +229,7 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
     may = {id(site.weight) for site in sites if site.name in reached and site.name not in gp.refused}
     may |= {id(one.parameter) for one in trainer.survey.rest if one.name not in held}
     if gp.needs_backward and not plan.hold_rest:
-        may |= {id(one) for one in trainer.setup.foreign()}
+        may |= {id(one) for one in trainer.setup.outside_parameters()}
     return Rehearsal(
         never_called=tuple(site.name for site in sites if site.name not in bp.called | gp.called),
         without_gradient=tuple(site.name for site in sites if site.name not in reached),
@@ -246,7 +246,7 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
 def all_parameters(trainer: Trainer) -> dict[str, nn.Parameter]:
     """Return the parameters of the model by name, and those that only the optimizers have, numbered."""
     named = dict(trainer.model.named_parameters())
-    foreign = enumerate(trainer.setup.foreign(), 1)
+    foreign = enumerate(trainer.setup.outside_parameters(), 1)
     return named | {f"parameter {number} beside the model": one for number, one in foreign}
 
 

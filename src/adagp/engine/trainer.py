@@ -27,62 +27,62 @@ from adagp.core.precision import Precision
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.engine.batch import Batch, BatchResult, TrainingSetup
 from adagp.engine.distributed import Processes
-from adagp.engine.guard import Guard, Reach, Refusals
+from adagp.engine.guard import BackpropCoverage, Guard, Refusals
 from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
 from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import UsageError
 from adagp.layers.sites import Survey
 from adagp.schedules.base import Schedule
-from adagp.sources.base import RunningNorms, Source, nobody_receives
+from adagp.sources.base import RunningNorms, Source, gradient_hooks_off
 
-Mark = tuple[int, int]
-"""Where a gradient lies, and how often it was changed: enough to know it again."""
+GradientId = tuple[int, int]
+"""The address of a gradient and its version: enough to recognise it."""
 
 
-class LeftGradients:
-    """Knows the gradients of the last batch from others, which nobody may drop."""
+class PreviousGradients:
+    """Recognises the gradients that the last batch left for the user to look at: only these may be dropped."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
-        self._left: list[Mark | None] = []
+        self._recorded: list[GradientId | None] = []
 
-    def keep(self) -> None:
-        """Take the gradients that there are as those of the last batch."""
-        self._left = self._marks()
+    def record(self) -> None:
+        """Take the present gradients as those of the last batch."""
+        self._recorded = self._present()
 
-    def refuse_others(self) -> None:
-        """Raise if there are gradients besides those of the last batch."""
-        found = self._marks()
-        if found != self._left and any(one is not None and one not in self._left for one in found):
+    def check_unchanged(self) -> None:
+        """Raise if there are other gradients than those of the last batch."""
+        present = self._present()
+        if present != self._recorded and any(one is not None and one not in self._recorded for one in present):
             raise UsageError(
                 "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
                 "batches, as a GP batch has none to add to: accumulate inside one batch with "
                 "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
             )
 
-    def _marks(self) -> list[Mark | None]:
+    def _present(self) -> list[GradientId | None]:
         gradients = (
             parameter.grad
             for optimizer in self._optimizers
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
-        return [None if one is None else (_place(one), one._version) for one in gradients]
+        return [None if gradient is None else (_address(gradient), gradient._version) for gradient in gradients]
 
 
-def _place(gradient: Tensor) -> int:
-    # a sparse one has no memory of its own
+def _address(gradient: Tensor) -> int:
+    # A sparse tensor has no data pointer.
     return gradient.data_ptr() if gradient.layout is torch.strided else id(gradient)
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal has shown. Names are those of layers (sites) or of parameters.
+    """The result of a rehearsal. Names are those of layers (sites) or of parameters.
 
-    `moved` are the parameters that the GP batch moved and may move: weights of sites, and where its plan has backprop too,
+    `moved` are the parameters that the GP batch changed and may change: weights of sites, and where its plan has backprop too,
     those that it trains. Parameters that only an optimizer has are numbered. `bp_kept` and `gp_kept` are the bytes that
-    autograd kept for a backward pass; seconds are those of one batch each, the first of its kind, so take them with care.
+    autograd saved for a backward pass; seconds are those of one batch each, the first of its kind, so they are rough.
     """
 
     never_called: tuple[str, ...]
@@ -97,7 +97,7 @@ class Rehearsal:
 
     @property
     def clean(self) -> bool:
-        """Whether every site is called, gets gradients and is moved, and nothing else is."""
+        """Whether every site is called, gets gradients and is updated, and nothing else is."""
         return not (self.never_called or self.without_gradient or self.refused or self.moved_wrongly)
 
     def __str__(self) -> str:
@@ -106,9 +106,9 @@ class Rehearsal:
             f"{self.bp_kept:,} (seconds, of one batch each: {self.gp_seconds:.3f} and {self.bp_seconds:.3f})"
         ]
         for names, words in (
-            (self.never_called, "never called, so held in GP batches"),
-            (self.without_gradient, "without a gradient in the BP batch, so held in GP batches"),
-            (self.refused, "refused by the guard, which is usual before the source has learned"),
+            (self.never_called, "never called, so frozen in GP batches"),
+            (self.without_gradient, "without a gradient in the BP batch, so frozen in GP batches"),
+            (self.refused, "rejected by the guard, which is usual before the source has learned"),
             (self.moved_wrongly, "moved in the GP batch, which they should not"),
         ):
             if names:
@@ -160,7 +160,7 @@ class Trainer:
         self.arithmetic: Arithmetic | None = None
         if precision is not None and facts is not None:
             self.arithmetic = precision.arithmetic(facts, hooks.records)
-            hooks.beside = self.arithmetic.paused
+            hooks.source_context = self.arithmetic.paused
         self.weight_hooks = tuple(weight_hooks)
         for hook in self.weight_hooks:
             hook.bind(survey)
@@ -174,7 +174,7 @@ class Trainer:
             hooks,
             guard,
             Refusals(survey.sites),
-            Reach(),
+            BackpropCoverage(),
             self.norms,
             self.quality,
             processes or Processes(model, several=False),
@@ -189,7 +189,7 @@ class Trainer:
         self._forced: Plan | None = None
         self._open: Batch | None = None
         self._attached = True
-        self._left = LeftGradients(self.optimizers)
+        self._previous_gradients = PreviousGradients(self.optimizers)
         self.last: Batch | None = None
         self.ended = 0
 
@@ -200,7 +200,7 @@ class Trainer:
 
     @property
     def refusals(self) -> Refusals:
-        """What the guard has refused."""
+        """Counts of what the guard has rejected."""
         return self.setup.refusals
 
     @property
@@ -248,21 +248,21 @@ class Trainer:
 
     @property
     def needs_targets(self) -> bool:
-        """Whether a source looks at the targets, so that batches must be given them."""
+        """Whether a source needs the targets, so that batches must be given them."""
         return any(source.needs_targets for source in self.sources.values())
 
     @contextmanager
     def batch(self, targets: Any = None) -> Iterator[Batch]:
         """Prepare model and autograd for the coming batch; put all back and move on to the next one at the end.
 
-        `targets` are for sources that look at them. If the body raises, model and trainer are as before the batch, but for
+        `targets` are for sources that need them. If the body raises, model and trainer are as before the batch, except for
         weights that `Batch.step` changed.
         """
         batch = self.begin(targets)
         try:
             yield batch
             if self._open is batch:
-                batch.refuse_unfinished()
+                batch.check_finished()
                 batch.finish()
         finally:
             if self._open is batch:
@@ -274,24 +274,26 @@ class Trainer:
             raise UsageError("the trainer was detached from its model; call adagp.attach again to train.")
         if self._open is not None:
             raise UsageError("the last batch is not over: call its finish(), or abandon() to give it up.")
-        self.setup.processes.reshard()
+        if self.setup.processes.several:
+            self.setup.processes.reshard()
         batch = Batch(self.setup, self.plan, self.at, targets)
-        self._left.refuse_others()
+        self._previous_gradients.check_unchanged()
         self.setup.drop_gradients()
         self._open, self._exits = batch, ExitStack()
         try:
             self._exits.callback(self._forget)
-            # Gradients that the user takes in between are none of training.
-            self._exits.enter_context(nobody_receives())
+            # Gradients that the user computes in between are no part of training.
+            self._exits.enter_context(gradient_hooks_off())
             if not batch.skipped:
                 for source in self.sources.values():
                     source.begin(batch.context)
             self._exits.enter_context(self.setup.hooks.active(batch.listeners))
             if self.arithmetic is not None:
                 self._exits.enter_context(self.arithmetic.batch(self.done))
-            self._exits.enter_context(self.setup.processes.without_exchange(batch.backward_is_whole))
-            self._exits.callback(batch.idle.release)
-            batch.idle.hold()
+            if self.setup.processes.several:
+                self._exits.enter_context(self.setup.processes.without_exchange(batch.backward_is_whole))
+            self._exits.callback(batch.frozen.unfreeze)
+            batch.frozen.freeze()
         except BaseException:
             self._give_up()
             raise
@@ -300,7 +302,7 @@ class Trainer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the model be the user's own inside the context, in the middle of a batch too.
+        """Use the model outside training inside the context, in the middle of a batch too.
 
         For forward and backward passes that are no part of training: adversarial examples, an evaluation, a teacher.
         """
@@ -335,7 +337,7 @@ class Trainer:
 
     @contextmanager
     def forced(self, plan: Plan) -> Iterator[None]:
-        """Train under `plan` inside the context, whatever the schedule says."""
+        """Train under `plan` inside the context, in place of the schedule's."""
         before, self._forced = self._forced, plan
         try:
             yield
@@ -343,8 +345,8 @@ class Trainer:
             self._forced = before
 
     def keep_gradients(self) -> None:
-        """Take the gradients that there are as those of the last batch, which the next one drops."""
-        self._left.keep()
+        """Take the present gradients as those of the last batch, which the next one drops."""
+        self._previous_gradients.record()
 
     def _end(self, batch: Batch) -> None:
         if self._open is not batch:
@@ -371,7 +373,7 @@ class Trainer:
             source.forget()
 
     def advance(self, *, guarded: bool = False) -> None:
-        """Move on to the next batch; `guarded` says that the guard refused this one."""
+        """Move on to the next batch; `guarded` if the guard rejected this one."""
         last = self.at.batch + 1 == self.epoch_length(self.at.epoch)
         self.move_to(Step(self.at.epoch + 1, 0) if last else Step(self.at.epoch, self.at.batch + 1))
         if last:
@@ -383,17 +385,17 @@ class Trainer:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model's first parameter."""
         return next(self.model.parameters()).device
 
     def detach(self) -> None:
-        """Take the hooks off the model. The trainer cannot be used after that; the model is the user's as before."""
+        """Remove the hooks from the model. The trainer cannot be used after that."""
         self.setup.hooks.remove()
         restore_forward(self.model)
         self._attached = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all of the trainer's own state: not the model's, not the optimizer's."""
+        """Return the trainer's own state, without that of the model and the optimizers."""
         return {
             "epoch": self.at.epoch,
             "batch": self.at.batch,
@@ -401,7 +403,7 @@ class Trainer:
             "norms": self.norms.state_dict(),
             "quality": self.quality.state_dict(),
             "refusals": self.refusals.state_dict(),
-            "reach": self.setup.reach.state_dict(),
+            "reach": self.setup.coverage.state_dict(),
             "schedule": self.schedule.state_dict(),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
             **({} if self.arithmetic is None else {"precisions": self.arithmetic.state_dict()}),
@@ -416,15 +418,15 @@ class Trainer:
     def read_sites(self) -> dict[str, dict[str, float | None]]:
         """Return the metrics of each site since the last call: the quality of predictions, densities where there are hooks on
         the weights, and the widths of numbers where the arithmetic is not single precision."""
-        found = self.quality.read()
+        metrics = self.quality.read()
         if self.densities is not None:
-            own = self.densities.read()
-            for name, figures in found.items():  # several learners have a line each: `site (learner)`
-                figures |= own[name if name in own else name.rpartition(" (")[0]]
+            densities = self.densities.read()
+            for name, figures in metrics.items():  # several learners have a line each: `site (learner)`
+                figures |= densities[name if name in densities else name.rpartition(" (")[0]]
         if self.arithmetic is not None:
             for name, widths in self.arithmetic.read_metrics().items():
-                found.setdefault(name, {}).update(widths)
-        return found
+                metrics.setdefault(name, {}).update(widths)
+        return metrics
 
     def packed_weights(self) -> dict[str, Any]:
         """Return the model's state_dict for a checkpoint, in the form that the hooks on the weights make of it."""
@@ -440,7 +442,7 @@ class Trainer:
         self.model.load_state_dict(weights)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         if set(state["sources"]) != set(self.sources):
             saved, own = (", ".join(sorted(names)) or "none" for names in (state["sources"], self.sources))
             raise UsageError(f"the state is that of a trainer with the sources: {saved}; this one has: {own}.")
@@ -450,7 +452,7 @@ class Trainer:
         self.quality.load_state_dict(state["quality"])
         if "refusals" in state:  # older checkpoints have none
             self.refusals.load_state_dict(state["refusals"])
-            self.setup.reach.load_state_dict(state["reach"])
+            self.setup.coverage.load_state_dict(state["reach"])
         self.schedule.load_state_dict(state["schedule"])
         for name, source in self.sources.items():
             source.load_state_dict(state["sources"][name])

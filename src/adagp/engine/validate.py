@@ -59,7 +59,7 @@ class Validation:
         held = sum(one.parameter.numel() for one in rest)
         return (
             f"{len(sites)} sites, {predicted:,} weights: predicted in GP batches",
-            f"{len(rest)} other parameters, {held:,} numbers: held in GP batches, backprop in BP batches",
+            f"{len(rest)} other parameters, {held:,} numbers: frozen in GP batches, backprop in BP batches",
         )
 
     def _remarks(self) -> list[str]:
@@ -100,7 +100,7 @@ def _notes(model: nn.Module, optimized: Sequence[nn.Parameter], found: Survey) -
     )
     notes = []
     if foreign:
-        notes.append(f"{foreign} parameters of the optimizer do not belong to the model; GP batches hold them.")
+        notes.append(f"{foreign} parameters of the optimizer do not belong to the model; GP batches freeze them.")
     if unknown:
         notes.append(f"no rule for {', '.join(unknown)}; adagp.register_rule makes such layers sites.")
     return notes
@@ -114,20 +114,20 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialForward:
     """What a trial forward pass has shown; `shapes` are those of the last call of each site that was called."""
 
     layout: Layout
     shapes: dict[Site, Size]
 
 
-def registered(survey: Survey) -> Layout:
+def registered_layout(survey: Survey) -> Layout:
     """Return the sites in the order in which the model has registered them: all that is known without a trial."""
     return Layout(tuple(Layer(site.name, site.rule.kind, is_site=True) for site in survey.sites))
 
 
 @torch.no_grad()
-def try_out(model: nn.Module, survey: Survey, sample: Any) -> Trial:
+def trial_forward(model: nn.Module, survey: Survey, sample: Any) -> TrialForward:
     """Run `model` on a batch of inputs in evaluation mode, which changes nothing in it, and note what runs when.
 
     A parameter whose layer is not called itself (attention projections, loose parameters) takes the place of the nearest
@@ -158,7 +158,7 @@ def try_out(model: nn.Module, survey: Survey, sample: Any) -> Trial:
     finally:
         for handle in handles:
             handle.remove()
-    return Trial(Layout(_layers(survey, order, macs), measured=True), shapes)
+    return TrialForward(Layout(_layers(survey, order, macs), measured=True), shapes)
 
 
 def _layers(survey: Survey, order: dict[str, int], macs: dict[Site, int]) -> tuple[Layer, ...]:

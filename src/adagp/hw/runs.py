@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from adagp.core.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
+from adagp.core.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step, predicted_plan
 from adagp.errors import OptionError
 from adagp.hw.stages import source_work
 from adagp.hw.workload import Convolution, Linear, Workload
 from adagp.schedules import Layer, Layout, Schedule
-from adagp.schedules.base import predicted_plan
 
 
 def workload_layout(workload: Workload) -> Layout:

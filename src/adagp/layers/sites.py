@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from adagp.errors import ModelError, OptionError
 from adagp.layers.rules import Rule, rule_for
-from adagp.layers.weights import blank, exchanged, is_spread, local, part_of, spread_out, whole
+from adagp.layers.weights import blank, from_shard, is_sharded, local, shard_of, swapped_channels, whole
 
 SAY_SAMPLE_AXIS = (
     "Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for sequences "
@@ -52,56 +52,56 @@ class Site:
         return self.weight.numel() // self.rows
 
     @cached_property
-    def is_spread(self) -> bool:
-        """Whether the weight is spread over processes (see `adagp.layers.weights`)."""
-        return is_spread(self.weight)
+    def is_sharded(self) -> bool:
+        """Whether the weight is sharded over processes (see `adagp.layers.weights`)."""
+        return is_sharded(self.weight)
 
     @cached_property
-    def holds_rows(self) -> bool:
-        """Whether this process holds some rows of a spread weight, and all numbers of these."""
-        return self.is_spread and not self.rule.axis and part_of(self.weight).axis == 0
+    def has_whole_rows(self) -> bool:
+        """Whether this process holds some rows of a sharded weight, and all numbers of these."""
+        return self.is_sharded and not self.rule.axis and shard_of(self.weight).axis == 0
 
     @cached_property
     def held(self) -> slice:
-        """The rows whose gradient is produced here: all, or those that this process holds of a spread weight."""
-        return part_of(self.weight).rows if self.holds_rows else slice(0, self.rows)
+        """The rows whose gradient is produced here: all, or those that this process holds of a sharded weight."""
+        return shard_of(self.weight).rows if self.has_whole_rows else slice(0, self.rows)
 
     @cached_property
     def share(self) -> slice:
         """The rows that this process learns from: those held here; of a weight that is not cut along its rows, as many as
         each of the processes that hold its parts can take."""
-        if not self.is_spread or self.holds_rows:
+        if not self.is_sharded or self.has_whole_rows:
             return self.held
-        group = part_of(self.weight).group
+        group = shard_of(self.weight).group
         size, rank = (1, 0) if group is None else (group.size(), group.rank())
         return slice(rank * self.rows // size, (rank + 1) * self.rows // size)
 
     @property
     def like(self) -> Tensor:
         """A tensor in the shape and the memory order of the rows `held`, with the outputs first; its numbers mean nothing."""
-        return local(self.weight) if self.holds_rows else self.outputs_first(blank(self.weight))
+        return local(self.weight) if self.has_whole_rows else self.outputs_first(blank(self.weight))
 
     def share_of(self, gradient: Tensor) -> Tensor:
         """Return the rows `share` of a gradient of the weight; processes exchange their parts where these are no rows."""
-        if self.holds_rows:
+        if self.has_whole_rows:
             return local(gradient)
         rows = self.outputs_first(whole(gradient))
-        return rows[self.share] if self.is_spread else rows
+        return rows[self.share] if self.is_sharded else rows
 
     def outputs_first(self, tensor: Tensor) -> Tensor:
         """Return a tensor in the weight's shape as `(rows, ...)`: itself where the weight's first axis counts the outputs."""
-        return exchanged(tensor, self.rule.groups(self.module)) if self.rule.axis else tensor
+        return swapped_channels(tensor, self.rule.groups(self.module)) if self.rule.axis else tensor
 
     def from_outputs_first(self, tensor: Tensor) -> Tensor:
         """Return a tensor `(rows, ...)` in the weight's shape: itself, or else in the weight's memory order too."""
         if not self.rule.axis:
             return tensor
         result = torch.empty_like(blank(self.weight), dtype=tensor.dtype)
-        return result.copy_(exchanged(tensor, self.rule.groups(self.module)))
+        return result.copy_(swapped_channels(tensor, self.rule.groups(self.module)))
 
-    def from_held(self, tensor: Tensor) -> Tensor:
-        """Return the rows `held` of a gradient, `(held rows, ...)`, as one of the weight, spread where these are not all."""
-        return spread_out(tensor, self.weight) if self.holds_rows else self.from_outputs_first(tensor)
+    def from_local_rows(self, tensor: Tensor) -> Tensor:
+        """Return the rows `held` of a gradient, `(held rows, ...)`, as one of the weight, sharded where these are not all."""
+        return from_shard(tensor, self.weight) if self.has_whole_rows else self.from_outputs_first(tensor)
 
     def macs(self, inputs: tuple[Any, ...], output: Tensor) -> int:
         """Return the multiply-accumulates of a forward call."""
@@ -136,8 +136,8 @@ def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude:
     `optimized` are the optimizer's parameters; a weight that is not among them never moves and is no site. `exclude` are
     name patterns (`head`, `blocks.0.*`) of layers that shall not be sites; one that matches no layer is refused.
     """
-    _refuse_uninitialized(model)
-    _refuse_idle_patterns(model, exclude)
+    _check_initialized(model)
+    _check_patterns(model, exclude)
     owners = _owners(model)
     moving = None if optimized is None else {id(parameter) for parameter in optimized}
     sites: list[Site] = []
@@ -214,7 +214,7 @@ def _sequence_first(model: nn.Module, path: str) -> bool | None:
     return None
 
 
-def _refuse_uninitialized(model: nn.Module) -> None:
+def _check_initialized(model: nn.Module) -> None:
     lazy = [name for name, parameter in model.named_parameters() if isinstance(parameter, UninitializedParameter)]
     if lazy:
         raise ModelError(
@@ -222,7 +222,7 @@ def _refuse_uninitialized(model: nn.Module) -> None:
         )
 
 
-def _refuse_idle_patterns(model: nn.Module, exclude: Sequence[str]) -> None:
+def _check_patterns(model: nn.Module, exclude: Sequence[str]) -> None:
     names = [name for name, _ in model.named_modules() if name]
     for pattern in exclude:
         if not any(fnmatchcase(name, pattern) for name in names):

@@ -20,7 +20,7 @@ from torch import Tensor
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def taps_of(weight: Tensor) -> int:
+def kernel_taps(weight: Tensor) -> int:
     """Return the taps of a weight whose rows are transposed in memory; 1 for one that lies in its logical order."""
     form = CHANNELS_LAST.get(weight.dim())
     if form is None or weight.is_contiguous() or not weight.is_contiguous(memory_format=form):
@@ -42,17 +42,17 @@ def as_weight(rows: Tensor, like: Tensor, taps: int) -> Tensor:
     return rows.view(len(like), *like.shape[2:], like.shape[1]).movedim(-1, 1)
 
 
-def in_order(rows: Tensor, taps: int) -> Tensor:
+def to_memory_order(rows: Tensor, taps: int) -> Tensor:
     """Return the rows of a matrix, one for each number of a weight's logical row, in the order of the weight's memory."""
     return rows if taps == 1 else rows.unflatten(0, (-1, taps)).transpose(0, 1).flatten(0, 1)
 
 
-def out_of_order(rows: Tensor, taps: int) -> Tensor:
+def from_memory_order(rows: Tensor, taps: int) -> Tensor:
     """Return the rows of a matrix that are in the order of a weight's memory in its logical order."""
     return rows if taps == 1 else rows.unflatten(0, (taps, -1)).transpose(0, 1).flatten(0, 1)
 
 
-def exchanged(tensor: Tensor, groups: int) -> Tensor:
+def swapped_channels(tensor: Tensor, groups: int) -> Tensor:
     """Return a weight `(inputs, outputs per group, ...)` as `(outputs, inputs per group, ...)`, or the other way round.
 
     A view of one group, else a copy.
@@ -73,15 +73,15 @@ def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
 
 def square(tensor: Tensor) -> Tensor:
     """Return the sum of the squares of a tensor's numbers."""
-    dense = tensor.is_contiguous() or taps_of(tensor) > 1
+    dense = tensor.is_contiguous() or kernel_taps(tensor) > 1
     line = tensor.as_strided((tensor.numel(),), (1,)) if dense else tensor.reshape(-1)
     line = line.float()
     return torch.dot(line, line)
 
 
 @dataclass(frozen=True)
-class HeldPart:
-    """The part of a spread weight that this process holds: `rows` of the axis along which it is cut.
+class WeightShard:
+    """The part of a sharded weight that this process holds: `rows` of the axis along which it is cut.
 
     `group` are the processes that hold the other parts; None where each of them has the whole weight.
     """
@@ -91,58 +91,58 @@ class HeldPart:
     group: dist.ProcessGroup | None
 
 
-def is_spread(tensor: object) -> bool:
+def is_sharded(tensor: object) -> bool:
     """Tell whether a tensor is a DTensor. Who has made one has imported its module, so nobody else waits for that."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def mesh_of(weight: Any) -> Any:
-    """Return the device mesh of a spread weight."""
+    """Return the device mesh of a sharded weight."""
     return weight.device_mesh
 
 
-def is_cut_once(weight: Any) -> bool:
-    """Tell whether a spread weight is cut in the one way that is known here."""
+def is_sharded_once(weight: Any) -> bool:
+    """Tell whether a sharded weight is cut in the one way that is known here."""
     cuts = [one for one in weight.placements if not one.is_replicate()]
     return len(cuts) <= 1 and all(type(one).__name__ == "Shard" for one in cuts)
 
 
-def part_of(weight: Any) -> HeldPart:
-    """Return which part of a spread weight is held here."""
+def shard_of(weight: Any) -> WeightShard:
+    """Return which part of a sharded weight is held here."""
     mesh = weight.device_mesh
     for place, placement in enumerate(weight.placements):
         if placement.is_shard():
             size = weight.shape[placement.dim]
             step = -(-size // mesh.size(place))
             first = min(mesh.get_local_rank(place) * step, size)
-            return HeldPart(placement.dim, slice(first, min(first + step, size)), mesh.get_group(place))
-    return HeldPart(0, slice(0, len(weight)), None)
+            return WeightShard(placement.dim, slice(first, min(first + step, size)), mesh.get_group(place))
+    return WeightShard(0, slice(0, len(weight)), None)
 
 
 def local(tensor: Any) -> Tensor:
     """Return the part of a tensor that is held here."""
-    found: Tensor = tensor.detach().to_local() if is_spread(tensor) else tensor
+    found: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
     return found
 
 
 def whole(tensor: Any) -> Tensor:
     """Return the whole of a tensor; the processes exchange their parts for it."""
-    found: Tensor = tensor.detach().full_tensor() if is_spread(tensor) else tensor
+    found: Tensor = tensor.detach().full_tensor() if is_sharded(tensor) else tensor
     return found
 
 
 def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an ordinary tensor in the shape of a spread weight, its numbers not set; `weight` itself if it is not spread."""
-    if not is_spread(weight):
+    """Return an ordinary tensor in the shape of a sharded weight, its numbers not set; `weight` itself if it is not sharded."""
+    if not is_sharded(weight):
         return weight
     return torch.empty(weight.shape, dtype=dtype or weight.dtype, device=local(weight).device)
 
 
-def spread_out(part: Tensor, weight: Any) -> Tensor:
-    """Return the part held here of a gradient as the spread gradient of `weight`."""
+def from_shard(part: Tensor, weight: Any) -> Tensor:
+    """Return the part held here of a gradient as the sharded gradient of `weight`."""
     kind = sys.modules["torch.distributed.tensor"].DTensor
-    spread: Tensor = kind.from_local(
+    sharded: Tensor = kind.from_local(
         part.to(weight.dtype),
         weight.device_mesh,
         weight.placements,
@@ -150,30 +150,30 @@ def spread_out(part: Tensor, weight: Any) -> Tensor:
         shape=weight.shape,
         stride=weight.stride(),
     )
-    return spread
+    return sharded
 
 
-def laid_like(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Return a tensor in the shape of `weight` spread as the weight is, or gathered where the weight is not spread."""
-    if not is_spread(weight):
+def sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
+    """Return a tensor in the shape of `weight` sharded as the weight is, or gathered where the weight is not sharded."""
+    if not is_sharded(weight):
         return whole(tensor)
-    if is_spread(tensor):
+    if is_sharded(tensor):
         return tensor
-    part = part_of(weight)
+    part = shard_of(weight)
     own = tensor.narrow(part.axis, part.rows.start, part.rows.stop - part.rows.start)
-    return spread_out(own.to(local(weight).device).contiguous(), weight)
+    return from_shard(own.to(local(weight).device).contiguous(), weight)
 
 
 @torch.no_grad()
-def add_up_parts(tensors: Sequence[Tensor], weight: Tensor) -> None:
-    """Replace each tensor by its sum over the processes that hold the parts of a spread `weight`, in one exchange."""
-    group = part_of(weight).group
+def all_reduce_shards(tensors: Sequence[Tensor], weight: Tensor) -> None:
+    """Replace each tensor by its sum over the processes that hold the parts of a sharded `weight`, in one exchange."""
+    group = shard_of(weight).group
     if group is not None:
-        add_up_flat(tensors, [group])
+        all_reduce_flat(tensors, [group])
 
 
 @torch.no_grad()
-def add_up_flat(tensors: Sequence[Tensor], groups: Sequence[dist.ProcessGroup | None]) -> None:
+def all_reduce_flat(tensors: Sequence[Tensor], groups: Sequence[dist.ProcessGroup | None]) -> None:
     """Replace each tensor by its sum over the processes of `groups`, one after the other; None stands for all processes.
 
     One exchange of one flat tensor for each type of numbers, whatever the number of tensors. All end with the same bits.
@@ -189,13 +189,13 @@ def add_up_flat(tensors: Sequence[Tensor], groups: Sequence[dist.ProcessGroup | 
 
 @torch.no_grad()
 def norms(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of each whole tensor; of spread ones by one exchange of as many numbers."""
-    spread = [one for one in tensors if is_spread(one)]
-    if not spread:
+    """Return the Euclidean norm of each whole tensor; of sharded ones by one exchange of as many numbers."""
+    sharded = [one for one in tensors if is_sharded(one)]
+    if not sharded:
         return gradient_norms(tensors)
     squares = torch.stack([square(local(one)) for one in tensors])
-    chosen = torch.tensor([is_spread(one) for one in tensors], device=squares.device)
+    chosen = torch.tensor([is_sharded(one) for one in tensors], device=squares.device)
     sums = squares[chosen]
-    add_up_parts([sums], spread[0])
+    all_reduce_shards([sums], sharded[0])
     squares[chosen] = sums
     return squares.sqrt_()

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
-from adagp.core.plan import BACKPROP_ALL, Phase, Plan
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan, predicted_plan
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
 from adagp.hw.product import NOTHING, total
@@ -20,7 +20,6 @@ from adagp.hw.simulate import run_baseline
 from adagp.hw.stages import OWN_PREDICTOR, SUPPLIED, duties, error_width, source_work
 from adagp.pipe.partition import partition
 from adagp.pipe.timeline import Costs, StageCosts
-from adagp.schedules.base import predicted_plan
 
 
 @dataclass(frozen=True)

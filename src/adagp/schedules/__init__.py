@@ -2,10 +2,9 @@
 
 from adagp.schedules.adaptive import Adaptive
 from adagp.schedules.base import Layer, Layout, Report, Row, Schedule
-from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
+from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung, WarmUp
 from adagp.schedules.pattern import Pattern
 from adagp.schedules.text import SCHEDULE_FORMS, TextForm, parse_schedule, schedule_forms
-from adagp.schedules.warmup import WarmUp
 
 __all__ = [
     "SCHEDULE_FORMS",

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step, predicted_plan
 from adagp.errors import OptionError
-from adagp.schedules.base import Layout, Report, Schedule, predicted_plan
+from adagp.schedules.base import Layout, Report, Schedule
 
 UNDERFIT = "accuracy drop: the predictor underfits"
 OVERFIT = "accuracy drop: the predictor overfits"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
-from adagp.core.plan import BACKPROP, Phase, Plan, Step
+from adagp.core.plan import Phase, Plan, Step
 from adagp.errors import OptionError, UsageError
 
 
@@ -61,7 +61,7 @@ class Layout:
             )
         return next(count for count, saved in enumerate(savings) if count and saved >= saving)
 
-    def held_below(self, count: int) -> frozenset[str]:
+    def others_below(self, count: int) -> frozenset[str]:
         """Return the parameters of no site that lie below site number `count` (from 0), in the order of execution."""
         sites = self.sites
         if count >= len(sites):
@@ -202,10 +202,3 @@ class Schedule(ABC):
         total = sum(row.total for row in rows)
         lines.append(f"{'all':>9}  {'':<9}{total - predicted:>9}{predicted:>9}{predicted / total:>10.3f}")
         return "\n".join(lines)
-
-
-def predicted_plan(source: str) -> Plan:
-    """Return the plan of Phase GP: every site from `source`, no backward pass, the rest held."""
-    if source == BACKPROP:
-        return Plan(Phase.BP)
-    return Plan(Phase.GP, default=source, hold_rest=True)

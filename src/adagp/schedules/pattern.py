@@ -199,7 +199,7 @@ class Pattern(Schedule):
                 f"the schedule's sites '{self.sites}' take in '{chosen[0]}', the model's first site, whose gradient is "
                 "never to be replaced. Begin with the 2nd, or say first=allowed."
             )
-        return replace(self, chosen=chosen, held=layout.held_below(len(chosen)) if self.stops else frozenset())
+        return replace(self, chosen=chosen, held=layout.others_below(len(chosen)) if self.stops else frozenset())
 
     def serves(self, site: str) -> bool:
         """Tell whether `site` is among the chosen."""

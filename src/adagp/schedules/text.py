@@ -40,9 +40,8 @@ from adagp.core.registry import Registry
 from adagp.errors import OptionError
 from adagp.schedules.adaptive import Adaptive
 from adagp.schedules.base import Schedule
-from adagp.schedules.ladder import BackpropOnly, EpochAlternation, Ladder, Rung
+from adagp.schedules.ladder import PAPER_WARMUP, BackpropOnly, EpochAlternation, Ladder, Rung, WarmUp, scaled_warmup
 from adagp.schedules.pattern import APPROXIMATIONS, Pattern, read_clauses
-from adagp.schedules.warmup import PAPER_WARMUP, WarmUp, scaled_warmup
 
 LONGEST_TEXT = 10_000
 _PART = r"(-?\d+):(-?\d+)(?:x(-?\d+))?"

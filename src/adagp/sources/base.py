@@ -23,6 +23,7 @@ method of the command line, as `--method package.module:Class` or under a name o
 """
 
 import hashlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,7 +80,7 @@ class RunningNorms:
         return {"values": self.values.clone(), "counts": self.counts.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.values.copy_(state["values"])
         self.counts.copy_(state["counts"])
 
@@ -196,8 +197,14 @@ class Source(ABC):
     joins: bool = False
     """Whether processes that train on shares of a batch produce the same gradients after `join`: those of the whole batch. If
     not, what they produce is averaged."""
-    takes_spread: bool = False
+    takes_sharded: bool = False
     """Whether `observe` takes sharded gradients as they are (see `adagp.layers.weights`). If not, they are gathered."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "takes_sharded" in vars(cls):
+            warnings.warn("Source.takes_sharded is now Source.takes_sharded.", DeprecationWarning, stacklevel=2)
+            cls.takes_sharded = cls.takes_sharded  # type: ignore[attr-defined]
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
@@ -243,7 +250,7 @@ class Source(ABC):
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return each site's weight gradient in the shape of its weight; None where the site was not called.
 
-        The gradient of a spread weight may be spread as it is, or whole: the engine keeps what belongs here. The tensors
+        The gradient of a sharded weight may be sharded as it is, or whole: the engine keeps what belongs here. The tensors
         become the weights' `.grad`: the optimizer, or clipping, may change them in place. So return new memory, or memory that
         the next batch overwrites; never a tensor whose values are used again. The engine makes no copy.
         """
@@ -276,7 +283,7 @@ class Source(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
 
 def build_source(method: Method, run: RunFacts, options: Mapping[str, Any] | None = None) -> Source:
@@ -307,29 +314,29 @@ def step_generator(seed: int, step: Step, device: torch.device | None = None) ->
     return torch.Generator(device or "cpu").manual_seed(number)
 
 
-_passing_by = 0
+_hooks_off = 0
 
 
 @contextmanager
-def nobody_receives() -> Iterator[None]:
-    """Let gradients that are taken inside the context, which are none of training, pass by."""
-    global _passing_by
-    _passing_by += 1
+def gradient_hooks_off() -> Iterator[None]:
+    """Ignore the gradients that are computed inside the context: they are no part of training."""
+    global _hooks_off
+    _hooks_off += 1
     try:
         yield
     finally:
-        _passing_by -= 1
+        _hooks_off -= 1
 
 
 @contextmanager
-def all_receive() -> Iterator[None]:
-    """Let the gradients that are taken inside the context be those of training, wherever it is."""
-    global _passing_by
-    before, _passing_by = _passing_by, 0
+def gradient_hooks_on() -> Iterator[None]:
+    """Call the hooks of `on_gradient` inside the context, also within `gradient_hooks_off`."""
+    global _hooks_off
+    before, _hooks_off = _hooks_off, 0
     try:
         yield
     finally:
-        _passing_by = before
+        _hooks_off = before
 
 
 def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
@@ -342,7 +349,7 @@ def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     """
 
     def hook(gradient: Tensor) -> None:
-        if _passing_by:
+        if _hooks_off:
             return
         with torch.autocast(gradient.device.type, enabled=False):  # a backward pass may run under it
             receive(gradient.detach())

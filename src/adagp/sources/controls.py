@@ -8,7 +8,7 @@ from torch import Tensor
 
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.layers.weights import laid_like
+from adagp.layers.weights import sharded_like
 from adagp.sources.base import BatchContext, RunFacts, RunningNorms, Source, step_generator
 from adagp.sources.pipeline import PipelineSource
 
@@ -47,7 +47,7 @@ class AverageSource(Source):
 
     learns = True
     joins = True
-    takes_spread = True
+    takes_sharded = True
 
     def __init__(self, last: int = 4, decay: float | None = None) -> None:
         if last < 1:
@@ -88,7 +88,7 @@ class AverageSource(Source):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self._kept = {
-            index: [laid_like(one, self._weights[index]).to(self._weights[index].device, copy=True) for one in kept]
+            index: [sharded_like(one, self._weights[index]).to(self._weights[index].device, copy=True) for one in kept]
             for index, kept in state["kept"].items()
         }
         self._seen = dict(state["seen"])
@@ -144,7 +144,7 @@ class NoiseSource(NormalSource):
     """A control: a random direction with the running norm of the site's true gradient; 0 before the first true one."""
 
     learns = True  # from the norms alone, which the engine keeps for sources that learn
-    takes_spread = True
+    takes_sharded = True
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Keep the running norms."""

@@ -15,7 +15,7 @@ from adagp.errors import DataError, OptionError
 from adagp.layers.batch_means import KeptMean, stand_in
 from adagp.layers.rules import kept_mean, summarize
 from adagp.layers.sites import Site
-from adagp.layers.weights import add_up_parts, gradient_norms
+from adagp.layers.weights import all_reduce_shards, gradient_norms
 from adagp.sources.base import Rounds, RunFacts, RunningNorms, Source
 from adagp.sources.pipeline import PipelineSource
 
@@ -112,7 +112,7 @@ class Learner:
         self.epoch_loss = torch.zeros(())  # on the model's device after the first batch: no transfer per batch
         self.epoch_batches = 0
         self.on_gradients: Callable[[list[Tensor]], None] = lambda tensors: None
-        """Called with the network's gradients and, last, its loss, before the optimizer steps. A run that is spread over
+        """Called with the network's gradients and, last, its loss, before the optimizer steps. A run that is sharded over
         processes adds them up here, in place."""
 
     def differentiate(self, loss: Tensor) -> Tensor:
@@ -198,12 +198,12 @@ class LearnedSource(TrainedSource, PipelineSource):
 
     A summary is the site's output averaged over the batch, one sample per weight row, pooled to `grid` x `grid`. Several
     forward calls in a batch (a layer used twice, micro-batches) are averaged, weighted by their number of samples. So are those
-    of several processes, each with a share of the batch: then all of them predict, or learn, the same. Of spread weights only
+    of several processes, each with a share of the batch: then all of them predict, or learn, the same. Of sharded weights only
     the rows held here are predicted; each process learns from its rows, and what the network learns is added up.
     """
 
     joins = True
-    takes_spread = True
+    takes_sharded = True
 
     def __init__(self, options: LearningOptions) -> None:
         self.options = options
@@ -233,8 +233,8 @@ class LearnedSource(TrainedSource, PipelineSource):
             self.network = self.build_network(sites).to(weight.device, torch.float32)
         self.learner = Learner(self.network, self.options)
         self._means = {site: kept_mean(site.rule, site.module) for site in sites}
-        if sites[0].is_spread:
-            self.learner.on_gradients = partial(add_up_parts, weight=weight)
+        if sites[0].is_sharded:
+            self.learner.on_gradients = partial(all_reduce_shards, weight=weight)
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Add the pooled batch mean of `output` to the site's summary.
@@ -262,7 +262,7 @@ class LearnedSource(TrainedSource, PipelineSource):
             self._stretch(flat, self._scales(seen))
         if self.options.hold_norm:
             self._stretch(flat, self._norms.of(seen) / self._sizes.clamp(min=1e-30))
-        found = {site: site.from_held(one).to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
+        found = {site: site.from_local_rows(one).to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
         return [found.get(site) for site in sites]
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -293,25 +293,25 @@ class LearnedSource(TrainedSource, PipelineSource):
         weights = [torch.empty_like(site.like, dtype=one.dtype) for site, one in zip(sites, flat, strict=True)]
         for site, weight, one in zip(sites, weights, flat, strict=True):
             weight.copy_(one.view(site.rows, -1)[site.held].view(weight.shape))
-        return weights, gradient_norms(flat if sites[0].is_spread else weights)
+        return weights, gradient_norms(flat if sites[0].is_sharded else weights)
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
         """Put the gradient of the loss for sites that were called into the network's `.grad`; return the loss.
 
-        It is the sum of the sites' mean squared errors, with each truth divided by its scale, if there are scales. Of a spread
+        It is the sum of the sites' mean squared errors, with each truth divided by its scale, if there are scales. Of a sharded
         weight the truth has the rows `Site.share`, and the loss is this process's part of the mean over all rows.
         """
         self.network.train()
         with torch.enable_grad():
             predictions = self.predict(sites, self.shared(sites))
-            if sites[0].is_spread:
+            if sites[0].is_sharded:
                 predictions = [
                     one.view(site.rows, -1)[site.share] for site, one in zip(sites, predictions, strict=True)
                 ]
             aims = truths if scales is None else torch._foreach_div(list(truths), list(scales))
             losses = [
                 F.mse_loss(one, aim.reshape(one.shape), reduction="sum") / site.weight.numel()
-                if site.is_spread
+                if site.is_sharded
                 else F.mse_loss(one, aim.reshape(one.shape))
                 for site, one, aim in zip(sites, predictions, aims, strict=True)
             ]

@@ -15,7 +15,7 @@ from adagp.layers.weights import blank
 from adagp.sources.base import RunningNorms, Source
 
 
-def refuse_unknown_layers(source: str, sites: Sequence[Site]) -> None:
+def check_layer_types(source: str, sites: Sequence[Site]) -> None:
     """Refuse sites whose weight gradient cannot be taken locally: layers that compute in a way of their own."""
     for site in sites:
         kind = type(site.module)
@@ -26,7 +26,7 @@ def refuse_unknown_layers(source: str, sites: Sequence[Site]) -> None:
             )
 
 
-def refuse_recomputed(site: Site, *, blind: bool, seen: bool) -> None:
+def check_not_recomputed(site: Site, *, blind: bool, seen: bool) -> None:
     """Refuse a site with a true gradient that ran without autograd in the forward pass (`blind`), if none was seen later."""
     if blind and not seen:
         raise ModelError(
@@ -67,7 +67,7 @@ def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
 def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, held: bool = False) -> Tensor:
     """Return the gradient of `site`'s weight, and nothing else, given its input and the loss's gradient at its output.
 
-    `held` asks for the rows alone that this process holds of a spread weight, where the layer allows it (`gives_rows`).
+    `held` asks for the rows alone that this process holds of a sharded weight, where the layer allows it (`gives_rows`).
     """
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
@@ -99,8 +99,8 @@ def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, held
 
 
 def gives_rows(site: Site) -> bool:
-    """Tell whether the rows that this process holds of a spread weight can have their gradient without the others."""
-    return site.holds_rows and getattr(site.module, "groups", 1) == 1
+    """Tell whether the rows that this process holds of a sharded weight can have their gradient without the others."""
+    return site.has_whole_rows and getattr(site.module, "groups", 1) == 1
 
 
 def _output_padding(geometry: Geometry, inputs: Size, outputs: Size, weight: Size) -> list[int]:
@@ -121,7 +121,7 @@ class LocalSource(Source):
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Refuse layers whose gradient cannot be taken locally."""
-        refuse_unknown_layers(self._name, sites)
+        check_layer_types(self._name, sites)
 
     def add(self, site: Site, gradient: Tensor) -> None:
         """Add the weight gradient of one forward call."""

@@ -8,14 +8,14 @@ from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.layers.weights import laid_like, whole
+from adagp.layers.weights import sharded_like, whole
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunningNorms, Source, in_step
 
 
 class MixedSource(Source):
     """Sums the gradients of several sources, each times its weight. A site gets one only if every part produces one."""
 
-    takes_spread = True
+    takes_sharded = True
 
     def __init__(self, parts: Sequence[tuple[Source, float]]) -> None:
         if not parts:
@@ -89,7 +89,9 @@ class MixedSource(Source):
         """Pass the true gradients to the parts that learn."""
         for source, _ in self.parts:
             if source.learns:
-                source.observe(sites, gradients if source.takes_spread else [whole(gradient) for gradient in gradients])
+                source.observe(
+                    sites, gradients if source.takes_sharded else [whole(gradient) for gradient in gradients]
+                )
 
     def forget(self) -> None:
         """End the batch for each part."""
@@ -112,7 +114,9 @@ class MixedSource(Source):
 
     def _sum(self, site: Site, gradients: Sequence[Tensor | None]) -> Tensor | None:
         # If the parts do not join theirs, the engine averages, for which it needs whole gradients.
-        parts = [laid_like(part, site.weight) if self.joins else whole(part) for part in gradients if part is not None]
+        parts = [
+            sharded_like(part, site.weight) if self.joins else whole(part) for part in gradients if part is not None
+        ]
         if len(parts) < len(gradients):
             return None
         total = parts[0] * self.parts[0][1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from adagp.hw.accelerator import PredictorShape
-from adagp.layers.weights import as_rows, gradient_norms, taps_of
+from adagp.layers.weights import as_rows, gradient_norms, kernel_taps
 from adagp.papers.adagp.network import ClosedForm, PredictorNetwork, RowBlock, row_blocks
 
 
@@ -110,7 +110,7 @@ def test_equals_the_network_under_autograd(
     slow = copy.deepcopy(network)
     summaries = [torch.randn(len(truth), 1, grid, grid) for truth in truths]
     shared = torch.randn(context) if context else None
-    taps = [taps_of(truth) for truth in truths]
+    taps = [kernel_taps(truth) for truth in truths]
     weights = [1.5 + place % 2 for place in range(len(truths))] if weighted else None
     parts = row_blocks([(len(truth), truth[0].numel(), one) for truth, one in zip(truths, taps, strict=True)], weights)
     form = ClosedForm(network)

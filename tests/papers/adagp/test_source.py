@@ -104,7 +104,7 @@ def test_the_network_is_as_wide_as_the_widest_row(sites: tuple[Site, ...]) -> No
     assert network.convolution.out_channels == 2
 
 
-def part_of(site: Site, part: int, parts: int) -> slice:
+def shard_of(site: Site, part: int, parts: int) -> slice:
     return slice(part * site.rows // parts, (part + 1) * site.rows // parts)
 
 
@@ -126,7 +126,7 @@ def test_parts_of_the_rows_teach_the_same_on_average(
     found = torch.zeros(())
     sums = [torch.zeros_like(parameter) for parameter in source.network.parameters()]
     for part in range(parts):
-        drawn = [part_of(site, part, parts) for site in sites]
+        drawn = [shard_of(site, part, parts) for site in sites]
         monkeypatch.setattr(source, "_drawn", lambda sites, drawn=drawn: drawn)
         found = found + source.learn(sites, truths, None)
         for total, parameter in zip(sums, source.network.parameters(), strict=True):

@@ -347,7 +347,7 @@ def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
     assert set(sent["gp"]) == {"activations", "requests"}
 
 
-@pytest.mark.filterwarnings("ignore:the guard refused half or more")  # which is what this is about
+@pytest.mark.filterwarnings("ignore:the guard rejected half or more")  # which is what this is about
 def test_the_guard_refuses_for_a_stage(start: Any) -> None:
     assert start(4, "run", "pipeline:gpipe", guard_limit=1e-9) == [0] * 4
     second = rows("run")[1]

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp.layers.weights import in_order, out_of_order, square
+from adagp.layers.weights import from_memory_order, square, to_memory_order
 
 _Key = TypeVar("_Key")
 
@@ -149,7 +149,7 @@ class ClosedForm:
         gradient = layer.times(grams)
         half = torch.dot(layer.matrix.view(-1), gradient.view(-1)) / 2
         for (width, taps), product in products.items():
-            gradient[:width] -= out_of_order(product.T, taps)
+            gradient[:width] -= from_memory_order(product.T, taps)
         self._set_gradients(gradient, pictures, features, feature_gradient)
         # c |X V' - T|^2  =  <V, 2c (V X'X - T'X)> - c |X V'|^2 + c |T|^2, where c |X V'|^2 = <V, 2c V X'X> / 2
         shares = norms.new_tensor([block.share / scale**2 for block, scale in zip(blocks, factors, strict=True)])
@@ -222,7 +222,7 @@ class _Layer:
     def rows(self, width: int, taps: int) -> Tensor:
         """Return the first `width` rows, in memory order."""
         if (width, taps) not in self._rows:
-            self._rows[width, taps] = in_order(self.matrix[:width], taps)
+            self._rows[width, taps] = to_memory_order(self.matrix[:width], taps)
         return self._rows[width, taps]
 
     def gram(self, width: int) -> Tensor:

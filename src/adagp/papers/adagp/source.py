@@ -11,7 +11,7 @@ from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.rules import pool_average
 from adagp.layers.sites import Site
-from adagp.layers.weights import add_up_parts, as_rows, as_weight, gradient_norms, taps_of
+from adagp.layers.weights import all_reduce_shards, as_rows, as_weight, gradient_norms, kernel_taps
 from adagp.papers.adagp.network import ClosedForm, PredictorNetwork, row_blocks
 from adagp.sources.base import BatchContext, Rounds, RunningNorms, step_generator
 from adagp.sources.learned import LearnedSource, LearningOptions, class_count, class_shares
@@ -60,24 +60,26 @@ class PredictedSource(LearnedSource):
     def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
         """Return the predictions, by matrix products in the memory order of the weights, and their norms."""
         summaries, context = self.view(sites, self.shared(sites))
-        if sites[0].is_spread:
+        if sites[0].is_sharded:
             summaries = [summary[site.held] for site, summary in zip(sites, summaries, strict=True)]
         likes = [site.like for site in sites]
-        blocks = row_blocks([(len(like), site.width, taps_of(like)) for site, like in zip(sites, likes, strict=True)])
+        blocks = row_blocks(
+            [(len(like), site.width, kernel_taps(like)) for site, like in zip(sites, likes, strict=True)]
+        )
         rows = [self._result(site, len(like)) for site, like in zip(sites, likes, strict=True)]
         norms = self._form().predict(summaries, context, blocks, rows)
-        if sites[0].is_spread:
+        if sites[0].is_sharded:
             self._reduce_norms(sites, norms)
         weights = [as_weight(part, like, block.taps) for part, like, block in zip(rows, likes, blocks, strict=True)]
         return weights, norms
 
     def _reduce_norms(self, sites: Sequence[Site], norms: Tensor) -> None:
         """Make the norms of the rows in this process those of all rows."""
-        if not any(site.holds_rows for site in sites):
+        if not any(site.has_whole_rows for site in sites):
             return
-        sharded = torch.tensor([site.holds_rows for site in sites], device=norms.device)
+        sharded = torch.tensor([site.has_whole_rows for site in sites], device=norms.device)
         squares = norms[sharded].square()
-        add_up_parts([squares], sites[0].weight)
+        all_reduce_shards([squares], sites[0].weight)
         norms[sharded] = squares.sqrt()
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
@@ -85,10 +87,10 @@ class PredictedSource(LearnedSource):
         self._results.clear()  # a BP batch needs the memory for activations
         summaries, context = self.view(sites, self.shared(sites))
         order = sorted(range(len(sites)), key=lambda index: (sites[index].width, sites[index].rows))
-        taps = [taps_of(truth) for truth in truths]
+        taps = [kernel_taps(truth) for truth in truths]
         rows = [as_rows(truth, tap) for truth, tap in zip(truths, taps, strict=True)]
         norms, weights = self._norms.newest(sites), [1.0] * len(sites)
-        if self.parts > 1 or sites[0].is_spread:
+        if self.parts > 1 or sites[0].is_sharded:
             used = [_overlap(part, site.share) for site, part in zip(sites, self._drawn(sites), strict=True)]
             summaries = [summary[part] for summary, part in zip(summaries, used, strict=True)]
             rows = [

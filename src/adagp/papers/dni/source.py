@@ -11,7 +11,7 @@ from adagp.errors import DataError, ModelError, OptionError
 from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
 from adagp.sources.base import BatchContext, RunningNorms, on_gradient
 from adagp.sources.learned import Learner, LearningOptions, TrainedSource, class_count, class_shares
-from adagp.sources.local import LocalSource, refuse_recomputed, weight_gradient
+from adagp.sources.local import LocalSource, check_not_recomputed, weight_gradient
 
 _CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
     3: nn.Conv1d,
@@ -76,7 +76,7 @@ class SyntheticSource(LocalSource, TrainedSource):
     sites' mean squared errors. Each of several processes has its own networks, which learn from its own samples.
     """
 
-    takes_spread = True  # it uses none
+    takes_sharded = True  # it uses none
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         """Take one step on the sum of the sites' mean squared errors."""
         losses = []
         for site in sites:
-            refuse_recomputed(site, seen=site in self._seen, blind=site in self._without_autograd)
+            check_not_recomputed(site, seen=site in self._seen, blind=site in self._without_autograd)
             network = self._network(site)
             for output, truth, shares in self._seen.get(site, []):
                 network.rescale(truth)

@@ -20,7 +20,7 @@ from torch import Size, Tensor
 
 from adagp.errors import UsageError
 from adagp.layers.sites import Site
-from adagp.layers.weights import laid_like, spread_out
+from adagp.layers.weights import from_shard, sharded_like
 from adagp.papers.feedback.regression import (
     BiasCorrection,
     CrossSums,
@@ -174,9 +174,9 @@ class _Predictions:
     def gradients(self, processes: int) -> Iterator[tuple[Site, Tensor]]:
         """Yield the mean over the processes of each site's gradient, sharded like its weight."""
         for site, total in self._gradients.items():
-            yield site, laid_like((total / processes).to(site.weight.dtype), site.weight)
+            yield site, sharded_like((total / processes).to(site.weight.dtype), site.weight)
         for call, fit, rows, correction, mixed in self._mixed:
             held, weight = gives_rows(call.site), call.site.weight
             mean = mixed / processes
             gradient = fit.gradient_of_mixed(mean, call.inputs, rows, call.shape, correction=correction, held=held)
-            yield call.site, spread_out(gradient, weight) if held else laid_like(gradient, weight)
+            yield call.site, from_shard(gradient, weight) if held else sharded_like(gradient, weight)

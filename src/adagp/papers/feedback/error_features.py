@@ -11,7 +11,7 @@ from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
-from adagp.sources.base import ModelCall, nobody_receives
+from adagp.sources.base import ModelCall, gradient_hooks_off
 
 
 class ErrorFeatures:
@@ -191,7 +191,7 @@ def _gradients(output: Tensor, axis: int, sample: int, sites: Sequence[tuple[Sit
     """Return the gradients of one sample of `output`, weighted so that they do not add up to 0 behind a softmax."""
     part = output.select(axis, sample)
     weights = torch.arange(part.numel(), device=part.device).cos().to(part.dtype).view(part.shape)
-    with nobody_receives():
+    with gradient_hooks_off():
         return torch.autograd.grad(part, [kept for _, kept in sites], weights, retain_graph=True, allow_unused=True)
 
 

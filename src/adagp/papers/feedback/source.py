@@ -12,7 +12,7 @@ from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.layers.weights import blank, laid_like
+from adagp.layers.weights import blank, sharded_like
 from adagp.papers.feedback.data_parallel import LocalCall, join_calls
 from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, rows_for
 from adagp.papers.feedback.regression import (
@@ -28,7 +28,7 @@ from adagp.papers.feedback.regression import (
 )
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, RunningNorms, missing_error, on_gradient
 from adagp.sources.controls import ReplaySource
-from adagp.sources.local import Kept, LocalSource, refuse_recomputed
+from adagp.sources.local import Kept, LocalSource, check_not_recomputed
 from adagp.sources.mixed import MixedSource
 from adagp.sources.pipeline import ErrorSource, SiteCall
 
@@ -52,7 +52,7 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     learns = True
     joins = True
-    takes_spread = True
+    takes_sharded = True
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class FeedbackSource(LocalSource, ErrorSource):
             return
         for site, truth in zip(sites, gradients, strict=True):
             index = site.index
-            refuse_recomputed(site, blind=index in self._without_autograd, seen=index in self._learned)
+            check_not_recomputed(site, blind=index in self._without_autograd, seen=index in self._learned)
             fit = self._fits.get(index)
             if fit is None:
                 continue
@@ -309,7 +309,7 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     def shard(self, sites: Sequence[Site]) -> None:
         """Shard the gradients of `sites`, which are those of the whole batch, like their weights."""
-        self._sums |= {site: laid_like(self._sums[site], site.weight) for site in sites if site in self._sums}
+        self._sums |= {site: sharded_like(self._sums[site], site.weight) for site in sites if site in self._sums}
 
     def drop(self, sites: Sequence[Site]) -> None:
         """Drop everything: `catch_up` has shown the calls of these sites only."""
@@ -359,7 +359,7 @@ class FeedbackSource(LocalSource, ErrorSource):
     def _load_correction(self, site: Site, state: dict[str, Any]) -> BiasCorrection:
         means = {name: mean if mean is None else mean.to(self._device, copy=True) for name, mean in state.items()}
         if means["truth"] is not None:
-            means["truth"] = laid_like(means["truth"], site.weight)
+            means["truth"] = sharded_like(means["truth"], site.weight)
         return BiasCorrection.from_state(means)
 
     def _shared_moments(self, second: Tensor, loaded: list[Moments]) -> Moments:

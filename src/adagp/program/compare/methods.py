@@ -14,11 +14,10 @@ from itertools import groupby
 from typing import Any
 
 from adagp.core.methods import METHODS, find_method
-from adagp.core.plan import BACKPROP_ALL, Plan, Step
+from adagp.core.plan import BACKPROP_ALL, Plan, Step, predicted_plan
 from adagp.errors import OptionError, unknown_name
 from adagp.program.run.config import TrainConfig, check_names_and_types, known_options
 from adagp.schedules import Layout, Schedule
-from adagp.schedules.base import predicted_plan
 
 BACKPROP = "bp"
 SCHEDULE = ("ratio", "warmup", "warmup_batches")

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
-from adagp.engine.validate import try_out
+from adagp.engine.validate import trial_forward
 from adagp.errors import ModelError
 from adagp.layers.sites import Survey
 from adagp.pipe.partition import partition
@@ -53,14 +53,14 @@ def cut_traced(model: nn.Module, survey: Survey, sample: tuple[Tensor, ...], nam
         named = ((part, sites.get(_CALL.sub("", path))) for path, part in module.named_modules())
         stand_ins = tuple((part, site) for part, site in named if site is not None)
         own = {site.index: site for _, site in stand_ins}
-        in_order = tuple(own[index] for index in sorted(own))
-        stages.append(ModelStage(SentStage(relay), in_order, inputs, outputs, stand_ins))
+        to_memory_order = tuple(own[index] for index in sorted(own))
+        stages.append(ModelStage(SentStage(relay), to_memory_order, inputs, outputs, stand_ins))
     return stages
 
 
 def split_names(model: nn.Module, survey: Survey, sample: Any, parts: int) -> list[str]:
     """Return the modules at which to cut `model` into `parts` stages of about equal work, made of whole blocks."""
-    layers = [layer for layer in try_out(model, survey, sample).layout.layers if layer.is_site]
+    layers = [layer for layer in trial_forward(model, survey, sample).layout.layers if layer.is_site]
     blocks = list(_blocks(model, ""))
     units: dict[str, int] = {}
     while True:

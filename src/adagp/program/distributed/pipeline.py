@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from adagp.core.plan import Plan, Step
 from adagp.errors import OptionError, TaskError
-from adagp.layers.weights import is_spread, laid_like, local, part_of
+from adagp.layers.weights import is_sharded, local, shard_of, sharded_like
 from adagp.pipe.actions import INPUT_GRADIENT
 from adagp.program.distributed.checkpoint import Loaded
 from adagp.program.distributed.error_broadcast import last_stage_shares
@@ -161,7 +161,7 @@ class PipelineLoop(ParallelLoop):
         """Restore the common state, and what processes had of their stages."""
         if self.cut.whole is not None:
             self.cut.whole.load_state_dict(state["model"])
-        super().load_state_dict(sharded_like(state, self.trainer.model))
+        super().load_state_dict(sharded_state(state, self.trainer.model))
         for part in self._parts:
             self._adopt(part)
 
@@ -268,7 +268,7 @@ def _of_sites(state: dict[str, Any], sites: Collection[int]) -> dict[str, Any]:
 def tensors_in(state: Any) -> Iterator[Tensor]:
     """Yield the tensors in lists and nested dictionaries, in the order of their keys, without sharded ones."""
     if isinstance(state, Tensor):
-        yield from () if is_spread(state) else (state,)
+        yield from () if is_sharded(state) else (state,)
     elif isinstance(state, list):
         for entry in state:
             yield from tensors_in(entry)
@@ -283,14 +283,14 @@ _PART, _ROWS = "first row of a part", "rows"
 def without_shards(state: Any) -> Any:
     """Return a nested state without its sharded tensors."""
     if isinstance(state, dict):
-        return {key: without_shards(value) for key, value in state.items() if not is_spread(value)}
+        return {key: without_shards(value) for key, value in state.items() if not is_sharded(value)}
     return state
 
 
 def as_parts(state: Any) -> Any:
     """Return a nested state with each sharded tensor replaced by this process's shard and its first row."""
-    if is_spread(state):
-        return {_PART: part_of(state).rows.start, _ROWS: local(state)}
+    if is_sharded(state):
+        return {_PART: shard_of(state).rows.start, _ROWS: local(state)}
     if isinstance(state, dict):
         return {key: as_parts(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
@@ -310,10 +310,10 @@ def joined(states: Sequence[Any]) -> Any:
     return first
 
 
-def sharded_like(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+def sharded_state(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     """Return a loop's state with weights, and their optimizer states, sharded like those of `model`."""
     own = model.state_dict()
-    weights = {name: laid_like(value, own[name]) if name in own else value for name, value in state["model"].items()}
+    weights = {name: sharded_like(value, own[name]) if name in own else value for name, value in state["model"].items()}
     parameters = list(model.parameters())
     moments = {index: _like(values, parameters[index]) for index, values in state["optimizer"]["state"].items()}
     return {**state, "model": weights, "optimizer": state["optimizer"] | {"state": moments}}
@@ -321,7 +321,7 @@ def sharded_like(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
 
 def _like(moments: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
     return {
-        name: laid_like(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+        name: sharded_like(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
         for name, value in moments.items()
     }
 

@@ -11,11 +11,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from adagp.engine.hooks import ModelHooks
-from adagp.engine.validate import try_out
+from adagp.engine.validate import trial_forward
 from adagp.errors import ModelError
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.layers.sites import Site, Survey
-from adagp.layers.weights import is_spread, local
+from adagp.layers.weights import is_sharded, local
 from adagp.pipe.partition import partition
 
 
@@ -170,7 +170,7 @@ def cut(model: nn.Module, survey: Survey, sample: Tensor, parts: int) -> list[Mo
         )
     edges = [0, *starts[1:], len(modules)]  # modules before the first site go with it
     units = list(pairwise(edges))
-    macs = {layer.name: layer.macs for layer in try_out(model, survey, sample).layout.layers}
+    macs = {layer.name: layer.macs for layer in trial_forward(model, survey, sample).layout.layers}
     work = [sum(macs[site.name] for site in survey.sites if low <= owner[site.module] < high) for low, high in units]
     stages = []
     for chosen in partition(work, parts):
@@ -254,7 +254,7 @@ def end_passes(stage: ModelStage, copies: int, *, learned: bool) -> None:
 
 def exchanged_bytes(stage: ModelStage) -> tuple[int, int]:
     """Return the bytes of this process's shards of a stage's weights, and of the whole weights."""
-    weights = [parameter for parameter in stage.module.parameters() if is_spread(parameter)]
+    weights = [parameter for parameter in stage.module.parameters() if is_sharded(parameter)]
     return sum(local(weight).nbytes for weight in weights), sum(
         weight.numel() * weight.element_size() for weight in weights
     )

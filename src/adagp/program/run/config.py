@@ -21,8 +21,8 @@ from adagp.errors import OptionError, RunError, unknown_name
 from adagp.models.registry import MODELS
 from adagp.program.run.parallel import check_parallel, parallel_choices
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
+from adagp.schedules.ladder import scaled_warmup
 from adagp.schedules.text import schedule_forms, usual_warmup
-from adagp.schedules.warmup import scaled_warmup
 
 TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
 OPTIMIZERS = ("sgd", "adam", "adamw")
