@@ -204,7 +204,7 @@ class Source(ABC):
         super().__init_subclass__()
         if "takes_sharded" in vars(cls):
             warnings.warn("Source.takes_sharded is now Source.takes_sharded.", DeprecationWarning, stacklevel=2)
-            cls.takes_sharded = cls.takes_sharded  # type: ignore[attr-defined]
+            cls.takes_sharded = cls.takes_sharded
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
