@@ -4,6 +4,8 @@ import pytest
 from tests.papers.camel.lifetime_events import Event, ForgettingMemory, simulated_lifetimes
 
 from adagp.errors import ModelError
+from adagp.hw.systems import EpochRecord, SystemOptions, run_on_system
+from adagp.hw.workload import Convolution, Linear, Workload
 from adagp.papers.camel.hardware import (
     ACCESS,
     CAMEL,
@@ -58,3 +60,43 @@ def test_embedded_dram_costs_less_until_it_is_refreshed() -> None:
     assert dram.refresh(1e6, 1) == pytest.approx(2 * dram.access(1e6))
     assert sram.refresh(1e6, 3) == 0
     assert dram.access(1e6) + dram.refresh(1e6, 1) > sram.access(1e6)
+
+
+def branch(channels: int = 12, pixels: int = 7) -> Workload:
+    side = (pixels, pixels)
+    layers = [
+        Convolution(f"chain.blocks.0.{name}.layer", channels, channels, (3, 3), side, side)
+        for name in ("first", "second")
+    ]
+    frozen = Convolution("backbone", 3, 8, (3, 3), side, side, trainable=False, input_gradient=False)
+    return Workload("duplex", (frozen, *layers))
+
+
+def test_camel_needs_no_refresh_where_data_live_short() -> None:
+    free, refreshed = (
+        run_on_system("camel", branch(pixels=pixels), 64, [EpochRecord(1)], SystemOptions()) for pixels in (7, 8)
+    )
+    assert (free.batch.notes["refreshes of a datum"], refreshed.batch.notes["refreshes of a datum"]) == (0, 1)
+    assert free.batch.notes["T_b, microseconds"] == pytest.approx(3.12)
+    longer = run_on_system("camel", branch(pixels=8), 64, [EpochRecord(1)], SystemOptions(retention=45.0))
+    assert longer.total.cycles == refreshed.total.cycles
+    assert longer.total.joules < refreshed.total.joules
+    sram = run_on_system("camel-sram", branch(pixels=7), 64, [EpochRecord(1)], SystemOptions())
+    assert sram.total.cycles > free.total.cycles
+    assert sram.batch.notes["refreshes of a datum"] == 0
+
+
+def test_a_reversible_branch_runs_four_units_of_work_and_the_backbone_one() -> None:
+    cost = run_on_system("camel", branch(), 1, [EpochRecord(1)], SystemOptions()).batch
+    alone = Workload("branch", branch().layers[1:])
+    unit = run_on_system("camel", alone, 1, [EpochRecord(1)], SystemOptions()).batch.passes["forward"].cycles
+    backbone = cost.passes["forward"].cycles - unit
+    assert cost.batch().cycles == 4 * unit + backbone
+    together = run_on_system("camel", branch(), 64, [EpochRecord(1)], SystemOptions(micro_batch=8)).batch
+    assert together.batch().cycles < 64 * cost.batch().cycles
+    assert float(together.notes["T_b, microseconds"]) > 3.12
+
+
+def test_camel_is_for_reversible_models() -> None:
+    with pytest.raises(ModelError, match=r"^CAMEL's designs are for models with reversible blocks, such as duplex"):
+        run_on_system("camel", Workload("net", (Linear("fc", 1, 64, 10),)), 1, [EpochRecord(1)], SystemOptions())

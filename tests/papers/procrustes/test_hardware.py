@@ -1,6 +1,7 @@
 """Balanced half tiles against every possible pairing, against a PE-by-PE simulation, and at the edges."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from adagp.papers.procrustes.hardware import Counts, Tile, drawn_counts, fullest, index_bits, inverse_speedup
+from adagp.hw.systems import EpochRecord, LayerRecord, SystemOptions, run_on_system
+from adagp.hw.workload import Attention, Convolution, Linear, Workload
+from adagp.papers.procrustes.hardware import (
+    SIDE,
+    Counts,
+    LayerShape,
+    Tile,
+    drawn_counts,
+    fullest,
+    index_bits,
+    inverse_speedup,
+    training_cost,
+)
 
 
 def matchings(items: list[int]) -> Iterator[list[tuple[int, int]]]:
@@ -145,3 +158,56 @@ def test_compressed_blocks_restore_the_weights_and_take_the_modelled_bits(block:
     assert np.array_equal(unpack_blocks(packed, block, weights.size), weights.reshape(-1))
     assert index_bits(weights.size, block) == len(masks) * block + 20 * len(starts)
     assert len(values) == np.count_nonzero(weights)
+
+
+CONV = Convolution("conv", 32, 64, (3, 3), (16, 16), (16, 16))
+NET = Workload("net", (replace(CONV, name="first", input_gradient=False), CONV, Linear("fc", 1, 64, 10)))
+
+
+def records(workload: Workload, weight: float, inputs: float) -> dict[str, LayerRecord]:
+    return {layer.name: LayerRecord(weight, inputs) for layer in workload.array_layers}
+
+
+def test_all_weights_and_inputs_are_exactly_the_dense_array() -> None:
+    cost = training_cost(NET, 32, {})
+    assert cost.notes["speed-up over dense on the same array"] == 1.0
+    assert cost.notes["energy of dense over ours"] == pytest.approx(1.0)
+    shape = LayerShape(CONV, 32)
+    assert shape.dense_cycles(shape.c, shape.n) == 2 * 2 * 64 * 9 * 256 == shape.macs / SIDE**2
+    passes = 3 * shape.macs + 2 * LayerShape(NET.array_layers[0], 32).macs
+    fc = LayerShape(NET.array_layers[2], 32)
+    assert cost.batch().cycles == passes / SIDE**2 + sum(
+        fc.dense_cycles(*sides) for sides in ((fc.c, fc.n), (fc.k, fc.n), (fc.n, fc.k))
+    )
+
+
+@pytest.mark.parametrize(("weight", "inputs"), [(0.1, 0.5), (0.2, 0.5), (0.1, 1.0)])
+def test_a_sparse_array_gains_at_most_the_ideal(weight: float, inputs: float) -> None:
+    workload = Workload("net", (CONV,))
+    cost = training_cost(workload, 32, records(workload, weight, inputs))
+    ideal = 3 / (2 * weight + inputs)
+    assert 0.7 * ideal < float(cost.notes["speed-up over dense on the same array"]) <= ideal + 1e-6
+    assert 1 < float(cost.notes["energy of dense over ours"]) < ideal
+    assert float(cost.notes["cycles over ideal ones"]) >= 1
+
+
+def test_attention_is_dense_and_depthwise_layers_use_their_channels() -> None:
+    attention = Workload("net", (Attention("attention", 4, 16, 8, 16),))
+    assert training_cost(attention, 2, records(attention, 0.1, 0.1)).notes["speed-up over dense on the same array"] == 1
+    depthwise = LayerShape(replace(CONV, out_channels=32, groups=32), 32)
+    assert depthwise.dense_cycles(depthwise.c, depthwise.n) == depthwise.macs / SIDE**2
+
+
+def test_a_run_is_the_sum_of_its_epochs_and_ends_at_the_target() -> None:
+    dense, sparse = records(NET, 1.0, 1.0), records(NET, 0.1, 0.5)
+    epochs = [
+        EpochRecord(10, 0, dense),
+        EpochRecord(6, 4, sparse, reached=True),
+        EpochRecord(10, 0, sparse, reached=True),
+    ]
+    found = run_on_system("procrustes", NET, 32, epochs, SystemOptions())
+    one, other = (training_cost(NET, 32, layers) for layers in (dense, sparse))
+    reached = one.batch() * 10 + other.batch() * 6 + other.batch(predicted=True) * 4
+    assert found.to_target == reached
+    assert found.total.cycles == pytest.approx((reached + other.batch() * 10).cycles)
+    assert run_on_system("procrustes", NET, 32, epochs[:1], SystemOptions()).to_target is None

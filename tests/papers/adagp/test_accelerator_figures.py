@@ -8,6 +8,9 @@ from adagp.data.registry import DATASETS
 from adagp.hw import Accelerator, Simulation, simulate
 from adagp.papers.adagp import PAPER_MODELS
 from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
+from adagp.pipe import generate, parse_phases
+from adagp.pipe import simulate as simulate_pipeline
+from adagp.pipe.modelled import modelled_costs
 from adagp.program.reproduce.published import published
 from adagp.program.workloads import model_workload
 
@@ -60,3 +63,20 @@ def test_the_energy_saving_is_within_the_tolerance(found: Found) -> None:
     for simulations in found["ws"].values():
         ours = 100 * mean(simulation.memory_energy_saving("max") for simulation in simulations)
         assert ours == pytest.approx(number.value, abs=number.tolerance)
+
+
+def test_average_speedups_over_the_pipelines() -> None:
+    """13 CNNs on ImageNet, batch 128: two BP batches without a predictor over a GP and a BP batch with it."""
+    speedups: dict[str, list[float]] = {name: [] for name in ("gpipe", "dapple", "chimera")}
+    for model in PAPER_MODELS:
+        workload = model_workload(model, "imagenet")
+        plain, predicting = (
+            modelled_costs(workload, Accelerator(), 4, 32, design=design) for design in ("baseline", "max")
+        )
+        for name, found in speedups.items():
+            before = simulate_pipeline(generate(name, 4, 4, parse_phases("BP,BP")), plain).steps
+            found.append(before / simulate_pipeline(generate(name, 4, 4, parse_phases("GP,BP")), predicting).steps)
+    for name, found in speedups.items():
+        average, largest = (published("adagp-figure20").number(figure, name) for figure in ("average", "maximum"))
+        assert mean(found) == pytest.approx(average.value, abs=average.tolerance)
+        assert max(found) == pytest.approx(largest.value, abs=largest.tolerance)
