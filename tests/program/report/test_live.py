@@ -110,6 +110,7 @@ def test_a_busy_port_is_rejected(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_grows_while_the_page_is_open(
     tmp_path: Path, run_writer: Any, serve: Serve, open_page: OpenPage, screenshots: Path
 ) -> None:
@@ -167,6 +168,7 @@ def ends(page: "Page") -> int:
     return max(int(row["epoch"]) for row in json.loads(specs)["data"]["values"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_program_and_the_page_shows_it(tmp_path: Path, write_run: Any, browser: Any) -> None:
     write_run("one", method="bp")
     command = [sys.executable, "-m", "adagp", "report", str(tmp_path), "--watch", "--port", "0"]

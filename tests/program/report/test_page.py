@@ -166,6 +166,7 @@ def column(page: "Page", table: str, place: int) -> list[str]:
     return [cell.inner_text().splitlines()[0] for cell in cells]
 
 
+@pytest.mark.slow
 def test_in_a_browser(study_page: Path, open_page: OpenPage, screenshots: Path) -> None:
     page = open_page(study_page, DESKTOP)
     assert page.evaluate("document.documentElement.dataset.drawn") == "17"
@@ -185,6 +186,7 @@ def test_in_a_browser(study_page: Path, open_page: OpenPage, screenshots: Path) 
     phone.screenshot(path=screenshots / "phone.png", full_page=True)
 
 
+@pytest.mark.slow
 def test_tables_sort_by_click_and_by_keyboard(study_page: Path, open_page: OpenPage) -> None:
     page = open_page(study_page, DESKTOP)
     table = "#chapter-1-runs table"
@@ -228,6 +230,7 @@ def told_by(page: "Page", chart: "Locator", most: int = 12) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_chart_has_tooltips(study_page: Path, open_page: OpenPage) -> None:
     page = open_page(study_page, DESKTOP)
     charts = page.locator(".canvas").all()
@@ -242,6 +245,7 @@ def test_every_chart_has_tooltips(study_page: Path, open_page: OpenPage) -> None
         assert re.search(rf"method\s+{label}\b", curves), curves
 
 
+@pytest.mark.slow
 def test_one_run_of_one_epoch_is_visible_and_has_tooltips(write_run: Any, tmp_path: Path, open_page: OpenPage) -> None:
     write_report([write_run("one", epochs=1, method="bp")], tmp_path / "report.html")
     page = open_page(tmp_path / "report.html", DESKTOP)
@@ -255,6 +259,7 @@ def test_one_run_of_one_epoch_is_visible_and_has_tooltips(write_run: Any, tmp_pa
         assert not any(re.fullmatch(r"[01]\.\d+", label) for label in labels[:3])
 
 
+@pytest.mark.slow
 def test_every_table_sorts_by_every_column(study_page: Path, open_page: OpenPage) -> None:
     page = open_page(study_page, DESKTOP)
     for table in page.locator("table.sortable").all():
@@ -268,6 +273,7 @@ def test_every_table_sorts_by_every_column(study_page: Path, open_page: OpenPage
                 assert values == sorted(values, reverse=falling)
 
 
+@pytest.mark.slow
 def test_sixteen_methods_have_separate_labels_and_distinct_colours(
     write_run: Any, tmp_path: Path, open_page: OpenPage
 ) -> None:
@@ -288,6 +294,7 @@ def test_sixteen_methods_have_separate_labels_and_distinct_colours(
     assert len(set(colours)) == 16
 
 
+@pytest.mark.slow
 def test_tooltips_and_choices(study_page: Path, open_page: OpenPage) -> None:
     page = open_page(study_page, DESKTOP)
     page.locator("#chapter-1-parts svg .mark-rect path").first.hover()
@@ -302,6 +309,7 @@ def test_tooltips_and_choices(study_page: Path, open_page: OpenPage) -> None:
     page.wait_for_function("document.getElementById('vg-tooltip-element').innerText.includes('remap')")
 
 
+@pytest.mark.slow
 def test_light_and_dark_and_print(study_page: Path, open_page: OpenPage, screenshots: Path) -> None:
     page = open_page(study_page, DESKTOP, "dark")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -319,6 +327,7 @@ def test_light_and_dark_and_print(study_page: Path, open_page: OpenPage, screens
     assert not toggle.is_visible()
 
 
+@pytest.mark.slow
 def test_html_in_names_is_shown_as_text(write_run: Any, rewrite: Any, tmp_path: Path, open_page: OpenPage) -> None:
     run = write_run("<b>bold</b>")
     for place in range(4):
@@ -333,6 +342,7 @@ def test_html_in_names_is_shown_as_text(write_run: Any, rewrite: Any, tmp_path: 
     assert NASTY in page.locator("#vg-tooltip-element").inner_text()
 
 
+@pytest.mark.slow
 def test_broken_runs_are_drawn_without_errors(
     write_run: Any, rewrite: Any, tmp_path: Path, open_page: OpenPage
 ) -> None:

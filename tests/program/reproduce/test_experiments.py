@@ -78,10 +78,12 @@ def test_every_part_has_a_model_and_data_set_that_exist() -> None:
     assert {"digits_cnn", "vgg13", "yolov3"} <= {model for model, _ in named}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_quick_works_offline(name: str) -> None:
-    assert EXPERIMENTS[name].datasets("quick") == ()
-    assert set(EXPERIMENTS[name].minutes) == set(BUDGETS)
+def test_quick_works_offline() -> None:
+    assert [name for name in EXPERIMENTS if EXPERIMENTS[name].datasets("quick")] == []
+
+
+def test_every_budget_has_an_estimate_of_its_time() -> None:
+    assert [name for name in EXPERIMENTS if set(EXPERIMENTS[name].minutes) != set(BUDGETS)] == []
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
