@@ -127,9 +127,9 @@ def test_without_autograd_nothing_happens() -> None:
 
 
 def test_the_former_name_of_takes_sharded_still_works_and_warns() -> None:
-    with pytest.warns(DeprecationWarning, match=r"^Source\.takes_sharded is now Source\.takes_sharded\.$"):
+    with pytest.warns(DeprecationWarning, match=r"^Source\.takes_spread is now Source\.takes_sharded\.$"):
 
         class Older(Nothing):
-            takes_sharded = True
+            takes_spread = True
 
     assert Older.takes_sharded

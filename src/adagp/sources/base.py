@@ -202,9 +202,9 @@ class Source(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "takes_sharded" in vars(cls):
-            warnings.warn("Source.takes_sharded is now Source.takes_sharded.", DeprecationWarning, stacklevel=2)
-            cls.takes_sharded = cls.takes_sharded
+        if "takes_spread" in vars(cls):
+            warnings.warn("Source.takes_spread is now Source.takes_sharded.", DeprecationWarning, stacklevel=2)
+            cls.takes_sharded = vars(cls)["takes_spread"]
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
