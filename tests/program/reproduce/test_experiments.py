@@ -180,7 +180,7 @@ def test_table_1_concludes_from_the_models_that_are_finished(pretend: Pretend) -
     assert experiment.enough("standard", workspace)
     outcome = experiment.conclude("standard", workspace)
     assert outcome.missing == (
-        "10 of 13 models are finished; not yet: inception_v3 (cifar10), inception_v4 (cifar10), vgg16 (cifar10)"
+        "10 of 13 models are finished; not yet: inception_v3 on cifar10, inception_v4 on cifar10, vgg16 on cifar10"
     )
     assert {row["model"] for row in outcome.rows}.isdisjoint({"vgg16_bn", "inception_v3", "inception_v4"})
     waiting = verdict(outcome, "vgg16, cifar10, bp")

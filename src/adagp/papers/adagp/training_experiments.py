@@ -158,7 +158,7 @@ def conclude_table_1(budget: str, workspace: Workspace) -> Conclusion:
 def _missing(wanted: Mapping[Key, RunGroup], finished: Mapping[Key, RunGroup]) -> str:
     """Return which models are not finished; nothing if all are."""
     total = len({key[:2] for key in wanted})
-    missing = dict.fromkeys(f"{model} ({dataset})" for dataset, model, _ in wanted.keys() - finished.keys())
+    missing = {f"{model} on {dataset}" for dataset, model, _ in wanted.keys() - finished.keys()}
     if not missing:
         return ""
     return f"{total - len(missing)} of {total} models are finished; not yet: {', '.join(sorted(missing))}"
