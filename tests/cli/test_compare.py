@@ -76,7 +76,7 @@ def test_a_comparison_from_beginning_to_end_and_again(program: Program) -> None:
         "bp seed 0, 16 batches failed: cannot read the checkpoint 'compared/runs/bp-16-seed0/checkpoint.pt'"
         in failed.err
     )
-    assert " All it said is in compared/logs/bp-16-seed0.log." in failed.err
+    assert " Its output is in compared/logs/bp-16-seed0.log." in failed.err
     assert "n = 1." in failed.out
     assert "## Failed" in Path("compared/comparison.md").read_text("utf-8")
 

@@ -33,7 +33,7 @@ def test_without_a_terminal_each_job_has_a_line_when_it_is_over() -> None:
         progress.on_end(job("bp seed 0"), JobFailure("bp seed 0", "it went wrong.", Path("it.log")))
     assert out.getvalue().splitlines() == [
         "equal batches 2/3 bp seed 1",
-        "bp seed 0 failed: it went wrong. All it said is in it.log.",
+        "bp seed 0 failed: it went wrong. Its output is in it.log.",
     ]
 
 
