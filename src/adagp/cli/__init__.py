@@ -12,7 +12,7 @@ from adagp._version import __version__
 from adagp.cli.catalogue import datasets, methods, models
 from adagp.cli.compare import compare, worth
 from adagp.cli.demo import demo, plot
-from adagp.cli.exits import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, sentence, tell
+from adagp.cli.exits import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, print_error, sentence
 from adagp.cli.explore import ACCELERATOR_OPTIONS, AXIS_OPTIONS, explore, sweep
 from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, with_options
 from adagp.cli.pipeline import CONSTANTS, MODELLED, pipeline
@@ -95,7 +95,7 @@ def root(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the program. What a user did wrong is told in a line or two, with exit code 2."""
+    """Run the program. Users' errors are printed in a line or two, with exit code 2."""
     keep_freed_memory()
     try:
         check_streams()
@@ -110,7 +110,7 @@ def main(words: Sequence[str] | None = None) -> None:
             raise
         if not isinstance(error, AdagpError):
             drop_output()
-        tell(text)
+        print_error(text)
         sys.exit(FAILED)
 
 

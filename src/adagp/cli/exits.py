@@ -14,12 +14,12 @@ from adagp.core.files import reason
 from adagp.errors import AdagpError, OptionError
 
 FAILED, READER_LEFT = 2, 1
-"""Exit codes: an error that was told; and standard output closed by its reader, as `| head` does, which is told to nobody."""
+"""Exit codes: an error that was printed; standard output closed by its reader, as `| head` does, where nothing is printed."""
 LONGEST_MESSAGE = 8000
 
 
 def check_streams() -> None:
-    """Refuse a closed standard output before any work; what is said to a closed standard error is dropped."""
+    """Check that standard output is open, before any work; output to a closed standard error is dropped."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     if sys.stdout is None:
@@ -30,7 +30,7 @@ def check_streams() -> None:
 
 @contextmanager
 def flushed_output() -> Iterator[None]:
-    """Write out all of standard output at the end, so that a failure is ours to tell."""
+    """Flush standard output at the end, so that a failure can be reported."""
     try:
         yield
     except SystemExit:
@@ -46,7 +46,7 @@ def drop_output() -> None:
 
 
 def sentence(error: BaseException) -> str | None:
-    """Return what to tell the user of an error; None if it is a defect of ours, whose traceback is worth more."""
+    """Return the message for an error; None if it is a bug of ours, which needs its traceback."""
     if isinstance(error, AdagpError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
@@ -59,8 +59,8 @@ def sentence(error: BaseException) -> str | None:
     return None
 
 
-def tell(text: str) -> None:
-    """Print an error, if anybody can be told."""
+def print_error(text: str) -> None:
+    """Print an error, if standard error is open."""
     text = shown(text)
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"

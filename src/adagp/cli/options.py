@@ -32,7 +32,7 @@ Complete = Callable[[str], list[str]]
 
 
 def offer(names: Iterable[str] | Callable[[], Iterable[str]]) -> Complete:
-    """Return a function from the beginning of a word to those of `names` that go on from there.
+    """Return a completion function: from the beginning of a word to the `names` that start with it.
 
     A word may be a list: after a comma the next name begins.
     """
@@ -46,14 +46,14 @@ def offer(names: Iterable[str] | Callable[[], Iterable[str]]) -> Complete:
 
 
 def datasets() -> Iterable[str]:
-    """Return the names of the data sets; where they are listed needs numpy, so it is imported when asked."""
+    """Return the names of the data sets; their module needs numpy, so it is imported late."""
     from adagp.data.registry import DATASETS
 
     return DATASETS
 
 
 def experiments() -> Iterable[str]:
-    """Return what can be reproduced."""
+    """Return the names of the experiments, and `list` and `all`."""
     from adagp.program.reproduce.experiment import all_experiments
 
     return ["list", "all", *(experiment.name for experiment in all_experiments())]
@@ -85,7 +85,7 @@ OUTPUT = "Output"
 
 
 def option(text: str, *flags: str, **details: Any) -> Option:
-    """Return the declaration of what it annotates: its line of help, and what else `Option` knows of it."""
+    """Return the declaration of what it annotates: its help text and further fields of `Option`."""
     return Option("", object, None, text, flags=flags, **details)
 
 

@@ -129,13 +129,13 @@ class PipelineCosts:
 
 
 def _constants(program: Program, given: Mapping[str, Any]) -> PipelineCosts:
-    _refuse(MODELLED, given, "belongs to a model on accelerators; give --model too")
+    _check_absent(MODELLED, given, "belongs to a model on accelerators; give --model too")
     cost = partial(constant_costs, program.stages, devices=len(program.devices))
     return PipelineCosts(cost(**given), cost(**{**given, "alpha": 0.0}), "steps")
 
 
 def _model(program: Program, model: str, wanted: Mapping[str, Any]) -> PipelineCosts:
-    _refuse(CONSTANTS, wanted, "is a constant; with --model, times come from the model")
+    _check_absent(CONSTANTS, wanted, "is a constant; with --model, times come from the model")
     given = {option.name: option.default for option in MODELLED} | dict(wanted)
     samples, rest = divmod(given["batch"], program.micro_batches)
     if samples < 1 or rest:
@@ -155,7 +155,7 @@ def _model(program: Program, model: str, wanted: Mapping[str, Any]) -> PipelineC
     return PipelineCosts(costs, plain, "cycles", accelerator.clock_hz)
 
 
-def _refuse(options: Sequence[Option], given: Mapping[str, Any], reason: str) -> None:
+def _check_absent(options: Sequence[Option], given: Mapping[str, Any], reason: str) -> None:
     for one in options:
         if one.name in given:
             raise OptionError(f"{one.flag} {reason}.")

@@ -52,12 +52,12 @@ class Observers:
         self._observers = observers
 
     def on_batch(self, status: BatchStatus) -> None:
-        """Tell all of them."""
+        """Call all of them."""
         for observer in self._observers:
             observer.on_batch(status)
 
     def on_epoch(self, row: dict[str, Any]) -> None:
-        """Tell all of them."""
+        """Call all of them."""
         for observer in self._observers:
             observer.on_epoch(row)
 
@@ -109,7 +109,7 @@ class LiveProgress:
         self._bar.stop()
 
     def on_batch(self, status: BatchStatus) -> None:
-        """Move the bar, or give a sign of life."""
+        """Move the bar, or print a status line."""
         if self._bar.disable:
             if self._pulse.is_due:
                 self._say(self._sign(status))

@@ -25,7 +25,7 @@ def report(
 ) -> None:
     """Write a self-contained HTML page about runs: ranking, curves, quality by site, time, accelerator, pipelines."""
     if watch:
-        _refuse_with_watch({"--out": out, "--phases": phases})
+        _check_without_watch({"--out": out, "--phases": phases})
         _serve(runs, port)
         return
     if port is not None:
@@ -37,7 +37,7 @@ def report(
     typer.echo(f"{shown(page)}: {count} run{'' if count == 1 else 's'}, {page.stat().st_size / 1e6:.1f} MB")
 
 
-def _refuse_with_watch(options: dict[str, object]) -> None:
+def _check_without_watch(options: dict[str, object]) -> None:
     for flag, value in options.items():
         if value is not None:
             raise OptionError(f"{flag} is for a written page; leave it out with --watch.")

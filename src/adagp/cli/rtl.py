@@ -100,7 +100,7 @@ Seed = Annotated[int, option("Random seed.", low=0)]
 BatchOfSamples = Annotated[int, option("Samples per batch.", *BATCH_SIZE, low=1)]
 
 
-def _tell(report: dict[str, Any], as_json: bool) -> None:
+def _print_report(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report, indent=2))
         return
@@ -119,7 +119,7 @@ def generate(
     from adagp.rtl import verilog
 
     about = verilog.generate(blueprint, out)
-    _tell(about if as_json else {"written": out, "digest": about["digest"]}, as_json)
+    _print_report(about if as_json else {"written": out, "digest": about["digest"]}, as_json)
 
 
 def simulate(
@@ -161,7 +161,7 @@ def simulate(
 
     rows, depth, columns = map(int, size.split("x"))
     report = check_product(blueprint, dataflow, operation, (rows, depth, columns), seed, vcd, mantissa_bits)
-    _tell(report, as_json)
+    _print_report(report, as_json)
     if not report["equal"]:
         raise typer.Exit(1)
 
@@ -199,7 +199,7 @@ def run(
     rates = {"rate": rate, "predictor_rate": predictor_rate}
     small = parse_network(network, picture, batch=batch, predictor=shape, kernel=kernel, **rates)
     report = check_batches(blueprint, small, phases.lower().split(","), dataflow, seed)
-    _tell(report, as_json)
+    _print_report(report, as_json)
     if not report["equal"]:
         raise typer.Exit(1)
 

@@ -145,7 +145,7 @@ def simulate_systems(
 
 
 def outcome_row(outcome: SystemOutcome, target: float | None) -> dict[str, Any]:
-    """Return what is told of a run on a system; all of it is modelled."""
+    """Return the report of a run on a system; all of it is modelled."""
     row: dict[str, Any] = {
         "cycles": outcome.total.cycles,
         "seconds": outcome.seconds,

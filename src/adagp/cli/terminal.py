@@ -15,7 +15,7 @@ from rich.text import Text
 from adagp.core.escape import shown
 
 SIGN_SECONDS = 30.0
-"""Where nobody looks at a terminal, a sign of life comes this long after the last one."""
+"""Without a terminal, a status line is printed this long after the last line."""
 
 
 class Terminal(Console):
@@ -46,9 +46,9 @@ def text_column(form: str) -> TextColumn:
 
 @contextmanager
 def busy(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on standard error what is going on until the end of the block, or until the given function is told something else.
+    """Show a status line on standard error until the end of the block; the yielded function changes it.
 
-    Only whoever looks at a terminal sees it; of several processes of one run, the first speaks.
+    It is shown in terminals only, and by the first process of a parallel run.
     """
     console = Terminal(stderr=True)
     if not console.is_terminal or os.environ.get("RANK", "0") != "0":
@@ -59,19 +59,19 @@ def busy(text: str) -> Iterator[Callable[[str], None]]:
 
 
 class Pulse:
-    """Tells when it is time for a sign of life, for outputs that are read later or by programs."""
+    """Tracks when a status line is due in outputs that are no terminal."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.beat()
 
     def beat(self) -> None:
-        """Take note that something was said."""
+        """Note that a line was printed."""
         self._last = self._clock()
 
     @property
     def is_due(self) -> bool:
-        """Whether nothing was said for long."""
+        """Whether nothing was printed for long."""
         return self._clock() - self._last >= SIGN_SECONDS
 
 
@@ -88,7 +88,7 @@ def time_left(elapsed: float, done: float, total: float) -> float | None:
 
 
 IN_A_PIPE = 160
-"""Characters of a line where nobody looks at a terminal."""
+"""Width of a line without a terminal."""
 LEAST_LAST = 24
 """Characters that the last column keeps, or all that it needs, if that is less."""
 INDENT = " " * 4

@@ -100,7 +100,7 @@ def _start(options: TrainConfig, place: dict[str, Any], out: Path | None, force:
 
 
 def restarted(folder: Path) -> bool:
-    """Tell whether torchrun has begun this run again after a process died: then it continues from its checkpoint."""
+    """Return whether torchrun restarted this run after a process died; it then continues from its checkpoint."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and RunFolder(folder).begun
 
 
@@ -119,14 +119,14 @@ def _resume(folder: RunFolder, given: dict[str, Any], place: dict[str, Any], tru
     from adagp.program.train.session import read_config
 
     saved, saved_place = read_config(folder, [str(given.get(option)) for option in CODE], trust=trust)
-    refuse_changes(saved, given, folder.path)
+    check_unchanged(saved, given, folder.path)
     place["data_dir"] = place["data_dir"] or saved_place
     session = _session(saved, place)
     return session, session.resume(folder.path)
 
 
-def refuse_changes(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
-    """Refuse to continue with a run under other options than it was begun with."""
+def check_unchanged(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
+    """Check that a run is resumed with the options that it was started with."""
     before = saved.as_dict()
     changed = [
         f"{name} (was {before.get(name)}, now {value})" for name, value in given.items() if before.get(name) != value

@@ -52,7 +52,7 @@ def place(module: Module, platform: Any, name: str, block: Block) -> None:
 
 
 def delayed(module: Module, signal: Any, cycles: int = 1) -> Any:
-    """Return a signal as it was so many cycles ago."""
+    """Return a signal delayed by `cycles` cycles."""
     for _ in range(cycles):
         late = Signal.like(signal) if isinstance(signal, Signal) else Signal(signal.shape())
         module.d.sync += late.eq(signal)
@@ -77,7 +77,7 @@ def to_rtlil(top: Block) -> dict[str, str]:
 
 
 class Bank(Block):
-    """`words` of `bits` each. What is asked for with `read` is in `data` from the next cycle on, until more is asked for."""
+    """`words` of `bits` each. `data` has the word at `address` from the cycle after `read` on, until the next `read`."""
 
     def __init__(self, words: int, bits: int) -> None:
         self.words, self.bits = words, bits

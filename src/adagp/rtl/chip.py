@@ -18,7 +18,7 @@ from adagp.rtl.core import COUNTERS, SLICE, Core
 
 
 class Chip(Block):
-    """A whole chip. `start` starts the programs of all cores, `halted` says that they have stopped.
+    """A whole chip. `start` starts the programs of all cores, `halted` is high when all have stopped.
 
     The host reaches core `host_core`, whose memories are read and written while it is halted: a request in one cycle, the
     word in the next. Where a chip is `simulated` it has counters, and off-chip memory is a part of it, which the host sees

@@ -68,7 +68,7 @@ class LayerCode:
         return self.code.matrix(value_store(self._places[name]), *extents)
 
     def straight(self, name: str) -> bool:
-        """Tell whether a matrix's lines are its first index."""
+        """Return whether a matrix's lines are its first index."""
         return self._lines[name] == {"x": "rows", "w": "depth", "y": "rows"}[name]
 
     @property
@@ -77,7 +77,7 @@ class LayerCode:
         return Store.COLUMN_VALUES if self._places["w"] == "row" else Store.ROW_VALUES
 
     def turned(self, name: str, matrix: Words) -> Words:
-        """Return x, w or y, first index first, as it lies in the banks."""
+        """Return x, w or y, first index first, in the order of the banks."""
         return matrix if self.straight(name) else matrix.T
 
     def _walk(self, name: str, matrix: Matrix) -> Operand:
@@ -292,7 +292,7 @@ def _inside(grid: int, shift: int) -> tuple[int, int]:
 @dataclass
 class CompiledBatch:
     """Programs, what the host writes before they run, and where it finds the results: weights of each layer by tap; `straight`
-    says whether they lie in their matrices as inputs x outputs."""
+    is whether their matrices are inputs x outputs."""
 
     programs: list[list[int]]
     contents: Contents

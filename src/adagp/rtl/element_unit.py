@@ -196,10 +196,10 @@ class ElementUnit(Block):
 
 
 def is_remote(memory: Any) -> Any:
-    """Tell whether a request is for the remote port."""
+    """Return whether a request is for the remote port."""
     return memory[REMOTE.bit_length() - 1]
 
 
 def is_here(memory: Any, which: Store) -> Any:
-    """Tell whether a request is for that memory of this core."""
+    """Return whether a request is for that memory of this core."""
     return memory == int(which)

@@ -67,7 +67,7 @@ def unpack(word: Gates, kind: FloatKind) -> Unpacked:
 
 
 def normalise(module: Module, word: Gates, width: int) -> tuple[Gates, Gates]:
-    """Return `word` shifted left until its top bit is 1, and by how many places; of zero, the number says nothing."""
+    """Return `word` shifted left until its top bit is 1, and by how many places; for zero, that number is meaningless."""
     current, places = word, []
     for power in reversed(range(max(1, (width - 1).bit_length()))):
         step = 1 << power

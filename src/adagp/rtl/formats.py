@@ -71,7 +71,7 @@ class NumberFormat(ArrayFormat):
 
     @abstractmethod
     def positive(self, values: Words) -> NDArray[np.bool_]:
-        """Tell which values are above zero."""
+        """Return which values are above zero."""
 
     @abstractmethod
     def relu(self, sums: Words) -> Words:
@@ -140,7 +140,7 @@ class Integers(NumberFormat):
         return _unsigned(np.clip(rounded, -limit, limit - 1), self.value_bits)
 
     def positive(self, values: Words) -> NDArray[np.bool_]:
-        """Tell which values are above zero."""
+        """Return which values are above zero."""
         return _signed(values, self.value_bits) > 0
 
     def relu(self, sums: Words) -> Words:
@@ -215,7 +215,7 @@ class Floats(NumberFormat):
         return np.where(np.isnan(half), 0x7E00, half.view(np.uint16).astype(np.int64))
 
     def positive(self, values: Words) -> NDArray[np.bool_]:
-        """Tell which values are above zero."""
+        """Return which values are above zero."""
         return single_reals(self.promote(values)) > 0
 
     def relu(self, sums: Words) -> Words:

@@ -1,4 +1,4 @@
-"""The operations of a number format in gates: what `formats.py` says in numpy, for Amaranth's modules."""
+"""The operations of a number format in gates, for Amaranth's modules; `formats.py` is the same in numpy."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def convert(module: Module, number: NumberFormat, word: Gates) -> Gates:
 
 
 def positive(number: NumberFormat, value: Gates) -> Gates:
-    """Tell whether a value is above zero."""
+    """Return whether a value is above zero."""
     if isinstance(number, Integers):
         return ~value[-1] & value.any()
     fields = float_gates.unpack(value, _kind(number))

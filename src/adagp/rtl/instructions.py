@@ -1,4 +1,4 @@
-"""What a core can be told: run a product on the array, run over elements, wait for the other core, stop.
+"""A core's instructions: run a product on the array, run over elements, wait for the other core, stop.
 
 An instruction is a word of named fields; Python packs it, gates take it apart.
 """

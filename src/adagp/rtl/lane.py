@@ -13,7 +13,7 @@ from adagp.rtl.instructions import PASS
 
 
 def read_command(sizes: CoreSizes) -> data.StructLayout:
-    """Return the layout of what a lane is told to read: lanes below `count` read a value or a sum, if it is `valid`."""
+    """Return the layout of a read command: lanes below `count` read a value or a sum, if it is `valid`."""
     part = {} if sizes.groups is None else {"part": PASS}
     return data.StructLayout(
         {
@@ -30,7 +30,7 @@ def read_command(sizes: CoreSizes) -> data.StructLayout:
 
 
 def write_command(sizes: CoreSizes) -> data.StructLayout:
-    """Return the layout of what a lane is told to write: lanes below `count` write the sum that comes out of the array."""
+    """Return the layout of a write command: lanes below `count` write the sum that comes out of the array."""
     return data.StructLayout(
         {"valid": unsigned(1), "address": unsigned(sizes.address_bits), "count": unsigned(sizes.lane_bits)}
     )

@@ -39,7 +39,7 @@ class LibraryCell:
 
     @property
     def is_buffer(self) -> bool:
-        """Tell whether its one output is its one input."""
+        """Whether its one output is its one input."""
         functions = [truth_table(one, self.inputs) for one in self.functions.values()] if len(self.inputs) == 1 else []
         return not self.state and functions == [0b10]
 

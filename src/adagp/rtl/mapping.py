@@ -90,7 +90,7 @@ def find_mapping(dataflow: str, operation: str, rows: int, depth: int, columns: 
 
 
 def check_fits(sizes: CoreSizes, mapping: Mapping, chunks: Chunks | None = None) -> None:
-    """Refuse a product whose factors or sums do not fit the banks, or whose sums could overflow; `chunks` are the words of
+    """Check that a product's factors and sums fit the banks, and that its sums cannot overflow; `chunks` are the words of
     each value of the matrix at a place, if they are more than one."""
     several = chunks or {}
     words = {place: _words(sizes, mapping, place) * several.get(place, 1) for place in PLACES}
@@ -100,7 +100,7 @@ def check_fits(sizes: CoreSizes, mapping: Mapping, chunks: Chunks | None = None)
 
 
 def check_sums(sizes: CoreSizes, mapping: Mapping) -> None:
-    """Refuse a product whose sums do not fit the banks, or could overflow."""
+    """Check that a product's sums fit the banks and cannot overflow."""
     _check_bank("sums", _words(sizes, mapping, mapping.result_place), sizes.sum_words)
     down, across, stream = mapping.sizes
     length = {Mode.ACROSS: down, Mode.DOWN: across, Mode.STATIONARY: stream}[mapping.mode]

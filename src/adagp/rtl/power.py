@@ -112,7 +112,7 @@ def _phases(blueprint: Blueprint) -> tuple[str, str]:
 
 
 def check_power(blueprint: Blueprint, network: SmallNetwork, megahertz: float, dataflow: str) -> None:
-    """Refuse what `measure_power` cannot do, before anything is built."""
+    """Check that `measure_power` can be run, before anything is built."""
     if not 0 < megahertz < 1e6:
         raise OptionError(f"the clock is {megahertz:g} megahertz; it must be more than 0 and less than 1000000.")
     open_sta()

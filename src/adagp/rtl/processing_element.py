@@ -16,7 +16,7 @@ Gates = Any
 class ArrayElement(Block):
     """One PE. `beside` comes from the left and goes right, `above` comes from above and goes down, a cycle later each.
 
-    `step` says that this cycle's words are multiplied, `last` that they are a fold's last; both go right. A word from above
+    `step` means that this cycle's words are multiplied, `last` that they are a fold's last; both go right. A word from above
     with a `tag` is one to keep, before a fold of the modes that load: an empty PE keeps it, a full one passes it on. After a
     fold of the mode STATIONARY it is a complete sum on its way down: each PE appends its own to those from above. With a
     pipeline stage, products are added a cycle later, to sums that come a cycle later.

@@ -27,7 +27,7 @@ from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
 
 
 def model_cost(sizes: CoreSizes, dataflow: str, operation: str, rows: int, depth: int, columns: int) -> Cost:
-    """Return what adagp.hw says the product costs, in words: each has one bit; and a cycle for each pipeline stage."""
+    """Return the cost of the product by adagp.hw, in words of one bit, plus a cycle for each pipeline stage."""
     product = Product(rows, depth, columns, bits=Bits(1, 1, 1, 1)).gradient(OPERATIONS[operation])
     cost = array_cost(dataflow, product, sizes.array)
     return cost._replace(cycles=cost.cycles + sizes.stages)

@@ -222,7 +222,7 @@ class Sequencer(Block):
             m.d.comb += self.column_read.valid.eq(0)
 
     def _inside(self, m: Module, job: Any, pixel: Any, line: Any) -> Any:
-        """Tell whether the neighbour of this pixel that a convolution takes is in the picture. Pixels stream line by line."""
+        """Return whether the neighbour that a convolution takes of this pixel is in the image. Pixels stream line by line."""
         inside = Signal()
         m.d.sync += pixel.eq(pixel + 1)
         with m.If(pixel == job.pixels - 1):

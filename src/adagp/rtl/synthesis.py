@@ -185,7 +185,7 @@ class ChipReport:
 
 
 def synthesize(blueprint: Blueprint, target: Target, progress: Callable[[str], None] | None = None) -> ChipReport:
-    """Return the resources of a chip; `progress` hears of each kind of block before it is synthesised."""
+    """Return the resources of a chip; `progress` is called with each kind of block before it is synthesised."""
     texts = chip_modules(blueprint)
     reports: dict[str, KindReport] = {}
     for kind in texts:

@@ -1,4 +1,4 @@
-"""The programs behind this room, Yosys, Verilator, a C++ compiler, OpenSTA: where they are, and what they made before."""
+"""The external tools, Yosys, Verilator, a C++ compiler and OpenSTA: where they are, and a cache of their results."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ _RUN_YOSYS = (
 
 
 def need_amaranth() -> None:
-    """Refuse to continue without Amaranth, in which the hardware is written."""
+    """Check that Amaranth, in which the hardware is written, is installed."""
     if find_spec("amaranth") is None:
         raise ToolError(f"the hardware is written in Amaranth, which is not installed. {INSTALL}")
 

@@ -37,7 +37,7 @@ class BatchReport:
 
     @property
     def equal(self) -> bool:
-        """Tell whether all words and cycles are equal."""
+        """Whether all words and cycles are equal."""
         cycles = (self.counts.cycles, self.counts.predictor_cycles)
         return not any(self.differences.values()) and cycles == (self.model_cycles, self.model_predictor_cycles)
 

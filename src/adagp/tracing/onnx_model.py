@@ -200,7 +200,7 @@ class _Reader:
         return tuple(sizes)
 
     def _of_weights(self, node: Any, tensors: Sequence[Tensor]) -> None:
-        """What is made of weights alone stands for them; a part is told from other parts by the numbers that chose it."""
+        """The result of an operation on weights alone stands for them; parts differ by the indices that select them."""
         source, output = tensors[0], node.output[0]
         chosen = [self.numbers[name] for name in node.input if name in self.numbers]
         if node.op_type == "Transpose":

@@ -267,7 +267,7 @@ def draw_groups(
 def model_cycles(
     blueprint: Blueprint, dataflow: str, operation: str, sizes: tuple[int, int, int], widths: BlockWidths
 ) -> int:
-    """Return what adagp.hw says that the product of groups takes, and a cycle for each pipeline stage."""
+    """Return the cycles of the product of groups by adagp.hw, plus a cycle for each pipeline stage."""
     product = grouped(Product(*sizes).gradient(OPERATIONS[operation]), widths)
     return sum(chunk_serial_cycles(product, blueprint.core.array, dataflow, widths)) + blueprint.core.stages
 
