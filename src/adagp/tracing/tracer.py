@@ -3,12 +3,17 @@
 The model runs once forward with stand-ins for its parameters, buffers and inputs, in training mode and with gradients
 recorded, while every operation that reaches the dispatcher is recorded. So it works for any module, whatever its
 forward does, and the user's model is left as it was: parameters, buffers and mode. A weight is recognised by its
-elements (see `adagp.tracing.weight_uses`); the layer is named after the module that owns it. A layer needs an input
+elements; the layer is named after the module that owns it. A layer needs an input
 gradient if its input requires grad.
+
+A weight is its elements in memory, so a view, a chunk or a transposed weight is still the same weight, and what
+is made of parameters alone (a cast, a copy, a normalised weight) stands for them. A weight that is used several times, as
+in recurrent nets and tied embeddings, is counted once, and parts of one parameter are distinct.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -20,7 +25,131 @@ from adagp.errors import ModelError
 from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
 from adagp.layers.eval_mode import training_mode
 from adagp.models.example import build_example
-from adagp.tracing.weight_uses import Elements, WeightUses
+
+View = tuple[int, tuple[tuple[int, int], ...]]
+"""Elements of a memory: the first one, then (size, stride) of each direction, the longest stride first."""
+
+
+@dataclass(frozen=True)
+class Elements:
+    """What a tensor holds: elements of the memory `root`, as trained weights of the module `owner`."""
+
+    root: Hashable
+    view: View
+    owner: str
+    trainable: bool
+
+    @property
+    def count(self) -> int:
+        """Different elements; one that is repeated along a broadcast direction counts once."""
+        return prod(size for size, _ in self.view[1])
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A tensor under watch: what it holds, and where element 0 of its memory is in the root's, if they are in one order."""
+
+    tensor: Tensor
+    elements: Elements
+    start: int | None
+
+
+class WeightUses:
+    """The weights of a model under trace. Tensors that were added are kept, so that their memory names them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}
+        self._first: dict[Hashable, View] = {}
+        self._used: dict[Hashable, Tensor] = {}
+
+    def add(self, tensor: Tensor, owner: str, trainable: bool) -> None:
+        """Enter a parameter or buffer of the module `owner`."""
+        place = _storage(tensor)
+        self._kept[place] = _Kept(tensor, Elements(("parameter", place), view_of(tensor), owner, trainable), 0)
+
+    def derive(self, operation: str, sources: Sequence[Tensor], results: Iterable[Tensor]) -> None:
+        """Enter the results of an operation on weights alone; a copy of one weight stands for that weight."""
+        found = [elements for source in sources if (elements := self.find(source)) is not None]
+        if not any(elements.trainable for elements in found):
+            return
+        largest = max(found, key=lambda elements: elements.count)
+        for place, result in enumerate(results):
+            if _storage(result) in self._kept:
+                continue
+            if len(sources) == 1 and operation in COPIES:
+                kept = _Kept(result, largest, self._start_of_copy(sources[0], result))
+            else:
+                root = (operation, place, tuple((elements.root, elements.view) for elements in found), result.shape)
+                kept = _Kept(result, Elements(root, view_of(result), largest.owner, True), 0)
+            self._kept[_storage(result)] = kept
+
+    def _start_of_copy(self, source: Tensor, copy: Tensor) -> int | None:
+        start = self._kept[_storage(source)].start
+        same = source.shape == copy.shape and source.stride() == copy.stride()
+        return start + int(source.storage_offset()) if same and start is not None else None
+
+    def find(self, tensor: Tensor) -> Elements | None:
+        """Return the weights that `tensor` holds; None for an activation."""
+        kept = self._kept.get(_storage(tensor))
+        if kept is None:
+            return None
+        elements, (offset, directions) = kept.elements, view_of(tensor)
+        if kept.start is not None:
+            return Elements(elements.root, (kept.start + offset, directions), elements.owner, elements.trainable)
+        if prod(size for size, _ in directions) == kept.tensor.numel():  # all of a copy, in another order
+            return elements
+        return Elements((elements.root, elements.view), (offset, directions), elements.owner, elements.trainable)
+
+    def use(self, elements: Elements) -> int:
+        """Note a use in a product; return how many of the elements were used in a product before."""
+        root, view = elements.root, elements.view
+        if root not in self._first:
+            self._first[root] = view
+            return 0
+        if root not in self._used:
+            if view == self._first[root]:
+                return elements.count
+            self._used[root] = torch.zeros(_end(self._first[root]), dtype=torch.bool)
+            _at(self._used[root], self._first[root]).fill_(True)
+        used = self._used[root]
+        if len(used) < _end(view):
+            used = self._used[root] = torch.cat([used, used.new_zeros(_end(view) - len(used))])
+        before = int(_at(used, view).sum())
+        _at(used, view).fill_(True)
+        return before
+
+
+COPIES = frozenset(("clone", "_to_copy", "_unsafe_view", "_reshape_copy", "expand_copy"))
+"""Operations whose result has the elements of their one tensor."""
+
+
+def view_of(tensor: Tensor) -> View:
+    """Return which elements of its memory `tensor` has, whatever the order of its dimensions and however they are cut."""
+    directions = sorted(
+        ((size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and stride > 0),
+        key=lambda direction: -direction[1],
+    )
+    joined: list[tuple[int, int]] = []
+    for size, stride in directions:
+        if joined and joined[-1][1] == size * stride:
+            joined[-1] = (joined[-1][0] * size, stride)
+        else:
+            joined.append((size, stride))
+    return int(tensor.storage_offset()), tuple(joined)
+
+
+def _end(view: View) -> int:
+    return view[0] + sum((size - 1) * stride for size, stride in view[1]) + 1
+
+
+def _at(memory: Tensor, view: View) -> Tensor:
+    sizes, strides = [size for size, _ in view[1]], [stride for _, stride in view[1]]
+    return memory.as_strided(sizes, strides, view[0])
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
 
 aten = torch.ops.aten
 BATCH = 2

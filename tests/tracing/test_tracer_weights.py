@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from adagp.hw import Accelerator, Attention, Linear, Workload, scheduled_run, simulate, stages
 from adagp.schedules import parse_schedule
-from adagp.tracing.tracer import trace
-from adagp.tracing.weight_uses import WeightUses
+from adagp.tracing.tracer import WeightUses, trace
 
 
 def parameters(model: nn.Module, *left_out: str) -> int:
