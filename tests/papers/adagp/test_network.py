@@ -140,7 +140,7 @@ def close(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=1e-4, atol=bound)
 
 
-def test_memory_is_kept_and_fits_the_batch() -> None:
+def test_buffers_are_reused_and_resized() -> None:
     """A second batch, smaller and larger, is not disturbed by what the first one left."""
     torch.manual_seed(0)
     network = drawn(6, 2, 2, 0)
@@ -152,7 +152,7 @@ def test_memory_is_kept_and_fits_the_batch() -> None:
 
 
 @pytest.mark.parametrize("shrink", [1.0, 1e-3])
-def test_norms_of_wide_results_are_known_without_reading_them(shrink: float) -> None:
+def test_norms_of_wide_results_come_from_gram_matrices(shrink: float) -> None:
     """To 1e-5, in any order of widths, also where the result is a thousandth of what its factors could give."""
     torch.manual_seed(0)
     network = drawn(300, 2, 1, 0)  # four features and a 1; a result of 80 numbers per row or more is not read
@@ -180,7 +180,7 @@ def test_a_result_that_overflows_has_no_finite_norm() -> None:
     )
 
 
-def test_a_layer_that_has_changed_is_seen_anew() -> None:
+def test_a_changed_layer_is_read_again() -> None:
     """After a step of the learner's fused optimizer, which torch's version counter does not show, and after loading."""
     torch.manual_seed(0)
     network = drawn(6, 2, 2, 0)

@@ -84,7 +84,7 @@ def test_outputs_on_axis_1_are_predicted_and_learned_as_under_autograd(normalize
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_outputs_on_axis_1_can_be_learned_by_heart() -> None:
+def test_outputs_on_axis_1_can_be_overfitted() -> None:
     source = PredictedSource(LearningOptions(grid=2, learning_rate=1e-2), channels=8)
     sites = watched(source)
     truths = [torch.randn_like(site.weight) for site in sites]
@@ -109,7 +109,7 @@ def shard_of(site: Site, part: int, parts: int) -> slice:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_parts_of_the_rows_teach_the_same_on_average(
+def test_learning_from_parts_of_the_rows_is_unbiased(
     sites: tuple[Site, ...],
     bound: Callable[[LearnedSource], LearnedSource],
     watch: Callable[..., list[Tensor]],
@@ -150,7 +150,7 @@ def test_parts_are_drawn_by_step_and_reach_all_rows(sites: tuple[Site, ...]) -> 
     assert {tuple(rows) for _, rows in seen} == {(0,), (1,), (2,), (3, 4)}
 
 
-def test_a_wrong_number_of_parts_is_refused() -> None:
+def test_a_wrong_number_of_parts_is_rejected() -> None:
     with pytest.raises(OptionError, match=r"^the predictor learns from 1/0 of the rows; parts must be 1 or more\.$"):
         PredictedSource(parts=0)
 
@@ -183,7 +183,7 @@ def test_shuffled_is_the_predictor_on_other_rows(sites: tuple[Site, ...], bound:
         torch.testing.assert_close(other, one[torch.randperm(len(one), generator=generator)])
 
 
-def test_the_order_is_drawn_afresh_every_batch(sites: tuple[Site, ...], bound: Bind, watch: Watch) -> None:
+def test_the_order_is_drawn_again_every_batch(sites: tuple[Site, ...], bound: Bind, watch: Watch) -> None:
     source = bound(ShuffledSource(LearningOptions(grid=2)))
     watch(source, sites, seed=0)
     gradients = []

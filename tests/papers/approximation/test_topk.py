@@ -187,7 +187,7 @@ def test_the_source_sees_the_gradient_at_the_output(scale: Any, below: bool) -> 
     assert source.produce(sites) == [None, None]
 
 
-def test_too_few_positions_are_refused_before_training() -> None:
+def test_too_few_positions_are_rejected_before_training() -> None:
     sites = survey(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))).sites
     source = TopKSource(k=5)
     with pytest.raises(OptionError) as caught:

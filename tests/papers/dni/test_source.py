@@ -117,7 +117,7 @@ def test_one_step_of_learning_by_hand() -> None:
     assert all(parameter.grad is None for parameter in source.networks[0].parameters()), "that site was not called"
 
 
-def test_an_untrained_network_says_no_gradient_and_leaves_the_random_state_alone() -> None:
+def test_an_untrained_network_predicts_zero_and_leaves_the_random_state_unchanged() -> None:
     before = torch.get_rng_state()
     sites = survey(MODEL).sites
     source = SyntheticSource()

@@ -14,7 +14,7 @@ from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, rows
 CONVOLUTION, LINEAR = survey(nn.Sequential(nn.Conv2d(1, 2, 1), nn.Linear(4, 3))).sites
 
 
-def test_few_outputs_are_used_as_they_are() -> None:
+def test_few_outputs_are_used_unchanged() -> None:
     error = torch.randn(5, 10)
     assert torch.equal(ErrorFeatures(10, 0).of(error), error)
     assert ErrorFeatures(10, 0).of(torch.randn(5)).shape == (5, 1)
@@ -33,13 +33,13 @@ def test_many_outputs_are_projected_and_inner_products_kept() -> None:
     assert features.of(torch.randn(2, 7, 1000)).shape == (2, 7, 400)
 
 
-def test_a_row_a_sample() -> None:
+def test_one_row_per_sample() -> None:
     features = torch.randn(5, 3)
     assert torch.equal(rows_for(CONVOLUTION, torch.Size((5, 2, 4, 4)), features), features)
     assert torch.equal(rows_for(LINEAR, torch.Size((5, 3)), features), features)
 
 
-def test_a_row_a_position_of_a_sequence() -> None:
+def test_one_row_per_position_of_a_sequence() -> None:
     words = torch.randn(2, 4, 3)
     assert torch.equal(rows_for(LINEAR, torch.Size((2, 4, 3)), words), words.reshape(8, 3))
     other = rows_for(LINEAR, torch.Size((2, 5, 3)), words)  # another length: the sample's own, for each position
@@ -60,7 +60,7 @@ def site_of(model: nn.Module) -> Site:
 
 
 def found(model: Callable[[Tensor], Tensor], site: Site, inputs: Tensor) -> int:
-    """Return the axis that one forward call of a model, whose first site this is, tells."""
+    """Return the sample axis of the model's first site after one forward call."""
     axes, kept = SampleAxes(), []
 
     def keep(module: nn.Module, given: object, output: Tensor) -> None:
@@ -74,7 +74,7 @@ def found(model: Callable[[Tensor], Tensor], site: Site, inputs: Tensor) -> int:
     return axes.of(site, kept[0], output.shape)
 
 
-def test_sizes_tell_and_are_remembered() -> None:
+def test_sizes_decide_and_the_axis_is_kept() -> None:
     linear = site_of(nn.Linear(4, 3))
     for shape, output, expected in (
         ((5, 3), (5, 2), 0),
@@ -102,7 +102,7 @@ def test_a_convolution_has_its_samples_first_or_none() -> None:
         SampleAxes().of(convolution, Size((3, 6)), Size((3, 2)))
 
 
-def test_other_numbers_of_samples_are_refused() -> None:
+def test_other_numbers_of_samples_are_rejected() -> None:
     with pytest.raises(ModelError) as caught:
         SampleAxes().of(site_of(nn.Linear(4, 3)), Size((10, 3)), Size((5, 3)))
     assert str(caught.value) == (
@@ -112,7 +112,7 @@ def test_other_numbers_of_samples_are_refused() -> None:
 
 
 class Mixer(nn.Module):
-    """A linear layer, attention of all positions to all, and an answer of the given kind."""
+    """A linear layer, attention over all positions, and an output of some kind."""
 
     def __init__(self, answer: Callable[[Tensor], Tensor], norm: bool = False) -> None:
         super().__init__()
@@ -142,11 +142,11 @@ ANSWERS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("length", [2, 3, 6])
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("sequence_first", [False, True])
-def test_autograd_tells_where_sizes_do_not(sequence_first: bool, answer: str, length: int, norm: bool) -> None:
+def test_autograd_decides_where_sizes_are_ambiguous(sequence_first: bool, answer: str, length: int, norm: bool) -> None:
     model = Mixer(ANSWERS[answer], norm)
     model.sequence_first = sequence_first
     inputs = torch.randn(length, length, 4, generator=torch.Generator().manual_seed(length))
-    if norm and length < 4:  # normalisation of so few mixes all with all
+    if norm and length < 4:  # normalisation over so few samples mixes them all
         with suppress(ModelError):
             assert found(model, site_of(model), inputs) == int(sequence_first)
     else:
@@ -161,7 +161,7 @@ def test_an_output_with_sequences_first(sequence_first: bool) -> None:
     assert found(model, site_of(model), torch.randn(6, 6, 4)) == int(not sequence_first)
 
 
-def test_what_nothing_tells_is_refused_unless_an_attribute_does() -> None:
+def test_an_ambiguous_axis_is_rejected_unless_batch_first_decides() -> None:
     class Summed(nn.Module):
         def __init__(self) -> None:
             super().__init__()

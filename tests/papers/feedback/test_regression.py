@@ -90,7 +90,7 @@ def test_the_past_is_forgotten_batch_by_batch() -> None:
     torch.testing.assert_close(torch.cat([fit.patterns, fit.mean_patterns]), cross)
 
 
-def test_what_was_dropped_does_not_count_and_nothing_predicts_zero() -> None:
+def test_dropped_rows_do_not_count_and_without_data_it_predicts_zero() -> None:
     fit = fresh()
     features, outputs = drawn(6, 0)
     fit.add(FeatureRows(features), outputs)
@@ -99,7 +99,7 @@ def test_what_was_dropped_does_not_count_and_nothing_predicts_zero() -> None:
     assert torch.equal(fit.predict(FeatureRows(features)), torch.zeros(6, 7))
 
 
-def test_features_that_depend_on_each_other_do_no_harm() -> None:
+def test_linearly_dependent_features_are_fitted() -> None:
     """The errors of a softmax add up to 0."""
     features = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     features -= features.mean(1, keepdim=True)
@@ -137,7 +137,7 @@ def test_a_fit_that_lags_behind_keeps_no_later_moments() -> None:
     assert late.moments is none
 
 
-def test_its_state_comes_back() -> None:
+def test_regression_state_round_trip() -> None:
     fit = taught(fresh(), [drawn(6, 0)], decay=0.9)
     state = fit.state_dict()
     again = RunningRegression.from_state(state, Moments(state["second"], 1e-3))
@@ -148,8 +148,8 @@ def test_its_state_comes_back() -> None:
         again.predict(FeatureRows(torch.zeros(2, 9)))
 
 
-def test_the_state_of_older_run_folders_is_understood() -> None:
-    """They have one system for both kinds of features."""
+def test_regression_states_of_older_checkpoints_still_load() -> None:
+    """They have one system of equations for mean and deviations."""
     fit = taught(fresh(), [drawn(6, 0)], decay=0.9)
     features = centred(drawn(6, 0)[0])
     old = {"second": features.T @ features, "cross": features.T @ drawn(6, 0)[1], "channels_last": True}
@@ -160,8 +160,8 @@ def test_the_state_of_older_run_folders_is_understood() -> None:
         torch.testing.assert_close(found[name], tensor)
 
 
-def test_parts_of_a_batch_add_up_to_the_whole() -> None:
-    """Two processes with a share each, which know the features of both."""
+def test_parts_of_a_batch_sum_to_the_whole() -> None:
+    """Two processes with a share each, and the features of both."""
     batches = [drawn(6, seed) for seed in range(3)]
     alone, shares = taught(fresh(), batches, decay=0.9), [fresh(), fresh()]
     for features, outputs in batches:
@@ -231,7 +231,7 @@ def test_equals_the_weight_gradient_of_every_predicted_sample(
     torch.testing.assert_close(fit.weight_gradient(inputs, rows, output.shape), plain, rtol=1e-3, atol=1e-4)
 
 
-def test_the_mean_is_told_apart_from_the_differences() -> None:
+def test_features_are_split_into_mean_and_deviations() -> None:
     rows = FeatureRows(torch.tensor([[1.0, 2.0], [3.0, 0.0]]))
     assert torch.equal(rows.deviations, torch.tensor([[-1.0, 1.0], [1.0, -1.0]]))
     assert torch.equal(rows.mean, torch.tensor([[2.0, 1.0]]))
@@ -253,7 +253,7 @@ def test_behind_a_batch_norm_the_prediction_has_no_part_of_the_mean_error() -> N
     torch.testing.assert_close(found, truth, rtol=1e-3, atol=1e-2)
 
 
-def test_the_order_in_memory_is_noticed_kept_and_saved() -> None:
+def test_channels_last_memory_is_used_without_copies_and_saved() -> None:
     (site,) = survey(nn.Conv2d(2, 3, 3)).sites
     plain = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5)
     last = plain.contiguous(memory_format=torch.channels_last)
@@ -274,7 +274,7 @@ def test_the_order_in_memory_is_noticed_kept_and_saved() -> None:
     )
 
 
-def test_a_large_batch_is_mixed_down_to_one_sample_a_feature_and_one_for_the_mean() -> None:
+def test_a_large_batch_is_mixed_down_to_features_plus_one_samples() -> None:
     layer = nn.Conv2d(1, 2, 3)
     (site,) = survey(layer).sites
     truth = torch.randn(20, 2, 4, 4)
@@ -318,7 +318,7 @@ def noted(fit: SiteRegression, correction: BiasCorrection, seed: int, weight: fl
     return fit.weight_gradient(inputs, rows, gradients.shape)
 
 
-def test_the_prediction_for_the_last_batch_is_subtracted_though_it_was_never_made() -> None:
+def test_the_prediction_for_the_last_batch_is_subtracted_without_computing_it() -> None:
     fit, correction = taught_site(), BiasCorrection()
     inputs, errors, gradients = drawn_calls(9)
     rows = FeatureRows(errors)
@@ -346,7 +346,7 @@ def test_means_move_towards_each_batch() -> None:
     assert correction.gradient.unique().tolist() == [5.25]
 
 
-def test_what_was_dropped_or_never_added_does_not_count() -> None:
+def test_a_dropped_batch_does_not_change_the_correction() -> None:
     fit, correction = taught_site(), BiasCorrection()
     inputs, errors, _ = drawn_calls(5)
     correction.sums.add(FeatureRows(errors), as_rows(fit.site, inputs, False))
@@ -355,8 +355,8 @@ def test_what_was_dropped_or_never_added_does_not_count() -> None:
     assert correction.gradient is None
 
 
-def test_predictions_for_many_batches_are_subtracted_but_for_how_sums_go_with_mean_errors() -> None:
-    """The part that all rows have in common is a product of two means; without it the answer is exact."""
+def test_predictions_for_many_batches_are_subtracted_up_to_the_mean_part() -> None:
+    """The common part of all rows is a product of two means; without it the result is exact."""
     fit, correction = taught_site(), BiasCorrection()
     fit.regression.mean_patterns.zero_()
     usual = noted(fit, correction, 5, 0.3)
@@ -369,7 +369,7 @@ def test_predictions_for_many_batches_are_subtracted_but_for_how_sums_go_with_me
     torch.testing.assert_close(found, plain - usual, rtol=1e-3, atol=1e-4)
 
 
-def test_parts_of_a_batch_subtract_their_share() -> None:
+def test_parts_of_a_batch_subtract_their_fraction() -> None:
     fit, correction = taught_site(), BiasCorrection()
     noted(fit, correction, 5, 0.3)
     inputs, errors, gradients = drawn_calls(9)
@@ -400,7 +400,7 @@ def test_states(older: bool) -> None:
     torch.testing.assert_close(again.inputs, expected)
 
 
-def test_a_state_without_its_true_gradient_waits_for_its_parts() -> None:
+def test_a_correction_state_without_its_true_gradient_is_left_out() -> None:
     fit, correction = taught_site(), BiasCorrection()
     noted(fit, correction, 5, 0.3)
     state = correction.state_dict()
@@ -421,7 +421,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("rows", [1, BLOCK_ROWS, BLOCK_ROWS + 1, 5 * BLOCK_ROWS - 3])
-def test_equals_one_product(rows: int) -> None:
+def test_weighted_sums_equal_one_product(rows: int) -> None:
     for length, step, into_out in product((5, LONG_THREADS, LONG_THREADS + 1), (1, 3), (False, True)):
         case = f"length {length}, step {step}, out {into_out}"
         generator = torch.Generator().manual_seed(0)
@@ -454,7 +454,7 @@ def test_im2col_equals_autograd(layer: nn.Conv2d) -> None:
     torch.testing.assert_close(im2col_weight_gradient(site, inputs, gradient), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_other_layers_and_large_maps_are_left_to_the_convolution() -> None:
+def test_im2col_is_not_used_for_other_layers_and_large_maps() -> None:
     for layer, inputs in (
         (nn.Conv2d(2, 4, 3, groups=2), torch.randn(1, 2, 5, 5)),
         (nn.ConvTranspose2d(2, 4, 3), torch.randn(1, 2, 5, 5)),

@@ -181,8 +181,8 @@ def test_a_last_layer_with_its_outputs_on_axis_1_gets_its_true_gradient(
 
 
 @pytest.mark.parametrize("samples", [12, 3], ids=["more samples than features", "fewer"])
-def test_what_predictions_lack_in_bp_batches_is_added_in_gp_batches(samples: int) -> None:
-    """A correction that moves by 1 knows the last BP batch alone: its true gradient less what today's fit predicts for it."""
+def test_gp_batches_add_the_prediction_error_of_the_last_bp_batch(samples: int) -> None:
+    """With EMA rate 1 the correction is that of the last BP batch: its true gradient minus today's prediction for it."""
     model = small_model()
     *seen, last, now = batches(5, samples)
     trainers = [attached(model, FeedbackSource(correction=one)) for one in (0, 1)]
@@ -199,7 +199,7 @@ def test_what_predictions_lack_in_bp_batches_is_added_in_gp_batches(samples: int
         torch.testing.assert_close(found, one + true - guess, rtol=1e-3, atol=1e-5)
 
 
-def test_the_reference_is_subtracted_once_a_batch_not_once_a_call() -> None:
+def test_recent_batches_are_subtracted_once_per_batch_not_per_call() -> None:
     model = small_model()
     source = FeedbackSource(correction=1)
     trainer = attached(model, source)
@@ -225,7 +225,7 @@ def test_the_reference_is_subtracted_once_a_batch_not_once_a_call() -> None:
         torch.testing.assert_close(found - one, site.weight.grad - guess, rtol=1e-3, atol=1e-5)
 
 
-def test_a_batch_that_teaches_or_corrects_stands_for_those_since_the_last() -> None:
+def test_updates_every_n_batches_forget_as_much_as_n_updates() -> None:
     model = small_model()
     rare = FeedbackSource(correction=0.3, learn_every=3, correct_every=2)
     often = FeedbackSource(correction=0.3)
@@ -240,11 +240,13 @@ def test_a_batch_that_teaches_or_corrects_stands_for_those_since_the_last() -> N
     again = FeedbackSource(learn_every=3, correct_every=2)
     again.bind(trainers[0].survey.sites, trainers[0].norms)
     again.load_state_dict(rare.state_dict())
-    assert [every.since_last for every in (again._learning, again._correcting)] == [1, 1], "a resumed run keeps in step"
+    assert [every.since_last for every in (again._learning, again._correcting)] == [1, 1], (
+        "a resumed run continues counting"
+    )
     assert len({fit.regression.moments for fit in again._fits.values()}) == 1, "sites that saw the same share moments"
 
 
-def test_micro_batches_are_added_up_each_centred_on_itself() -> None:
+def test_micro_batches_are_summed_each_around_its_own_mean() -> None:
     """As with the statistics of a batch norm, the mean error is that of a forward call."""
     model = small_model()
     trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=0))
@@ -292,14 +294,14 @@ def test_sequences_are_regressed_word_by_word() -> None:
     torch.testing.assert_close(last, model[3].weight.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_before_the_first_true_gradient_it_says_no_gradient() -> None:
+def test_without_a_fit_it_predicts_zero() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     trainer = adagp.attach(model, optimizer, epochs=2, batches_per_epoch=2, schedule=Ladder((Rung(1, 0),), "feedback"))
     assert all(not one.any() for one in predicted(trainer, *batches(1)[0]))
 
 
-def test_misuse_is_refused() -> None:
+def test_a_batch_without_an_error_or_a_loss_is_rejected() -> None:
     model = small_model()
     trainer = attached(model, FeedbackSource())
     for inputs, targets in batches(4):
@@ -323,7 +325,7 @@ def test_misuse_is_refused() -> None:
         batch.backward()
 
 
-def test_inputs_of_another_size_are_refused() -> None:
+def test_inputs_of_another_size_are_rejected() -> None:
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
     trainer = attached(model, FeedbackSource())
     for inputs, targets in batches(4):
@@ -352,7 +354,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_a_correction_moves_as_if_all_batches_since_the_last_had_lacked_the_same() -> None:
+def test_a_correction_every_two_batches_moves_as_much_as_two() -> None:
     model = small_model()
     source = FeedbackSource(correction=0.3, correct_every=2)
     trainer = attached(model, source, warmup=3, engine=adagp.EngineOptions(metrics_every=0))
@@ -375,8 +377,8 @@ def test_a_correction_moves_as_if_all_batches_since_the_last_had_lacked_the_same
         batch.step()
 
 
-def test_the_corrections_of_older_run_folders_go_on() -> None:
-    """They have what predictions lacked, and add it to predictions that nothing is subtracted from."""
+def test_corrections_of_older_checkpoints_still_load() -> None:
+    """They have the mean prediction error, and add it without subtracting anything."""
     model = small_model()
     source = FeedbackSource(correction=0.3)
     trainer = attached(model, source)

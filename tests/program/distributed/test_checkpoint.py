@@ -43,7 +43,7 @@ def world(one_process: None) -> World:
     return World.join("cpu", 20)
 
 
-def test_what_is_saved_comes_back(world: World, tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded(world: World, tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path, world)
     assert kept.load() is None
     kept.save(state(1), {"random": torch.get_rng_state()})
@@ -57,7 +57,9 @@ def test_what_is_saved_comes_back(world: World, tmp_path: Path) -> None:
     assert torch.equal(found.own[0]["random"], torch.get_rng_state())
 
 
-def test_training_goes_on_while_it_is_written(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_while_a_checkpoint_is_written(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     may_go_on, digest = threading.Event(), checkpoint._digest
     monkeypatch.setattr(checkpoint, "_digest", lambda path: may_go_on.wait(20) and digest(path))
     kept, moving = Checkpoints(tmp_path, world), state(1)
@@ -72,7 +74,7 @@ def test_training_goes_on_while_it_is_written(world: World, tmp_path: Path, monk
     assert digest_of(found.common) == digest_of(state(1))
 
 
-def test_what_cannot_be_written_is_told(world: World, tmp_path: Path) -> None:
+def test_an_error_while_writing_is_raised(world: World, tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path / "file", world)
     (tmp_path / "file").touch()
     kept.save(state(1), {})
@@ -86,7 +88,7 @@ def refusal(folder: Path, world: World) -> str:
     return str(raised.value)
 
 
-def test_damage_is_found(world: World, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_rejected(world: World, tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path, world)
     kept.save(state(1), {})
     kept.settle()
@@ -117,7 +119,7 @@ def forged(folder: Path, contents: Any) -> None:
     (folder / "1" / DIGESTS).write_text(json.dumps(digests | {".metadata": checkpoint._digest(path)}), "utf-8")
 
 
-def test_foreign_contents_run_no_code(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_metadata_run_no_code(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("kept").mkdir()
     kept = Checkpoints(Path("kept"), world)
@@ -150,7 +152,7 @@ def save_and_watch(folder: Path, copies: Path) -> None:
     watched.busy = True
 
 
-def test_a_kill_before_any_file_operation_leaves_a_whole_one(tmp_path: Path, one_process: None) -> None:
+def test_a_kill_before_any_file_operation_leaves_a_complete_checkpoint(tmp_path: Path, one_process: None) -> None:
     folder, copies = tmp_path / "kept", tmp_path / "copies"
     folder.mkdir()
     copies.mkdir()

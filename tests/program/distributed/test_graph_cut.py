@@ -140,7 +140,7 @@ def test_blocks_are_cut_into_equal_work() -> None:
     assert split_names(inner, survey(inner), torch.randn(2, 4), 3) == ["0.1", "1"]
 
 
-def test_more_stages_than_blocks_are_refused() -> None:
+def test_more_stages_than_blocks_are_rejected() -> None:
     model = Dense()
     with pytest.raises(ModelError) as raised:
         split_names(model, survey(model), torch.randint(0, 7, (6,)), 9)
@@ -178,7 +178,7 @@ def test_more_stages_than_blocks_are_refused() -> None:
         ),
     ],
 )
-def test_what_cannot_be_cut_is_refused(model: type[nn.Module], names: list[str], message: str) -> None:
+def test_models_that_cannot_be_cut_are_rejected(model: type[nn.Module], names: list[str], message: str) -> None:
     sample = torch.randint(0, 7, (6,)) if model is Dense else torch.randn(2, 4)
     with pytest.raises(ModelError) as raised:
         staged(model(), sample, names)
@@ -202,7 +202,7 @@ def shapes_of(stages: Sequence[ModelStage]) -> list[tuple[list[torch.Size], list
         (lambda: yolov3_small(2, 0.25), (torch.randn(2, 3, 32, 32),), ["coarse.0", "heads.0"]),
     ],
 )
-def test_what_passes_the_cuts_is_known_on_the_meta_device(
+def test_cuts_are_described_by_meta_tensors(
     build: Callable[[], nn.Module], sample: tuple[Tensor, ...], names: list[str]
 ) -> None:
     """So on a device that is not here: shapes and types do not depend on where the model is."""

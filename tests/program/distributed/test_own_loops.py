@@ -177,7 +177,7 @@ def sources_of_users(ways: list[str]) -> None:
                 assert len(grads) == 6
 
 
-def test_sources_of_users_are_averaged_and_the_guard_judges_the_mean(tmp_path: Path) -> None:
+def test_sources_of_users_are_averaged_and_the_guard_checks_the_mean(tmp_path: Path) -> None:
     in_processes(tmp_path, 2, sources_of_users, ["ddp", "fsdp"])
 
 

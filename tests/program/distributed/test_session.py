@@ -204,13 +204,15 @@ def test_a_rate_that_falls_with_each_batch_and_an_epoch_that_is_not_whole(
         ),
     ],
 )
-def test_what_cannot_run_is_refused(nets: Path, one_process: None, options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_run_in_parallel_are_rejected(
+    nets: Path, one_process: None, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(OptionError) as raised:
         ParallelSession(TrainConfig.from_dict({"epochs": 2, "warmup": 1, **options}, "test"))
     assert str(raised.value) == message
 
 
-def test_batches_of_another_shape_are_refused(nets: Path, one_process: None) -> None:
+def test_batches_of_another_shape_are_rejected(nets: Path, one_process: None) -> None:
     options = {"epochs": 2, "warmup": 1, "batch_size": 96, "parallel": "pipeline:gpipe"}
     session = ParallelSession(TrainConfig.from_dict(options, "test"))
     loop = session.start(nets / "run")
@@ -239,7 +241,7 @@ SEVEN = {"batch_size": 192}
     ("parallel", "sizes"),
     [("data", (2, 4, 1)), slow("fsdp", (4, 2)), slow("pipeline:dapple", (2, 4)), slow("pipeline:chimera", (4, 2))],
 )
-def test_a_run_goes_on_with_another_number_of_processes(
+def test_a_run_resumes_with_another_number_of_processes(
     parallel: str, sizes: tuple[int, ...], start: Any, alone: Any
 ) -> None:
     """In the middle of an epoch, each time: up to rounding it is the same run."""
@@ -260,7 +262,7 @@ LIVELY = SEVEN | {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "
 @pytest.mark.parametrize(
     ("size", "parallel"), [slow(2, "data"), slow(2, "fsdp"), (4, "pipeline:dapple"), slow(4, "pipeline:chimera")]
 )
-def test_a_stopped_run_goes_on_exactly(size: int, parallel: str, start: Any) -> None:
+def test_a_stopped_run_resumes_exactly(size: int, parallel: str, start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
     assert start(size, "whole", parallel, **LIVELY) == [0] * size
     assert start(size, "run", parallel, **LIVELY, stop_after=9) == [0] * size
@@ -300,7 +302,7 @@ def stumble(rank: int, seen: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "parallel"), [(2, "data"), slow(4, "pipeline:chimera")])
-def test_a_killed_process_ends_the_run_which_goes_on_to_the_same_weights(size: int, parallel: str, start: Any) -> None:
+def test_a_killed_process_ends_the_run_which_resumes_to_the_same_weights(size: int, parallel: str, start: Any) -> None:
     """With a checkpoint in the making all the time."""
     assert start(size, "whole", parallel) == [0] * size
     ended = start(size, "run", parallel, accident=die, checkpoint_seconds=0.0)
@@ -348,7 +350,7 @@ def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the guard rejected half or more")  # which is what this is about
-def test_the_guard_refuses_for_a_stage(start: Any) -> None:
+def test_the_guard_rejects_updates_by_stage(start: Any) -> None:
     assert start(4, "run", "pipeline:gpipe", guard_limit=1e-9) == [0] * 4
     second = rows("run")[1]
     assert second["refused_updates"] == 4 * second["batches"]["gp"]

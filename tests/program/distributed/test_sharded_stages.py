@@ -44,7 +44,7 @@ def test_sharded_stages_train_as_one_process(parallel: str, options: dict[str, A
 
 
 @pytest.mark.slow
-def test_a_stopped_run_of_sharded_stages_goes_on_exactly(start: Any) -> None:
+def test_a_stopped_run_of_sharded_stages_resumes_exactly(start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
     options = SHORT | LIVELY | {"method": "feedback", "batches": 8, "warmup_batches": 2}
     size, parallel = 4, "fsdp=2,pipeline=2"
@@ -73,7 +73,7 @@ def test_a_stopped_run_of_sharded_stages_goes_on_exactly(start: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_sharded_is_refused(
+def test_options_that_cannot_be_sharded_are_rejected(
     nets: Path, one_process: None, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError) as raised:
@@ -81,7 +81,7 @@ def test_what_cannot_be_sharded_is_refused(
     assert str(raised.value) == message
 
 
-def test_copies_of_a_stage_in_one_pipeline_are_refused() -> None:
+def test_copies_of_a_stage_in_one_pipeline_are_rejected() -> None:
     config = TrainConfig.from_dict({"epochs": 2, "warmup": 1}, "test")
     with pytest.raises(OptionError) as raised:
         check_pipeline(config, parse_parallel("fsdp=2,pipeline:chimera=2"), 2)
@@ -91,7 +91,7 @@ def test_copies_of_a_stage_in_one_pipeline_are_refused() -> None:
     )
 
 
-def test_a_module_in_several_stages_is_refused() -> None:
+def test_a_module_in_several_stages_is_rejected() -> None:
     model, copy = nn.Linear(2, 2), nn.Module()
     copy.weight = model.weight
     with pytest.raises(ModelError) as raised:
@@ -102,7 +102,7 @@ def test_a_module_in_several_stages_is_refused() -> None:
     )
 
 
-def test_parts_are_put_together_in_the_order_of_their_rows() -> None:
+def test_shards_are_joined_in_the_order_of_their_rows() -> None:
     first, second = torch.ones(2, 3), torch.zeros(1, 3)
     states = [
         {"one": [{"first row of a part": row, "rows": rows}], "step": torch.tensor(4)}

@@ -34,7 +34,7 @@ def test_models_as_chains(name: str) -> None:
         assert torch.equal(nn.Sequential(*modules)(sample), model(sample))
 
 
-def test_a_model_that_is_no_chain_is_known() -> None:
+def test_a_model_that_is_no_chain_has_no_stages() -> None:
     crossing, sequential = Crossing(), small()
     assert most_stages(crossing, survey(crossing), torch.randn(2, 4)) == 0
     assert most_stages(sequential, survey(sequential), torch.randn(2, 1, 8, 8)) == 2
@@ -46,7 +46,7 @@ def small() -> nn.Sequential:
     )
 
 
-def test_stages_begin_at_sites_and_know_their_shapes() -> None:
+def test_stages_begin_at_sites_and_have_their_shapes() -> None:
     model = small()
     first, second = cut(model, survey(model), torch.zeros(5, 1, 8, 8), 2)
     assert [site.name for site in first.sites] == ["1"]
@@ -65,7 +65,7 @@ def test_work_is_balanced() -> None:
     assert [len(stage.sites) for stage in stages] == [3, 1]
 
 
-def test_too_many_stages_are_refused() -> None:
+def test_too_many_stages_are_rejected() -> None:
     model = small()
     with pytest.raises(ModelError) as raised:
         cut(model, survey(model), torch.zeros(5, 1, 8, 8), 3)
@@ -75,7 +75,7 @@ def test_too_many_stages_are_refused() -> None:
     )
 
 
-def test_released_weights_keep_their_shape_alone() -> None:
+def test_released_weights_keep_only_their_shape() -> None:
     model = nn.Linear(100, 100)
     release(model.parameters())
     assert model.weight.shape == (100, 100)

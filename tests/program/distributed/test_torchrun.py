@@ -110,7 +110,7 @@ def test_workers_die_with_torchrun(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_a_request_to_end_leaves_a_checkpoint(tmp_path: Path) -> None:
+def test_a_signal_to_end_leaves_a_checkpoint(tmp_path: Path) -> None:
     process = begun(tmp_path)
     os.killpg(process.pid, signal.SIGTERM)  # all get it, and once more from torchrun
     _, error = process.communicate(timeout=60)
@@ -120,7 +120,7 @@ def test_a_request_to_end_leaves_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_stands_still_ends_the_run_and_is_named(tmp_path: Path) -> None:
+def test_a_process_that_hangs_ends_the_run_and_is_named(tmp_path: Path) -> None:
     process = begun(tmp_path, "--timeout", "2")
     alive = workers(process)
     os.kill(alive[1], signal.SIGSTOP)
