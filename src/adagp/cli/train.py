@@ -72,7 +72,8 @@ def train(
     if resume is not None and (out is not None or force):
         raise OptionError("--resume continues in the run's folder; leave out --out and --force.")
     loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
-    require_loggers(loggers)
+    if loggers:
+        require_loggers(loggers)
     place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
     place |= {"checkpoint_seconds": checkpoint_seconds, "timeout": timeout}
     if resume is None:

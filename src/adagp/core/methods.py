@@ -1,4 +1,4 @@
-"""The one table of training methods. No torch here: a source of gradients is named by text and imported when it is built.
+"""The tables of training methods and of weight-update hooks. No torch here: their classes are named by text and imported late.
 
 A method is one declaration: its name and what it does; the source of the gradients of its GP batches, as
 `package.module:Class`; the options of its own; the schedule that goes with it; what it makes an accelerator do; and in
@@ -7,6 +7,9 @@ which parallel runs it is known to be the same run.
 A method of your own is a class derived from `adagp.Source`, which may declare the same as class attributes (`own_options`,
 `own_schedule`, `own_parallel`, `accelerator`). `--method package.module:Class` finds it; `register_method("name")` gives it a
 short name.
+
+A weight-update hook changes a run's weights after each step of its optimizer. It is one declaration, too: its class, and its
+options, one of which turns it on. `adagp train` offers the options of all methods and hooks.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -295,3 +298,30 @@ for _method in (
     ),
 ):
     METHODS.add(_method.name, _method)  # not add_method: it would read the table, and so list the papers' methods first
+
+
+@dataclass(frozen=True)
+class WeightHookInfo:
+    """A hook by name. It is on where the option `switch`, which is None by default, has a value.
+
+    `builds` names the class. It is called with the options, by their `parameter`, and with `regenerate`, which draws the
+    run's initial weights again, by parameter name. `parallel` are the kinds of parallel runs that it can take part in.
+    """
+
+    name: str
+    builds: str
+    switch: str
+    options: tuple[Option, ...]
+    parallel: tuple[str, ...] = ("data",)
+
+    def is_on(self, values: Mapping[str, Any]) -> bool:
+        """Return whether a run with these options uses the hook."""
+        return values.get(self.switch) is not None
+
+
+WEIGHT_UPDATE_HOOKS: Registry[WeightHookInfo] = Registry("weight update hook", extensible=True)
+
+
+def hooks_in_use(values: Mapping[str, Any]) -> list[WeightHookInfo]:
+    """Return the hooks that are on in a run with these options, in the order of the table."""
+    return [WEIGHT_UPDATE_HOOKS[name] for name in WEIGHT_UPDATE_HOOKS if WEIGHT_UPDATE_HOOKS[name].is_on(values)]

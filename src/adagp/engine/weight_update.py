@@ -1,7 +1,7 @@
 """Hooks that change the weights after each step of the optimizer, as DropBack does.
 
 They see predicted updates like any other. In a training loop of your own, give them to
-`adagp.EngineOptions(weight_hooks=...)`. For the command line a package declares them in `adagp.core.weight_hooks`.
+`adagp.EngineOptions(weight_hooks=...)`. For the command line a package declares them in `adagp.core.methods`.
 """
 
 from abc import ABC, abstractmethod
@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from adagp.core.methods import hooks_in_use
 from adagp.core.options import keyword_options
 from adagp.core.plan import Step
 from adagp.core.plugins import import_reference
-from adagp.core.weight_hooks import hooks_in_use
 from adagp.layers.sites import Survey
 
 

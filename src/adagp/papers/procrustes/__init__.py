@@ -2,9 +2,9 @@
 
 from functools import partial
 
+from adagp.core.methods import WEIGHT_UPDATE_HOOKS, WeightHookInfo
 from adagp.core.options import Option
 from adagp.core.registry import provide
-from adagp.core.weight_hooks import WEIGHT_UPDATE_HOOKS, WeightHookInfo
 
 _option = partial(Option, panel="Sparse training")
 

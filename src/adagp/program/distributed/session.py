@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from adagp.core.methods import METHODS
-from adagp.core.weight_hooks import hooks_in_use
+from adagp.core.methods import METHODS, hooks_in_use
 from adagp.data.batches import Share
 from adagp.errors import AdagpError, OptionError, RunError
 from adagp.program.distributed.data_parallel import DataLoop, FsdpLoop, shard_model, whole_weights

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from adagp.core.files import read_text
-from adagp.core.methods import METHODS, Method, find_method, methods_with
+from adagp.core.methods import METHODS, WEIGHT_UPDATE_HOOKS, Method, find_method, methods_with
 from adagp.core.options import Option
 from adagp.core.plugins import load_plugin, loaded_plugins
 from adagp.core.precision import parse_precision, precision_forms
-from adagp.core.weight_hooks import WEIGHT_UPDATE_HOOKS
 from adagp.errors import OptionError, RunError, unknown_name
 from adagp.models.registry import MODELS
 from adagp.program.run.parallel import check_parallel, parallel_choices
