@@ -25,17 +25,17 @@ from adagp.sources.base import Rounds, in_step
 
 
 def several_processes() -> bool:
-    """Tell whether this process is one of several that train together."""
+    """Return whether this process is one of several that train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_sharded_model(model: nn.Module) -> bool:
-    """Tell whether some parameters of a model are sharded over processes."""
+    """Return whether some parameters of a model are sharded over processes."""
     return any(is_sharded(one) for one in model.parameters())
 
 
 def check_parallelism(model: nn.Module) -> None:
-    """Refuse models of whose weights a process has a copy, or a part, that nobody can follow."""
+    """Raise if the model is distributed by something else than DDP or `fully_shard`."""
     for one in model.modules():
         if isinstance(one, nn.DataParallel) and len(one.device_ids) > 1:
             raise ModelError(
@@ -57,7 +57,7 @@ def check_parallelism(model: nn.Module) -> None:
 
 
 def check_sharded_alike(survey: Survey) -> None:
-    """Refuse a model of whose sites some have sharded weights and others not: nobody averages the gradients of the latter."""
+    """Raise if the weights of only some sites are sharded: the gradients of the others would not be averaged."""
     sharded = [site for site in survey.sites if site.is_sharded]
     for site in survey.sites:
         if sharded and not site.is_sharded:
@@ -81,10 +81,10 @@ class Processes:
         self._roots = _roots(model) if several else []
         self._groups = _groups(model, self._wrapped) if several else []
         self.on_exchange: Callable[[int], AbstractContextManager[None]] = lambda amount: nullcontext()
-        """Is told how many bytes this process puts into an exchange, which happens inside the context that it returns."""
+        """Called with the bytes that this process sends in an exchange, which happens inside the context that it returns."""
 
     def reshard(self) -> None:
-        """Let the model have the parameters that its optimizer has, where a forward pass has left others in their place."""
+        """Give the model its sharded parameters back, which its optimizer has, where a forward pass has left gathered ones."""
         for root in self._roots:
             for one in root.modules():
                 if hasattr(one, "set_reshard_after_forward"):
@@ -113,7 +113,7 @@ class Processes:
                 one.require_backward_grad_sync = value
 
     def join(self, exchanges: Iterable[Rounds]) -> None:
-        """Add up over the processes what sources yield, the rounds of all of them in step."""
+        """Sum over the processes what sources yield, the same round of all sources in one exchange."""
         for tensors in in_step(exchanges):
             self._add_up(tensors)
 
@@ -127,7 +127,7 @@ class Processes:
     def average(self, weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the mean of each weight's gradient over the processes, 0 where one has none; None where none of them has.
 
-        All processes must be asked about the same weights. Gradients are whole, also those of sharded weights.
+        All processes must pass the same weights. Gradients are full tensors, also those of sharded weights.
         """
         if not weights:
             return []
@@ -150,7 +150,7 @@ class Processes:
 
 
 def _roots(model: nn.Module) -> list[Any]:
-    """Return the modules that FSDP2 has sharded and that lie in no other such module."""
+    """Return the outermost modules that FSDP2 has sharded."""
     found: list[Any] = []
     inside: set[int] = set()
     for one in model.modules():

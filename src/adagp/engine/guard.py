@@ -92,7 +92,7 @@ class Refusals:
         return {"given": list(self._given), "refused": list(self._refused), "in_a_row": self._in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._given, self._refused = list(state["given"]), list(state["refused"])
         self._in_a_row = state["in_a_row"]
 
@@ -135,7 +135,7 @@ class BackpropCoverage:
         return {"missed": sorted(self._missed)}
 
     def load_state_dict(self, state: dict[str, list[int]]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._missed = set(state["missed"])
 
     def _warn(self, unseen: list[Site]) -> None:

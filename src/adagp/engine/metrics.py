@@ -48,7 +48,7 @@ class QualityMeter:
         self._counts = torch.zeros_like(self._sums)
 
     def due(self) -> bool:
-        """Tell whether the coming BP batch is one to be sampled."""
+        """Return whether the coming BP batch is one to be sampled."""
         return self.interval > 0 and self._batches % self.interval == 0
 
     @torch.no_grad()
@@ -98,7 +98,7 @@ class QualityMeter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._batches = state["batches"]
         weights = {site.index: site.weight for site in self._sites}
         self._previous = {index: sharded_like(one, weights[index]) for index, one in state["previous"].items()}
@@ -167,7 +167,7 @@ class DensityMeter:
         self._sums = torch.zeros(len(sites), 2, dtype=torch.float64, device=device)
 
     def due(self) -> bool:
-        """Tell whether the coming batch is one to be sampled."""
+        """Return whether the coming batch is one to be sampled."""
         return self.interval > 0 and self._batches % self.interval == 0
 
     @torch.no_grad()
@@ -199,7 +199,7 @@ class DensityMeter:
         return {"batches": self._batches, "sums": self._sums.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._batches = state["batches"]
         self._sums.copy_(state["sums"])
 

@@ -33,7 +33,7 @@ def batch_mean(output: Tensor) -> Tensor:
 
 
 def _dense(output: Tensor) -> bool:
-    """Tell whether the samples of `output` lie one after the other, without gaps."""
+    """Return whether the samples of `output` lie one after the other, without gaps."""
     form = CHANNELS_LAST.get(output.dim(), torch.contiguous_format)
     return output.is_contiguous() or output.is_contiguous(memory_format=form)
 

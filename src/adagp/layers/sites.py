@@ -1,8 +1,8 @@
 """Sites: the layers whose weight gradient can come from somewhere else than backpropagation.
 
-`survey` walks a model once and says of every parameter whether it belongs to a site, and if not, why. Parameters that belong
-to no site (biases, normalisation, embeddings, ...) are trained by backprop in BP batches and held at their values in GP
-batches: they get no gradient, so that neither momentum nor weight decay moves them.
+`survey` walks a model once and sorts its parameters: those of sites, and the rest, with the reason. Parameters that belong
+to no site (biases, normalisation, embeddings, ...) are trained by backprop in BP batches and frozen in GP batches:
+they get no gradient, so that neither momentum nor weight decay moves them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -58,12 +58,12 @@ class Site:
 
     @cached_property
     def has_whole_rows(self) -> bool:
-        """Whether this process holds some rows of a sharded weight, and all numbers of these."""
+        """Whether this process has some rows of a sharded weight, and all numbers of these."""
         return self.is_sharded and not self.rule.axis and shard_of(self.weight).axis == 0
 
     @cached_property
     def held(self) -> slice:
-        """The rows whose gradient is produced here: all, or those that this process holds of a sharded weight."""
+        """The rows whose gradient is produced here: all, or those that this process has of a sharded weight."""
         return shard_of(self.weight).rows if self.has_whole_rows else slice(0, self.rows)
 
     @cached_property
@@ -134,7 +134,7 @@ def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude:
     """Sort the trainable parameters of `model` into sites and the rest.
 
     `optimized` are the optimizer's parameters; a weight that is not among them never moves and is no site. `exclude` are
-    name patterns (`head`, `blocks.0.*`) of layers that shall not be sites; one that matches no layer is refused.
+    name patterns (`head`, `blocks.0.*`) of layers that must not be sites; a pattern that matches no layer is an error.
     """
     _check_initialized(model)
     _check_patterns(model, exclude)
@@ -204,7 +204,7 @@ def _parent(model: nn.Module, path: str) -> nn.Module:
 
 
 def _sequence_first(model: nn.Module, path: str) -> bool | None:
-    """Tell whether the nearest layer around `path` that knows about sequences has them first; its attention may say so."""
+    """Return whether the nearest layer around `path` with a `batch_first` (or whose attention has one) has sequences first."""
     while path:
         path = path.rpartition(".")[0]
         around = model.get_submodule(path)

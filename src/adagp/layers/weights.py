@@ -21,7 +21,7 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def kernel_taps(weight: Tensor) -> int:
-    """Return the taps of a weight whose rows are transposed in memory; 1 for one that lies in its logical order."""
+    """Return the kernel positions of a weight whose rows are transposed in memory; 1 for one in its logical order."""
     form = CHANNELS_LAST.get(weight.dim())
     if form is None or weight.is_contiguous() or not weight.is_contiguous(memory_format=form):
         return 1
@@ -29,7 +29,7 @@ def kernel_taps(weight: Tensor) -> int:
 
 
 def as_rows(tensor: Tensor, taps: int) -> Tensor:
-    """Return a tensor in the shape of a weight as `(rows, width)`: a view where it lies as `taps` says, else a copy."""
+    """Return a tensor in the shape of a weight as `(rows, width)`: a view if `taps` is its memory order, else a copy."""
     if taps > 1:
         tensor = tensor.movedim(1, -1)
     return tensor.reshape(len(tensor), tensor.shape[1:].numel())
@@ -81,9 +81,9 @@ def square(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WeightShard:
-    """The part of a sharded weight that this process holds: `rows` of the axis along which it is cut.
+    """The shard of a weight that this process has: `rows` of the axis along which the weight is cut.
 
-    `group` are the processes that hold the other parts; None where each of them has the whole weight.
+    `group` are the processes with the other shards; None where each of them has the whole weight.
     """
 
     axis: int
@@ -92,7 +92,7 @@ class WeightShard:
 
 
 def is_sharded(tensor: object) -> bool:
-    """Tell whether a tensor is a DTensor. Who has made one has imported its module, so nobody else waits for that."""
+    """Return whether a tensor is a DTensor, without importing its module: whoever has made one has imported it."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -103,13 +103,13 @@ def mesh_of(weight: Any) -> Any:
 
 
 def is_sharded_once(weight: Any) -> bool:
-    """Tell whether a sharded weight is cut in the one way that is known here."""
+    """Return whether a sharded weight is cut along one mesh dimension only, the one way that is supported."""
     cuts = [one for one in weight.placements if not one.is_replicate()]
     return len(cuts) <= 1 and all(type(one).__name__ == "Shard" for one in cuts)
 
 
 def shard_of(weight: Any) -> WeightShard:
-    """Return which part of a sharded weight is held here."""
+    """Return which shard of a weight this process has."""
     mesh = weight.device_mesh
     for place, placement in enumerate(weight.placements):
         if placement.is_shard():
@@ -121,13 +121,13 @@ def shard_of(weight: Any) -> WeightShard:
 
 
 def local(tensor: Any) -> Tensor:
-    """Return the part of a tensor that is held here."""
+    """Return this process's shard of a tensor."""
     found: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
     return found
 
 
 def whole(tensor: Any) -> Tensor:
-    """Return the whole of a tensor; the processes exchange their parts for it."""
+    """Return the full tensor; the processes gather their shards for it."""
     found: Tensor = tensor.detach().full_tensor() if is_sharded(tensor) else tensor
     return found
 
@@ -140,7 +140,7 @@ def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def from_shard(part: Tensor, weight: Any) -> Tensor:
-    """Return the part held here of a gradient as the sharded gradient of `weight`."""
+    """Return this process's shard of a gradient as the sharded gradient of `weight`."""
     kind = sys.modules["torch.distributed.tensor"].DTensor
     sharded: Tensor = kind.from_local(
         part.to(weight.dtype),
@@ -154,7 +154,7 @@ def from_shard(part: Tensor, weight: Any) -> Tensor:
 
 
 def sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
-    """Return a tensor in the shape of `weight` sharded as the weight is, or gathered where the weight is not sharded."""
+    """Return a tensor in the shape of `weight`, sharded like the weight; gathered if the weight is not sharded."""
     if not is_sharded(weight):
         return whole(tensor)
     if is_sharded(tensor):
@@ -166,7 +166,7 @@ def sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def all_reduce_shards(tensors: Sequence[Tensor], weight: Tensor) -> None:
-    """Replace each tensor by its sum over the processes that hold the parts of a sharded `weight`, in one exchange."""
+    """Sum each tensor in place over the processes that have the shards of `weight`, in one all-reduce."""
     group = shard_of(weight).group
     if group is not None:
         all_reduce_flat(tensors, [group])
@@ -174,9 +174,9 @@ def all_reduce_shards(tensors: Sequence[Tensor], weight: Tensor) -> None:
 
 @torch.no_grad()
 def all_reduce_flat(tensors: Sequence[Tensor], groups: Sequence[dist.ProcessGroup | None]) -> None:
-    """Replace each tensor by its sum over the processes of `groups`, one after the other; None stands for all processes.
+    """Sum each tensor in place over the processes of `groups`, one group after the other; None stands for all processes.
 
-    One exchange of one flat tensor for each type of numbers, whatever the number of tensors. All end with the same bits.
+    One all-reduce of one flat tensor for each dtype, whatever the number of tensors. All processes end with the same bits.
     """
     for kind in dict.fromkeys(one.dtype for one in tensors):
         mine = [one for one in tensors if one.dtype == kind]
@@ -189,7 +189,7 @@ def all_reduce_flat(tensors: Sequence[Tensor], groups: Sequence[dist.ProcessGrou
 
 @torch.no_grad()
 def norms(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of each whole tensor; of sharded ones by one exchange of as many numbers."""
+    """Return the Euclidean norm of each full tensor; one all-reduce of as many numbers for sharded ones."""
     sharded = [one for one in tensors if is_sharded(one)]
     if not sharded:
         return gradient_norms(tensors)

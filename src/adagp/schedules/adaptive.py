@@ -126,7 +126,7 @@ class Adaptive(Schedule):
         return asdict(self.memory)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.memory = AdaptiveState(**{**state, "log": list(state["log"])})
 
     def _count(self, report: Report) -> None:

@@ -145,7 +145,7 @@ class Schedule(ABC):
         return self
 
     def serves(self, site: str) -> bool:
-        """Tell whether `site` may come from a source in some plan, once the schedule is resolved."""
+        """Return whether `site` may come from a source in some plan, once the schedule is resolved."""
         return True
 
     def phase(self, step: Step) -> Phase:
@@ -164,7 +164,7 @@ class Schedule(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
     def count(self, epochs: int, batches_per_epoch: int) -> Counter[Phase]:
         """Count the batches of each phase in a whole run."""

@@ -10,7 +10,7 @@ from adagp.schedules.base import Layout, Report, Schedule
 
 
 def check_ratio(predicted: int, true: int) -> None:
-    """Refuse ratios that describe no alternation."""
+    """Raise on ratios that describe no alternation."""
     if predicted < 0 or true < 0 or predicted + true == 0:
         raise OptionError(
             f"ratio {predicted}:{true} is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
@@ -42,7 +42,7 @@ class Rung:
         return self.ratio if self.epochs is None else f"{self.ratio}x{self.epochs}"
 
     def is_predicted(self, index: int) -> bool:
-        """Tell whether the batch (or epoch) at `index` falls into Phase GP, which comes first."""
+        """Return whether the batch (or epoch) at `index` falls into Phase GP, which comes first."""
         return index % (self.predicted + self.true) < self.predicted
 
 
@@ -250,7 +250,7 @@ class WarmUp(Schedule):
         return replace(self, schedule=self.schedule.resolve(layout))
 
     def serves(self, site: str) -> bool:
-        """Tell whether `site` may come from a source in some plan."""
+        """Return whether `site` may come from a source in some plan."""
         return self.schedule.serves(site)
 
     def observe(self, report: Report) -> None:
@@ -262,7 +262,7 @@ class WarmUp(Schedule):
         return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.schedule.load_state_dict(state)
 
 

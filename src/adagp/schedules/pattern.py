@@ -30,7 +30,7 @@ class Every:
     start: int
 
     def takes(self, index: int) -> bool:
-        """Tell whether the thing at `index`, counted from 0, is among them."""
+        """Return whether the thing at `index`, counted from 0, is among them."""
         return index + 1 >= self.start and (index + 1 - self.start) % self.step == 0
 
 
@@ -42,7 +42,7 @@ class Ratio:
     left: int
 
     def takes(self, index: int) -> bool:
-        """Tell whether the batch at `index`, counted from 0, is among the taken."""
+        """Return whether the batch at `index`, counted from 0, is among the taken."""
         return index % (self.taken + self.left) < self.taken
 
 
@@ -202,7 +202,7 @@ class Pattern(Schedule):
         return replace(self, chosen=chosen, held=layout.others_below(len(chosen)) if self.stops else frozenset())
 
     def serves(self, site: str) -> bool:
-        """Tell whether `site` is among the chosen."""
+        """Return whether `site` is among the chosen."""
         return site in self.chosen
 
     def phase(self, step: Step) -> Phase:

@@ -86,7 +86,7 @@ class AverageSource(Source):
         return {"kept": {index: list(kept) for index, kept in self._kept.items()}, "seen": dict(self._seen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._kept = {
             index: [sharded_like(one, self._weights[index]).to(self._weights[index].device, copy=True) for one in kept]
             for index, kept in state["kept"].items()

@@ -16,7 +16,7 @@ from adagp.sources.base import RunningNorms, Source
 
 
 def check_layer_types(source: str, sites: Sequence[Site]) -> None:
-    """Refuse sites whose weight gradient cannot be taken locally: layers that compute in a way of their own."""
+    """Raise on sites whose weight gradient cannot be taken locally: layers that compute in a way of their own."""
     for site in sites:
         kind = type(site.module)
         if not computes_as_built_in(kind):
@@ -99,7 +99,7 @@ def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, held
 
 
 def gives_rows(site: Site) -> bool:
-    """Tell whether the rows that this process holds of a sharded weight can have their gradient without the others."""
+    """Return whether the rows that this process holds of a sharded weight can have their gradient without the others."""
     return site.has_whole_rows and getattr(site.module, "groups", 1) == 1
 
 
@@ -120,7 +120,7 @@ class LocalSource(Source):
         self._sums: dict[Site, Tensor] = {}
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Refuse layers whose gradient cannot be taken locally."""
+        """Raise on layers whose gradient cannot be taken locally."""
         check_layer_types(self._name, sites)
 
     def add(self, site: Site, gradient: Tensor) -> None:
