@@ -12,18 +12,21 @@ from pathlib import Path
 import pytest
 from tests.without_papers import PAPERS as BLOCKABLE
 
+from adagp.cli.explore import SWEPT_MODELS
 from adagp.core.methods import METHODS
 from adagp.hw import DESIGNS
 from adagp.papers import PAPERS
+from adagp.papers.adagp import PAPER_MODELS
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))), "OMP_NUM_THREADS": "1"}
 CORE = ("core", "layers", "schedules", "sources", "engine", "models", "data", "hw", "pipe", "rtl", "tracing")
 """Packages whose own tests pass without papers, as far as these name none."""
-DEFAULT_METHOD = ("engine/test_cost.py", "engine/test_models.py", "data/test_split.py")
+DEFAULT_METHOD = ("engine/test_cost.py", "engine/test_models.py", "data/test_batches.py")
 """Tests that train with the default method, which is ADA-GP's."""
 NAMES = """
 import json
+from adagp.cli.explore import SWEPT_MODELS
 from adagp.core.methods import METHODS
 from adagp.hw import DESIGNS
 from adagp.models import MODELS
@@ -80,6 +83,7 @@ def run_code(blocked: str, code: str, cwd: Path) -> str:
 
 def test_the_papers_are_those_of_the_package() -> None:
     assert BLOCKABLE == PAPERS
+    assert SWEPT_MODELS == PAPER_MODELS
 
 
 @pytest.mark.slow
