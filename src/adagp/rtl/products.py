@@ -23,6 +23,7 @@ from adagp.rtl.mapping import (
     sum_store,
     value_store,
 )
+from adagp.rtl.network import matmul
 from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
 
 
@@ -95,10 +96,7 @@ def expected(number: NumberFormat, operation: str, matrices: dict[str, Words]) -
         right = right.T
     elif operation == "dw":
         left = left.T
-    total = np.zeros((len(left), right.shape[1]), np.int64)
-    for place in range(left.shape[1]):
-        total = number.multiply_add(left[:, place, None], right[None, place], total)
-    return total
+    return matmul(number, left, right)
 
 
 def draw_matrices(number: NumberFormat, sizes: Sequence[int], seed: int) -> dict[str, Words]:
