@@ -47,7 +47,7 @@ def test_a_preset_gives_way_to_what_is_given(program: Program) -> None:
 def test_an_export_beside_the_report(program: Program, tmp_path: Path) -> None:
     ended = program("simulate", "two_layer_cnn", "--batch", "4", "--export", "zigzag", "--out", "zz", "--json")
     assert json.loads(ended.out)["batch"] == 4
-    assert ended.err == "exported for zigzag to zz; files: 1\n"
+    assert ended.err == "exported 1 files for zigzag to zz\n"
     assert (tmp_path / "zz" / "workload.yaml").read_text().count("- id:") == 14
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from adagp.engine.attach import attach
+from adagp import EngineOptions
+from adagp.engine.attach import attach_run, run_length
 from adagp.layers.sites import Site
 from adagp.program.compare.alignment import (
     FIGURES,
@@ -89,14 +90,13 @@ class Truth(Source):
 def test_a_source_of_the_truth_has_cosine_and_norm_ratio_1() -> None:
     session = Session(config("replay"))
     session.trainer.detach()
-    session.trainer = attach(
+    session.trainer = attach_run(
         session.model,
         session.optimizer,
-        epochs=session.config.epochs,
-        batches_per_epoch=session.task.batches_per_epoch,
-        batches=16,
-        schedule=session.config.schedule(session.task.batches_per_epoch),
-        sources={"replay": Truth(session)},
+        run_length(session.config.epochs, session.task.batches_per_epoch, 16, steps=None),
+        session.config.schedule(session.task.batches_per_epoch),
+        {"replay": Truth(session)},
+        engine=EngineOptions(),
     )
     found = align(session, 600, 3)
     assert [point["done"] for point in found["points"]] == [6, 9, 13]
