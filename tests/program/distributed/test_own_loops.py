@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,14 @@ Weights = dict[str, Tensor]
 BATCHES = 12
 TOLERANCE = 1e-5
 """Of weights of order 1 after twelve batches, six of them GP."""
-FREE: dict[str, Any] = {"guard": adagp.Guard(1e6)}
+FREE: dict[str, Any] = {"engine": adagp.EngineOptions(guard=adagp.Guard(1e6))}
 OPTIONS: dict[str, dict[str, Any]] = {"adagp": {"predictor_lr": 1e-2} | FREE, "feedback": FREE, "zero": FREE, "bp": {}}
 """Predictions large enough to matter, and nothing that the guard refuses."""
+
+
+def engine_with(method: str, **options: Any) -> dict[str, Any]:
+    """Return the engine's options of a method with some changed."""
+    return {"engine": replace(OPTIONS[method].get("engine", adagp.EngineOptions()), **options)}
 
 
 def train(way: str, model: str, method: str, optimizer: str = "sgd", **options: Any) -> tuple[list[str], Weights]:
@@ -192,8 +198,7 @@ def hand_written(
         "vgg",
         method,
         optimizer,
-        engine=adagp.EngineOptions(compile="eager" if compiled else False),
-        **OPTIONS[method],
+        **OPTIONS[method] | engine_with(method, compile="eager" if compiled else False),
     )
     assert loop.trainer is not None
     norms = []
@@ -283,7 +288,7 @@ def test_a_resumed_loop_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def bytes_by_phase(way: str, method: str) -> dict[str, Collectives]:
-    loop = Loop(way, "vgg", method, engine=adagp.EngineOptions(metrics_every=0), **OPTIONS[method])
+    loop = Loop(way, "vgg", method, **OPTIONS[method] | engine_with(method, metrics_every=0))
     found = {}
     for step in range(7):
         sent = count(partial(loop.train, step, step + 1))
