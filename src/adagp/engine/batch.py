@@ -423,34 +423,34 @@ class Batch:
     def _take(self) -> None:
         """Let the sources produce the other gradients, and put those that pass the guard into `.grad`."""
         setup = self._setup
-        pairs: list[tuple[Site, Tensor]] = []
-        sizes: list[Tensor] = []
-        for name, sites in self._served.items():
-            source = setup.sources[name]
-            servable = setup.coverage.servable(sites, self._called)
-            gradients = source.produce(servable)
-            averaged = setup.processes.several and not source.joins
-            if averaged:
-                gradients = setup.processes.average([site.weight for site in servable], gradients)
-            produced = [
-                (site, gradient) for site, gradient in zip(servable, gradients, strict=True) if gradient is not None
-            ]
-            if produced:
-                present = [gradient for _, gradient in produced]
-                # A source may know the norms of what it produced, but not of the mean over processes.
-                sizes.append(gradient_norms(present) if averaged else source.sizes(present))
-            pairs += produced
+        produced = [self._produce(setup.sources[name], sites) for name, sites in self._served.items()]
+        pairs = [pair for found, _ in produced for pair in found]
         if not pairs:
             self._check_called()
             return
         sites = [site for site, _ in pairs]
-        allowed = setup.guard.allowed(sites, torch.cat(sizes), setup.norms)
+        allowed = setup.guard.allowed(sites, torch.cat([sizes for found, sizes in produced if found]), setup.norms)
         setup.refusals.note(sites, allowed)
         self.refused = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
         self.guarded = not any(allowed) and not self.needs_backward
         for (site, gradient), may in zip(pairs, allowed, strict=True):
             if may:
                 assign_gradient(site.weight, sharded_like(gradient, site.weight) if site.is_sharded else gradient)
+
+    def _produce(self, source: Source, sites: Sequence[Site]) -> tuple[list[tuple[Site, Tensor]], Tensor]:
+        """Return the gradients that `source` produces for some of `sites`, and their norms."""
+        setup = self._setup
+        servable = setup.coverage.servable(sites, self._called)
+        gradients = source.produce(servable)
+        averaged = setup.processes.several and not source.joins
+        if averaged:
+            gradients = setup.processes.average([site.weight for site in servable], gradients)
+        pairs = [(site, gradient) for site, gradient in zip(servable, gradients, strict=True) if gradient is not None]
+        present = [gradient for _, gradient in pairs]
+        if not present:
+            return pairs, torch.empty(0)
+        # A source may know the norms of what it produced, but not of the mean over processes.
+        return pairs, gradient_norms(present) if averaged else source.sizes(present)
 
     def _check_called(self) -> None:
         if any(self._served.values()) and not self._called:

@@ -225,11 +225,7 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
         again()
         gp, gp_kept, gp_seconds, moved = _run(trainer, step, plan, named)
     sites = trainer.survey.sites
-    held = {one.name for one in trainer.survey.rest if not gp.needs_backward or plan.holds(one.name)}
-    may = {id(site.weight) for site in sites if site.name in reached and site.name not in gp.refused}
-    may |= {id(one.parameter) for one in trainer.survey.rest if one.name not in held}
-    if gp.needs_backward and not plan.hold_rest:
-        may |= {id(one) for one in trainer.setup.outside_parameters()}
+    may = _movable(trainer, gp, plan, reached)
     return Rehearsal(
         never_called=tuple(site.name for site in sites if site.name not in bp.called | gp.called),
         without_gradient=tuple(site.name for site in sites if site.name not in reached),
@@ -241,6 +237,16 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
         bp_seconds=bp_seconds,
         gp_seconds=gp_seconds,
     )
+
+
+def _movable(trainer: Trainer, gp: Batch, plan: Plan, reached: set[str]) -> set[int]:
+    """Return the ids of the parameters that the GP batch may move; backprop reached the sites of the names `reached`."""
+    movable = [site.weight for site in trainer.survey.sites if site.name in reached and site.name not in gp.refused]
+    if gp.needs_backward:
+        movable += [other.parameter for other in trainer.survey.rest if not plan.holds(other.name)]
+        if not plan.hold_rest:
+            movable += trainer.setup.outside_parameters()
+    return {id(parameter) for parameter in movable}
 
 
 def all_parameters(trainer: Trainer) -> dict[str, nn.Parameter]:
