@@ -163,18 +163,23 @@ def _expand(flag: str, part: str, read: Callable[[str], float]) -> Iterator[floa
     first, last = read(words[0]), read(words[-1])
     if first > last:
         raise OptionError(f"{flag} {ends} runs backwards; write the smaller value first.")
-    if colon and re.fullmatch(r"\+\d+(\.\d+)?", step) is None:
-        raise _unreadable(flag, part, "a range A..B:+STEP")
-    added = float(step[1:]) if colon else 0.0
-    if colon and added == 0:
-        raise OptionError(f"{flag} {part} never ends; the step must be more than 0.")
-    if colon and (last - first) / added > MOST_POINTS:
-        raise _too_many(f"{flag} {part}", int((last - first) / added) + 1)
+    added = _read_step(flag, part, step, last - first) if colon else 0.0
     value, count = first, 0
     while value <= last * (1 + 1e-9):
         yield value
         count += 1
-        value = first + count * added if colon else first * 2**count
+        value = first + count * added if added else first * 2**count
+
+
+def _read_step(flag: str, part: str, step: str, length: float) -> float:
+    if re.fullmatch(r"\+\d+(\.\d+)?", step) is None:
+        raise _unreadable(flag, part, "a range A..B:+STEP")
+    added = float(step[1:])
+    if added == 0:
+        raise OptionError(f"{flag} {part} never ends; the step must be more than 0.")
+    if length / added > MOST_POINTS:
+        raise _too_many(f"{flag} {part}", int(length / added) + 1)
+    return added
 
 
 def _in_bounds(flag: str, word: str, value: float, low: float, high: float, unit: str = "") -> float:

@@ -285,16 +285,13 @@ def duties(
     if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
-    sources = {plan.source_of(stage.layer.name) for stage in stages if stage.is_site}
-    works = {name: source_work(name) for name in sources}
-    teaches = source_work(learner or OWN_PREDICTOR) if predictor_learns else None
-    batch = []
-    for index, stage in enumerate(stages):
-        source = plan.source_of(stage.layer.name) if stage.is_site else None
-        work = AcceleratorWork() if source is None else works[source]
-        taught = teaches if source == BACKPROP else None
-        batch.append(_duty(stage, work, accelerator, taught, index - stop, variant))
-    return batch
+    sources = [plan.source_of(stage.layer.name) if stage.is_site else SUPPLIED for stage in stages]
+    works = {source: source_work(source) for source in set(sources)}
+    teaches = {BACKPROP: source_work(learner or OWN_PREDICTOR)} if predictor_learns else {}
+    return [
+        _duty(stage, works[source], accelerator, teaches.get(source), index - stop, variant)
+        for index, (stage, source) in enumerate(zip(stages, sources, strict=True))
+    ]
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:

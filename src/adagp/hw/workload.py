@@ -228,12 +228,7 @@ def load_workload(path: Path) -> Workload:
 
 def workload_from_json(text: str) -> Workload:
     """Return the workload that `text` describes."""
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise DataError("not a workload: it is nested too deep.") from None
-    except ValueError as error:
-        raise DataError(f"not a workload: {error}.") from None
+    document = _parse_json(text)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataError(f'not a workload: "format" must be "{FORMAT}".')
     if document.get("version") != VERSION:
@@ -248,29 +243,45 @@ def workload_from_json(text: str) -> Workload:
     return Workload(name, tuple(_layer(entry) for entry in layers))
 
 
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise DataError("not a workload: it is nested too deep.") from None
+    except ValueError as error:
+        raise DataError(f"not a workload: {error}.") from None
+
+
 def _layer(entry: Mapping[str, Any]) -> Layer:
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    name = values.pop("kind", "")
-    kind = KINDS.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise DataError(f"layer kind {entry.get('kind')!r} is unknown; allowed: {', '.join(KINDS)}.")
+    values.pop("kind", None)
+    kind = _layer_class(entry.get("kind"))
     known = {field.name for field in fields(kind)}
-    if set(values) - known:
-        raise DataError(
-            f"a {kind.kind} has no field {min(set(values) - known)!r}; allowed: {', '.join(sorted(known))}."
-        )
+    unknown = values.keys() - known
+    if unknown:
+        raise DataError(f"a {kind.kind} has no field {min(unknown)!r}; allowed: {', '.join(sorted(known))}.")
     try:
         layer = kind(**values)
     except TypeError as error:
         raise DataError(f"a {kind.kind} is incomplete: {error}.") from None
     for field in fields(kind):
         _check(layer, field.name, field.type)
+    _check_sharing_and_groups(layer)
+    return layer
+
+
+def _layer_class(kind: object) -> type[Layer]:
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise DataError(f"layer kind {kind!r} is unknown; allowed: {', '.join(KINDS)}.")
+    return KINDS[kind]
+
+
+def _check_sharing_and_groups(layer: Layer) -> None:
     if not isinstance(layer, Elementwise) and layer.shared_weights > layer.weights:
         raise DataError(f"layer '{layer.name}' shares {layer.shared_weights} weights, but has only {layer.weights}.")
     if isinstance(layer, Convolution) and (layer.in_channels % layer.groups or layer.out_channels % layer.groups):
         channels = f"{layer.in_channels} and {layer.out_channels} channels"
         raise DataError(f"layer '{layer.name}' has {channels}, which do not divide into {layer.groups} groups.")
-    return layer
 
 
 LARGEST = 10**12
@@ -284,13 +295,16 @@ def _check(layer: Layer, name: str, kind: Any) -> None:
     if kind in (str, bool):
         holds, allowed = type(value) is kind, "text" if kind is str else "true or false"
     elif kind is int:
-        holds, allowed = type(value) is int and least <= value <= LARGEST, f"a whole number from {least} to {LARGEST:g}"
+        holds, allowed = _is_size(value, least), f"a whole number from {least} to {LARGEST:g}"
     else:
-        sizes = value if isinstance(value, tuple) else ()
-        holds = len(sizes) == 2 and all(type(size) is int and 1 <= size <= LARGEST for size in sizes)
+        holds = isinstance(value, tuple) and len(value) == 2 and all(map(_is_size, value))
         allowed = f"two whole numbers from 1 to {LARGEST:g}"
     if not holds:
         raise DataError(f"'{name}' of a {layer.kind} is {value!r}; it must be {allowed}.")
+
+
+def _is_size(value: object, least: int = 1) -> bool:
+    return type(value) is int and least <= value <= LARGEST
 
 
 COPIES = frozenset(

@@ -60,10 +60,12 @@ def scale_sim_files(works: Sequence[Work], accelerator: Accelerator) -> dict[str
         f"{operation}_gemm.csv": _lines(GEMM_HEADER, (gemm_row(work) for work in works if work.operation is operation))
         for operation in Operation
     }
-    forward = [work for work in works if work.operation is Operation.FORWARD]
-    convolutions = [(work.name, work.convolution) for work in forward if work.convolution is not None]
-    rows = [convolution_row(name, layer) for name, layer in convolutions if is_plain(layer)]
-    files["forward_conv.csv"] = _lines(CONVOLUTION_HEADER, rows)
+    convolutions = (
+        convolution_row(work.name, work.convolution)
+        for work in works
+        if work.operation is Operation.FORWARD and work.convolution is not None and is_plain(work.convolution)
+    )
+    files["forward_conv.csv"] = _lines(CONVOLUTION_HEADER, convolutions)
     files["products.csv"] = _lines(
         "file,layer,count,batch",
         (f"{work.operation}_gemm.csv,{work.name},{work.count},{work.batch}" for work in works),
