@@ -20,7 +20,7 @@ batch's first forward after its update by the previous batch, so a BP batch drai
 A pipeline of your own is a function of this form, registered under a name.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from adagp.core.plan import Phase
@@ -108,20 +108,30 @@ def chimera(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Progra
     for batch, phase in enumerate(phases):
         begins = [start + _begin(index, devices, phase) for index in range(down)]
         start = begins[-1] + (2 if phase is Phase.GP else 2 * devices)
-        for direction, count in enumerate((down, micro_batches - down)):
-            first = batch * micro_batches + direction * down
-            for stage in range(devices):
-                row = timed[devices - 1 - stage if direction else stage]
-                for number, begin in enumerate(begins[:count], first):
-                    row.append((begin + stage, Action(stage, FORWARD, number)))
-                    if phase is not Phase.GP:
-                        row.append((begin + 2 * devices - 1 - stage, Action(stage, BACKWARD, number)))
+        first = batch * micro_batches
+        halves = (timed, first, begins), (timed[::-1], first + down, begins[: micro_batches - down])
+        for rows, number, entered in halves:
+            for stage, row in enumerate(rows):
+                row.extend(_passes(stage, devices, phase, enumerate(entered, number)))
                 # As late as the next batch allows: until then the two copies exchange what they have seen. After a BP
                 # batch both stages of a device are updated together, since the predictor learns from all at once.
                 last = start + stage if phase is Phase.GP else start
                 row.append((last - 0.5, Action(stage, UPDATE, batch)))
-    rows = (tuple(action for _, action in sorted(row)) for row in timed)
-    return Program("chimera", micro_batches, tuple(phases), tuple(rows))
+    return Program("chimera", micro_batches, tuple(phases), tuple(tuple(_in_time_order(row)) for row in timed))
+
+
+def _passes(
+    stage: int, devices: int, phase: Phase, begins: Iterable[tuple[int, int]]
+) -> Iterator[tuple[float, Action]]:
+    """Yield a stage's forwards and backwards with their slots; `begins` has each micro-batch and the slot it begins in."""
+    for number, begin in begins:
+        yield begin + stage, Action(stage, FORWARD, number)
+        if phase is not Phase.GP:
+            yield begin + 2 * devices - 1 - stage, Action(stage, BACKWARD, number)
+
+
+def _in_time_order(timed: Iterable[tuple[float, Action]]) -> list[Action]:
+    return [action for _, action in sorted(timed)]
 
 
 def _begin(index: int, devices: int, phase: Phase) -> int:
@@ -225,12 +235,11 @@ def _streamed(device: int, devices: int, numbers: range) -> list[Action]:
 
     A micro-batch enters in every second slot, so that the two stages of a device are never due at once.
     """
-    timed = [
+    return _in_time_order(
         (2 * index + stage, Action(stage, FORWARD, number))
         for stage in (device, 2 * devices - 1 - device)
         for index, number in enumerate(numbers)
-    ]
-    return [action for _, action in sorted(timed)]
+    )
 
 
 @lru_cache(maxsize=16)

@@ -89,21 +89,21 @@ class _StageWork:
 def _stage(layers: Sequence[Stage], whole: Sequence[Stage], outputs: int, work: _StageWork) -> StageCosts:
     """Return a stage's costs: `layers` have a micro-batch, `whole` what an update is made of."""
     accelerator, samples = work.accelerator, work.samples
-    passes = [_passes(layer, accelerator) for layer in layers]
-    parts = [_parts(layer, accelerator) for layer in layers]
+    forward, backward = map(sum, zip(*(_passes(layer, accelerator) for layer in layers), strict=True))
+    input_gradient, weight_gradient = map(sum, zip(*(_parts(layer, accelerator) for layer in layers), strict=True))
     sites = [layer.layer for layer in layers if layer.is_site]
     word, gradient = (accelerator.width(what) / 8 for what in ("activations", "gradients"))
     return StageCosts(
-        forward=sum(forward for forward, _ in passes),
-        backward=sum(backward for _, backward in passes),
+        forward=forward,
+        backward=backward,
         update_bp=_beyond_passes(whole, BACKPROP_ALL, work),
         update_gp=_beyond_passes(whole, predicted_plan(work.source), work),
         output_bytes=samples * word * outputs,
         kept_bytes=samples * word * sum(layer.layer.input_words for layer in layers),
         gradient_bytes=gradient * sum(site.weights - site.shared_weights for site in sites),
         summary_bytes=word * accelerator.predictor.grid**2 * sum(site.samples for site in sites),
-        input_gradient=sum(chain for chain, _ in parts),
-        weight_gradient=sum(weights for _, weights in parts),
+        input_gradient=input_gradient,
+        weight_gradient=weight_gradient,
         error_bytes=gradient * work.error_words,
     )
 

@@ -1,6 +1,6 @@
 """The dependencies between the actions of a program, and whether it can run at all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
@@ -136,6 +136,9 @@ def _size(program: Program) -> str:
     return f"{program.stages} stages, {program.micro_batches} micro-batches per batch and the phases {phases}"
 
 
+_OWN_PASS_BEFORE: Mapping[Kind, Kind] = {BACKWARD: FORWARD, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: INPUT_GRADIENT}
+
+
 def _check_local_order(program: Program) -> None:
     """Check what concerns one device: backward after its own forward, and the rule of weights for each copy it holds."""
     for device, row in enumerate(program.devices):
@@ -148,8 +151,8 @@ def _check_local_order(program: Program) -> None:
             if kind == UPDATE:
                 updates[stage] += 1
                 continue
-            before: Kind = INPUT_GRADIENT if kind == WEIGHT_GRADIENT else FORWARD
-            if kind != FORWARD and (stage, before, number) not in begun:
+            before = _OWN_PASS_BEFORE.get(kind)
+            if before is not None and (stage, before, number) not in begun:
                 raise OptionError(f"device {device} does {action} before {stage}{before}{number}, or without it.")
             begun.add((stage, kind, number))
         for stage, count in updates.items():

@@ -145,20 +145,20 @@ class Timeline:
         """
         for row in self.program.devices:
             changes: list[float] = [0.0]
-            waiting = dict.fromkeys((action.stage for action in row), 0)
+            waiting = [0] * self.program.stages  # micro-batches that are kept until the update, by stage
             for action in row:
-                weight, predicted = weights[action.stage], self._phase(action) is Phase.GP
-                if action.kind == FORWARD:
-                    changes.append(weight)
-                if action.kind in (BACKWARD, WEIGHT_GRADIENT):
-                    changes.append(-weight)
-                elif predicted and self.program.broadcast:
-                    waiting[action.stage] += action.kind == FORWARD
-                    if action.kind == UPDATE:
-                        changes.append(-weight * waiting[action.stage])
-                        waiting[action.stage] = 0
-                elif predicted and action.kind == FORWARD:
-                    changes.append(-weight)
+                stage, kind, _ = action
+                if kind == FORWARD:
+                    changes.append(weights[stage])
+                    if self._phase(action) is Phase.GP and self.program.broadcast:
+                        waiting[stage] += 1
+                    elif self._phase(action) is Phase.GP:
+                        changes.append(-weights[stage])
+                elif kind == UPDATE:
+                    changes.append(-weights[stage] * waiting[stage])
+                    waiting[stage] = 0
+                elif kind != INPUT_GRADIENT:
+                    changes.append(-weights[stage])
             yield changes
 
     def _phase(self, action: Action) -> Phase:
