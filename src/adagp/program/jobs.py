@@ -126,10 +126,12 @@ def run_jobs(
     A process runs one job after the other; with `fresh` only one, so that its peak memory is the job's own. On `stop()` the
     running jobs are asked to end, waited for, and `Stopped` is raised.
     """
-    waiting = [job for job in jobs if not job.done]
+    waiting = []
     for job in jobs:
-        if job not in waiting:
+        if job.done:
             observer.on_end(job, None)
+        else:
+            waiting.append(job)
     with _WorkerPool(at_once, observer, reuse=not fresh) as pool:
         while pool.busy or (waiting and not stop()):
             while waiting and pool.has_room and not stop():

@@ -62,9 +62,7 @@ def describe_models(
     for name in chosen:
         tell(name)
         info = _info(name)
-        shape: tuple[int, ...] | None = info.image
-        if info.image is not None:
-            shape = image or ((info.image[0], image_size, image_size) if image_size else info.image)
+        shape = _image_shape(info, image, image_size)
         count = classes or info.classes or CLASSES.get(info.task, 20)
         find = partial(_measured, info, shape, count, width)
         if may_keep and is_ours(info):
@@ -73,6 +71,12 @@ def describe_models(
         else:
             rows.append(find())
     return rows
+
+
+def _image_shape(info: ModelInfo, image: tuple[int, ...] | None, image_size: int | None) -> tuple[int, ...] | None:
+    if info.image is None:
+        return None
+    return image or ((info.image[0], image_size, image_size) if image_size else info.image)
 
 
 def _info(name: str) -> ModelInfo:

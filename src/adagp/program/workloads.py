@@ -36,17 +36,12 @@ def model_workload(
     """Trace a model for a data set, or for images of another shape, other classes or sequences of another length.
 
     Where a set's images vary in size, the model's usual size counts, if it is larger. `own` are the model's own options. What
-    was traced of our own models without them is
-    kept (`adagp.core.cache`): torch is imported only for what is new.
+    was traced of our own models without them is kept (`adagp.core.cache`): torch is imported only for what is new.
     """
     info = dataset_info(dataset)
-    image = (info.shape or None) if shape is None else shape
-    if shape is None and info.size_varies and name in MODELS:
-        usual = MODELS[name].image
-        image = usual if usual is not None and image is not None and usual[1] > image[1] else image
     options: dict[str, Any] = {
         "classes": info.classes if classes is None else classes,
-        "image": image,
+        "image": _usual_image(name, info) if shape is None else shape,
         "width": width,
         "task": info.task,
         "length": length,
@@ -60,6 +55,15 @@ def model_workload(
     if ":" in name or own or not is_ours(MODELS[name]):
         return traced()
     return kept("workload", {"name": name, **options}, traced, write=Workload.to_json, read=workload_from_json)
+
+
+def _usual_image(name: str, info: "DatasetInfo") -> tuple[int, ...] | None:
+    image = info.shape or None
+    if image is not None and info.size_varies and name in MODELS:
+        usual = MODELS[name].image
+        if usual is not None and usual[1] > image[1]:
+            return usual
+    return image
 
 
 def run_workload(

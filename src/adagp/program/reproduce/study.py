@@ -81,20 +81,14 @@ class Study:
         return marker is not None and marker.get("source") != source_digest()
 
     def seconds_left(self, at_once: int) -> float | None:
-        """Estimate the seconds until all parts are finished from those of finished ones; None if that is not possible.
-
-        A part takes as long as finished parts of the same model on average, or else of the same kind.
-        """
+        """Estimate the seconds until all parts are finished from those of finished ones; None if that is not possible."""
         finished = [(part, home.seconds(part)) for part in self.parts if (home := self._home(part)) is not None]
         total = 0.0
         for part in self.left:
-            alike = [(other, seconds) for other, seconds in finished if other.work is part.work]
-            same_model = [
-                seconds for other, seconds in alike if other.options.get("model") == part.options.get("model")
-            ]
-            if not alike:
+            seconds = _expected_seconds(part, finished)
+            if seconds is None:
                 return None
-            total += mean(same_model or [seconds for _, seconds in alike])
+            total += seconds
         return total / max(1, min(at_once, len(self.left)))
 
     def run(self, at_once: int, observer: JobObserver) -> None:
@@ -152,6 +146,13 @@ class Study:
 
     def _write(self, experiment: Experiment) -> None:
         write_conclusion(experiment.conclude(self.budget, self.workspace), self.workspace.out / experiment.name)
+
+
+def _expected_seconds(part: Part, finished: Sequence[tuple[Part, float]]) -> float | None:
+    """Return the mean seconds of finished parts of the same model, or else of the same kind."""
+    alike = [(other, seconds) for other, seconds in finished if other.work is part.work]
+    same_model = [seconds for other, seconds in alike if other.options.get("model") == part.options.get("model")]
+    return mean(same_model or [seconds for _, seconds in alike]) if alike else None
 
 
 class _Concluding:

@@ -162,16 +162,21 @@ def _check_limits(content: Any) -> None:
         if depth > DEPTH:
             raise RunError(f"it is nested more than {DEPTH} levels deep.")
         if isinstance(value, dict):
-            waiting += [(one, depth + 1) for pair in value.items() for one in pair]
+            waiting += [(part, depth + 1) for pair in value.items() for part in pair]
         elif isinstance(value, list):
-            waiting += [(one, depth + 1) for one in value]
-        elif isinstance(value, str):
-            try:
-                value.encode("utf-8", "surrogateescape")  # names of files may hold any bytes
-            except UnicodeEncodeError:
-                raise RunError("it holds half a character.") from None
-        elif _is_number(value) and not (abs(value) <= HIGHEST if isinstance(value, int) else isfinite(value)):
-            raise RunError(f"it holds a number beyond {float(HIGHEST):.2g}.")
+            waiting += [(item, depth + 1) for item in value]
+        else:
+            _check_scalar(value)
+
+
+def _check_scalar(value: Any) -> None:
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8", "surrogateescape")  # names of files may hold any bytes
+        except UnicodeEncodeError:
+            raise RunError("it holds half a character.") from None
+    elif _is_number(value) and not (abs(value) <= HIGHEST if isinstance(value, int) else isfinite(value)):
+        raise RunError(f"it holds a number beyond {float(HIGHEST):.2g}.")
 
 
 def find_fault(value: Any, shape: Shape, place: str = "") -> str | None:
@@ -183,21 +188,28 @@ def find_fault(value: Any, shape: Shape, place: str = "") -> str | None:
     if isinstance(shape, Either):
         return find_fault(value, shape.first, place) and find_fault(value, shape.second, place)
     if isinstance(shape, ListOf):
-        if not isinstance(value, list):
-            return _sentence(value, place, "a list")
-        found = (find_fault(one, shape.item, f"{place}[{number}]") for number, one in enumerate(value))
-        return next(filter(None, found), None)
+        return _find_list_fault(value, shape, place)
+    return _find_table_fault(value, shape, place)
+
+
+def _find_list_fault(value: Any, shape: ListOf, place: str) -> str | None:
+    if not isinstance(value, list):
+        return _sentence(value, place, "a list")
+    faults = (find_fault(item, shape.item, f"{place}[{number}]") for number, item in enumerate(value))
+    return next(filter(None, faults), None)
+
+
+def _find_table_fault(value: Any, shape: TableOf | Fields, place: str) -> str | None:
     if not isinstance(value, dict):
         return _sentence(value, place, "a table")
-    if isinstance(shape, Fields):
-        for name in shape.required:
-            if name not in value:
-                return f"{place + ': ' if place else ''}'{name}' is missing."
-    inner = [
-        (name, shape.known.get(name, shape.others) if isinstance(shape, Fields) else shape.value) for name in value
-    ]
-    found = (find_fault(value[name], one, f"{place}.{name}" if place else name) for name, one in inner)
-    return next(filter(None, found), None)
+    if isinstance(shape, TableOf):
+        shape = Fields({}, others=shape.value)
+    for name in shape.required:
+        if name not in value:
+            return f"{place + ': ' if place else ''}'{name}' is missing."
+    prefix = f"{place}." if place else ""
+    faults = (find_fault(item, shape.known.get(name, shape.others), f"{prefix}{name}") for name, item in value.items())
+    return next(filter(None, faults), None)
 
 
 def _sentence(value: Any, place: str, allowed: str) -> str:

@@ -150,10 +150,9 @@ class RunFolder:
         held = sorted(entry.name for entry in self.path.iterdir() if not is_leftover(entry.name))
         if not held or (STARTING in held and CONFIG not in held):  # nothing, or a start that was interrupted
             return
-        held = [name for name in held if name != STARTING]
-        if held and CONFIG not in held:
+        if CONFIG not in held:
             raise RunError(f"'{self.path}' holds files that are not a run ({held[0]}, ...); give another --out.")
-        if held and not force:
+        if not force:
             raise RunError(
                 f"'{self.path}' holds a run already. Give another --out, --resume {self.path} to continue it, "
                 "or --force to delete it and start again."

@@ -103,10 +103,13 @@ def check_parallel(text: str) -> None:
 def _dimension(text: str, part: str) -> Dimension:
     match = _PART.fullmatch(part)
     kind, name, size = match.groups() if match else ("", None, None)
-    if kind not in KINDS or (name is not None and kind != PIPELINE):
-        raise unknown_name("parallel", text, _forms())
-    schedule = "" if kind != PIPELINE else name or (DEFAULT_PIPELINE if size else "")
-    if kind == PIPELINE and schedule not in PIPELINES:
+    schedule = ""
+    if kind == PIPELINE:
+        schedule = name or (DEFAULT_PIPELINE if size else "")
+        is_known = schedule in PIPELINES
+    else:
+        is_known = kind in KINDS and name is None
+    if not is_known:
         raise unknown_name("parallel", text, _forms())
     if size is not None and int(size) < 1:
         raise OptionError(f"--parallel {text}: a dimension has 1 process or more.")

@@ -315,13 +315,8 @@ def total(tables: Iterable[dict[str, float]]) -> dict[str, float]:
 
 def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[str, Any]:
     """Return the result of a finished run."""
-    rows, metric = loop.rows, loop.task.metric
+    rows, metric, schedule = loop.rows, loop.task.metric, loop.trainer.schedule
     batches, seconds, answers = (total(row[name] for row in rows) for name in ("batches", "seconds", "answers"))
-    last = rows[-1]
-    sampled = [
-        row["sites"] for row in rows if any(figures.get("cosine") is not None for figures in row["sites"].values())
-    ]
-    speeds = {phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if phase in answers}
     return {
         "run": str(loop.folder.path),
         "command": saved_config(config, data_dir, loop.task)["command"],
@@ -331,16 +326,28 @@ def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[st
         "seed": config.seed,
         "epochs": len(rows),
         "parameters": sum(parameter.numel() for parameter in loop.trainer.model.parameters()),
-        **{name: value for name, value in last.items() if name.startswith(("test_", "train_"))},
+        **{name: value for name, value in rows[-1].items() if name.startswith(("test_", "train_"))},
         f"best_test_{metric.name}": metric.best(row[f"test_{metric.name}"] for row in rows),
         "seconds": sum(seconds.values()),
         "seconds_by_phase": seconds,
         "peak_memory": peak_memory(loop.device),
-        "samples_per_second": speeds,
+        "samples_per_second": _speeds(answers, seconds),
         "batches": {kind: batches[kind] for kind in ("bp", "gp", "guarded", "warmup")},
-        "sites": sampled[-1] if sampled else {},
-        **({"schedule_log": list(loop.trainer.schedule.log)} if loop.trainer.schedule.adapts else {}),
+        "sites": _last_sampled_sites(rows),
+        **({"schedule_log": list(schedule.log)} if schedule.adapts else {}),
     }
+
+
+def _speeds(answers: dict[str, float], seconds: dict[str, float]) -> dict[str, float]:
+    return {phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if phase in answers}
+
+
+def _last_sampled_sites(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    for row in reversed(rows):
+        if any(figures.get("cosine") is not None for figures in row["sites"].values()):
+            sites: dict[str, Any] = row["sites"]
+            return sites
+    return {}
 
 
 def peak_memory(device: torch.device) -> int:
