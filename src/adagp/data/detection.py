@@ -148,9 +148,7 @@ def _read_annotated(root: File, name: str) -> Annotated:
         raise DataError(f"{annotation}: its image {picture} is missing.")
     try:
         tree = ElementTree.fromstring(read_file(annotation))
-        width, height = (int(_text(tree, f"size/{side}")) for side in ("width", "height"))
-        if not (1 <= width <= LONGEST_SIDE and 1 <= height <= LONGEST_SIDE):
-            raise ValueError(f"its size is {width}x{height}; sides are 1 to {LONGEST_SIDE:,} pixels")
+        width, height = _read_size(tree)
         found = [_read_object(entry) for entry in tree.iter("object")]
     except (ElementTree.ParseError, ValueError) as fault:
         raise DataError(f"{annotation}: not a readable annotation ({fault}).") from None
@@ -159,9 +157,15 @@ def _read_annotated(root: File, name: str) -> Annotated:
     corners = np.array([box for _, box, _ in found], np.float32).reshape(-1, 4)
     corners[:, :2] -= 1  # VOC counts pixels from 1 and names the last one that is inside
     labels = np.array([CLASSES.index(kind) for kind, _, _ in found], np.int64)
-    return Annotated(
-        picture, width, height, Objects(corners, labels, np.array([difficult for *_, difficult in found], np.bool_))
-    )
+    difficult = np.array([difficult for *_, difficult in found], np.bool_)
+    return Annotated(picture, width, height, Objects(corners, labels, difficult))
+
+
+def _read_size(tree: ElementTree.Element) -> tuple[int, int]:
+    width, height = (int(_text(tree, f"size/{side}")) for side in ("width", "height"))
+    if not (1 <= width <= LONGEST_SIDE and 1 <= height <= LONGEST_SIDE):
+        raise ValueError(f"its size is {width}x{height}; sides are 1 to {LONGEST_SIDE:,} pixels")
+    return width, height
 
 
 def _read_object(entry: ElementTree.Element) -> tuple[str, list[float], bool]:

@@ -26,8 +26,7 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[list[str], list[tuple[Path, int]]]:
     """Return the class names below `root` and every picture with its label, both in sorted order.
 
-    A class is a folder of `root`; its pictures may lie deeper. With `classes` given, `root` may hold no
-    others.
+    A class is a folder of `root`; its pictures may lie deeper. With `classes` given, `root` may hold no others.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; it should hold a folder of pictures for each class.")
@@ -36,15 +35,14 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[lis
     foreign = sorted(set(found) - set(names))
     if foreign:
         raise DataError(f"{root}: the class {foreign[0]} is not among the training classes.")
-    samples = [
-        (path, label)
-        for label, name in enumerate(names)
-        for path in sorted((root / name).rglob("*"))
-        if path.suffix.lower() in SUFFIXES and path.is_file()
-    ]
+    samples = [(path, label) for label, name in enumerate(names) for path in _pictures(root / name)]
     if not samples:
         raise DataError(f"{root}: no pictures found; it should hold a folder of pictures for each class.")
     return names, samples
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES and path.is_file()]
 
 
 def open_picture(source: Path | BytesIO, name: object = None) -> "Image":

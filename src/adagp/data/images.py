@@ -148,8 +148,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
                     f"it holds {', '.join(archive.files) or 'nothing'}. "
                     f"Needed: {', '.join(KEYS)}; {NAMES_KEY} may be there too."
                 )
-            wanted = [key for key in (*KEYS, NAMES_KEY) if key in archive.files]
-            return {key: _array(archive, key, path) for key in wanted}
+            return {key: _array(archive, key, path) for key in (*KEYS, NAMES_KEY) if key in archive.files}
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError) as fault:
         raise DataError(f"{path}: damaged archive ({fault}).") from fault
 

@@ -71,18 +71,20 @@ def find(info: DatasetInfo, data_dir: Path) -> Path | None:
     return next((data_dir / file for file in info.files if (data_dir / file).exists()), None)
 
 
+_WAYS = {
+    ".npz": f"the file {{}} with the arrays {', '.join(KEYS)} (and {NAMES_KEY} if you like)",
+    "": "the folder {} in its usual layout",
+    ".zip": "a zip of that folder as {}",
+}
+
+
 def ways_to_get(info: DatasetInfo, data_dir: Path) -> str:
     """Say where the set is looked for and how it gets there."""
-    archives = [str(data_dir / file) for file in info.files if file.endswith(".npz")]
-    zips = [str(data_dir / file) for file in info.files if file.endswith(".zip")]
-    folders = [str(data_dir / file) for file in info.files if not file.endswith((".npz", ".zip"))]
-    ways = []
-    if archives:
-        ways.append(f"the file {' or '.join(archives)} with the arrays {', '.join(KEYS)} (and {NAMES_KEY} if you like)")
-    if folders:
-        ways.append(f"the folder {' or '.join(folders)} in its usual layout")
-    if zips:
-        ways.append(f"a zip of that folder as {' or '.join(zips)}")
+    paths: dict[str, list[str]] = {suffix: [] for suffix in _WAYS}
+    for file in info.files:
+        suffix = file[-4:] if file.endswith((".npz", ".zip")) else ""
+        paths[suffix].append(str(data_dir / file))
+    ways = [_WAYS[suffix].format(" or ".join(found)) for suffix, found in paths.items() if found]
     offer = " Or let --download fetch it." if info.fetch else " It cannot be downloaded from here."
     return f"Put there {', or '.join(ways)}.{offer}"
 

@@ -72,15 +72,14 @@ def load_multi30k(data_dir: Path | str) -> TextSet:
     if not folder.is_dir():
         folder = Path(data_dir)
     names = [f"{part}.{language}" for part in PARTS.values() for language in (SOURCE, TARGET)]
-    found = {name: _find(folder / name) for name in names}
-    missing = [name for name, path in found.items() if path is None]
+    paths = {name: path for name in names if (path := _find(folder / name)) is not None}
+    missing = [name for name in names if name not in paths]
     if missing:
         raise DataError(
             f"data set 'multi30k' is not in {data_dir}: missing in {folder}: {', '.join(missing)} (each may end in .gz). "
             f"Put the files there or into {Path(data_dir) / 'multi30k'}. They are in the folder data/task1/raw of the "
             "GitHub repository multi30k/dataset; adagp does not download them."
         )
-    paths = {name: path for name, path in found.items() if path is not None}
     pairs = {part: _read_pairs(paths[f"{file}.{SOURCE}"], paths[f"{file}.{TARGET}"]) for part, file in PARTS.items()}
     return TextSet("multi30k", **pairs)
 

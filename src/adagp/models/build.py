@@ -82,11 +82,11 @@ def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference
     """
     parameters = parameters_of(function, reference).values()
     by_keyword = [item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
-    missing = [item.name for item in by_keyword if item.default is item.empty and item.name not in options]
-    if missing:
-        raise ModelError(
-            f"'{reference}' needs the argument '{missing[0]}', which has no default; given are {', '.join(options)}."
-        )
+    for item in by_keyword:
+        if item.default is item.empty and item.name not in options:
+            raise ModelError(
+                f"'{reference}' needs the argument '{item.name}', which has no default; given are {', '.join(options)}."
+            )
     if any(item.kind is item.VAR_KEYWORD for item in parameters):
         return dict(options)
     return {item.name: options[item.name] for item in by_keyword if item.name in options}

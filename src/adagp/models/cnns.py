@@ -30,14 +30,18 @@ def scale_channels(model: nn.Module, name: str, channels: int, width: float) -> 
     last = [layer for layer in layers if isinstance(layer, nn.Linear)][-1]
     _check_whole_channels(name, width, gcd(*(count for layer in layers for count in _hidden(layer, first, last))))
     for layer in layers:
-        if isinstance(layer, nn.Conv2d):
-            _scale_convolution(layer, width, channels if layer is first else round(layer.in_channels * width))
-        elif isinstance(layer, nn.BatchNorm2d):
-            _scale_norm(layer, round(layer.num_features * width))
-        else:
-            outputs = layer.out_features if layer is last else round(layer.out_features * width)
-            _scale_linear(layer, round(layer.in_features * width), outputs)
+        _scale(layer, width, channels, first, last)
     return model
+
+
+def _scale(layer: nn.Module, width: float, channels: int, first: nn.Module, last: nn.Module) -> None:
+    if isinstance(layer, nn.Conv2d):
+        _scale_convolution(layer, width, channels if layer is first else round(layer.in_channels * width))
+    elif isinstance(layer, nn.BatchNorm2d):
+        _scale_norm(layer, round(layer.num_features * width))
+    elif isinstance(layer, nn.Linear):
+        outputs = layer.out_features if layer is last else round(layer.out_features * width)
+        _scale_linear(layer, round(layer.in_features * width), outputs)
 
 
 def _hidden(layer: nn.Module, first: nn.Module, last: nn.Module) -> list[int]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from adagp.errors import OptionError
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import LENGTH, build_model, find_in_zoo, import_function
-from adagp.models.registry import BYTES, IMAGES, LANGUAGE, MODELS, TRANSLATION
+from adagp.models.registry import BYTES, IMAGES, LANGUAGE, MODELS, TRANSLATION, ModelInfo
 
 ANY = "any"
 """The task of a model that is only inspected: its output is not checked."""
@@ -50,14 +50,22 @@ def build_example(
         tokens, own = torch.ones(batch, SENTENCE, dtype=torch.long), info.keywords(options or {})
         return Example(import_function(info.builder)(vocabulary=VOCABULARY, width=width, **own), (tokens, tokens))
     if task == LANGUAGE:
-        model = build_model(name, classes=BYTES, width=width, task=task, length=length or LENGTH, options=options)
-        return Example(model, (torch.ones(batch, length or LENGTH, dtype=torch.long),))
-    shape = image or (info.image if info is not None else None) or (3, 32, 32)
-    if info is not None and len(shape) != 3:
-        raise OptionError(f"image {shape} is not allowed; it must be channels, height and width.")
+        length = length or LENGTH
+        model = build_model(name, classes=BYTES, width=width, task=task, length=length, options=options)
+        return Example(model, (torch.ones(batch, length, dtype=torch.long),))
+    shape = _input_shape(info, image)
     users = info is None and find_in_zoo(name) is None
     model = build_model(name, classes=classes, image=shape, width=width, task=ANY if users else task, options=options)
     return Example(model, (torch.zeros(batch, *shape),))
+
+
+def _input_shape(info: ModelInfo | None, image: tuple[int, ...] | None) -> tuple[int, ...]:
+    if info is None:
+        return image or (3, 32, 32)
+    shape = image or info.image or (3, 32, 32)
+    if len(shape) != 3:
+        raise OptionError(f"image {shape} is not allowed; it must be channels, height and width.")
+    return shape
 
 
 def task_of(name: str, task: str | None = None) -> str:
