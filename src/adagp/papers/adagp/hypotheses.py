@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from itertools import product as combinations
 from math import inf
 from statistics import mean
@@ -234,7 +235,7 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
     hits = {hypotheses: explained(figures) for hypotheses, figures in found.items()}
     best = max(hits, key=lambda hypotheses: len(hits[hypotheses]))  # of equals the first: nearest to the defaults
     default = Hypotheses()
-    explaining = Counter(name for names in hits.values() for name in names)
+    explaining = Counter(chain.from_iterable(hits.values()))
     never = [name for name in published_numbers() if not explaining[name]]
     section = published(NAME)
     text = (

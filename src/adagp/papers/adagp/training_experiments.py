@@ -184,12 +184,12 @@ def _answers(
     least = -section.slack if other == "bp" else SMALLEST_GAIN
     gains, verdicts = [], []
     for dataset, model in dict.fromkeys(key[:2] for key in runs):
-        ours, theirs = (runs.get((dataset, model, name)) for name in (method, other))
+        ours, theirs = runs.get((dataset, model, method)), runs.get((dataset, model, other))
         if ours is None or theirs is None:
             continue
         gains.append(ours.mean(workspace) - theirs.mean(workspace))
-        figures = [mean_and_range(run_group.values(workspace)) for run_group in (ours, theirs)]
-        text = f"{method} {figures[0]}, {other} {figures[1]} %; {ours.extent}"
+        our_range, their_range = mean_and_range(ours.values(workspace)), mean_and_range(theirs.values(workspace))
+        text = f"{method} {our_range}, {other} {their_range} %; {ours.extent}"
         name = f"{quantity}: {ours.options['model']}, {ours.options['dataset']}"
         verdicts.append(judge(name, section.claim(claim), gains[-1] >= least, text))
     average = interval(gains)

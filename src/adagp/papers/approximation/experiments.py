@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Workspace
-from adagp.program.reproduce.published import published
+from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 
@@ -98,7 +98,7 @@ NETWORKS = {
 
 def conclude_tradeoff(name: str, budget: str, workspace: Workspace) -> Conclusion:
     """Compare speed-ups and losses of accuracy with those of one of Tables 2 to 4."""
-    section, runs, network = published(name), _contenders(name, budget), NETWORKS[name]
+    section, runs = published(name), _contenders(name, budget)
     full = runs["bp"]
     losses = {
         method: full.mean(workspace, BEST) - run_group.mean(workspace, BEST) for method, run_group in runs.items()
@@ -106,17 +106,7 @@ def conclude_tradeoff(name: str, budget: str, workspace: Workspace) -> Conclusio
     gains = {
         method: 100 * (full.seconds(workspace) / run_group.seconds(workspace) - 1) for method, run_group in runs.items()
     }
-    terms = network.terms(budget)
-    machine = Terms(unlike=f"{terms.unlike or terms.reduced}; a CPU that other runs share, not a Titan Xp")
-    verdicts = [
-        compare(f"{quantity}, {method}", section.number(figure, method), ours[method], "measured", fair)
-        for method in runs
-        for quantity, figure, ours, fair in (
-            ("measured speed-up", "speedup", gains, machine),
-            ("loss of accuracy", "loss", losses, terms),
-        )
-        if method in section.content[figure]
-    ]
+    verdicts = _compare_figures(section, gains, losses, NETWORKS[name].terms(budget))
     text = ", ".join(f"{method} {losses[method]:+.2f}" for method in runs if method != "bp")
     text += f" points lost; bp {mean_and_range(full.values(workspace, BEST))} %; {full.extent}"
     for claim, holds in _claims(name, losses).items():
@@ -131,6 +121,21 @@ def conclude_tradeoff(name: str, budget: str, workspace: Workspace) -> Conclusio
         for method, run_group in runs.items()
     ]
     return Conclusion(rows, verdicts, lambda: _draw_tradeoff(runs, workspace, gains))
+
+
+def _compare_figures(
+    section: Section, gains: Mapping[str, float], losses: Mapping[str, float], terms: Terms
+) -> list[Verdict]:
+    machine = Terms(unlike=f"{terms.unlike or terms.reduced}; a CPU that other runs share, not a Titan Xp")
+    return [
+        compare(f"{quantity}, {method}", section.number(figure, method), ours[method], "measured", fair)
+        for method in gains
+        for quantity, figure, ours, fair in (
+            ("measured speed-up", "speedup", gains, machine),
+            ("loss of accuracy", "loss", losses, terms),
+        )
+        if method in section.content[figure]
+    ]
 
 
 def _claims(name: str, losses: Mapping[str, float]) -> dict[str, bool]:

@@ -176,6 +176,17 @@ def outputs_of(model: nn.Module, names: Sequence[str], images: Tensor, *, frozen
 def find_stages(backbone: nn.Module, image: tuple[int, ...]) -> list[tuple[str, int]]:
     """Return the last layers of the last stages, at most four, with their channels. A stage is a run of layers whose outputs
     have one height and width above 1; found by a trial forward pass."""
+    stages: dict[tuple[int, ...], tuple[str, int]] = {}
+    for name, shape in _output_shapes(backbone, image):
+        if len(shape) == 4 and shape[-1] > 1:
+            stages[tuple(shape[2:])] = (name, shape[1])
+    if not stages:
+        raise ModelError("the backbone has no layer whose output is a map: there is nothing to tap.")
+    return list(stages.values())[-MOST_TAPS:]
+
+
+def _output_shapes(backbone: nn.Module, image: tuple[int, ...]) -> list[tuple[str, torch.Size]]:
+    """Return the layers in the order of their calls, with the shapes of their outputs."""
     seen: list[tuple[str, torch.Size]] = []
     handles = [
         module.register_forward_hook(lambda _, __, output, name=name: seen.append((name, output.shape)))
@@ -192,13 +203,7 @@ def find_stages(backbone: nn.Module, image: tuple[int, ...]) -> list[tuple[str, 
             handle.remove()
         for module, mode in modes.items():
             module.training = mode
-    stages: dict[tuple[int, ...], tuple[str, int]] = {}
-    for name, shape in seen:
-        if len(shape) == 4 and shape[-1] > 1:
-            stages[tuple(shape[2:])] = (name, shape[1])
-    if not stages:
-        raise ModelError("the backbone has no layer whose output is a map: there is nothing to tap.")
-    return list(stages.values())[-MOST_TAPS:]
+    return seen
 
 
 def duplex(name: str, classes: int, image: tuple[int, ...], width: float, **options: Any) -> nn.Module:
@@ -243,12 +248,14 @@ def check_options(options: DuplexOptions) -> None:
     name = options.backbone
     if options.trained not in TRAINED:
         raise unknown_name("trained part", options.trained, TRAINED)
-    if name == NO_BACKBONE and (options.trained != "branch" or options.weights is not None):
-        raise OptionError(
-            "--backbone none leaves the branch alone: it takes no --backbone-weights, and only the branch is trained."
-        )
-    known = [one for one in MODELS if MODELS[one].task == IMAGES and one != "duplex"]
-    if name not in known and name != NO_BACKBONE and find_in_zoo(name) is None:
+    if name == NO_BACKBONE:
+        if options.trained != "branch" or options.weights is not None:
+            raise OptionError(
+                "--backbone none leaves the branch alone: it takes no --backbone-weights, and only the branch is trained."
+            )
+        return
+    known = [model for model in MODELS if MODELS[model].task == IMAGES and model != "duplex"]
+    if name not in known and find_in_zoo(name) is None:
         raise unknown_name("backbone", name, [*known, NO_BACKBONE])
 
 

@@ -226,19 +226,7 @@ class PrecisionMeter:
     def read(self) -> dict[str, dict[str, float]]:
         """Return for each site that was called since the last `read` the shares of its calls as `share_w4a4g2`, and the mean
         mantissa bits of each tensor; and start again."""
-        found = {}
-        for name, counts in self._counts.items():
-            total = sum(counts.values())
-            if not total:
-                continue
-            figures = {}
-            for tensor, letter in LETTERS.items():
-                known = [(bits, count) for widths, count in counts.items() if (bits := _bits(widths, letter))]
-                if known:
-                    figures[f"mantissa_{tensor}"] = sum(bits * count for bits, count in known) / sum(
-                        count for _, count in known
-                    )
-            found[name] = figures | {f"share_{widths}": count / total for widths, count in sorted(counts.items())}
+        found = {name: _call_figures(counts) for name, counts in self._counts.items() if any(counts.values())}
         self._counts = {name: Counter() for name in self._counts}
         return found
 
@@ -249,6 +237,17 @@ class PrecisionMeter:
     def load_state_dict(self, state: Mapping[str, Mapping[str, int]]) -> None:
         """Restore what `state_dict` returned."""
         self._counts = {name: Counter(state.get(name, {})) for name in self._counts}
+
+
+def _call_figures(counts: Mapping[str, int]) -> dict[str, float]:
+    figures = {}
+    for tensor, letter in LETTERS.items():
+        known = [(bits, count) for widths, count in counts.items() if (bits := _bits(widths, letter))]
+        if known:
+            total = sum(count for _, count in known)
+            figures[f"mantissa_{tensor}"] = sum(bits * count for bits, count in known) / total
+    calls = sum(counts.values())
+    return figures | {f"share_{widths}": count / calls for widths, count in sorted(counts.items())}
 
 
 def _bits(widths: str, letter: str) -> int:

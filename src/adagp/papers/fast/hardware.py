@@ -191,7 +191,7 @@ def mean_shares(tables: Iterable[Shares]) -> Shares:
 
 def recorded_widths(epochs: Iterable[tuple[int, Figures]], group: int, exponent_bits: int) -> WidthShares | None:
     """Return the shares over epochs, each given by its batches and the figures of its sites; None if they have none."""
-    counts: dict[bool, dict[str, dict[BlockWidths, float]]] = {True: {}, False: {}}
+    counts: dict[bool, dict[str, dict[BlockWidths, float]]] = {True: {}, False: {}}  # by whether there is a gradient
     for batches, sites in epochs:
         for site, figures in sites.items():
             for name, share in figures.items():
@@ -202,16 +202,13 @@ def recorded_widths(epochs: Iterable[tuple[int, Figures]], group: int, exponent_
                 widths = BlockWidths(weights, activations, gradients, group, exponent_bits)
                 table = counts[match[3] is not None].setdefault(site, {})
                 table[widths] = table.get(widths, 0.0) + share * batches
-    if not counts[True] and not counts[False]:
-        return None
-    backward, forward = (
-        {
-            site: {widths: count / sum(table.values()) for widths, count in table.items()}
-            for site, table in counts[kind].items()
-        }
-        for kind in (True, False)
-    )
-    return WidthShares(backward, forward)
+    return WidthShares(_shares(counts[True]), _shares(counts[False])) if any(counts.values()) else None
+
+
+def _shares(counts: Mapping[str, Mapping[BlockWidths, float]]) -> dict[str, Shares]:
+    return {
+        site: {widths: count / sum(table.values()) for widths, count in table.items()} for site, table in counts.items()
+    }
 
 
 def run_widths(run: Run) -> WidthShares:

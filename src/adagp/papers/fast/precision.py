@@ -242,12 +242,10 @@ _WHOLE = ("g", "e", "m", "low", "high")
 
 def parse_block_precision(text: str) -> BlockPrecision:
     """Return the precision schedule that `text` describes."""
-    name, _, rest = text.partition(":")
-    items = [item for item in rest.split(",") if item] if rest else []
-    split = items.pop(0) if items and "=" not in items[0] else ""
+    name, split, items = _parts(text)
     found = re.fullmatch(r"bfp(\d{1,9})", name)
     kind = "bfp" if found else name
-    if kind not in _READERS or (rest and not items and not split):
+    if kind not in _READERS:
         raise unreadable_precision(text)
     options = _options(text, items, _OWN[kind])
     if found:
@@ -258,6 +256,16 @@ def parse_block_precision(text: str) -> BlockPrecision:
         raise unreadable_precision(text)
     conversion = Conversion(**{_CONVERSION[key]: options.pop(key) for key in list(options) if key in _CONVERSION})
     return _READERS[kind](text, conversion, split, options)
+
+
+def _parts(text: str) -> tuple[str, str, list[str]]:
+    """Return the name, `A-B@WHERE` (empty if there is none) and the options of a precision."""
+    name, _, rest = text.partition(":")
+    items = [item for item in rest.split(",") if item]
+    if rest and not items:
+        raise unreadable_precision(text)
+    split = items.pop(0) if items and "=" not in items[0] else ""
+    return name, split, items
 
 
 def _options(text: str, items: list[str], own: tuple[str, ...]) -> dict[str, Any]:

@@ -95,21 +95,31 @@ class DropBack(WeightUpdateHook):
         """Rank all weights and put back those that are not kept."""
         before, now = self.factor(self._steps - 1), self.factor(self._steps)
         initial = self._bases(1.0) if before else {}
-        factor = before if self.rule == "accumulated" else now
-        changes = {
-            name: one - factor * initial[name] if factor else one.detach() for name, one in self._parameters.items()
-        }
-        sizes = [one.abs() for one in changes.values()]
-        if not isfinite(sum(float(one.sum(dtype=torch.float64)) for one in sizes)):
+        accumulated = self.rule == "accumulated"
+        changes = self._changes(initial, before if accumulated else now)
+        masks = self._masks(changes)
+        if masks is None:
             return  # a run that has diverged stays as it is: dropping the infinite weights would hide it
-        masks = keep_largest(sizes, self.count) if self._estimate is None else self._estimate.masks(sizes)
-        for (name, one), change, mask in zip(self._parameters.items(), changes.values(), masks, strict=True):
-            base = now * initial[name] if now else torch.zeros_like(one)
-            decayed = self.rule == "accumulated" and before != now
-            one.copy_(torch.where(mask, base + change if decayed else one, base))
+        decayed = accumulated and before != now
+        for (name, weight), change, mask in zip(self._parameters.items(), changes, masks, strict=True):
+            base = now * initial[name] if now else torch.zeros_like(weight)
+            weight.copy_(torch.where(mask, base + change if decayed else weight, base))
         self._steps += 1
         if not now:
             self.initial.free()
+
+    def _changes(self, initial: Mapping[str, Tensor], factor: float) -> list[Tensor]:
+        """Return how far each parameter is from `factor` times its initial value."""
+        return [
+            weight - factor * initial[name] if factor else weight.detach() for name, weight in self._parameters.items()
+        ]
+
+    def _masks(self, changes: list[Tensor]) -> list[Tensor] | None:
+        """Return masks of the weights to keep; None if a change is not finite."""
+        sizes = [change.abs() for change in changes]
+        if not isfinite(sum(float(size.sum(dtype=torch.float64)) for size in sizes)):
+            return None
+        return keep_largest(sizes, self.count) if self._estimate is None else self._estimate.masks(sizes)
 
     def figures(self) -> dict[str, float]:
         """Return the share of the ranked weights that are kept."""
