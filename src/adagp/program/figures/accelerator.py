@@ -67,23 +67,32 @@ def _speedups_of(simulation: Simulation) -> dict[str, float]:
 
 def _by_layer(axes: "Axes", simulation: Simulation) -> None:
     """Draw the cycles of each layer in the whole run, by phase: the baseline next to a predicting design."""
-    others = [name for name in simulation.outcomes if name != "baseline"]
-    design = "efficient" if "efficient" in others else others[0] if others else "baseline"
-    for offset, name in ((-0.2, "baseline"), (0.2, design)):
-        positions = [index + offset for index in range(len(simulation.stages))]
-        bottom = [0] * len(positions)
-        for phase, colour in PHASE_COLOURS.items():
-            layers = simulation.outcomes[name].by_layer
-            heights = [layer[key].cycles if (key := _phase(layer, phase)) else 0 for layer in layers]
-            shade = "#d3d3d3" if name == "baseline" else colour
-            label = None if name == "baseline" or not any(heights) else f"{name}, {phase}"
-            axes.bar(positions, heights, 0.4, bottom=bottom, color=shade, label=label)
-            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    _stack_phases(axes, simulation, "baseline", -0.2)
+    _stack_phases(axes, simulation, _predicting_design(simulation), 0.2)
     axes.bar([0], [0], color="#d3d3d3", label="baseline")
     tallest = max(cost.cycles for layer in simulation.baseline.by_layer for cost in layer.values())
     axes.set(ylabel="cycles in the run", title="Cycles by layer", ylim=(0, 1.05 * tallest))
     name_layers(axes, [stage.layer.name for stage in simulation.stages])
     legend_beside(axes)
+
+
+def _predicting_design(simulation: Simulation) -> str:
+    """Return the design to draw next to the baseline; the baseline itself if no other was simulated."""
+    others = [name for name in simulation.outcomes if name != "baseline"]
+    return "efficient" if "efficient" in others else next(iter(others), "baseline")
+
+
+def _stack_phases(axes: "Axes", simulation: Simulation, design: str, offset: float) -> None:
+    """Draw a bar for each layer of a design, stacked by phase; the baseline's are grey and without labels."""
+    layers = simulation.outcomes[design].by_layer
+    positions = [index + offset for index in range(len(simulation.stages))]
+    bottom = [0] * len(positions)
+    for phase, colour in PHASE_COLOURS.items():
+        heights = [_phase_cycles(layer, phase) for layer in layers]
+        label = f"{design}, {phase}" if any(heights) else None
+        shade, label = ("#d3d3d3", None) if design == "baseline" else (colour, label)
+        axes.bar(positions, heights, 0.4, bottom=bottom, color=shade, label=label)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
 
 
 def name_layers(axes: "Axes", names: Sequence[str]) -> None:
@@ -101,8 +110,8 @@ def _ordinal(number: int) -> str:
     return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
-def _phase(layer: Mapping[Any, Any], name: str) -> Any:
-    return next((phase for phase in layer if str(phase) == name), None)
+def _phase_cycles(layer: Mapping[Any, Any], name: str) -> int:
+    return next((cost.cycles for phase, cost in layer.items() if str(phase) == name), 0)
 
 
 def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None:
@@ -195,29 +204,23 @@ def plot_front(
         for cell in cells[len(pairs) :]:
             cell.set_axis_off()
         best = [point for point, on in zip(points, front, strict=True) if on]
-        dataflows = list(dict.fromkeys(point.settings["dataflow"] for point in points))
-        for cell, (across, up) in zip(cells, pairs, strict=False):
-            horizontal, vertical = OBJECTIVES[across], OBJECTIVES[up]
-            cell.scatter(
-                [getattr(point, horizontal) for point in points],
-                [getattr(point, vertical) for point in points],
-                s=5,
-                color="#c4c8cc",
-                linewidths=0,
-                label="dominated",
-            )
-            for number, dataflow in enumerate(dataflows):
-                chosen = [point for point in best if point.settings["dataflow"] == dataflow]
-                cell.scatter(
-                    [getattr(point, horizontal) for point in chosen],
-                    [getattr(point, vertical) for point in chosen],
-                    s=20,
-                    color=COLOURS[number % len(COLOURS)],
-                    edgecolors="white",
-                    linewidths=0.5,
-                    label=f"front, {dataflow}" if chosen else None,
-                )
-            cell.set(xscale="log", yscale="log", xlabel=LABELS[across], ylabel=LABELS[up])
+        for cell, pair in zip(cells, pairs, strict=False):
+            _front_panel(cell, points, best, pair)
         cells[0].legend()
         figure.suptitle(f"{title}, {len(best)} on the Pareto front")
         save(figure, path)
+
+
+def _front_panel(axes: "Axes", points: Sequence[Point], best: Sequence[Point], pair: Sequence[str]) -> None:
+    _scatter(axes, points, pair, s=5, color="#c4c8cc", linewidths=0, label="dominated")
+    for number, dataflow in enumerate(dict.fromkeys(point.settings["dataflow"] for point in points)):
+        chosen = [point for point in best if point.settings["dataflow"] == dataflow]
+        label = f"front, {dataflow}" if chosen else None
+        colour = COLOURS[number % len(COLOURS)]
+        _scatter(axes, chosen, pair, s=20, color=colour, edgecolors="white", linewidths=0.5, label=label)
+    axes.set(xscale="log", yscale="log", xlabel=LABELS[pair[0]], ylabel=LABELS[pair[1]])
+
+
+def _scatter(axes: "Axes", points: Sequence[Point], objectives: Sequence[str], **options: Any) -> None:
+    horizontal, vertical = ([getattr(point, OBJECTIVES[name]) for point in points] for name in objectives)
+    axes.scatter(horizontal, vertical, **options)

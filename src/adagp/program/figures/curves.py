@@ -103,7 +103,6 @@ def _predicted(run: RunRecord) -> float:
 
 
 def _epochs(*, share_y: bool = False) -> "tuple[Figure, list[Axes]]":
-    """Return a figure with two panels over epochs."""
     figure, (axes,) = subplots(1, 2, (11.6, 3.8), share_y=share_y)
     for axis in axes:
         whole_numbers(axis.xaxis)

@@ -126,19 +126,9 @@ def plot_gantt(timeline: Timeline, unit: str, path: Path) -> None:
 
 def _draw(chart: "Axes", timeline: Timeline, unit: str) -> None:
     count = len(timeline.spans)
-    named = sum(map(len, timeline.spans)) <= _MOST_LABELS
-    for device, row in enumerate(timeline.program.devices):
-        bars: dict[str, list[tuple[float, float]]] = {name: [] for name in COLOURS}
-        for action, (begin, end) in zip(row, timeline.spans[device], strict=True):
-            bars[what(timeline, action)].append((begin, end - begin))
-            if named and action.kind != UPDATE:
-                chart.text((begin + end) / 2, device, str(action.number), ha="center", va="center", fontsize=8)
-        for name, spans in bars.items():
-            if not spans and name.endswith("gradient"):
-                continue
-            edge = "white" if named else "none"
-            label = name if device == 0 else None
-            chart.broken_barh(spans, (device - 0.42, 0.84), facecolors=COLOURS[name], edgecolor=edge, label=label)
+    labelled = sum(map(len, timeline.spans)) <= _MOST_LABELS
+    for device in range(len(timeline.program.devices)):
+        _draw_device(chart, timeline, device, labelled)
     chart.set(xlabel=unit, ylabel="device", ylim=(count - 0.5, -0.5), xlim=(0, timeline.steps or 1))
     if count <= 16:
         chart.set_yticks(range(count))
@@ -147,3 +137,16 @@ def _draw(chart: "Axes", timeline: Timeline, unit: str) -> None:
     chart.set_title(f"{program.name}: {phases}, {timeline.steps:,.5g} {unit}, bubble {timeline.bubble_share:.1%}")
     chart.grid(visible=False)
     chart.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+
+
+def _draw_device(chart: "Axes", timeline: Timeline, device: int, labelled: bool) -> None:
+    bars: dict[str, list[tuple[float, float]]] = {name: [] for name in COLOURS}
+    for action, (begin, end) in zip(timeline.program.devices[device], timeline.spans[device], strict=True):
+        bars[what(timeline, action)].append((begin, end - begin))
+        if labelled and action.kind != UPDATE:
+            chart.text((begin + end) / 2, device, str(action.number), ha="center", va="center", fontsize=8)
+    edge = "white" if labelled else "none"
+    for name, spans in bars.items():
+        if spans or not name.endswith("gradient"):
+            label = name if device == 0 else None
+            chart.broken_barh(spans, (device - 0.42, 0.84), facecolors=COLOURS[name], edgecolor=edge, label=label)

@@ -186,7 +186,6 @@ def _shared(box: Box, other: Box) -> float:
 
 
 def _outside(box: Box, inside: Box) -> float:
-    """Return the area of a box outside another one."""
     return (box[2] - box[0]) * (box[3] - box[1]) - _shared(box, inside)
 
 
@@ -245,7 +244,6 @@ def _box(begin: tuple[float, float], end: tuple[float, float]) -> Box:
 
 
 def _text_size(axes: "Axes", text: str) -> tuple[float, float]:
-    """Return width and height of a label in points."""
     drawn = axes.text(0, 0, text, fontsize=8)
     extent = drawn.get_window_extent()
     drawn.remove()
