@@ -3,7 +3,7 @@
 Text and lines use `currentColor`, so that charts follow the page's light or dark theme without being drawn again.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -178,12 +178,12 @@ def _heat_map(groups: Sequence[MethodRuns], name: str, select: str) -> Chart:
     title, remark = MAPS[name]
     rows = [row for group in groups for row in _cells(group, name)]
     caption = f"{title} by site (first layer on top) over epochs, mean over seeds; {remark}."
-    if any(row["stride"] > 1 for row in rows):
-        caption += f" Long runs: means of {max(row['stride'] for row in rows)} epochs."
-    if any(len(group.runs[0].epochs[0].sites) > MOST_ROWS for group in groups if group.runs[0].epochs):
+    stride = max((row["stride"] for row in rows), default=1)
+    if stride > 1:
+        caption += f" Long runs: means of {stride} epochs."
+    if any(_is_deep(group) for group in groups):
         caption += " Deep models: not every site is shown."
-    values = [value for row in rows for value in row["value"] if value is not None]
-    hue = {"field": "value", "type": "quantitative", "scale": _scale(name, values), "legend": _gradient(name)}
+    hue = {"field": "value", "type": "quantitative", "scale": _scale(name, rows), "legend": _gradient(name)}
     bare = {"ticks": False, "domain": False, "labelOverlap": True, "labelSeparation": 5}
     order = list(dict.fromkeys(row["site"] for row in rows))
     spec: Spec = {
@@ -213,12 +213,18 @@ def _heat_map(groups: Sequence[MethodRuns], name: str, select: str) -> Chart:
             "tooltip": [tip("group", "method"), tip("site", "site"), tip("epoch", "epoch"), tip("value", name, ".3~g")],
         },
     }
-    tallest = max(sum(row["group"] == group.label for row in rows) for group in groups)
+    tallest = max(Counter(row["group"] for row in rows).values(), default=0)
     return Chart(title, caption, finish(spec, caption, max(120, min(520, 22 * tallest))))
 
 
-def _scale(name: str, values: Sequence[float]) -> Spec:
+def _is_deep(group: MethodRuns) -> bool:
+    """Return whether the model has more sites than a heat map has rows."""
+    return any(len(epoch.sites) > MOST_ROWS for epoch in group.runs[0].epochs[:1])
+
+
+def _scale(name: str, rows: Sequence[dict[str, Any]]) -> Spec:
     """Return the colour scale: symmetric around 0 for cosines, logarithmic for errors, which span decades."""
+    values = [value for row in rows for value in row["value"] if value is not None]
     if name.startswith("cosine"):
         reach = max(map(abs, values), default=0.0) or 1.0
         return {"scheme": "blueorange", "reverse": True, "domain": [-reach, reach], "domainMid": 0}

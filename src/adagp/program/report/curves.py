@@ -67,7 +67,6 @@ def capital(words: str) -> str:
 
 
 def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
-    """Return a labelled vertical line at `seconds`."""
     data = {"data": {"values": [{"at": seconds, "text": "equal wall-clock time"}]}}
     at = {"x": {"field": "at", "type": "quantitative"}}
     side: Spec = {"align": "left", "dx": 5} if to_the_right else {"align": "right", "dx": -5}
@@ -107,7 +106,6 @@ def _never_negative(chapter: Chapter) -> bool:
 
 
 def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, forms: tuple[str, str]) -> list[Spec]:
-    """Return interval bands, lines, and points with tooltips."""
     names, (rough, fine) = [group.label for group in chapter.groups], forms
     tips = [tip("group", "method"), tip("epoch", "epoch", "d"), tip("seconds", "seconds", ",.4~g")]
     tips += [tip("value", title, fine), tip("interval", "95% interval"), tip("seeds", "seeds", "d")]
@@ -190,6 +188,8 @@ def pareto(chapter: Chapter) -> list[Chart]:
     """Return the final values against training seconds: a point with intervals per method, and the Pareto front."""
     metric = chapter.metric
     rows = [row for group in chapter.groups if (row := _outcome(group, metric))]
+    if not rows:
+        return []
     rough, fine = formats(metric)
     caption = (
         f"Final test {metric.words} against training seconds of the whole run. Bars are 95% intervals over seeds; the "
@@ -202,28 +202,34 @@ def pareto(chapter: Chapter) -> list[Chart]:
     scale = {"domain": [low, high], "nice": False, "zero": False}
     position = {"x": axis("seconds", "seconds of training"), "y": axis(metric.name, None, rough, scale=scale)}
     hue = {"color": colour([group.label for group in chapter.groups])}
-    tips = [tip("group", "method"), tip("seeds", "seeds", "d")]
-    texts = []
-    for name, title, form in ((metric.name, metric.words, fine), ("seconds", "seconds", ",.4~g")):
-        tips += [tip(name, title, form), tip(f"{name}_interval", "95% interval")]
-        texts.append(interval_text(f"{name}_low", f"{name}_high", form, f"{name}_interval"))
+    coloured = {**position, **hue}
+    texts, tips = _interval_tips(((metric.name, metric.words, fine), ("seconds", "seconds", ",.4~g")))
     line = {"type": "line", "color": INK, "opacity": 0.45, "strokeDash": [4, 4], "strokeWidth": 1.2, "aria": False}
     point = {"type": "point", "filled": True, "size": 110, "opacity": 1}
     layers: list[Spec] = [
         {"data": {"values": _front(rows, metric)}, "mark": line, "encoding": position},
-        *(_bar({**position, **hue}, channel) for channel in ("x", "y") if any("seconds_low" in row for row in rows)),
-        {"transform": texts, "mark": point, "encoding": {**position, **hue, "tooltip": tips}},
+        *([_bar(coloured, "x"), _bar(coloured, "y")] if any("seconds_low" in row for row in rows) else []),
+        {"transform": texts, "mark": point, "encoding": {**coloured, "tooltip": tips}},
         *_names(_label_slots(rows, metric.name, (low, high), height), position, hue),
     ]
-    margin = min(LONGEST_LABEL, 20 + 7 * max((len(row["group"]) for row in rows), default=0))
+    margin = min(LONGEST_LABEL, 20 + 7 * max(len(row["group"]) for row in rows))
     padding = {"left": 5, "top": 5, "bottom": 5, "right": margin}
     spec = finish({"data": {"values": rows}, "layer": layers, "padding": padding}, caption, height)
-    return [Chart("Pareto plot", caption, spec, wide=True)] if rows else []
+    return [Chart("Pareto plot", caption, spec, wide=True)]
+
+
+def _interval_tips(figures: Sequence[tuple[str, str, str]]) -> tuple[list[Spec], list[Spec]]:
+    """Return the transforms that format the interval of each (name, title, format), and the tooltip that shows them."""
+    texts, tips = [], [tip("group", "method"), tip("seeds", "seeds", "d")]
+    for name, title, form in figures:
+        tips += [tip(name, title, form), tip(f"{name}_interval", "95% interval")]
+        texts.append(interval_text(f"{name}_low", f"{name}_high", form, f"{name}_interval"))
+    return texts, tips
 
 
 def _extent(rows: Sequence[dict[str, Any]], name: str) -> tuple[float, float]:
     """Return the ends of an axis with a margin around all points and their intervals."""
-    ends = [row[key] for row in rows for key in (name, f"{name}_low", f"{name}_high") if key in row] or [0.0]
+    ends = [row[key] for row in rows for key in (name, f"{name}_low", f"{name}_high") if key in row]
     margin = 0.06 * (max(ends) - min(ends)) or 0.05 * abs(ends[0]) or 1.0
     return min(ends) - margin, max(ends) + margin
 
@@ -239,7 +245,6 @@ def _label_slots(
 
 
 def _bar(encoding: Spec, channel: str) -> Spec:
-    """Return the error bars along one axis."""
     field = encoding[channel]["field"]
     ends = {channel: {**encoding[channel], "field": f"{field}_low"}, f"{channel}2": {"field": f"{field}_high"}}
     mark = {"type": "rule", "opacity": 0.7, "strokeWidth": 1.5, "aria": False}
@@ -271,7 +276,6 @@ def _outcome(group: MethodRuns, metric: Metric) -> dict[str, Any] | None:
 
 
 def _front(rows: list[dict[str, Any]], metric: Metric) -> list[dict[str, Any]]:
-    """Return the rows on the Pareto front of value and seconds."""
     return [
         rows[index]
         for index in metric.front({index: (row["seconds"], row[metric.name]) for index, row in enumerate(rows)})

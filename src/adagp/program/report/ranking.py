@@ -59,9 +59,11 @@ def moments(chapter: Chapter) -> list[EqualTime]:
     groups = [group for group in chapter.groups if _end(group)]
     finished = [group for group in groups if not group.unfinished] or groups
     chosen: list[MethodRuns] = []
+    latest = 0.0
     for group in sorted(finished, key=_end):
-        if not chosen or _end(group) > _end(chosen[-1]) * (1 + SAME):
+        if _end(group) > latest * (1 + SAME):
             chosen.append(group)
+            latest = _end(group)
     kept = chosen if len(chosen) <= MOST_MOMENTS else [*chosen[: MOST_MOMENTS - 1], chosen[-1]]
     return [_moment(_end(group), group, chapter) for group in kept]
 
@@ -105,8 +107,9 @@ def equal_time(chapter: Chapter) -> EqualTime | None:
     ends = moments(chapter)
     if plain:
         ends = [_moment(_end(plain[0]), plain[0], chapter), *ends]
-    comparable = [moment for moment in ends if len(moment.ranking) > 1]
-    return comparable[0] if comparable else ends[-1] if ends else None
+    if not ends:
+        return None
+    return next((moment for moment in ends if len(moment.ranking) > 1), ends[-1])
 
 
 def equal_batches(chapter: Chapter) -> EqualBatches | None:
@@ -192,24 +195,36 @@ def verdict(chapter: Chapter) -> Headline:
 
 def judged(ranking: Sequence[Standing], metric: Metric) -> str:
     """Return a sentence: a winner is significantly better than every other method, or there is none."""
-    (first, first_values, best), *others = ranking
-    gaps = [(group, estimate, _ahead(first_values, values, metric)) for group, values, estimate in others]
-    if any(gap.low is None for _, _, gap in gaps):
+    (_, best_values, _), *others = ranking
+    gaps = [_ahead(best_values, values, metric) for _, values, _ in others]
+    if any(gap.low is None for gap in gaps):
         return f"{_listed(ranking, metric)}; several seeds of each are needed to tell a difference from chance."
-    level = [other for other, (_, _, gap) in zip(others, gaps, strict=True) if gap.low is not None and gap.low <= 0]
-    if not level:
-        second, estimate, gap = gaps[0]
-        rest = f"; then {_listed(ranking[2:], metric)}" if len(ranking) > 2 else ""
-        return (
-            f"{first.label} wins with {value_text(best, metric)}, {_points(gap, metric)} ahead of {second.label} with "
-            f"{value_text(estimate, metric)}{rest}."
-        )
-    behind = [other for other in others if other not in level]
+    return _tie(ranking, gaps, metric) if any(map(_is_level, gaps)) else _win(ranking, gaps[0], metric)
+
+
+def _is_level(gap: Interval) -> bool:
+    return gap.low is not None and gap.low <= 0
+
+
+def _win(ranking: Sequence[Standing], gap: Interval, metric: Metric) -> str:
+    (first, _, best), (second, _, estimate), *others = ranking
+    rest = f"; then {_listed(others, metric)}" if others else ""
+    return (
+        f"{first.label} wins with {value_text(best, metric)}, {_points(gap, metric)} ahead of {second.label} with "
+        f"{value_text(estimate, metric)}{rest}."
+    )
+
+
+def _tie(ranking: Sequence[Standing], gaps: Sequence[Interval], metric: Metric) -> str:
+    """Return the sentence without a winner; `gaps` are those of the first method to each other one."""
+    others = list(zip(ranking[1:], gaps, strict=True))
+    level = [ranking[0], *(other for other, gap in others if _is_level(gap))]
+    behind = [other for other, gap in others if not _is_level(gap)]
     rest = f"; behind them {_listed(behind, metric)}" if behind else ""
-    between = "between" if len(level) == 1 else "among"
-    gap = next(gap for group, _, gap in gaps if group is level[0][0])
-    apart = f", {_points(gap, metric)} apart" if len(level) == 1 else ""
-    return f"no clear winner {between} {_listed([ranking[0], *level], metric)}{apart}{rest}."
+    if len(level) > 2:
+        return f"no clear winner among {_listed(level, metric)}{rest}."
+    gap = next(filter(_is_level, gaps))
+    return f"no clear winner between {_listed(level, metric)}, {_points(gap, metric)} apart{rest}."
 
 
 def _ahead(first: Sequence[float], second: Sequence[float], metric: Metric) -> Interval:
@@ -218,7 +233,6 @@ def _ahead(first: Sequence[float], second: Sequence[float], metric: Metric) -> I
 
 
 def _listed(standings: Sequence[Standing], metric: Metric) -> str:
-    """Return the first few methods with their values."""
     named = [f"{group.label} with {value_text(estimate, metric)}" for group, _, estimate in standings[:MOST_NAMED]]
     left = len(standings) - len(named)
     if left:
@@ -235,7 +249,6 @@ def value_text(estimate: Interval, metric: Metric) -> str:
 
 
 def _points(gap: Interval, metric: Metric) -> str:
-    """Format a difference with its interval."""
     points = f"{metric.bare(gap.mean)} points" if metric.unit == SHARE else metric.text(gap.mean)
     if gap.low is None or gap.high is None:
         return points

@@ -1,7 +1,8 @@
 """Groups runs that differ only in their seed, and puts groups with the same model and data into one chapter."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,15 +141,20 @@ def _default(name: str) -> Any:
 def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:
     """Label each group by its method and, if several have the same one, by the options that differ."""
     firsts = [runs[0] for runs in groups]
-    labels = []
-    for first in firsts:
-        rivals = [other.config for other in firsts if other.config.get("method") == first.config.get("method")]
-        names = sorted({name for config in rivals for name in config} - set(NOT_A_CHOICE))
-        differing = [name for name in names if len({str(config.get(name, _default(name))) for config in rivals}) > 1]
-        words = ", ".join(_option(name, first.config.get(name)) for name in differing)
-        labels.append(str(first.config.get("method", first.name)) + (f" ({words})" if words else ""))
-    clashes = {label for label in labels if labels.count(label) > 1}
-    return [f"{label} ({run.name})" if label in clashes else label for label, run in zip(labels, firsts, strict=True)]
+    labels = [_label(first, firsts) for first in firsts]
+    uses = Counter(labels)
+    return [f"{label} ({run.name})" if uses[label] > 1 else label for label, run in zip(labels, firsts, strict=True)]
+
+
+def _label(run: RunRecord, others: Sequence[RunRecord]) -> str:
+    rivals = [other.config for other in others if other.config.get("method") == run.config.get("method")]
+    words = ", ".join(_option(name, run.config.get(name)) for name in _differing_options(rivals))
+    return str(run.config.get("method", run.name)) + (f" ({words})" if words else "")
+
+
+def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = sorted({name for config in configs for name in config} - set(NOT_A_CHOICE))
+    return [name for name in names if len({str(config.get(name, _default(name))) for config in configs}) > 1]
 
 
 def _option(name: str, value: Any) -> str:

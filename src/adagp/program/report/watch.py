@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -144,31 +144,50 @@ def run_status(runs: Sequence[WatchedRun]) -> RunStatus:
     return RunStatus(heading if runs else "no run yet", tuple(_comparisons(runs)), unfinished)
 
 
+@dataclass(frozen=True)
+class _Position:
+    """How far a run is: in the epoch it trains now, or after its last finished one."""
+
+    epoch: int
+    batch: Cell
+    phase: str
+    counts: Mapping[str, int]
+    loss: float | None
+    value: float | None
+
+
+def _position(run: WatchedRun) -> _Position:
+    progress, epochs = run.progress, run.record.epochs
+    if progress is not None:
+        batch = Cell(f"{progress.batch:,} of {progress.batches:,}", progress.batch)
+        phase = PHASES.get(progress.phase, progress.phase)
+        return _Position(progress.epoch, batch, phase, progress.counts, progress.loss, progress.score)
+    if not epochs:
+        return _Position(0, Cell(UNKNOWN), UNKNOWN, {}, None, None)
+    last, batch = epochs[-1], count(run.record.batch_clock[-1])
+    return _Position(len(epochs), batch, last.label, last.batches, last.train_loss, last.train_value)
+
+
 def _row(run: WatchedRun) -> tuple[Cell, ...]:
-    record, progress = run.record, run.progress
-    last = record.epochs[-1] if record.epochs else None
-    counts: Mapping[str, int] = progress.counts if progress else last.batches if last else {}
-    whole = record.planned_epochs or UNKNOWN
-    left = time_left(run)
-    loss = progress.loss if progress else last.train_loss if last else None
-    value = progress.score if progress else last.train_value if last else None
+    record, position = run.record, _position(run)
+    stopped = "stopped" if record.epochs else "waiting"
     return (
         words(record.name),
         words(str(record.config.get("method", "?"))),
-        words("running" if run.running else "stopped" if record.epochs else "waiting"),
-        Cell(f"{progress.epoch if progress else len(record.epochs)} of {whole}", len(record.epochs)),
-        Cell(f"{progress.batch:,} of {progress.batches:,}", progress.batch) if progress else _all_batches(record),
-        words(PHASES.get(progress.phase, progress.phase) if progress else last.label if last else UNKNOWN),
-        _share(counts),
-        _rejected(counts, last),
-        Cell(UNKNOWN) if loss is None else Cell(f"{loss:.4g}", loss),
-        Cell(UNKNOWN) if value is None else Cell(record.metric.text(value), value),
-        Cell(UNKNOWN) if left is None else Cell(duration(left), left),
+        words("running" if run.running else stopped),
+        Cell(f"{position.epoch} of {record.planned_epochs or UNKNOWN}", len(record.epochs)),
+        position.batch,
+        words(position.phase),
+        _share(position.counts),
+        _rejected(position.counts, record.epochs[-1] if record.epochs else None),
+        _known_cell(position.loss, lambda loss: f"{loss:.4g}"),
+        _known_cell(position.value, record.metric.text),
+        _known_cell(time_left(run), duration),
     )
 
 
-def _all_batches(record: RunRecord) -> Cell:
-    return count(record.batch_clock[-1]) if record.epochs else Cell(UNKNOWN)
+def _known_cell(value: float | None, text: Callable[[float], str]) -> Cell:
+    return Cell(UNKNOWN) if value is None else Cell(text(value), value)
 
 
 def _share(counts: Mapping[str, int]) -> Cell:
@@ -212,7 +231,6 @@ def duration(seconds: float) -> str:
 
 
 def _comparisons(runs: Sequence[WatchedRun]) -> list[str]:
-    """Return a sentence about each running comparison."""
     by_folder: dict[Path, list[WatchedRun]] = {}
     for run in runs:
         if run.record.path.parent.name == "runs":
@@ -221,18 +239,22 @@ def _comparisons(runs: Sequence[WatchedRun]) -> list[str]:
 
 
 def _comparison(folder: Path, runs: Sequence[WatchedRun]) -> str:
-    finished = [run for run in runs if run.record.finished]
+    finished = [run.record for run in runs if run.record.finished]
     running = [run for run in runs if run.running]
     planned = _planned(folder) if running else None
     if planned is None:
         return ""
     text = f"Comparison {shown(folder.name)}: {len(finished)} of about {max(planned, len(runs))} runs are finished"
+    left = _comparison_time_left(finished, running, planned)
+    return f"{text}." if left is None else f"{text}, about {duration(left)} left."
+
+
+def _comparison_time_left(finished: Sequence[RunRecord], running: Sequence[WatchedRun], planned: int) -> float | None:
     remaining = [left for run in running if (left := time_left(run)) is not None]
-    if finished and len(remaining) == len(running):
-        waiting = max(0, planned - len(finished) - len(running))
-        work = sum(remaining) + waiting * mean(sum(_wall(run.record)) for run in finished)
-        text += f", about {duration(work / len(running))} left"
-    return f"{text}."
+    if not finished or len(remaining) < len(running):
+        return None
+    waiting = max(0, planned - len(finished) - len(running))
+    return (sum(remaining) + waiting * mean(sum(_wall(record)) for record in finished)) / len(running)
 
 
 def _planned(folder: Path) -> int | None:
