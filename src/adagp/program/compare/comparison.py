@@ -208,12 +208,7 @@ class ComparisonFolder:
 
     def begin(self, comparison: Comparison) -> None:
         """Write comparison.json, or check that the folder holds the same comparison."""
-        folder = RunFolder(self.path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            files = sorted(file.name for file in self.path.iterdir() if not file.name.startswith("."))
-        except OSError as error:
-            raise RunError(f"cannot write the folder '{self.path}': {error.strerror}.") from None
+        folder, files = RunFolder(self.path), self._create()
         if FILE not in files:
             if files:
                 raise RunError(
@@ -233,14 +228,22 @@ class ComparisonFolder:
         if before != now:
             folder.write_json(FILE, now)
 
+    def _create(self) -> list[str]:
+        """Create the folder if it is missing, and return the names of its files."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return sorted(file.name for file in self.path.iterdir() if not file.name.startswith("."))
+        except OSError as error:
+            raise RunError(f"cannot write the folder '{self.path}': {error.strerror}.") from None
+
     def _changed_methods(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         """Return which parts of the methods changed although they must not."""
-        known, wanted = ({method["name"]: method for method in values["entries"]} for values in (before, now))
+        known, wanted = _methods_by_name(before), _methods_by_name(now)
         if any(candidate != wanted.get(name) for name, candidate in known.items()):
             return ["methods"]  # not even dropped: a later method of the same name would take over its runs
         if known != wanted and self.timing.is_file():
             return ["methods, which were timed together,"]
-        names = {name for candidate in known.values() for name in (candidate["name"], candidate["method"])}
+        names = {*known, *(candidate["method"] for candidate in known.values())}
         old, new = ({name: values["settings"].get(name) for name in names} for values in (before, now))
         return [] if old == new else ["settings"]
 
@@ -280,6 +283,10 @@ class ComparisonFolder:
     def tuning(self) -> Path:
         """The file of the tuned values."""
         return self.path / "tuning.json"
+
+
+def _methods_by_name(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {method["name"]: method for method in document["entries"]}
 
 
 class CostModel(Protocol):

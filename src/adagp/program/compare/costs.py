@@ -56,18 +56,11 @@ def calibrate(
     for timer in timers.values():
         for _ in range(WARM):
             timer.time(timer.steps[0])
-    cycles = {name: batch_variation(config.method, config.method_options).cycle for name, config in configs.items()}
-    taken: dict[str, defaultdict[str, list[float]]] = {name: defaultdict(list) for name in timers}
     for _ in range(rounds):
-        for name, timer in timers.items():
-            for step in timer.steps:
-                for kind, seconds in timer.time(step).items():
-                    taken[name][kind].append(seconds)
+        for timer in timers.values():
+            timer.time_round()
         on_round()
-    return {
-        name: {kind: _cyclic_median(values, cycles[name] if kind == "bp" else 1) for kind, values in kinds.items()}
-        for name, kinds in taken.items()
-    }
+    return {name: timer.medians() for name, timer in timers.items()}
 
 
 def _cyclic_median(values: Sequence[float], cycle: int) -> float:
@@ -83,8 +76,22 @@ class _Timer:
         self.session = Session(replace(config, guard_limit=1e30), task=task, threads=1)
         self.task = task
         self._batches = _endless(task)
+        self._cycle = batch_variation(config.method, config.method_options).cycle
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         trainer = self.session.trainer
         self.steps = _timed_steps(trainer.schedule, self.session.config, task.batches_per_epoch)
+
+    def time_round(self) -> None:
+        """Time one batch at each of the steps, and store the seconds."""
+        for step in self.steps:
+            for kind, seconds in self.time(step).items():
+                self._seconds[kind].append(seconds)
+
+    def medians(self) -> Costs:
+        """Return the median seconds over the rounds."""
+        return {
+            kind: _cyclic_median(values, self._cycle if kind == "bp" else 1) for kind, values in self._seconds.items()
+        }
 
     def time(self, step: Step) -> Costs:
         """Train one batch as if it were at `step`; return its seconds and those of its data."""

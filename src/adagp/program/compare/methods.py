@@ -95,10 +95,10 @@ def read_settings(
     common: dict[str, Any] = {}
     own: dict[str, dict[str, Any]] = {}
     for text in texts:
-        key, equals, value = (part.strip() for part in text.partition("="))
+        key, _, value = (part.strip() for part in text.partition("="))
         who, _, option = key.rpartition(".")
         option = option.replace("-", "_")
-        if not (equals and option and value):
+        if not (option and value):
             raise OptionError(f"cannot read --set '{text}'; the form is option=value or method.option=value.")
         check_names_and_types({option: (parsed := _value(value))}, "--set")
         if not who:
@@ -204,25 +204,28 @@ class Tuning:
 
     def check(self, options: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Check the values, and that the option is not set elsewhere."""
+        self._check_values()
+        places = [f"--set {name}.{self.option}" for name, own in settings.items() if self.option in own]
+        if self.option in options:
+            places.append(f"--{self.option.replace('_', '-')}")
+        if places:
+            raise OptionError(f"--tune chooses {self.option}, but {places[0]} sets it; remove one of them.")
+
+    def _check_values(self) -> None:
         if len(self.values) < 2 or len(set(self.values)) < len(self.values):
             raise OptionError(f"--tune {self.option} needs two values or more, each named once; {_TUNE_FORM}.")
         for value in self.values:
             known_options()[self.option].check(value)
-        if self.batches is not None and self.batches < 1:
-            raise OptionError(f"--tune-batches is {self.batches}; it must be 1 or more.")
-        if self.seeds < 1:
-            raise OptionError(f"--tune-seeds is {self.seeds}; it must be 1 or more.")
-        fixed = [name for name, own in settings.items() if self.option in own]
-        if self.option in options or fixed:
-            where = f"--set {fixed[0]}.{self.option}" if fixed else f"--{self.option.replace('_', '-')}"
-            raise OptionError(f"--tune chooses {self.option}, but {where} sets it; remove one of them.")
+        for name, number in (("batches", self.batches), ("seeds", self.seeds)):
+            if number is not None and number < 1:
+                raise OptionError(f"--tune-{name} is {number}; it must be 1 or more.")
 
 
 def read_tuning(text: str, batches: int | None = None, seeds: int = 1) -> Tuning:
     """Parse the text of `--tune`."""
-    name, equals, rest = (part.strip() for part in text.partition("="))
+    name, _, rest = (part.strip() for part in text.partition("="))
     option = name.replace("-", "_")
-    if not (equals and option and rest):
+    if not (option and rest):
         raise OptionError(f"cannot read --tune '{text}'; {_TUNE_FORM}.")
     tunable = [key for key, known in known_options().items() if known.compared == "own" and known.kind in _NUMBERS]
     if option not in tunable:

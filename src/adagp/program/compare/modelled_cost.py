@@ -61,9 +61,10 @@ def _offered_designs() -> list[str]:
 def parse_accelerator(text: str) -> AcceleratorPlatform:
     """Parse the text form; parts left out have their defaults."""
     offered = _offered_designs()
+    parts = dict.fromkeys(DATAFLOWS, "dataflow") | dict.fromkeys(offered, "design")
     values: dict[str, str | Array] = {}
-    for word in (part.strip() for part in text.split(",")):
-        name = "design" if word in offered else "dataflow" if word in DATAFLOWS else "array"
+    for word in map(str.strip, text.split(",")):
+        name = parts.get(word, "array")
         if name == "array" and not word[:1].isdigit():
             raise OptionError(
                 f"--accelerator '{text}': '{word}' is no design ({', '.join(offered)}), no dataflow "
@@ -190,22 +191,23 @@ class PipelinePlatform:
 def parse_pipeline(text: str) -> PipelinePlatform:
     """Parse the text form; parts left out have their defaults."""
     values: dict[str, str | int] = {}
-    for word in (part.strip() for part in text.split(",")):
-        name, equals, value = (part.strip() for part in word.partition("="))
-        key = name.replace("-", "_") if equals else "schedule"
-        if (
-            key in values
-            or key not in ("schedule", "devices", "micro_batches", "costs")
-            or not (word and (value or not equals))
-        ):
+    for word in map(str.strip, text.split(",")):
+        key, value = _split_option(word)
+        if key in values or key not in ("schedule", "devices", "micro_batches", "costs") or not value:
             raise OptionError(f"cannot read '{word}' in --pipeline '{text}'; {_PIPELINE_FORM}.")
-        values[key] = _count(text, word, value) if key in ("devices", "micro_batches") else value or name
+        values[key] = _count(text, word, value) if key in ("devices", "micro_batches") else value
     platform = PipelinePlatform(**values)  # type: ignore[arg-type]  # each has the type of its name
     if platform.schedule != BEST and platform.schedule not in PIPELINES:
         raise unknown_name("pipeline", platform.schedule, [BEST, *PIPELINES])
     if platform.costs not in (MODELLED, BALANCED):
         raise unknown_name("costs of a pipeline", platform.costs, (MODELLED, BALANCED))
     return platform
+
+
+def _split_option(word: str) -> tuple[str, str]:
+    """Return the name and the value of `name=value`; a word without `=` is the schedule."""
+    name, equals, value = (part.strip() for part in word.partition("="))
+    return (name.replace("-", "_"), value) if equals else ("schedule", name)
 
 
 def _count(text: str, word: str, value: str) -> int:
@@ -350,7 +352,6 @@ class PipelineCost:
         return self._costs[key]
 
     def _stages(self, name: str) -> int:
-        """Return the number of stages of a pipeline."""
         if name not in self._cuts:
             program = generate(name, self.platform.devices, self.platform.micro_batches, (Phase.BP,))
             self._cuts[name] = program.stages

@@ -16,6 +16,7 @@ from adagp.program.run.metrics import ACCURACY, Metric
 from adagp.program.run.record import NOT_TRAINING, RunRecord, read_whole_run
 
 Record = dict[str, Any]
+SiteFigures = dict[str, dict[str, float | None]]
 SUMMARY: Mapping[str, Shape] = {
     "test_loss": FIGURE,
     "batches": record_of(dict.fromkeys(("warmup", "bp", "gp", "guarded"), COUNT)),
@@ -102,18 +103,24 @@ def gap_record(
     gap is clear if the 95% interval of the paired differences is above 0, which needs several seeds. `gap_closed` is None if
     backprop is not better than skip.
     """
-    skips = [other for other in candidates if other.method == "skip"]
-    same_schedule = [skip for skip in skips if skip.ratio == candidate.ratio] or (skips if len(skips) == 1 else [])
     nothing = {"gap_closed": None, "gap_clear": False}
-    if not same_schedule:
+    skip = _comparable_skip(candidate, candidates)
+    if skip is None:
         return nothing
-    reference = _reference(candidates)
-    common = _paired((candidate.name, same_schedule[0].name, reference.name), runs, metric)
+    common = _paired((candidate.name, skip.name, _reference(candidates).name), runs, metric)
     gap = estimate([best - worst for _, worst, best in common])
     if gap is None or gap.mean <= 0:
         return nothing
     closed = mean(own - worst for own, worst, _ in common) / gap.mean
     return {"gap_closed": closed, "gap_clear": gap.low is not None and gap.low > 0}
+
+
+def _comparable_skip(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate | None:
+    skips = [other for other in candidates if other.method == "skip"]
+    same_schedule = [skip for skip in skips if skip.ratio == candidate.ratio]
+    if same_schedule:
+        return same_schedule[0]
+    return skips[0] if len(skips) == 1 else None
 
 
 def ahead_record(
@@ -149,22 +156,19 @@ def aligned_record(measured: Sequence[Record]) -> Record:
         values = [_mean([site[figure] for site in sites.values()]) for sites in by_seed]
         fields = estimate_fields(figure, values, COSINE if figure in COSINES else NEVER_NEGATIVE)
         record |= {figure: fields.pop(f"{figure}_mean"), **fields}
-    names = dict.fromkeys(name for sites in by_seed for name in sites)
-    record["sites"] = {
-        name: {figure: _mean([sites[name][figure] for sites in by_seed if name in sites]) for figure in FIGURES}
-        for name in names
-    }
+    record["sites"] = _means_by_site(by_seed)
     return record
 
 
-def site_means(points: Sequence[Record]) -> dict[str, dict[str, float | None]]:
+def site_means(points: Sequence[Record]) -> SiteFigures:
     """Return each site's figures, averaged over the points at which it was measured."""
-    names = dict.fromkeys(name for point in points for name in point["sites"])
+    return _means_by_site([point["sites"] for point in points])
+
+
+def _means_by_site(tables: Sequence[SiteFigures]) -> SiteFigures:
+    names = dict.fromkeys(name for sites in tables for name in sites)
     return {
-        name: {
-            figure: _mean([point["sites"][name][figure] for point in points if name in point["sites"]])
-            for figure in FIGURES
-        }
+        name: {figure: _mean([sites[name][figure] for sites in tables if name in sites]) for figure in FIGURES}
         for name in names
     }
 
