@@ -225,14 +225,14 @@ def _carry_out(
 ) -> dict[str, Any]:
     from adagp.cli.progress import STOPPED, JobProgress
     from adagp.cli.terminal import Terminal
-    from adagp.program.compare.workflow import carry_out
+    from adagp.program.compare.workflow import run_comparison
     from adagp.program.jobs import StopFlag, Stopped
 
     console = Terminal(stderr=True)
     command = shlex.join(["adagp", *sys.argv[1:]])
     try:
         with StopFlag() as stop, JobProgress(console, "checking the methods…") as progress:
-            return carry_out(comparison, out, task, progress, command=command, jobs=jobs, target=target, stop=stop)
+            return run_comparison(comparison, out, task, progress, command=command, jobs=jobs, target=target, stop=stop)
     except Stopped:
         console.print("Stopped. The same command continues from here.", highlight=False)
         sys.exit(STOPPED)

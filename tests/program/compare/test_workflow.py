@@ -78,7 +78,7 @@ def comparison(methods: str, **more: Any) -> Comparison:
 
 def carried_out(wanted: Comparison, out: Path, notes: Notes, **more: Any) -> dict[str, Any]:
     task = build_task(wanted.config(wanted.reference, 0))
-    return workflow.carry_out(wanted, out, task, notes, command="adagp compare", **more)
+    return workflow.run_comparison(wanted, out, task, notes, command="adagp compare", **more)
 
 
 @pytest.mark.usefixtures("forked_jobs")

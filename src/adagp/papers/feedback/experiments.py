@@ -88,7 +88,7 @@ def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Compar
 
 def compare_methods(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     """Carry a comparison out, or continue it where it was left; it is kept in the folder `comparisons`."""
-    from adagp.program.compare.workflow import carry_out
+    from adagp.program.compare.workflow import run_comparison
     from adagp.program.tasks.base import build_task
 
     comparison = read_comparison(part.options, workspace)
@@ -96,7 +96,7 @@ def compare_methods(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     command = f"adagp reproduce {part.label.rpartition('-')[0]} --budget {part.label.rpartition('-')[2]}"
     folder = workspace.out / "comparisons" / part.key
     try:
-        found = carry_out(comparison, folder, task, _Silent(), command=command, jobs=1, stop=workspace.stop)
+        found = run_comparison(comparison, folder, task, _Silent(), command=command, jobs=1, stop=workspace.stop)
     except Stopped:
         return None
     kept = ("regimes", "tuning", "worth", "platforms", "seeds", "batches", "model", "dataset")

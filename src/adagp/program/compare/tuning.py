@@ -1,6 +1,6 @@
 """Tuning of one option for each method, on held-out training data, before the compared runs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -40,26 +40,15 @@ def tune(work: ComparisonWork) -> None:
     if path.is_file():
         stored = _read(work)
         regime, known = stored["regime"], stored["methods"]
-    candidates = [
-        candidate
-        for candidate in work.comparison.candidates
-        if candidate.name not in known and _has_option(work, candidate)
-    ]
-    if candidates or not path.is_file():
-        batches = _lengths(work, tuning, regime)
-        trials = {
-            candidate.name: list(_trials(work, tuning, candidate, batches[candidate.name])) for candidate in candidates
-        }
-        interleaved = [trial for trials_of_value in zip(*trials.values(), strict=True) for trial in trials_of_value]
-        work.execute([work.run_job(run) for _, run in interleaved], "tuning")
-        tuned = {name: _outcome(work, tuning, name, batches[name], own) for name, own in trials.items()}
+    untuned = [candidate for candidate in _tunable(work, tuning) if candidate.name not in known]
+    if untuned or not path.is_file():
         content = {
             "option": tuning.option,
             "values": list(tuning.values),
             "regime": regime,
             "validation": tuning.share,
             "seeds": tuning.seeds,
-            "methods": known | tuned,
+            "methods": known | _tuned(work, tuning, untuned, regime),
         }
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
     picked = {name: method["picked"] for name, method in read_tuned(work)["methods"].items()}
@@ -81,10 +70,22 @@ def _read(work: ComparisonWork) -> Record:
     return stored
 
 
-def _has_option(work: ComparisonWork, candidate: Candidate) -> bool:
-    tuning = work.comparison.tuning
-    assert tuning is not None
-    return tuning.option in CONFIG_OPTIONS or tuning.option in work.comparison.config(candidate, 0).own_options
+def _tunable(work: ComparisonWork, tuning: Tuning) -> list[Candidate]:
+    """Return the methods that have the tuned option."""
+    comparison = work.comparison
+    if tuning.option in CONFIG_OPTIONS:
+        return list(comparison.candidates)
+    return [method for method in comparison.candidates if tuning.option in comparison.config(method, 0).own_options]
+
+
+def _tuned(work: ComparisonWork, tuning: Tuning, candidates: Sequence[Candidate], regime: str) -> Record:
+    batches = _lengths(work, tuning, regime)
+    trials = {
+        candidate.name: list(_trials(work, tuning, candidate, batches[candidate.name])) for candidate in candidates
+    }
+    interleaved = [trial for trials_of_value in zip(*trials.values(), strict=True) for trial in trials_of_value]
+    work.execute([work.run_job(run) for _, run in interleaved], "tuning")
+    return {name: _outcome(work, tuning, name, batches[name], own) for name, own in trials.items()}
 
 
 def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int]:
@@ -121,15 +122,11 @@ def _outcome(
 ) -> Record:
     """Return the result of each value, and the best one; a value is left out if any of its runs failed or diverged."""
     metric = work.task.metric
-    shape = record_of({f"test_{metric.name}": FIGURE})
     means: dict[float, float] = {}
     for value in tuning.values:
-        summaries = [
-            read_result(run.folder.path / "summary.json", shape) for own, run in trials if own == value and run.finished
-        ]
-        scores = [summary[f"test_{metric.name}"] for summary in summaries]
-        if len(scores) == tuning.seeds and all(score is not None and isfinite(score) for score in scores):
-            means[value] = sum(scores) / len(scores)
+        score = _mean_score([run for own, run in trials if own == value], f"test_{metric.name}")
+        if score is not None:
+            means[value] = score
     if not means:
         raise RunError(f"method '{name}': the runs failed with every {tuning.option} of --tune.")
     picked = max(means, key=lambda value: metric.sign * means[value])
@@ -139,6 +136,14 @@ def _outcome(
         "picked": picked,
         "at_the_edge": picked in (min(tuning.values), max(tuning.values)),
     }
+
+
+def _mean_score(runs: Sequence[ComparedRun], figure: str) -> float | None:
+    """Return the mean of a figure over the runs; None if any run failed or diverged."""
+    shape = record_of({figure: FIGURE})
+    scores = [read_result(run.folder.path / "summary.json", shape)[figure] for run in runs if run.finished]
+    finite = [score for score in scores if score is not None and isfinite(score)]
+    return sum(finite) / len(finite) if len(finite) == len(runs) else None
 
 
 def tuning_shape(tuning: Tuning, names: Iterable[str], metric: str) -> Shape:

@@ -1,5 +1,6 @@
 """A comparison from the first check to the report. The same command continues an interrupted one."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ PROBE_BATCHES = 3
 CURVE = "curve"
 
 
-def carry_out(
+def run_comparison(
     comparison: Comparison,
     out: Path,
     task: Task,
@@ -58,22 +59,35 @@ def carry_out(
         comparison = work.comparison
         if comparison.large_batch and comparison.aligned_seeds:
             work.execute(_alignment_jobs(work), "alignment")
-        regimes = {}
-        # Equal batches come first: the cost of an adaptive schedule is known only from its runs there.
-        for regime in REGIMES:
-            if regime in comparison.regimes:
-                batches = run_lengths(work, regime)
-                regimes[regime] = list(folder.runs(comparison, batches))
-                work.execute([work.run_job(run) for run in regimes[regime]], f"equal {regime}")
+        regimes = _train_regimes(work)
         curve = list(folder.curve_runs(comparison))
         if curve:
-            work.execute([work.run_job(run) for run in curve], "backprop's curve")
-        document = _document(work, {name: regimes[name] for name in comparison.regimes}, target, command)
+            _train(work, curve, "backprop's curve")
+        document = _document(work, regimes, target, command)
         if curve:
-            document["curve"] = [run_record(run, CURVE, target) for run in curve if run.finished]
+            document["curve"] = _finished_records(curve, CURVE, target)
             document["worth"] = break_even(work, document)
         _write(document, out)
     return document
+
+
+def _train_regimes(work: ComparisonWork) -> dict[str, list[ComparedRun]]:
+    """Train the runs of each regime, and return them in the order of the comparison."""
+    comparison, regimes = work.comparison, {}
+    # Equal batches come first: the cost of an adaptive schedule is known only from its runs there.
+    for regime in REGIMES:
+        if regime in comparison.regimes:
+            regimes[regime] = list(work.folder.runs(comparison, run_lengths(work, regime)))
+            _train(work, regimes[regime], f"equal {regime}")
+    return {name: regimes[name] for name in comparison.regimes}
+
+
+def _train(work: ComparisonWork, runs: Sequence[ComparedRun], title: str) -> None:
+    work.execute([work.run_job(run) for run in runs], title)
+
+
+def _finished_records(runs: Sequence[ComparedRun], regime: str, target: float | None) -> list[Record]:
+    return [run_record(run, regime, target) for run in runs if run.finished]
 
 
 def _measured_jobs(work: ComparisonWork) -> int:
@@ -121,17 +135,33 @@ def _document(
     comparison = work.comparison
     measured_costs = calibration(work) if SECONDS in comparison.regimes else None
     platforms = {regime: modelled_costs(work, regime) for regime in comparison.regimes if regime in MODELLED}
-    measured = {
-        candidate.name: [
-            read_result(path, ALIGNMENT)
-            for path in (work.folder.alignment(candidate, seed) for seed in range(comparison.aligned_seeds))
-            if path.is_file()
-        ]
-        for candidate in comparison.candidates
+    alignment = {candidate.name: _alignment_record(work, candidate) for candidate in comparison.candidates}
+    runs = {regime: _finished_records(own, regime, target) for regime, own in regimes.items()}
+    return {
+        **_settings(work, measured_costs, target, command),
+        "calibration": measured_costs,
+        "platforms": platforms,
+        "regimes": {
+            regime: regime_record(
+                comparison, own, _costs(regime, measured_costs, platforms), alignment, target, work.task.metric
+            )
+            for regime, own in runs.items()
+        },
+        "runs": [record for own in runs.values() for record in own],
+        "curve": [],
+        "worth": None,
+        "failed": [{"name": run.name, "reason": run.reason, "log": str(run.log)} for run in work.failures],
     }
-    alignment = {name: aligned_record(own) for name, own in measured.items()}
-    runs = {regime: [run_record(run, regime, target) for run in own if run.finished] for regime, own in regimes.items()}
-    config, metric = comparison.config(comparison.candidates[0], 0), work.task.metric
+
+
+def _alignment_record(work: ComparisonWork, candidate: Candidate) -> Record:
+    paths = (work.folder.alignment(candidate, seed) for seed in range(work.comparison.aligned_seeds))
+    return aligned_record([read_result(path, ALIGNMENT) for path in paths if path.is_file()])
+
+
+def _settings(work: ComparisonWork, measured_costs: Record | None, target: float | None, command: str) -> Record:
+    comparison, metric = work.comparison, work.task.metric
+    config = comparison.config(comparison.candidates[0], 0)
     return {
         "command": command,
         "dataset": config.dataset,
@@ -150,18 +180,6 @@ def _document(
             "samples": comparison.large_batch,
         },
         "tuning": None if comparison.tuning is None else read_tuned(work),
-        "calibration": measured_costs,
-        "platforms": platforms,
-        "regimes": {
-            regime: regime_record(
-                comparison, runs[regime], _costs(regime, measured_costs, platforms), alignment, target, metric
-            )
-            for regime in regimes
-        },
-        "runs": [record for records in runs.values() for record in records],
-        "curve": [],
-        "worth": None,
-        "failed": [{"name": run.name, "reason": run.reason, "log": str(run.log)} for run in work.failures],
     }
 
 
@@ -200,7 +218,6 @@ def break_even(work: ComparisonWork, document: Record) -> Record:
 
 
 def _write(document: Record, out: Path) -> None:
-    """Write the report: JSON, Markdown, CSV and plots."""
     contents = {
         "report.json": to_json(document, indent=2) + "\n",
         "comparison.md": markdown(document),
