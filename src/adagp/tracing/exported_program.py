@@ -86,23 +86,24 @@ def _read(path: Path) -> tuple[Any, Mapping[str, str]]:
         raise DataError(f"there is no file {path}.")
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            graphs = [
-                name for name in names if name.endswith(("models/model.json", "serialized_exported_program.json"))
-            ]
-            if not graphs:
+            graph = _find(archive, path, ("models/model.json", "serialized_exported_program.json"))
+            if graph is None:
                 raise DataError(f"{path} is no torch.export program: there is no graph in it.")
-            table = [name for name in names if name.endswith("model_weights_config.json")]
-            for name in (graphs[0], *table[:1]):
-                if archive.getinfo(name).file_size > LARGEST_GRAPH:
-                    raise DataError(f"{path}: its graph has more than {LARGEST_GRAPH:,} bytes.")
-            document = json.loads(archive.read(graphs[0]))
-            entries = json.loads(archive.read(table[0])).get("config", {}) if table else {}
+            table = _find(archive, path, ("model_weights_config.json",))
+            document = json.loads(archive.read(graph))
+            entries = {} if table is None else json.loads(archive.read(table)).get("config", {})
             return document, {name: str(entry["path_name"]) for name, entry in entries.items()}
     except (*DAMAGE, zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
         if isinstance(error, AdagpError):
             raise
         raise DataError(f"{path} is no torch.export program: {error}.") from None
+
+
+def _find(archive: zipfile.ZipFile, path: Path, endings: tuple[str, ...]) -> str | None:
+    name = next((name for name in archive.namelist() if name.endswith(endings)), None)
+    if name is not None and archive.getinfo(name).file_size > LARGEST_GRAPH:
+        raise DataError(f"{path}: its graph has more than {LARGEST_GRAPH:,} bytes.")
+    return name
 
 
 class _Program:
@@ -111,14 +112,7 @@ class _Program:
     def __init__(self, module: Mapping[str, Any], files: Mapping[str, str]) -> None:
         self.graph = module["graph"]
         self.values: dict[str, Any] = {}
-        owned: dict[str, str] = {}
-        self.inputs: list[str] = []
-        for spec in module["signature"]["input_specs"]:
-            ((kind, entry),) = spec.items()
-            if kind in ("parameter", "buffer", "tensor_constant"):
-                owned[entry["arg"]["name"]] = entry[f"{kind}_name"]
-            elif kind == "user_input" and "as_tensor" in entry["arg"]:
-                self.inputs.append(entry["arg"]["as_tensor"]["name"])
+        owned, self.inputs = _read_signature(module)
         if not self.inputs:
             raise DataError("the program takes no tensor.")
         first = self.tensor(self.inputs[0])
@@ -220,6 +214,19 @@ class _Program:
         if kind not in simple:
             raise DataError(f"an argument of the kind {kind[3:]} is not known here.")
         return simple[kind](entry)
+
+
+def _read_signature(module: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Return the names of parameters, buffers and constants by those of their values, and the values given by the user."""
+    owned: dict[str, str] = {}
+    inputs: list[str] = []
+    for spec in module["signature"]["input_specs"]:
+        ((kind, entry),) = spec.items()
+        if kind in ("parameter", "buffer", "tensor_constant"):
+            owned[entry["arg"]["name"]] = entry[f"{kind}_name"]
+        elif kind == "user_input" and "as_tensor" in entry["arg"]:
+            inputs.append(entry["arg"]["as_tensor"]["name"])
+    return owned, inputs
 
 
 def _function(target: str) -> Callable[..., Any]:

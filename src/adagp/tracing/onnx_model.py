@@ -92,23 +92,25 @@ def _name(node: Any, number: int) -> str:
 
 def _set_sizes(model: Any, shape: tuple[int, ...] | None) -> int:
     """Give every open size of the inputs a value; return the batch."""
-    graph = model.graph
-    constants = {constant.name for constant in graph.initializer}
-    inputs = [one for one in graph.input if one.name not in constants]
+    constants = {constant.name for constant in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in constants]
     if not inputs or not inputs[0].type.tensor_type.shape.dim:
         raise DataError("it takes no tensor.")
     first = inputs[0].type.tensor_type.shape.dim
     if shape is not None:
         _check_shape(first, shape)
     symbols: dict[str, int] = {}
-    for value in inputs:
-        sizes = value.type.tensor_type.shape.dim
-        wanted = (BATCH, *shape) if shape is not None and value is inputs[0] else (BATCH,)
-        for axis, size in enumerate(sizes):
-            if size.dim_value <= 0:
-                default = wanted[axis] if axis < len(wanted) else None
-                size.dim_value = _open_size(value.name, axis, size, symbols, default)
+    _fill_open_sizes(inputs[0], (BATCH, *(shape or ())), symbols)
+    for value in inputs[1:]:
+        _fill_open_sizes(value, (BATCH,), symbols)
     return int(first[0].dim_value)
+
+
+def _fill_open_sizes(value: Any, defaults: tuple[int, ...], symbols: dict[str, int]) -> None:
+    for axis, size in enumerate(value.type.tensor_type.shape.dim):
+        if size.dim_value <= 0:
+            default = defaults[axis] if axis < len(defaults) else None
+            size.dim_value = _open_size(value.name, axis, size, symbols, default)
 
 
 def _check_shape(sizes: Any, shape: tuple[int, ...]) -> None:
@@ -175,12 +177,15 @@ class _Reader:
             self.values |= dict.fromkeys(node.output)
         elif node.op_type in PRODUCTS:
             PRODUCTS[node.op_type](self, node, name, given)
-        elif all(self.tracer.weights.find(one) is not None for one in tensors):
+        elif all(map(self._is_weight, tensors)):
             self._of_weights(node, tensors)
         else:
             results = self._results(node, tensors)
             if node.op_type not in VIEWS:
                 self._count(node, name, tensors, results)
+
+    def _is_weight(self, tensor: Tensor) -> bool:
+        return self.tracer.weights.find(tensor) is not None
 
     def _results(self, node: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Enter tensors of the outputs' shapes."""
@@ -201,24 +206,30 @@ class _Reader:
 
     def _of_weights(self, node: Any, tensors: Sequence[Tensor]) -> None:
         """The result of an operation on weights alone stands for them; parts differ by the indices that select them."""
-        source, output = tensors[0], node.output[0]
         chosen = [self.numbers[name] for name in node.input if name in self.numbers]
-        if node.op_type == "Transpose":
-            self.values[output] = source.permute(_attribute(node, "perm", list(range(source.dim()))[::-1]))
-        elif node.op_type == "Expand":
-            self.values[output] = source.expand(self._shape(output))
-        elif node.op_type in RESHAPES:
-            self.values[output] = source.reshape(self._shape(output))
-        elif node.op_type == "Gather" and len(chosen) == 1 and chosen[0].ndim == 0:
-            self.values[output] = source.select(_attribute(node, "axis", 0), int(chosen[0]))
+        view = self._view(node, tensors[0], chosen)
+        if view is not None:
+            self.values[node.output[0]] = view
         elif node.op_type in ("Cast", "DequantizeLinear"):
-            self.tracer.weights.derive("clone", [source], self._results(node, tensors))
+            self.tracer.weights.derive("clone", [tensors[0]], self._results(node, tensors))
         else:
             operation = f"{node.op_type} {[one.tolist() for one in chosen]} {[str(one) for one in node.attribute]}"
             self.tracer.weights.derive(operation, tensors, self._results(node, tensors))
 
+    def _view(self, node: Any, source: Tensor, chosen: Sequence[Any]) -> Tensor | None:
+        """Return the result of an operation that torch does as a view of weights; None for another one."""
+        if node.op_type == "Transpose":
+            return source.permute(_attribute(node, "perm", list(range(source.dim()))[::-1]))
+        if node.op_type == "Expand":
+            return source.expand(self._shape(node.output[0]))
+        if node.op_type in RESHAPES:
+            return source.reshape(self._shape(node.output[0]))
+        if node.op_type == "Gather" and len(chosen) == 1 and chosen[0].ndim == 0:
+            return source.select(_attribute(node, "axis", 0), int(chosen[0]))
+        return None
+
     def _count(self, node: Any, name: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        read = sum(one.numel() for one in tensors if self.tracer.weights.find(one) is None) // self.batch
+        read = sum(one.numel() for one in tensors if not self._is_weight(one)) // self.batch
         written = sum(one.numel() for one in results) // self.batch
         if read + written:
             self.tracer.layers.append(Elementwise(name, node.op_type, read, written))

@@ -27,10 +27,7 @@ def with_shapes(model: Any) -> tuple[Any, Numbers]:
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
-    for constant in model.graph.initializer:
-        if prod(constant.dims) > FEW:
-            for field in ("raw_data", "float_data", "double_data"):
-                constant.ClearField(field)
+    _clear_weights(model.graph)
     numbers: Numbers = {
         one.name: numpy_helper.to_array(one)
         for one in model.graph.initializer
@@ -41,6 +38,13 @@ def with_shapes(model: Any) -> tuple[Any, Numbers]:
         if not _evaluate(inferred, numbers):
             return inferred, numbers
         model = inferred
+
+
+def _clear_weights(graph: Any) -> None:
+    for constant in graph.initializer:
+        if prod(constant.dims) > FEW:
+            for field in ("raw_data", "float_data", "double_data"):
+                constant.ClearField(field)
 
 
 def is_number(constant: Any) -> bool:
@@ -81,12 +85,16 @@ def _constant_results(node: Any, numbers: Numbers, types: dict[str, Any]) -> Arr
     if node.op_type == "Shape" and node.input[0] in types and not node.attribute:
         return _known_shape(types[node.input[0]])
     if node.op_type == "Constant":
-        tensors = [attribute.t for attribute in node.attribute if attribute.name == "value"]
-        return [numpy_helper.to_array(tensor) for tensor in tensors if is_number(tensor)] or None
+        return _constant_numbers(node)
     inputs = dict.fromkeys(filter(None, node.input))
     if not inputs or not inputs.keys() <= numbers.keys():
         return None
     return _evaluated(node, {name: numbers[name] for name in inputs})
+
+
+def _constant_numbers(node: Any) -> Arrays | None:
+    tensors = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+    return [numpy_helper.to_array(tensor) for tensor in tensors if is_number(tensor)] or None
 
 
 def _evaluated(node: Any, arrays: Numbers) -> Arrays | None:
