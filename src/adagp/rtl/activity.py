@@ -7,7 +7,7 @@ every net are counted. Gates have no delay in this, so glitches within a cycle a
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,44 +28,36 @@ CYCLE = 10
 """Units of time of a cycle in the files that the simulations write; in its first half the clock is low."""
 
 
-@dataclass(frozen=True)
-class _Signal:
-    scope: str
-    name: str
-    bits: int
-
-
 def read_ports(path: Path, scopes: Mapping[str, Mapping[str, int]], cycles: int) -> dict[str, PortWords]:
     """Return the ports of `scopes` (names and widths by scope) at the end of the low half of each of the first cycles."""
     with path.open(encoding="utf-8") as lines:
-        signals = _header(lines)
-        wanted = {
-            code: [one for one in named if one.name in scopes.get(one.scope, {})] for code, named in signals.items()
-        }
-        changes: dict[str, tuple[list[int], list[int]]] = {code: ([], []) for code, named in wanted.items() if named}
-        cycle = 0
-        for line in lines:
-            first = line[0]
-            if first == "#":
-                # A change in the high half of a cycle is there at the end of the next low one.
-                cycle = -(-int(line[1:]) // CYCLE)
-                continue
-            if first in "01":
-                code, value = line[1:].rstrip(), int(first)
-            elif first == "b":
-                text, _, code = line[1:].rstrip().partition(" ")
-                value = int(text, 2)
-            else:
-                continue
+        ports = _header(lines, scopes)
+        changes: dict[str, tuple[list[int], list[int]]] = {code: ([], []) for code in ports}
+        for cycle, code, value in _value_changes(lines):
             if code in changes:
                 when, values = changes[code]
                 when.append(cycle)
                 values.append(value)
     found: dict[str, PortWords] = {scope: {} for scope in scopes}
     for code, (when, values) in changes.items():
-        for one in wanted[code]:
-            found[one.scope][one.name] = _filled(when, values, scopes[one.scope][one.name], cycles)
+        for scope, name in ports[code]:
+            found[scope][name] = _filled(when, values, scopes[scope][name], cycles)
     return found
+
+
+def _value_changes(lines: Iterable[str]) -> Iterator[tuple[int, str, int]]:
+    """Yield the cycle, the code and the new value of each change."""
+    cycle = 0
+    for line in lines:
+        first = line[0]
+        if first == "#":
+            # A change in the high half of a cycle is there at the end of the next low one.
+            cycle = -(-int(line[1:]) // CYCLE)
+        elif first in "01":
+            yield cycle, line[1:].rstrip(), int(first)
+        elif first == "b":
+            text, _, code = line[1:].rstrip().partition(" ")
+            yield cycle, code, int(text, 2)
 
 
 def _filled(when: list[int], values: list[int], bits: int, cycles: int) -> NDArray[np.uint32]:
@@ -75,10 +67,13 @@ def _filled(when: list[int], values: list[int], bits: int, cycles: int) -> NDArr
     return np.array(words, np.uint32)[last]
 
 
-def _header(lines: Iterator[str]) -> dict[str, list[_Signal]]:
-    """Return the signals by their codes, of which one may stand for several; `lines` are left behind the definitions."""
+def _header(lines: Iterator[str], scopes: Mapping[str, Collection[str]]) -> dict[str, list[tuple[str, str]]]:
+    """Return the signals of `scopes`, as (scope, name), by their codes; `lines` are left behind the definitions.
+
+    One code may stand for several signals.
+    """
     scope: list[str] = []
-    signals: dict[str, list[_Signal]] = {}
+    signals: dict[str, list[tuple[str, str]]] = {}
     for line in lines:
         words = line.split()
         if not words:
@@ -87,9 +82,8 @@ def _header(lines: Iterator[str]) -> dict[str, list[_Signal]]:
             scope.append(words[2])
         elif words[0] == "$upscope":
             scope.pop()
-        elif words[0] == "$var":
-            one = _Signal(".".join(scope), words[4], int(words[2]))
-            signals.setdefault(words[3], []).append(one)
+        elif words[0] == "$var" and words[4] in scopes.get(".".join(scope), ()):
+            signals.setdefault(words[3], []).append((".".join(scope), words[4]))
         elif words[0] == "$enddefinitions":
             break
     return signals
@@ -153,33 +147,48 @@ def record_activity(
     wanted: dict[str, dict[str, int]] = {}
     for kind, paths in scopes.items():
         progress(f"gates of {kind}")
-        netlists[kind] = netlist = GateNetlist(mapped_module(texts, kind, target), cells)
+        netlists[kind] = GateNetlist(mapped_module(texts, kind, target), cells)
         for path in paths:
-            wanted[path] = wanted.get(path, {}) | {name: bits for name, (_, bits) in modules[kind].ports.items()}
-            for name, port in _read_inside(netlist, modules, kind):
-                _, bits = modules[modules[kind].inside[name]].ports[port]
-                wanted.setdefault(f"{path}.{name}", {})[port] = bits
-    with tempfile.TemporaryDirectory() as folder:
-        vcd = Path(folder) / "ports.vcd"
-        progress("simulation")
-        with VerilatedChip(blueprint, vcd, scopes=list(wanted)) as chip:
-            work(chip)
-            counted = np.zeros(chip.now, np.uint8)
-            for start, end in chip.runs:
-                counted[start:end] = 1
-        seen = read_ports(vcd, wanted, len(counted))
+            _add_ports(wanted, netlists[kind], modules, kind, path)
+    progress("simulation")
+    seen, counted = _simulate(blueprint, wanted, work)
     if "off_chip_in" in modules["chip"].ports:  # of off-chip memory, which is a part of simulated chips
         seen[ROOT]["off_chip_in"] = seen[f"{ROOT}.core"]["remote_in"]
     found = {}
     for kind, paths in scopes.items():
         progress(f"activity of {kind}")
-        total: NDArray[np.int64] | int = 0
-        for path in paths:
-            total = total + _replay(netlists[kind], modules, kind, path, seen, counted)
-        cycles = int(counted.sum()) * len(paths)
-        changes = np.asarray(total) / cycles
+        total = sum(_replay(netlists[kind], modules, kind, path, seen, counted) for path in paths)
+        changes = np.asarray(total) / (int(counted.sum()) * len(paths))
         found[kind] = KindActivity({pin: float(changes[net]) for pin, net in netlists[kind].pins.items()}, len(paths))
     return found, int(counted.sum())
+
+
+def _add_ports(
+    wanted: dict[str, dict[str, int]],
+    netlist: GateNetlist,
+    modules: Mapping[str, WrittenModule],
+    kind: str,
+    path: str,
+) -> None:
+    """Add the ports to record for the block at `path`: its own, and those of the blocks inside that it reads."""
+    wanted[path] = wanted.get(path, {}) | {name: bits for name, (_, bits) in modules[kind].ports.items()}
+    for name, port in _read_inside(netlist, modules, kind):
+        _, bits = modules[modules[kind].inside[name]].ports[port]
+        wanted.setdefault(f"{path}.{name}", {})[port] = bits
+
+
+def _simulate(
+    blueprint: Blueprint, wanted: Mapping[str, Mapping[str, int]], work: Callable[[VerilatedChip], None]
+) -> tuple[dict[str, PortWords], NDArray[np.uint8]]:
+    """Return the wanted ports in each cycle of `work`, and which cycles count: those in which the chip runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        vcd = Path(folder) / "ports.vcd"
+        with VerilatedChip(blueprint, vcd, scopes=list(wanted)) as chip:
+            work(chip)
+            counted = np.zeros(chip.now, np.uint8)
+            for start, end in chip.runs:
+                counted[start:end] = 1
+        return read_ports(vcd, wanted, len(counted)), counted
 
 
 def _evenly(paths: Sequence[str]) -> list[str]:

@@ -41,9 +41,7 @@ class CoreSizes:
         if self.stages not in (0, 1):
             raise OptionError(f"pipeline stages is {self.stages}; it must be 0 or 1.")
         for name in ("value_words", "sum_words", "program_words"):
-            value = getattr(self, name)
-            if not 2 <= value <= MOST_WORDS:
-                raise OptionError(f"{name} is {value}; it must be 2 to {MOST_WORDS}.")
+            _check_words(name, getattr(self, name))
 
     @property
     def groups(self) -> GroupedFormat | None:
@@ -85,6 +83,11 @@ class CoreSizes:
         values = lanes * self.value_words + self.array.columns * self.predictor_words
         sums = lanes * self.sum_words + self.array.columns * self.pool_words
         return values * number.value_bits + sums * number.sum_bits + self.program_words * self.encoding.bits
+
+
+def _check_words(name: str, words: int) -> None:
+    if not 2 <= words <= MOST_WORDS:
+        raise OptionError(f"{name} is {words}; it must be 2 to {MOST_WORDS}.")
 
 
 @dataclass(frozen=True)
@@ -131,10 +134,8 @@ def make_blueprint(
     """
     if design not in DESIGNS:
         raise unknown_name("design in hardware", design, DESIGNS)
-    if not 2 <= predictor_words <= MOST_WORDS:
-        raise OptionError(f"predictor_words is {predictor_words}; it must be 2 to {MOST_WORDS}.")
-    if not 2 <= pool_words <= MOST_WORDS:
-        raise OptionError(f"pool_words is {pool_words}; it must be 2 to {MOST_WORDS}.")
+    _check_words("predictor_words", predictor_words)
+    _check_words("pool_words", pool_words)
     core = CoreSizes(array, number, value_words, sum_words, program_words, stages=stages)
     if design != "baseline":
         if core.groups is not None:

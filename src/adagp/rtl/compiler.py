@@ -304,25 +304,29 @@ class CompiledBatch:
     codes: list[Code] = field(default_factory=list)
 
 
+def _check_options(network: SmallNetwork, phase: str, dataflow: str, predicts: bool) -> None:
+    if phase not in PHASES:
+        raise unknown_name("phase", phase, PHASES)
+    if phase == "gp" and not predicts:
+        raise OptionError("the baseline has no predictor, so it has no Phase GP; choose low, efficient or max.")
+    if predicts and dataflow not in POOLING and network.picture != (1, 1):
+        raise OptionError(
+            f"dataflow '{dataflow}' cannot pool images: the outputs of a channel leave the array in several lanes. "
+            "Choose ws or os, or an image of 1x1."
+        )
+    if network.kernel > 1 and dataflow != "ws":
+        raise OptionError(
+            f"dataflow '{dataflow}' cannot take neighbours of pixels by their addresses, which a kernel of 3x3 needs; "
+            "choose ws, or a kernel of 1."
+        )
+
+
 class Compiler:
     """Writes the programs of one batch. The layers run in `dataflow`."""
 
     def __init__(self, blueprint: Blueprint, network: SmallNetwork, phase: str, dataflow: str = "ws") -> None:
-        if phase not in PHASES:
-            raise unknown_name("phase", phase, PHASES)
         self.predicts = blueprint.design != "baseline"
-        if phase == "gp" and not self.predicts:
-            raise OptionError("the baseline has no predictor, so it has no Phase GP; choose low, efficient or max.")
-        if self.predicts and dataflow not in POOLING and network.picture != (1, 1):
-            raise OptionError(
-                f"dataflow '{dataflow}' cannot pool images: the outputs of a channel leave the array in several lanes. "
-                "Choose ws or os, or an image of 1x1."
-            )
-        if network.kernel > 1 and dataflow != "ws":
-            raise OptionError(
-                f"dataflow '{dataflow}' cannot take neighbours of pixels by their addresses, which a kernel of 3x3 needs; "
-                "choose ws, or a kernel of 1."
-            )
+        _check_options(network, phase, dataflow, self.predicts)
         self.blueprint, self.network, self.phase = blueprint, network, phase
         self.main = Code(blueprint.core)
         self.own = Code(blueprint.predictor) if blueprint.predictor is not None else self.main
@@ -352,13 +356,17 @@ class Compiler:
             self.layers.straight("w"),
             first.kernel if first else None,
             first.readout if first else None,
-            0 if self.own is self.main else 1,
+            self._predictor_core,
             codes,
         )
 
+    @property
+    def _predictor_core(self) -> int:
+        return 0 if self.own is self.main else 1
+
     def _write(self, state: State) -> None:
         """Say what the host writes before the batch."""
-        layers, at = self.layers, 0 if self.own is self.main else 1
+        layers, at = self.layers, self._predictor_core
         self.contents = [
             (0, layers.layers[0].inputs, layers.turned("x", state.inputs)),
             (0, layers.targets, state.targets.T),

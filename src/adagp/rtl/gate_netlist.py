@@ -3,7 +3,7 @@
 import copy
 import ctypes
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from importlib.resources import files
@@ -143,25 +143,34 @@ def structural_verilog(kind: str, module: Mapping[str, Any]) -> str:
     for name, port in module["ports"].items():
         bits = port["bits"]
         lines.append(f"  {port['direction']} {f'[{len(bits) - 1}:0] ' if len(bits) > 1 else ''}{name};")
-        for place, bit in enumerate(bits):
-            here = f"{name}[{place}]" if len(bits) > 1 else name
-            if port["direction"] == "input":
-                names[bit] = here
-            else:
-                assigned.append((here, bit))
-    for cell in module["cells"].values():
-        for bit in (bit for bits in cell["connections"].values() for bit in bits):
-            if bit not in names:
-                names[bit] = f"n{bit}"
-                lines.append(f"  wire n{bit};")
-    for name, cell in module["cells"].items():
-        pins = []
-        for pin, bits in cell["connections"].items():
-            nets = [names[bit] for bit in reversed(bits)]
-            pins.append(f".{pin}({nets[0] if len(nets) == 1 else '{' + ', '.join(nets) + '}'})")
-        lines.append(f"  {cell['type']} {plain(name)} ({', '.join(pins)});")
+        if port["direction"] == "input":
+            names |= {bit: here for here, bit in _port_bits(name, bits)}
+        else:
+            assigned += _port_bits(name, bits)
+    for bit in _cell_bits(module):
+        if bit not in names:
+            names[bit] = f"n{bit}"
+            lines.append(f"  wire n{bit};")
+    lines += [_instance(name, cell, names) for name, cell in module["cells"].items()]
     lines += [f"  assign {here} = {names[bit]};" for here, bit in assigned if bit in names]
     return "\n".join([*lines, "endmodule", ""])
+
+
+def _port_bits(name: str, bits: Sequence[Net]) -> list[tuple[str, Net]]:
+    """Return the bits of a port in Verilog's notation, each with its net."""
+    return [(f"{name}[{place}]" if len(bits) > 1 else name, bit) for place, bit in enumerate(bits)]
+
+
+def _cell_bits(module: Mapping[str, Any]) -> list[Net]:
+    return [bit for cell in module["cells"].values() for bits in cell["connections"].values() for bit in bits]
+
+
+def _instance(name: str, cell: Mapping[str, Any], names: Mapping[Net, str]) -> str:
+    pins = []
+    for pin, bits in cell["connections"].items():
+        nets = [names[bit] for bit in reversed(bits)]
+        pins.append(f".{pin}({nets[0] if len(nets) == 1 else '{' + ', '.join(nets) + '}'})")
+    return f"  {cell['type']} {plain(name)} ({', '.join(pins)});"
 
 
 def _library() -> Path:
@@ -242,8 +251,7 @@ class _Trees:
         self.cells, self.buffer = module["cells"], buffer
         (self.input,), (self.output,) = buffer.inputs, buffer.functions
         self.load = buffer.loads[self.input]
-        nets = [bit for cell in self.cells.values() for bits in cell["connections"].values() for bit in bits]
-        nets += [bit for port in module["ports"].values() for bit in port["bits"]]
+        nets = _cell_bits(module) + [bit for port in module["ports"].values() for bit in port["bits"]]
         self.free = 1 + max((net for net in nets if isinstance(net, int)), default=0)
 
     def grow(self, net: int, sinks: list[_Sink]) -> None:

@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 from adagp.errors import OptionError
 
@@ -19,6 +18,10 @@ class LibertyGroup:
     name: str
     attributes: dict[str, str] = field(default_factory=dict)
     groups: list["LibertyGroup"] = field(default_factory=list)
+
+    def inside(self, *kinds: str) -> list["LibertyGroup"]:
+        """Return the groups of some kinds."""
+        return [group for group in self.groups if group.kind in kinds]
 
 
 @dataclass(frozen=True)
@@ -49,60 +52,77 @@ def parse_liberty(text: str) -> LibertyGroup:
     tokens = [one for one in _TOKENS.findall(text) if not one.startswith(("/*", "\\"))]
     top = LibertyGroup("file", "")
     stack, place = [top], 0
-    while place < len(tokens):
+    while stack and place < len(tokens):
+        following = tokens[place + 1 : place + 2]
         if tokens[place] == "}":
             stack.pop()
             place += 1
-        elif tokens[place + 1 : place + 2] == [":"]:
-            end = tokens.index(";", place) if ";" in tokens[place : place + 40] else place + 3
-            stack[-1].attributes[tokens[place]] = " ".join(tokens[place + 2 : end]).strip('"')
-            place = end + 1
-        elif tokens[place + 1 : place + 2] == ["("]:
-            end = tokens.index(")", place)
-            name = " ".join(one.strip('"') for one in tokens[place + 2 : end] if one != ",")
-            if tokens[end + 1 : end + 2] == ["{"]:
-                group = LibertyGroup(tokens[place], name)
-                stack[-1].groups.append(group)
-                stack.append(group)
-                place = end + 2
-            else:
-                place = end + 1
+        elif following == [":"]:
+            place = _read_attribute(tokens, place, stack[-1])
+        elif following == ["("]:
+            place = _read_group(tokens, place, stack)
         else:
             place += 1
-        if not stack:
-            break
     if not top.groups or top.groups[0].kind != "library":
         raise OptionError("this is not a Liberty file: it has no library.")
     return top.groups[0]
 
 
+def _read_attribute(tokens: list[str], place: int, group: LibertyGroup) -> int:
+    """Read `name : value;` into a group; return the place behind it."""
+    end = tokens.index(";", place) if ";" in tokens[place : place + 40] else place + 3
+    group.attributes[tokens[place]] = " ".join(tokens[place + 2 : end]).strip('"')
+    return end + 1
+
+
+def _read_group(tokens: list[str], place: int, stack: list[LibertyGroup]) -> int:
+    """Begin the group `kind(name) {`, or skip the complex attribute `kind(values);`; return the place behind it."""
+    end = tokens.index(")", place)
+    if tokens[end + 1 : end + 2] != ["{"]:
+        return end + 1
+    name = " ".join(one.strip('"') for one in tokens[place + 2 : end] if one != ",")
+    group = LibertyGroup(tokens[place], name)
+    stack[-1].groups.append(group)
+    stack.append(group)
+    return end + 2
+
+
 @cache
 def read_cells(text: str) -> dict[str, LibraryCell]:
     """Return the cells of a library whose logic is stated: gates, and flip-flops of a rising edge without set and reset."""
-    cells = {}
-    for group in parse_liberty(text).groups:
-        if group.kind != "cell":
-            continue
-        pins = {one.name: one.attributes for one in group.groups if one.kind == "pin"}
-        inputs = tuple(name for name, pin in pins.items() if pin.get("direction") == "input")
-        functions = {name: pin["function"] for name, pin in pins.items() if "function" in pin}
-        figures: dict[str, Any] = {
-            "area": float(group.attributes.get("area", 0)),
-            "drives": max((float(pin.get("max_capacitance", 0)) for pin in pins.values()), default=0.0),
-            "loads": {name: float(pins[name].get("capacitance", 0)) for name in inputs},
-        }
-        storage = [one for one in group.groups if one.kind in ("ff", "latch", "statetable")]
-        if not storage:
-            cells[group.name] = LibraryCell(group.name, inputs, functions, **figures)
-        elif storage[0].kind == "ff" and not {"clear", "preset"} & set(storage[0].attributes):
-            state, inverse = storage[0].name.split()
-            about = storage[0].attributes
-            functions = {name: re.sub(rf"\b{inverse}\b", f"!{state}", function) for name, function in functions.items()}
-            clock = about["clocked_on"].strip("() ")
-            figures["loads"].pop(clock, None)
-            next_state = about["next_state"]
-            cells[group.name] = LibraryCell(group.name, inputs, functions, state, next_state, clock, **figures)
-    return cells
+    cells = map(_read_cell, parse_liberty(text).inside("cell"))
+    return {cell.name: cell for cell in cells if cell is not None}
+
+
+def _read_cell(group: LibertyGroup) -> LibraryCell | None:
+    pins = {pin.name: pin.attributes for pin in group.inside("pin")}
+    inputs = tuple(name for name, pin in pins.items() if pin.get("direction") == "input")
+    gate = LibraryCell(
+        group.name,
+        inputs,
+        functions={name: pin["function"] for name, pin in pins.items() if "function" in pin},
+        area=float(group.attributes.get("area", 0)),
+        loads={name: float(pins[name].get("capacitance", 0)) for name in inputs},
+        drives=max((float(pin.get("max_capacitance", 0)) for pin in pins.values()), default=0.0),
+    )
+    storage = group.inside("ff", "latch", "statetable")
+    return _flip_flop(gate, storage[0]) if storage else gate
+
+
+def _flip_flop(gate: LibraryCell, storage: LibertyGroup) -> LibraryCell | None:
+    about = storage.attributes
+    if storage.kind != "ff" or "clear" in about or "preset" in about:
+        return None
+    state, inverse = storage.name.split()
+    clock = about["clocked_on"].strip("() ")
+    return replace(
+        gate,
+        functions={pin: re.sub(rf"\b{inverse}\b", f"!{state}", logic) for pin, logic in gate.functions.items()},
+        state=state,
+        next_state=about["next_state"],
+        clock=clock,
+        loads={pin: load for pin, load in gate.loads.items() if pin != clock},
+    )
 
 
 def truth_table(function: str, inputs: tuple[str, ...]) -> int:

@@ -43,6 +43,9 @@ class SmallNetwork:
             raise OptionError(f"the kernel is {self.kernel}x{self.kernel}; it must be 1x1 or 3x3.")
         if self.kernel > 1 and self.picture == (1, 1):
             raise OptionError("a kernel of 3x3 needs an image; give its size, for example --picture 4x4.")
+        self._check_picture()
+
+    def _check_picture(self) -> None:
         grid = self.predictor.grid
         if self.picture != (1, 1) and any(side < 1 or side % grid for side in self.picture):
             shown = "x".join(map(str, self.picture))
