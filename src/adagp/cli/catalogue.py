@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from adagp.cli.simulation_options import Width
 from adagp.core.methods import METHODS, Method
 from adagp.errors import OptionError
 from adagp.program.workloads import parse_shape
+
+if TYPE_CHECKING:
+    from adagp.data.load import DatasetRow
 
 
 def methods(as_json: Json = False) -> None:
@@ -113,7 +116,6 @@ def datasets(data_dir: DataFolder = None, as_json: Json = False) -> None:
     """List the data sets: contents, where adagp looks for them, and which are installed."""
     from adagp.cli.terminal import print_table
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
-    from adagp.models.registry import LANGUAGE, TRANSLATION
 
     place = data_dir or DEFAULT_DATA_DIR
     rows = describe_datasets(place)
@@ -121,12 +123,15 @@ def datasets(data_dir: DataFolder = None, as_json: Json = False) -> None:
         typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))
         return
     columns = ("data set", "found", "sample", "classes", "train", "test", f"files in {place}")
-    lines = []
-    for row in rows:
-        info, found = row.info, row.found or not row.looked_for
-        there = "yes" if found else "download" if info.fetch else "no"
-        sample = "x".join(map(str, info.shape)) or ("text" if info.task in (LANGUAGE, TRANSLATION) else "-")
-        counts = (f"{count:,}" if count else "-" for count in (info.classes, info.train, info.test))
-        names = ", ".join(info.files) or f"({'part of adagp' if row.found else 'made by its task'})"
-        lines.append((info.name, there, sample, *counts, names))
-    print_table(columns, lines, right=columns[3:6])
+    print_table(columns, [_dataset_line(row) for row in rows], right=columns[3:6])
+
+
+def _dataset_line(row: "DatasetRow") -> tuple[str, ...]:
+    from adagp.models.registry import LANGUAGE, TRANSLATION
+
+    info, found = row.info, row.found or not row.looked_for
+    there = "yes" if found else "download" if info.fetch else "no"
+    sample = "x".join(map(str, info.shape)) or ("text" if info.task in (LANGUAGE, TRANSLATION) else "-")
+    counts = (f"{count:,}" if count else "-" for count in (info.classes, info.train, info.test))
+    names = ", ".join(info.files) or f"({'part of adagp' if row.found else 'made by its task'})"
+    return info.name, there, sample, *counts, names

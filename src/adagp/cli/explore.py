@@ -130,18 +130,7 @@ def explore(
         from adagp.program.figures.accelerator import plot_front
 
         plot_front(points, front, objectives, f"{space.workload.name}: {len(points):,} designs", plot)
-    best = sorted((point for point, on in zip(points, front, strict=True) if on), key=lambda point: point.cycles)
-    varied = [name for name in points[0].settings if len({point.settings[name] for point in points}) > 1]
-    report = {"model": space.workload.name, "points": len(points), "objectives": list(objectives)}
-    if as_json:
-        typer.echo(json.dumps({**report, "front": [point.row for point in best]}, indent=2))
-    else:
-        _print(
-            best,
-            varied,
-            objectives,
-            f"{space.workload.name}: {len(best)} of {len(points):,} designs on the Pareto front",
-        )
+    _print_front(space.workload.name, points, front, objectives, as_json)
 
 
 def axis_texts(given: Mapping[str, Any], preset: str | None) -> dict[str, str | None]:
@@ -181,6 +170,18 @@ def _with_progress(space: Space, workers: int) -> list[Point]:
     with Progress(console=Terminal(stderr=True), transient=True) as progress:
         task = progress.add_task(f"{space.points:,} designs", total=space.simulations)
         return explore_space(space, workers, lambda done: progress.advance(task, done))
+
+
+def _print_front(
+    model: str, points: Sequence[Point], front: Sequence[bool], objectives: Sequence[str], as_json: bool
+) -> None:
+    best = sorted((point for point, on in zip(points, front, strict=True) if on), key=lambda point: point.cycles)
+    if as_json:
+        report = {"model": model, "points": len(points), "objectives": list(objectives)}
+        typer.echo(json.dumps({**report, "front": [point.row for point in best]}, indent=2))
+    else:
+        varied = [name for name in points[0].settings if len({point.settings[name] for point in points}) > 1]
+        _print(best, varied, objectives, f"{model}: {len(best)} of {len(points):,} designs on the Pareto front")
 
 
 def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> None:

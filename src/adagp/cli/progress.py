@@ -239,20 +239,15 @@ class JobProgress:
 
     def _show(self) -> None:
         assert self._task is not None
-        shares = [share or 0.0 for share in self._running.values()]
-        elapsed, done = self._clock() - self._began, self._done + sum(shares)
+        elapsed, done = self._clock() - self._began, self._done + sum(filter(None, self._running.values()))
         rest = time_left(elapsed, done - self._before, self._total - self._before)
         left = "" if rest is None else f"{clock_time(rest)} left"
         jobs = "; ".join(name if share is None else f"{name} {share:.0%}" for name, share in self._running.items())
         self._bar.running = jobs
         self._bar.update(self._task, completed=done, count=f"{self._done}/{self._total}", left=left)
         if self._bar.disable and self._pulse.is_due:
-            parts = [
-                f"{self._what} {self._done}/{self._total}",
-                f"{clock_time(elapsed)} so far",
-                left and f"about {left}",
-            ]
-            self.say(", ".join(filter(None, parts)) + (f": {jobs}" if jobs else ""))
+            about, running = f", about {left}" if left else "", f": {jobs}" if jobs else ""
+            self.say(f"{self._what} {self._done}/{self._total}, {clock_time(elapsed)} so far{about}{running}")
 
 
 class _Bars(Progress):

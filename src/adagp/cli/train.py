@@ -1,6 +1,7 @@
 """`adagp train`: one training run."""
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,12 +66,7 @@ def train(
     """Train a model with predicted gradients, or with plain backprop for comparison."""
     if config is not None:
         given = read_toml(config) | given
-    if "epochs" in given and "batches" in given and resume is None:
-        raise OptionError("--epochs and --batches both set the length of the run; give one of them.")
-    if trust and resume is None:
-        raise OptionError("--trust needs --resume: it allows the user code that is named in the run folder to run.")
-    if resume is not None and (out is not None or force):
-        raise OptionError("--resume continues in the run's folder; leave out --out and --force.")
+    _check_options(given, out, resume, force=force, trust=trust)
     loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
     if loggers:
         require_loggers(loggers)
@@ -91,6 +87,18 @@ def train(
     summary = carry_out(session, loop, log=loggers)
     if as_json and summary:
         typer.echo(to_json(summary, indent=2))
+
+
+def _check_options(
+    given: Mapping[str, Any], out: Path | None, resume: Path | None, *, force: bool, trust: bool
+) -> None:
+    if resume is not None:
+        if out is not None or force:
+            raise OptionError("--resume continues in the run's folder; leave out --out and --force.")
+    elif "epochs" in given and "batches" in given:
+        raise OptionError("--epochs and --batches both set the length of the run; give one of them.")
+    elif trust:
+        raise OptionError("--trust needs --resume: it allows the user code that is named in the run folder to run.")
 
 
 def _start(options: TrainConfig, place: dict[str, Any], out: Path | None, force: bool) -> "tuple[Session, Loop]":

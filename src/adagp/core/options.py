@@ -71,10 +71,7 @@ class Option:
             return
         if self.also is not None:
             self.also(value)
-        if self.choices is not None:
-            names = list(self.choices() if callable(self.choices) else self.choices)
-            if value not in names:
-                raise unknown_name(self.name.replace("_", " "), value, names)
+        self._check_choice(value)
         if self.infinite and value == inf:
             return
         if isinstance(value, float) and not isfinite(value):
@@ -82,6 +79,12 @@ class Option:
         for holds, words in self._bounds(value):
             if not holds:
                 raise OptionError(f"{self.flag} is {value}; it must be {self.allowed or words}.")
+
+    def _check_choice(self, value: Any) -> None:
+        if self.choices is not None:
+            names = list(self.choices() if callable(self.choices) else self.choices)
+            if value not in names:
+                raise unknown_name(self.name.replace("_", " "), value, names)
 
     def _bounds(self, value: Any) -> Iterable[tuple[bool, str]]:
         """Yield for each bound whether `value` is within it, and the bound in words."""

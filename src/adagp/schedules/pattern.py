@@ -116,18 +116,21 @@ def select(selector: Kind | Cut | str, layout: Layout) -> tuple[Layer, ...]:
     if isinstance(selector, Cut):
         return _below(selector, layout)
     if isinstance(selector, Kind):
-        candidates = [site for site in layout.sites if selector.kind in (site.kind, "layer")]
-        found = tuple(site for index, site in enumerate(candidates) if selector.every.takes(index))
-        if not found:
-            start = selector.every.start
-            raise OptionError(
-                f"the schedule's sites begin with {selector.kind} number {start}, but the model has "
-                f"{len(candidates)} such sites."
-            )
-        return found
+        return _of_kind(selector, layout)
     found = tuple(site for site in layout.sites if fnmatchcase(site.name, selector))
     if not found:
         raise OptionError(f"the schedule's pattern '{selector}' matches no site of the model. {_listed(layout)}")
+    return found
+
+
+def _of_kind(selector: Kind, layout: Layout) -> tuple[Layer, ...]:
+    candidates = [site for site in layout.sites if selector.kind in (site.kind, "layer")]
+    found = tuple(site for index, site in enumerate(candidates) if selector.every.takes(index))
+    if not found:
+        raise OptionError(
+            f"the schedule's sites begin with {selector.kind} number {selector.every.start}, but the model has "
+            f"{len(candidates)} such sites."
+        )
     return found
 
 
