@@ -6,6 +6,7 @@ import pytest
 from tests.marks import slow
 from tests.program.distributed.test_session import assert_close, rows, weights
 
+from adagp.core.methods import METHODS
 from adagp.errors import OptionError
 from adagp.program.distributed.updates import pipeline_sources
 from adagp.sources import ReplaySource
@@ -38,7 +39,8 @@ def test_the_predictor_in_pipelines_of_several_stages(name: str, start: Any, alo
     check(start, alone, f"pipeline:{name}")
 
 
-def test_a_source_of_a_user(start: Any, alone: Any) -> None:
+def test_a_source_of_a_user(start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS, "_things", {name: METHODS[name] for name in METHODS})  # which it enters itself into
     options = SHORT | {"method": "nets:Replayed", "ratio": "1:1", "lr": 0.02}
     expected = alone(**options)
     assert start(2, "run", "pipeline:gpipe", **options, stop_after=7) == [0, 0]

@@ -176,7 +176,7 @@ def test_killed_and_begun_again_it_does_not_repeat_finished_parts(tmp_path: Path
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept}
     again = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    assert f"Parts: 8, finished before: {len(kept)}, at a time: 2." in again.stderr
+    assert f"Parts: 8; finished earlier: {len(kept)}; in parallel: 2." in again.stderr
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept} == before
     assert len(list(out.glob("parts/*.json"))) == 8
     verdicts = json.loads((out / "approximation-table1" / "verdict.json").read_text())
