@@ -146,7 +146,6 @@ class LiveProgress:
         self._pulse.beat()
 
     def _done(self, status: BatchStatus) -> int:
-        """Return the batches done so far, in all epochs."""
         return status.epoch * self._per_epoch + status.batch + 1
 
 

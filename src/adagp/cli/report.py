@@ -44,7 +44,6 @@ def _check_without_watch(options: dict[str, object]) -> None:
 
 
 def _serve(runs: Sequence[Path], port: int | None) -> None:
-    """Serve the page until Ctrl-C, or a termination request."""
     from adagp.program.report.live import PORT, LiveReport, LiveServer
 
     ends = (signal.SIGINT, signal.SIGTERM)  # a shell that starts it in the background lets it ignore Ctrl-C

@@ -114,7 +114,6 @@ def restarted(folder: Path) -> bool:
 
 
 def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
-    """Return the run, in this process or in several."""
     if options.parallel == "none":
         from adagp.program.train.session import Session
 

@@ -200,7 +200,6 @@ def _length(record: RunRecord, target: float | None) -> int:
 
 
 def _recording(record: RunRecord, length: int) -> RunRecording:
-    """Return what the first epochs of a run have recorded of themselves."""
     epochs = (
         (sum(epoch.batches.get(kind, 0) for kind in ("bp", "gp", "guarded")), epoch.sites)
         for epoch in record.epochs[:length]

@@ -156,7 +156,6 @@ def conclude_table_1(budget: str, workspace: Workspace) -> Conclusion:
 
 
 def _missing(wanted: Mapping[Key, RunGroup], finished: Mapping[Key, RunGroup]) -> str:
-    """Return which models are not finished; nothing if all are."""
     total = len({key[:2] for key in wanted})
     missing = {f"{model} on {dataset}" for dataset, model, _ in wanted.keys() - finished.keys()}
     if not missing:
@@ -165,7 +164,6 @@ def _missing(wanted: Mapping[Key, RunGroup], finished: Mapping[Key, RunGroup]) -
 
 
 def _published_accuracy(budget: str, workspace: Workspace, key: Key) -> Verdict:
-    """Compare one number of the table with ours, if the model is finished."""
     number, quantity = published(TABLE_1).number(*key), ", ".join((key[1], key[0], key[2]))
     runs = finished_groups(budget, workspace).get(key)
     if runs is None:
@@ -255,7 +253,6 @@ def _error_sizes(rows: Sequence[dict[str, Any]], terms: Terms) -> list[Verdict]:
 
 
 def _error_trend(rows: Sequence[dict[str, Any]]) -> Verdict:
-    """Compare the mean error over the layers in the first and the last epoch."""
     begin, end = (_mean_at(rows, epoch) for epoch in (rows[0]["epoch"], rows[-1]["epoch"]))
     falls = end["mape_percent"] < begin["mape_percent"] and end["mse"] < begin["mse"]
     text = (

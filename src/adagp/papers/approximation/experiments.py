@@ -159,7 +159,6 @@ def _draw_tradeoff(runs: Mapping[str, RunGroup], workspace: Workspace, gains: Ma
 
 @cache
 def _scheduled(budget: str) -> dict[tuple[str, str], RunGroup]:
-    """Return ResNet-20's runs by method and schedule."""
     return {
         (method, schedule): RESNET_20.run(budget, method, f"approx:{schedule}")
         for method in METHODS
@@ -202,7 +201,6 @@ def conclude_schedules(budget: str, workspace: Workspace) -> Conclusion:
 def _judge_schedules(
     means: Mapping[tuple[str, str], float], references: Mapping[str, float], extent: str
 ) -> list[Verdict]:
-    """Judge for how many schedules the claims of Table 5 hold."""
     section = published("approximation-table5")
     ordered = [s for s in SCHEDULES if means["topk", s] >= means["zero", s] > means["random", s]]
     ahead = [s for s in SCHEDULES if means["topk", s] > references["smaller"]]

@@ -171,5 +171,4 @@ def _first_rows(samples: int, channels: int, groups: int, k: int, pixels: int, d
 
 
 def _bag_sums(rows: Tensor, bags: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted sum of the rows in each bag."""
     return F.embedding_bag(bags.contiguous(), rows, mode="sum", per_sample_weights=weights.contiguous())

@@ -137,7 +137,6 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
 
 
 def _judge_widths(widths: Mapping[str, Sequence[float]]) -> list[Verdict]:
-    """Judge whether the mean mantissa bits rise with depth and with time."""
     section, sites, epochs = published(TRAINING), widths["sites"], widths["epochs"]
     first, second = mean(sites[: len(sites) // 2]), mean(sites[len(sites) // 2 :])
     rises = None if len(epochs) < 2 else epochs[-1] > epochs[0]

@@ -101,7 +101,6 @@ def _chunks(number: "GroupFormat", place: int, *words: Gates) -> list[Gates]:
 
 
 def _multiplied(m: Module, first: Gates, second: Gates) -> Gates:
-    """Return the product of two chunks with signs."""
     plain, product = Signal(2 * CHUNK_BITS), Signal(signed(2 * CHUNK_BITS + 1))
     m.d.comb += plain.eq(first[:CHUNK_BITS] * second[:CHUNK_BITS])
     m.d.comb += product.eq(Mux(first[CHUNK_BITS] ^ second[CHUNK_BITS], -plain, plain))

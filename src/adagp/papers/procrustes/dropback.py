@@ -173,7 +173,6 @@ class DropBack(WeightUpdateHook):
         return self.factor(self._steps - 1)
 
     def _bases(self, factor: float) -> dict[str, Tensor]:
-        """Return what dropped weights are, by name."""
         if not factor:
             return {name: torch.zeros_like(one) for name, one in self._parameters.items()}
         initial = self.initial.read()

@@ -171,7 +171,6 @@ class RunSettings:
 
 
 def _config_options() -> dict[str, Option]:
-    """Return the options that the fields of the configuration declare, in their order."""
     hints = get_type_hints(RunSettings)
     declared = {}
     for item in fields(RunSettings):
@@ -402,7 +401,6 @@ class TrainConfig(RunSettings):
 
 
 def _foreign_option(name: str, method: str, model: str) -> OptionError:
-    """Return the error about an option that the run's method, model and hooks do not have."""
     flag = f"--{name.replace('_', '-')}"
     owners = [(kind, owner) for kind, owner, options in _options_by_owner() if name in {one.name for one in options}]
     kind = owners[0][0] if owners else "method"

@@ -235,7 +235,6 @@ def read_run(path: Path, name: str) -> RunRecord:
 
 
 def _incomplete(record: RunRecord) -> Iterator[str]:
-    """Yield sentences about missing epochs."""
     if not record.epochs and (record.path / "metrics.jsonl").is_file():
         yield "Incomplete: metrics.jsonl holds no epoch."
     if not record.summary:

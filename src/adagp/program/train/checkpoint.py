@@ -79,7 +79,6 @@ def _check_sizes(state: Any, size: int) -> None:
 
 
 def _walk(value: Any) -> Iterator[Any]:
-    """Yield a value and all that it holds."""
     waiting = [value]
     while waiting:
         one = waiting.pop()

@@ -315,7 +315,6 @@ class Loop:
             torch.cuda.set_rng_state_all(state["random_cuda"])
 
     def _batches(self, epoch: int, observer: Observer) -> Iterator[None]:
-        """Train the rest of `epoch`, one batch for each item of the iterator."""
         before = time.perf_counter()
         start = self.trainer.at.batch
         for inputs, targets in islice(self._read(epoch, start), self.trainer.epoch_length(epoch) - start):
@@ -329,11 +328,9 @@ class Loop:
         return self.task.batches(epoch, start)
 
     def _stops(self) -> bool:
-        """Return whether the run is to stop after this batch."""
         return self._stop()
 
     def _is_due(self) -> bool:
-        """Return whether it is time for a checkpoint."""
         return time.perf_counter() - self._saved > self.checkpoint_seconds
 
     def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
