@@ -251,19 +251,18 @@ class ComparisonFolder:
         """Yield the runs, seed by seed; `batches` has the length by method."""
         for seed in range(comparison.seeds):
             for candidate in comparison.candidates:
-                config = comparison.config(candidate, seed, batches[candidate.name])
-                name = f"{candidate.folder}-{config.batches}-seed{seed}"
-                yield ComparedRun(candidate, config, RunFolder(self.path / "runs" / name))
+                yield self._run(comparison, candidate, seed, batches[candidate.name])
 
     def curve_runs(self, comparison: Comparison) -> Iterator[ComparedRun]:
         """Yield backprop's runs for `curve`, seed by seed."""
-        reference = comparison.reference
         for seed in range(comparison.seeds):
             for batches in comparison.curve_lengths:
-                config = comparison.config(reference, seed, batches)
-                yield ComparedRun(
-                    reference, config, RunFolder(self.path / "runs" / f"{reference.folder}-{batches}-seed{seed}")
-                )
+                yield self._run(comparison, comparison.reference, seed, batches)
+
+    def _run(self, comparison: Comparison, candidate: Candidate, seed: int, batches: int) -> ComparedRun:
+        config = comparison.config(candidate, seed, batches)
+        name = f"{candidate.folder}-{config.batches}-seed{seed}"
+        return ComparedRun(candidate, config, RunFolder(self.path / "runs" / name))
 
     def alignment(self, candidate: Candidate, seed: int) -> Path:
         """Return the file of the gradient comparison of one run."""

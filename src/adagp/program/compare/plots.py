@@ -109,8 +109,7 @@ def draw_worth(worth: Record, path: Path) -> Path:
 def _worth_panel(axis: "Axes", method: Record) -> None:
     low, high = method["interval"]
     ends = [end for end in (low, high, method["worth"]) if end is not None]
-    marks = {name: platform["break_even"] for name, platform in method["platforms"].items()}
-    top = 1.15 * max([1.0, *ends, *marks.values()])
+    top = 1.15 * max([1.0, *ends, *(platform["break_even"] for platform in method["platforms"].values())])
     bottom = min([0.0, *ends])
     axis.set(xlim=(0, 1), ylim=(bottom - 0.05 * top, top))
     if ends:
@@ -118,12 +117,17 @@ def _worth_panel(axis: "Axes", method: Record) -> None:
         axis.axhspan(below, above, color=COLOURS[0], alpha=0.18, linewidth=0)
     if method["worth"] is not None:
         axis.axhline(method["worth"], color=COLOURS[0], linewidth=1.5)
+    _mark_platforms(axis, method["platforms"])
+
+
+def _mark_platforms(axis: "Axes", platforms: Mapping[str, Record]) -> None:
+    marks = {name: platform["break_even"] for name, platform in platforms.items()}
     axis.figure.canvas.draw()  # fixes the scale
     scale = 72 / axis.figure.dpi
     positions = {name: float(axis.transData.transform((0, value))[1]) * scale for name, value in marks.items()}
     heights = spread_labels([(position, name) for name, position in positions.items()], LABEL_HEIGHT)
     for name, value in marks.items():
-        colour, marker = VERDICTS[method["platforms"][name]["verdict"]]
+        colour, marker = VERDICTS[platforms[name]["verdict"]]
         axis.plot(0.2, value, marker=marker, color=colour, markersize=6)
         axis.annotate(
             f"{name} {value:.2f}",
