@@ -179,7 +179,6 @@ class Simulation:
         return f"<simulation of {self.workload.name} by {', '.join(self.outcomes)}>"
 
     def _repr_html_(self) -> str:
-        """Return a table of the designs, for notebooks."""
         from adagp.hw.report import simulation_html  # which is about simulations, so it imports this module
 
         return simulation_html(self)

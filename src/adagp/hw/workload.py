@@ -234,11 +234,7 @@ def workload_from_json(text: str) -> Workload:
     if document.get("version") != VERSION:
         raise DataError(f"workload of version {document.get('version')}; this program reads version {VERSION}.")
     name, layers = document.get("name"), document.get("layers")
-    if (
-        not isinstance(name, str)
-        or not isinstance(layers, list)
-        or not all(isinstance(entry, dict) for entry in layers)
-    ):
+    if not isinstance(name, str) or not isinstance(layers, list) or not all(isinstance(item, dict) for item in layers):
         raise DataError('not a workload: it needs a "name" and a list of "layers".')
     return Workload(name, tuple(_layer(entry) for entry in layers))
 
@@ -290,7 +286,6 @@ MAY_BE_ZERO = ("shared_weights", "input_words", "output_words")
 
 
 def _check(layer: Layer, name: str, kind: Any) -> None:
-    """Raise for a field that is not of its type, or a size that no layer has."""
     value, least = getattr(layer, name), 0 if name in MAY_BE_ZERO else 1
     if kind in (str, bool):
         holds, allowed = type(value) is kind, "text" if kind is str else "true or false"
@@ -309,16 +304,8 @@ def _is_size(value: object, least: int = 1) -> bool:
 
 COPIES = frozenset(
     (
-        "_to_copy",
-        "_unsafe_view",
-        "bernoulli_",
-        "cat",
-        "clone",
-        "copy_",
-        "empty_like",
-        "expand_copy",
-        "stack",
-        "zeros_like",
+        *("_to_copy", "_unsafe_view", "bernoulli_", "cat", "clone"),
+        *("copy_", "empty_like", "expand_copy", "stack", "zeros_like"),
     )
 )
 """Operations that only place words: results are written to their place at once."""
@@ -326,19 +313,8 @@ COPIES = frozenset(
 POINTWISE = frozenset(
     (
         *("add", "add_", "div", "div_", "masked_fill", "masked_fill_", "mul", "mul_", "native_dropout", "rsub"),
-        *(
-            "sub",
-            "sub_",
-            "where",
-            "clamp",
-            "clamp_",
-            "hardtanh",
-            "hardtanh_",
-            "leaky_relu",
-            "leaky_relu_",
-            "relu",
-            "relu_",
-        ),
+        *("sub", "sub_", "where", "clamp", "clamp_", "hardtanh", "hardtanh_"),
+        *("leaky_relu", "leaky_relu_", "relu", "relu_"),
     )
 )
 """Operations that read their other operands, if they have any, both ways; a sign is seen from the activation that is kept."""

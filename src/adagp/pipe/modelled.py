@@ -121,15 +121,19 @@ def output_words(workload: Workload) -> list[int]:
 
 def _passes(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
     """Return the cycles of a layer's forward and backward of a micro-batch, which updates nothing."""
-    (duty,) = duties([replace(stage, update=NOTHING, read_back=NOTHING)], BACKPROP_ALL, accelerator, False)
+    (duty,) = duties(_without_update([stage]), BACKPROP_ALL, accelerator, False)
     return duty.forward.cycles, duty.backward.cycles
 
 
 def _parts(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
     """Return the cycles of a layer's backward where its two parts are done apart: the gradients of input and of weights."""
-    (duty,) = duties([replace(stage, update=NOTHING, read_back=NOTHING)], _CHAIN_ALONE, accelerator, False)
+    (duty,) = duties(_without_update([stage]), _CHAIN_ALONE, accelerator, False)
     weights = accelerator.with_stalls(stage.weight_gradient).cycles if stage.is_site else 0
     return duty.backward.cycles, weights
+
+
+def _without_update(layers: Sequence[Stage]) -> list[Stage]:
+    return [replace(stage, update=NOTHING, read_back=NOTHING) for stage in layers]
 
 
 _FORWARD_ALONE = predicted_plan(SUPPLIED)
@@ -144,6 +148,5 @@ def _beyond_passes(layers: Sequence[Stage], plan: Plan, work: _StageWork) -> int
     learns = shape.predicts and source_work(work.source).learns
     learning = learns, work.source if learns else None, work.variant
     whole = total(shape.step(duties(layers, plan, accelerator, *learning)))
-    plain = [replace(stage, update=NOTHING, read_back=NOTHING) for stage in layers]
     passes = plan if plan is BACKPROP_ALL else _FORWARD_ALONE
-    return whole.cycles - total(run_baseline(duties(plain, passes, accelerator, False))).cycles
+    return whole.cycles - total(run_baseline(duties(_without_update(layers), passes, accelerator, False))).cycles

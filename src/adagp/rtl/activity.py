@@ -164,11 +164,7 @@ def record_activity(
 
 
 def _add_ports(
-    wanted: dict[str, dict[str, int]],
-    netlist: GateNetlist,
-    modules: Mapping[str, WrittenModule],
-    kind: str,
-    path: str,
+    wanted: dict[str, dict[str, int]], netlist: GateNetlist, modules: Mapping[str, WrittenModule], kind: str, path: str
 ) -> None:
     """Add the ports to record for the block at `path`: its own, and those of the blocks inside that it reads."""
     wanted[path] = wanted.get(path, {}) | {name: bits for name, (_, bits) in modules[kind].ports.items()}
@@ -230,7 +226,6 @@ def _replay(
 
 
 def _bits(nets: Sequence[int], words: NDArray[np.uint32]) -> dict[int, NDArray[np.uint8]]:
-    """Return the bits of a port by their nets."""
     return {
         net: ((words[:, place // 32] >> np.uint32(place % 32)) & np.uint32(1)).astype(np.uint8)
         for place, net in enumerate(nets)

@@ -229,18 +229,18 @@ def bank_library(banks: Mapping[str, WrittenModule]) -> str:
         lines.append(f"  type (bits{bits}) {{ {body} }}")
     for kind, module in banks.items():
         lines += [f"  cell ({kind}) {{", "    pin (clk) { direction : input; clock : true; capacitance : 0; }"]
-        for name, (direction, bits) in module.ports.items():
-            group = f"bus ({name}) {{ bus_type : bits{bits};" if bits > 1 else f"pin ({name}) {{"
-            capacitance = " capacitance : 0;" if direction == "input" else ""
-            lines.append(f"    {group} direction : {direction};{capacitance} {_without_delay(direction)} }}")
+        lines += [_bank_port(name, direction, bits) for name, (direction, bits) in module.ports.items()]
         lines.append("  }")
     return "\n".join([*lines, "}", ""])
 
 
-def _without_delay(direction: str) -> str:
-    """Return the timing of a bank's port: nothing takes any time, but paths begin and end there."""
+def _bank_port(name: str, direction: str, bits: int) -> str:
+    """Return a bank's port in Liberty's language: nothing takes any time, but paths begin and end there."""
+    group = f"bus ({name}) {{ bus_type : bits{bits};" if bits > 1 else f"pin ({name}) {{"
+    capacitance = " capacitance : 0;" if direction == "input" else ""
     kind, delays = "setup_rising", ["rise_constraint", "fall_constraint"]
     if direction == "output":
         kind, delays = "rising_edge", ["cell_rise", "cell_fall", "rise_transition", "fall_transition"]
     values = " ".join(f'{one} (scalar) {{ values ("0"); }}' for one in delays)
-    return f'timing () {{ related_pin : "clk"; timing_type : {kind}; {values} }}'
+    timing = f'timing () {{ related_pin : "clk"; timing_type : {kind}; {values} }}'
+    return f"    {group} direction : {direction};{capacitance} {timing} }}"

@@ -49,11 +49,9 @@ class ArrayElement(Block):
         return self.mode == int(mode)
 
     def _addend(self, kept: Gates) -> Gates:
-        """Return the sum that a product is added to."""
         return Mux(self._is(Mode.ACROSS), self.above, Mux(self._is(Mode.DOWN), self.beside, kept))
 
     def _keep(self, m: Module, kept: Gates, full: Gates) -> None:
-        """Keep the word from above."""
         m.d.sync += [kept.eq(self.above), full.eq(1)]
 
     def _move(self, m: Module, kept: Gates, total: Gates, adds: Gates, ends: Gates) -> None:

@@ -161,7 +161,6 @@ class _Program:
         self._keep(node["outputs"], result)
 
     def _arguments(self, node: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and the keyword arguments of an operation."""
         positional, keywords = [], {}
         for argument in node["inputs"]:
             value = self._value(argument["arg"])
@@ -186,7 +185,6 @@ class _Program:
                 self.values[entry["name"] if "name" in entry else entry["as_name"]] = one
 
     def _value(self, argument: Mapping[str, Any]) -> Any:
-        """Return an argument as torch wants it."""
         ((kind, entry),) = argument.items()
         if kind in ("as_tensors", "as_sym_ints", "as_sym_floats", "as_optional_tensors"):
             inner = {"as_tensors": "as_tensor", "as_sym_ints": "as_sym_int", "as_sym_floats": "as_sym_float"}
