@@ -29,11 +29,7 @@ class Operation(StrEnum):
 AXES = {"inputs": ("rows", "depth"), "weights": ("depth", "columns"), "outputs": ("rows", "columns")}
 """The two indices of each matrix."""
 
-RESULTS = {
-    Operation.FORWARD: "outputs",
-    Operation.INPUT_GRADIENT: "inputs",
-    Operation.WEIGHT_GRADIENT: "weights",
-}
+RESULTS = {Operation.FORWARD: "outputs", Operation.INPUT_GRADIENT: "inputs", Operation.WEIGHT_GRADIENT: "weights"}
 """The matrix that each operation makes: itself, or its gradient, which has its place."""
 
 

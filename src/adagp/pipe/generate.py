@@ -76,11 +76,7 @@ def dapple(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Program
 
 
 def one_way(
-    name: str,
-    devices: int,
-    micro_batches: int,
-    phases: Sequence[Phase],
-    backprop: Callable[[int, range], list[Action]],
+    name: str, devices: int, micro_batches: int, phases: Sequence[Phase], backprop: Callable[[int, range], list[Action]]
 ) -> Program:
     """Return a program with stage d on device d; `backprop` returns a stage's actions in a BP batch."""
 

@@ -94,10 +94,7 @@ class GateNetlist:
         return {net for gate in self._gates for net in gate.sources}
 
     def simulate(
-        self,
-        given: Mapping[int, NDArray[np.uint8]],
-        seen: Mapping[int, NDArray[np.uint8]],
-        counted: NDArray[np.uint8],
+        self, given: Mapping[int, NDArray[np.uint8]], seen: Mapping[int, NDArray[np.uint8]], counted: NDArray[np.uint8]
     ) -> tuple[NDArray[np.int64], int]:
         """Return the changes of each net in the cycles that are counted, and how many of these had nets `seen` otherwise.
 

@@ -13,11 +13,7 @@ from adagp.hw.export.zigzag import zigzag_files
 from adagp.hw.workload import Workload
 
 Exporter = Callable[[tuple[Work, ...], Accelerator], dict[str, str]]
-EXPORTERS: Mapping[str, Exporter] = {
-    "scale-sim": scale_sim_files,
-    "zigzag": zigzag_files,
-    "timeloop": timeloop_files,
-}
+EXPORTERS: Mapping[str, Exporter] = {"scale-sim": scale_sim_files, "zigzag": zigzag_files, "timeloop": timeloop_files}
 """From the work of a batch to the text of each file."""
 
 

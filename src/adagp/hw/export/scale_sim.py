@@ -67,8 +67,7 @@ def scale_sim_files(works: Sequence[Work], accelerator: Accelerator) -> dict[str
     )
     files["forward_conv.csv"] = _lines(CONVOLUTION_HEADER, convolutions)
     files["products.csv"] = _lines(
-        "file,layer,count,batch",
-        (f"{work.operation}_gemm.csv,{work.name},{work.count},{work.batch}" for work in works),
+        "file,layer,count,batch", (f"{work.operation}_gemm.csv,{work.name},{work.count},{work.batch}" for work in works)
     )
     files["layout.csv"] = ""
     if accelerator.dataflow in DATAFLOWS:

@@ -10,11 +10,7 @@ from adagp.hw.export.work import Work
 from adagp.hw.product import Operation
 from adagp.hw.workload import Convolution
 
-WRITTEN = {
-    Operation.FORWARD: "Outputs",
-    Operation.INPUT_GRADIENT: "Inputs",
-    Operation.WEIGHT_GRADIENT: "Weights",
-}
+WRITTEN = {Operation.FORWARD: "Outputs", Operation.INPUT_GRADIENT: "Inputs", Operation.WEIGHT_GRADIENT: "Weights"}
 CONVOLUTION: Mapping[str, Sequence[str]] = {
     "Weights": ("[G]", "[C]", "[M]", "[R]", "[S]"),
     "Inputs": ("[N]", "[G]", "[C]", "[R, Hdilation], [P, Hstride]", "[S, Wdilation], [Q, Wstride]"),
