@@ -25,7 +25,7 @@ from adagp.cli.options import own_options
 
 HANG_SECONDS = 30
 LONG_WORK = (
-    "adagp.cli.compare._carry_out",
+    "adagp.cli.compare._run_with_progress",
     "adagp.cli.demo._train",
     "adagp.cli.report._serve",
     "adagp.cli.reproduce._run",
@@ -99,7 +99,7 @@ def surroundings() -> Iterator[None]:
             stack.enter_context(contextlib.chdir(here))
             for name in LONG_WORK:
                 stack.enter_context(mock.patch(name, side_effect=SystemExit(0)))
-            stack.enter_context(mock.patch("adagp.cli.progress.carry_out", return_value={}))
+            stack.enter_context(mock.patch("adagp.cli.progress.run_with_progress", return_value={}))
             yield
     finally:
         signal.alarm(0)

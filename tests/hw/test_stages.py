@@ -1,6 +1,7 @@
 from math import inf
 
 import pytest
+from tests.hw.small_workload import ACCELERATOR, LAYERS, small_stages
 
 from adagp.core.methods import METHODS, AcceleratorWork, Method
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan
@@ -147,18 +148,9 @@ def test_optimizer_state_moves_with_the_update() -> None:
     assert updates[0].read_back.dram_reads == 2 * 16 * CONV.weights  # the weights, and the gradient that was written
 
 
-ACCELERATOR = Accelerator(bandwidth=inf)
-LAYERS = (
-    Convolution("stem", 3, 16, (3, 3), (8, 8), (8, 8), input_gradient=False),
-    Convolution("middle", 16, 16, (3, 3), (8, 8), (8, 8)),
-    Attention("mix", 2, 10, 16, 12),
-    Linear("head", 1, 64, 10),
-)
-
-
 @pytest.fixture(scope="module")
 def found() -> tuple[Stage, ...]:
-    return stages(Workload("w", LAYERS), ACCELERATOR, 4)
+    return small_stages()
 
 
 def cycles(costs: list[Cost]) -> list[int]:

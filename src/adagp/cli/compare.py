@@ -159,7 +159,7 @@ def compare(
         task, comparison = _with_data(comparison, length, data_dir, download)
     if target is not None:
         task.metric.check_target(target)
-    document = _carry_out(comparison, task, out, jobs, target)
+    document = _run_with_progress(comparison, task, out, jobs, target)
     if as_json:
         typer.echo(to_json(document, indent=2))
     else:
@@ -220,7 +220,7 @@ def _with_data(
     return task, replace(comparison, batches=batches)
 
 
-def _carry_out(
+def _run_with_progress(
     comparison: "Comparison", task: "Task", out: Path, jobs: int | None, target: float | None
 ) -> dict[str, Any]:
     from adagp.cli.progress import STOPPED, JobProgress

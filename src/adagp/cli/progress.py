@@ -23,7 +23,7 @@ STOPPED = 130
 """Exit code of a run that Ctrl-C stopped, as shells have it."""
 
 
-def carry_out(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[str, Any]:
+def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[str, Any]:
     """Run to the end and return the summary. Ctrl-C stops after the running batch, with a checkpoint; twice, at once."""
     console = Terminal(stderr=True, quiet=session.quiet)
     with ExitStack() as stack:

@@ -79,12 +79,12 @@ def train(
     from adagp.cli.terminal import busy
 
     with busy("loading torch…") as say:
-        from adagp.cli.progress import carry_out
+        from adagp.cli.progress import run_with_progress
 
         say("preparing the run…")
         session, loop = begin()
 
-    summary = carry_out(session, loop, log=loggers)
+    summary = run_with_progress(session, loop, log=loggers)
     if as_json and summary:
         typer.echo(to_json(summary, indent=2))
 

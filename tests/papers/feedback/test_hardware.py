@@ -1,27 +1,18 @@
-from math import inf
-
 import pytest
+from tests.hw.small_workload import ACCELERATOR, LAYERS, small_stages
 
 from adagp.core.methods import batch_variation
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan
-from adagp.hw import Accelerator, Attention, Convolution, Linear, Stage, Workload, stages
+from adagp.hw import Stage, Workload, stages
 from adagp.hw.stages import duties
 from adagp.papers.feedback.hardware import FeedbackWork, feedback_turns
 from adagp.papers.feedback.source import EveryN
 from adagp.program.run import TrainConfig
 
-ACCELERATOR = Accelerator(bandwidth=inf)
-LAYERS = (
-    Convolution("stem", 3, 16, (3, 3), (8, 8), (8, 8), input_gradient=False),
-    Convolution("middle", 16, 16, (3, 3), (8, 8), (8, 8)),
-    Attention("mix", 2, 10, 16, 12),
-    Linear("head", 1, 64, 10),
-)
-
 
 @pytest.fixture(scope="module")
 def found() -> tuple[Stage, ...]:
-    return stages(Workload("w", LAYERS), ACCELERATOR, 4)
+    return small_stages()
 
 
 def test_feedback_needs_no_chain_but_a_projection_and_the_weight_gradient(found: tuple[Stage, ...]) -> None:
