@@ -260,6 +260,10 @@ class Accelerator:
         stalled, _ = self.stall(cost)
         return cost.with_cycles(cost.cycles + stalled) if stalled else cost
 
+    def in_parallel(self, cost: Cost, other: Cost) -> Cost:
+        """Return the cost of both at the same time on two arrays, which share the off-chip pins and the buffer's port."""
+        return self.with_stalls((cost + other).with_cycles(max(cost.cycles, other.cycles)))
+
     def energy_model(self, predictor_weights: int = 0, pes: int | None = None) -> EnergyModel:
         """Return the energy model; `predictor_weights` in words is what the predictor memory holds, 0 if there is none.
 

@@ -148,10 +148,6 @@ class Cost(NamedTuple):
     def __mul__(self, times: int) -> "Cost":  # type: ignore[override]
         return Cost(*[value * times for value in self])
 
-    def in_parallel_with(self, other: "Cost") -> "Cost":
-        """Return the cost of both at the same time: the cycles of the slower, the sum of the rest."""
-        return (self + other).with_cycles(max(self.cycles, other.cycles))
-
     def with_cycles(self, cycles: int) -> "Cost":
         """Return the same work, done in `cycles`."""
         return self._replace(cycles=cycles)

@@ -46,7 +46,7 @@ class Design:
     function returns of it, instead of in words. `standard` designs are simulated unless others are named.
     """
 
-    step: Callable[[Sequence[Duty]], StepCosts]
+    step: Callable[[Sequence[Duty], Accelerator], StepCosts]
     predicts: bool = True
     predictor_memory: bool = True
     predictor_array: bool = False
@@ -65,12 +65,12 @@ class Design:
         return float(getattr(accelerator, self.enlarged)) if self.enlarged else 1.0
 
 
-def run_baseline(duties: Sequence[Duty]) -> StepCosts:
+def run_baseline(duties: Sequence[Duty], accelerator: Accelerator) -> StepCosts:
     """Every layer's forward and backward, and no more."""
     return [duty.forward + duty.backward for duty in duties]
 
 
-def run_in_sequence(duties: Sequence[Duty]) -> StepCosts:
+def run_in_sequence(duties: Sequence[Duty], accelerator: Accelerator) -> StepCosts:
     """Everything in sequence on one array; the predictor comes and goes through off-chip memory."""
     return [duty.forward + duty.backward + _from_buffer(duty) for duty in duties]
 
@@ -289,7 +289,7 @@ def _in_arithmetic(work: "_Work", design: Design, shares: ArithmeticShares) -> D
     first = next(iter(works.values()))
     batches = []
     for kind, (_, phases) in enumerate(first.scheduled):
-        costs = {used: design.step(own.scheduled[kind][0]) for used, own in works.items()}
+        costs = {used: design.step(own.scheduled[kind][0], own.accelerator) for used, own in works.items()}
         phase = Phase.GP if Phase.GP in phases else Phase.BP
         steps = [
             _mean_cost({used: step[index] for used, step in costs.items()}, shares.of(stage.layer.name, phase))
@@ -308,7 +308,7 @@ def _mean_cost(costs: Mapping[ArrayArithmetic, Cost], shares: Mapping[ArrayArith
 
 def _outcome(work: _Work, design: Design) -> DesignOutcome:
     scheduled = work.scheduled if design.predicts else work.backprop
-    return _summed(work, design, tuple((design.step(batch), phases) for batch, phases in scheduled))
+    return _summed(work, design, tuple((design.step(batch, work.accelerator), phases) for batch, phases in scheduled))
 
 
 def _summed(work: _Work, design: Design, batches: tuple[tuple[StepCosts, Counter[Phase]], ...]) -> DesignOutcome:

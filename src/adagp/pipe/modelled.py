@@ -147,6 +147,7 @@ def _beyond_passes(layers: Sequence[Stage], plan: Plan, work: _StageWork) -> int
     shape, accelerator = DESIGNS[work.design], work.accelerator
     learns = shape.predicts and source_work(work.source).learns
     learning = learns, work.source if learns else None, work.variant
-    whole = total(shape.step(duties(layers, plan, accelerator, *learning)))
+    whole = total(shape.step(duties(layers, plan, accelerator, *learning), accelerator))
     passes = plan if plan is BACKPROP_ALL else _FORWARD_ALONE
-    return whole.cycles - total(run_baseline(duties(_without_update(layers), passes, accelerator, False))).cycles
+    plain = duties(_without_update(layers), passes, accelerator, False)
+    return whole.cycles - total(run_baseline(plain, accelerator)).cycles

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adagp.core.plan import BACKPROP_ALL, predicted_plan
 from adagp.errors import OptionError
-from adagp.hw import DESIGNS, Accelerator, Linear, Stage
+from adagp.hw import DESIGNS, Accelerator, Array, Convolution, Linear, Run, Stage, Workload, simulate
 from adagp.hw.product import Cost, total
 from adagp.hw.stages import Duty, Predictions
 from adagp.papers.adagp.hardware import equal_pes, overlapped
@@ -21,7 +22,7 @@ def uniform(phase: str) -> list[Duty]:
 
 
 def cycles(design: str, phase: str) -> int:
-    return total(DESIGNS[design].step(uniform(phase))).cycles
+    return total(DESIGNS[design].step(uniform(phase), Accelerator())).cycles
 
 
 def test_the_papers_four_layers_take_its_steps() -> None:
@@ -45,7 +46,7 @@ costs = st.integers(0, 1000).map(Cost)
 
 @given(costs, costs, costs)
 def test_max_is_never_slower_than_efficient_and_takes_the_longer_of_the_two(layer: Cost, main: Cost, own: Cost) -> None:
-    both = overlapped(layer, main, own).cycles
+    both = overlapped(Accelerator(), layer, main, own).cycles
     assert both == min(max(layer.cycles, own.cycles), layer.cycles + main.cycles)
 
 
@@ -57,8 +58,22 @@ def test_own_memory_takes_the_buffers_accesses() -> None:
     assert Predictions(cost, cost, own_memory=False).from_own_memory.forward == cost
 
 
-def test_work_side_by_side_adds_up_but_for_time() -> None:
-    assert Cost(5, 1, 1).in_parallel_with(Cost(7, 2, 3)) == Cost(7, 3, 4)
+traffic = st.builds(Cost, st.integers(0, 1000), dram_reads=st.integers(0, 10**6), dram_writes=st.integers(0, 10**6))
+
+
+@given(traffic, traffic, traffic)
+def test_max_moves_no_more_than_the_pins_carry(layer: Cost, main: Cost, own: Cost) -> None:
+    accelerator = Accelerator()
+    both = overlapped(accelerator, *(accelerator.with_stalls(cost) for cost in (layer, main, own)))
+    assert both.dram_bits <= both.cycles * accelerator.bits_per_cycle
+
+
+def test_a_bandwidth_bound_run_of_max_keeps_within_the_bandwidth() -> None:
+    layers = (Convolution("wide", 64, 64, (1, 1), (4, 4), (4, 4)), Linear("head", 1, 1024, 10))
+    fast = Accelerator(Array(64, 64), predictor_array=Array(32, 32), clock_hz=1e9)
+    run = Run(8, ((BACKPROP_ALL, 1), (predicted_plan("adagp"), 1)), True)
+    for costs, _ in simulate(Workload("w", layers), fast, run, ["max"]).outcomes["max"].batches:
+        assert all(cost.dram_bits <= cost.cycles * fast.bits_per_cycle for cost in costs)
 
 
 def test_unknown_design_names_the_options() -> None:

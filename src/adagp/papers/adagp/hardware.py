@@ -3,7 +3,8 @@
     low          no extra hardware: layer, load the predictor, predict, store, one after the other
     efficient    the predictor's weights have a memory of their own: layer, then predictor
     max          and an array of its own: the predictor's forward overlaps with the next layer's forward, its training
-                 with the same layer's backward; layers stay in step, so each step takes the longer of the two
+                 with the same layer's backward; layers stay in step, so each step takes the longer of the two, or what
+                 both move off chip takes
 
 `max` has everything that `efficient` has. Where its smaller array would hold the layers up for longer than the main
 array takes, it uses the main array, so it is never the slower of the two.
@@ -15,12 +16,13 @@ shape that suits the model best: 10 % and 11 %, as the paper has it, unless the 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from adagp.hw.accelerator import Accelerator
 from adagp.hw.product import NOTHING, Cost
 from adagp.hw.simulate import BASELINE, DESIGNS, Design, StepCosts, run_in_sequence
 from adagp.hw.stages import Duty, Predictions
 
 
-def run_efficient(duties: Sequence[Duty]) -> StepCosts:
+def run_efficient(duties: Sequence[Duty], accelerator: Accelerator) -> StepCosts:
     """Layer, then predictor, on one array; the predictor's words are in its own memory."""
     costs = []
     for duty in duties:
@@ -33,7 +35,7 @@ def run_efficient(duties: Sequence[Duty]) -> StepCosts:
     return costs
 
 
-def run_max(duties: Sequence[Duty]) -> StepCosts:
+def run_max(duties: Sequence[Duty], accelerator: Accelerator) -> StepCosts:
     """Predict for a layer during the next layer's forward; train the predictor during the layer's backward."""
     costs = []
     waiting: Predictions | None = None
@@ -41,20 +43,19 @@ def run_max(duties: Sequence[Duty]) -> StepCosts:
         work = duty.predictions.from_own_memory if duty.predictions is not None else None
         forward, backward = duty.forward, duty.backward
         if waiting is not None:
-            forward = overlapped(forward, waiting.forward, waiting.forward_own)
+            forward = overlapped(accelerator, forward, waiting.forward, waiting.forward_own)
         if work is not None and duty.learns:
-            backward = overlapped(backward, work.training, work.training_own)
+            backward = overlapped(accelerator, backward, work.training, work.training_own)
         waiting = work if duty.predicts else None
         costs.append(forward + backward)
     if waiting is not None:
-        costs[-1] += overlapped(NOTHING, waiting.forward, waiting.forward_own)
+        costs[-1] += overlapped(accelerator, NOTHING, waiting.forward, waiting.forward_own)
     return costs
 
 
-def overlapped(layer: Cost, on_main: Cost, on_own: Cost) -> Cost:
+def overlapped(accelerator: Accelerator, layer: Cost, on_main: Cost, on_own: Cost) -> Cost:
     """Return the quicker of predicting during `layer` on the predictor's array, and after it on the main one."""
-    overlap = max(layer.cycles, on_own.cycles) <= layer.cycles + on_main.cycles
-    return layer.in_parallel_with(on_own) if overlap else layer + on_main
+    return min(accelerator.in_parallel(layer, on_own), layer + on_main, key=lambda cost: cost.cycles)
 
 
 def equal_pes(figures: Mapping[str, float], pes: int, one_pe: float) -> float | None:
