@@ -7,9 +7,11 @@ import pytest
 
 from adagp.errors import RunError
 from adagp.program.jobs import never
+from adagp.program.reproduce.experiment import EXPERIMENTS
 from adagp.program.reproduce.parts import Part, Workspace, part_job, run_part
 from adagp.program.reproduce.training import group, train_run
 
+RECORDS = Path(__file__).parents[3] / "docs" / "measured" / "campaign"
 CALLS: list[str] = []
 
 
@@ -41,6 +43,18 @@ def test_other_options_make_another_part() -> None:
     assert first == same
     assert first.key == same.key
     assert len({first, same, other}) == 2
+
+
+def test_the_committed_records_are_parts_of_todays_experiments() -> None:
+    """A release or a changed definition must not discard training runs that took hours."""
+    keys = {part.key for name in EXPERIMENTS for part in EXPERIMENTS[name].parts("standard")}
+    records = {path.stem for path in (RECORDS / "parts").glob("*.json")}
+    assert len(records) >= 8
+    assert records - keys == set()
+
+
+def test_a_key_stays_the_same_in_every_version() -> None:
+    assert Part(work, "a", {"number": 1}).key == "work-a-700874d7f6"
 
 
 def test_a_stopped_part_leaves_no_result(tmp_path: Path) -> None:

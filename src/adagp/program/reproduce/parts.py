@@ -1,8 +1,8 @@
 """Parts of experiments: one training run, one simulation, one timing each, done once and kept.
 
 A part's result is a file of its own, written whole or not at all; where it exists, the part is finished. Its name has a
-digest of all that decides the result, so a part whose options or whose program changed is another part. Experiments
-that need the same part share it.
+digest of all that decides the result, so a part with other options is another part. Experiments that need the same part
+share it.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from adagp._version import __version__
 from adagp.core.files import write_atomically
 from adagp.program.jobs import Job, Stop, never
 from adagp.program.run.documents import AMOUNT, ANYTHING, Fields, Shape, TableOf, read_result, record_of
@@ -22,6 +21,9 @@ from adagp.program.run.folder import to_json
 Work = Callable[["Part", "Workspace"], dict[str, Any] | None]
 """What does a part: returns the result as plain values, or None if it was stopped before the end."""
 
+RESULTS_FORMAT = "0.1.0"
+"""Part of every key. Not the program's version: a release must not discard days of training. Change it only if the same options
+give other results than before, which discards all finished parts."""
 READS_DATA = "reads_data"
 """The option of a part whose data set must be on disk."""
 
@@ -43,7 +45,7 @@ class Part:
 
     def __post_init__(self) -> None:
         name = self.work.__name__
-        decides = json.dumps([name, dict(self.options), __version__], sort_keys=True)
+        decides = json.dumps([name, dict(self.options), RESULTS_FORMAT], sort_keys=True)
         digest = hashlib.sha256(decides.encode()).hexdigest()[:10]
         object.__setattr__(self, "key", f"{name}-{self.label}-{digest}".replace("/", "_").replace(":", "_"))
 
