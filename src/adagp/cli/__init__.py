@@ -26,7 +26,7 @@ from adagp.core.methods import find_method
 from adagp.core.options import Option
 from adagp.core.plugins import load_installed_plugins, take_plugins
 from adagp.errors import AdagpError
-from adagp.hw.settings import setting_options
+from adagp.hw.settings import SETTINGS
 from adagp.program.compare.methods import COMPARED_EPOCHS, DEFAULTS
 from adagp.program.run.config import help_text, known_options
 
@@ -66,11 +66,11 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
 def declared_elsewhere(command: Callable[..., None]) -> Sequence[Option]:
     """Return the options of a command that its parameters do not declare: those of runs, of accelerators, of axes."""
     if command is simulate:
-        return setting_options()
+        return tuple(SETTINGS.values())
     others: dict[Callable[..., None], Sequence[Option]] = {
         sweep: ACCELERATOR_OPTIONS,
         explore: AXIS_OPTIONS,
-        pipeline: (*CONSTANTS, *MODELLED),
+        pipeline: (*CONSTANTS.values(), *MODELLED.values()),
     }
     if command not in (train, compare):
         return others.get(command, ())

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adagp.cli.options import NAMES, DataFolder, Json, offer, option
+from adagp.cli.options import NAMES, DataFolder, Json, offer
 from adagp.cli.simulation_options import Width
 from adagp.core.methods import METHODS, Method
+from adagp.core.options import option
 from adagp.errors import OptionError
 from adagp.program.workloads import parse_shape
 

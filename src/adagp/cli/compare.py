@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.cli.options import DataFolder, Download, Json, option
+from adagp.cli.options import DataFolder, Download, Json
 from adagp.core.escape import shown
 from adagp.core.files import check_output_folder
+from adagp.core.options import option
 from adagp.errors import OptionError
 from adagp.program.compare.methods import COMPARED_EPOCHS
 from adagp.program.run.config import TrainConfig, read_toml

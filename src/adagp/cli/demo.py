@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.cli.options import option, switch
 from adagp.core.escape import shown
 from adagp.core.files import check_output_folder
+from adagp.core.options import option, switch
 from adagp.errors import OptionError, RunError
 
 if TYPE_CHECKING:

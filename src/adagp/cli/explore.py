@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.options import NAMES, OUTPUT, Json, Picture, offer, option, switch
+from adagp.cli.options import NAMES, OUTPUT, Json, Picture, offer
 from adagp.cli.simulation_options import EPOCHS, BatchSize, PresetName, RunOptions, SampleOptions
 from adagp.core.escape import shown
 from adagp.core.files import check_output_file, publish
-from adagp.core.options import Option
+from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Simulation, parse_array
 from adagp.hw import simulate as run_simulation
@@ -24,7 +24,7 @@ from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.dataflows import check_size
 from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, axis_values, parse_objectives
 from adagp.hw.explore import explore as explore_space
-from adagp.hw.settings import PRESETS, setting_options, with_preset, with_settings
+from adagp.hw.settings import PRESETS, SETTINGS, with_preset, with_settings
 from adagp.hw.simulate import parse_designs
 from adagp.models import MODELS
 from adagp.program.figures.accelerator import plot_speedups
@@ -235,7 +235,8 @@ SWEEP_COLUMNS = (
     *("model", "dataset", "dataflow", "array", "design", "batch", "epochs", "cycles", "seconds", "speedup"),
     *("energy_joules", "energy_saving", "memory_energy_saving", "dram_bytes", "backward_to_forward"),
 )
-ACCELERATOR_OPTIONS = setting_options("bandwidth", "predictor", "backward", "buffer_port", "zero_insertion")
+SWEEP_SETTINGS = ("bandwidth", "predictor", "backward", "buffer_port", "zero_insertion")
+ACCELERATOR_OPTIONS = tuple(SETTINGS[name] for name in SWEEP_SETTINGS)
 _GRID = "What is swept over"
 
 

@@ -1,9 +1,9 @@
-"""Options of the commands: one declaration each, from which the command line, its help and its checks are made.
+"""Options of the commands: the command line, its help and its checks follow from the declarations (`adagp.core.options`).
 
-A parameter of a command, or a field of a dataclass that is one of its parameters, declares its option by its annotation:
-`Annotated[int, option("Devices.", low=1, high=4096)] = 4`. Name, type and default are those of the parameter. Commands that
-share options share the dataclass, or the annotation. Options that are declared elsewhere (those of runs, accelerators,
-axes) are given to `with_options`; those that the user set, and no others, arrive by name in the parameter `given`.
+A parameter of a command declares its option by its annotation; if its type is a dataclass, the fields declare theirs.
+Commands that share options share the dataclass, or the annotation. Options that are declared elsewhere (those of runs,
+accelerators, axes) are passed to `with_options`; those that the user set, and no others, arrive by name in the parameter
+`given`.
 
 Shells complete the names of models, data sets, methods and the like, and the choices of options, after
 `adagp --install-completion`. Files are left to the shell.
@@ -11,16 +11,16 @@ Shells complete the names of models, data sets, methods and the like, and the ch
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from adagp.core.methods import METHODS
-from adagp.core.options import Option
+from adagp.core.options import Option, annotated_option, option, switch
 from adagp.hw.settings import PRESETS
 from adagp.hw.simulate import DESIGNS
 from adagp.hw.systems import SYSTEMS
@@ -84,16 +84,6 @@ def completion_of(option: Option) -> Complete | None:
 OUTPUT = "Output"
 
 
-def option(text: str, *flags: str, **details: Any) -> Option:
-    """Return the declaration of what it annotates: its help text and further fields of `Option`."""
-    return Option("", object, None, text, flags=flags, **details)
-
-
-def switch(flag: str, text: str, **details: Any) -> Option:
-    """Return the declaration of an option that is off unless it is given."""
-    return option(text, flag, unset="off", **details)
-
-
 Json = Annotated[bool, switch("--json", "Print the result as JSON.", panel=OUTPUT)]
 Picture = Annotated[
     Path | None, option("Write a plot to FILE.svg or FILE.png.", panel=OUTPUT, unset="none", also=check_picture_path)
@@ -104,15 +94,9 @@ Download = Annotated[bool, switch("--download", "Download the data set if it is 
 
 def own_options(command: Callable[..., None]) -> dict[str, Option]:
     """Return the options that the parameters of a command declare, by their names."""
-    found = {}
-    for one in _flat_parameters(command):
-        kind, *more = get_args(one.annotation) or (one.annotation,)
-        declared = [detail for detail in more if isinstance(detail, Option)]
-        if declared:
-            kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
-            optional = type(None) in kinds
-            found[one.name] = replace(declared[0], name=one.name, kind=kinds[0], default=one.default, optional=optional)
-    return found
+    parameters = _flat_parameters(command)
+    options = (annotated_option(each.name, each.annotation, each.default) for each in parameters)
+    return {option.name: option for option in options if option is not None}
 
 
 def _flat_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
@@ -120,9 +104,9 @@ def _flat_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter
     for parameter in inspect.signature(command).parameters.values():
         if is_dataclass(parameter.annotation):
             hints = get_type_hints(parameter.annotation, include_extras=True)
-            for one in fields(parameter.annotation):
+            for field in fields(parameter.annotation):
                 yield inspect.Parameter(
-                    one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
                 )
         else:
             yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -133,14 +117,14 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
     more = {option.name: option for option in options}
     own = own_options(command)
     parameters: list[inspect.Parameter] = []
-    for one in _flat_parameters(command):
-        if one.name == "given":
+    for parameter in _flat_parameters(command):
+        if parameter.name == "given":
             parameters += map(_parameter, more.values())
         else:
-            parameters.append(_parameter(own[one.name]) if one.name in own else one)
+            parameters.append(_parameter(own[parameter.name]) if parameter.name in own else parameter)
     parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
-    taken = inspect.signature(command).parameters
-    groups: dict[str, Any] = {name: one.annotation for name, one in taken.items() if is_dataclass(one.annotation)}
+    annotations = {name: each.annotation for name, each in inspect.signature(command).parameters.items()}
+    groups: dict[str, Any] = {name: kind for name, kind in annotations.items() if is_dataclass(kind)}
 
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:
@@ -150,11 +134,11 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
         if more:
             values["given"] = {name: value for name, value in others.items() if _is_given(context, name)}
         for name, group in groups.items():
-            values[name] = group(**{one.name: values.pop(one.name) for one in fields(group)})
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer looks at
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 

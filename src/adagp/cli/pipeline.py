@@ -1,7 +1,7 @@
 """`adagp pipeline`: a training pipeline over several devices, dry-run."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.options import OUTPUT, Json, Picture, option, switch
+from adagp.cli.options import OUTPUT, Json, Picture
 from adagp.cli.simulation_options import BATCH_SIZE
 from adagp.core.escape import shown
 from adagp.core.files import read_text
-from adagp.core.options import Option
+from adagp.core.options import Option, declared_options, option, switch
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator
@@ -28,49 +28,39 @@ from adagp.program.workloads import dataset_info, model_workload, sample_shape
 _PIPELINE, _MODEL = "Pipeline", "Model on accelerators"
 
 
-def _constant(name: str, default: float, text: str) -> Option:
-    return Option(name, float, default, text, panel=_PIPELINE, low=0, high=1e12)
+_constant = partial(option, panel=_PIPELINE, low=0, high=1e12)
+_modelled = partial(option, panel=_MODEL)
 
 
-CONSTANTS = (
-    _constant("forward", 1.0, "Steps of a micro-batch's forward pass."),
-    _constant("backward", 2.0, "Steps of a micro-batch's backward pass."),
-    _constant("alpha", 0.0, "Time of the predictor for a batch, in forward passes of a micro-batch."),
-)
-MODELLED = (
-    Option("dataset", str, "imagenet", "Data set: image shape and classes.", panel=_MODEL),
-    Option(
-        "input",
-        str,
-        None,
-        "Input shape, for example 3x64x64.",
-        optional=True,
-        unset="the data set's",
-        panel=_MODEL,
-    ),
-    Option(
-        "image_size",
-        int,
-        None,
-        "Height and width of the images.",
-        optional=True,
-        unset="the data set's",
-        low=1,
-        high=65_536,
-        panel=_MODEL,
-    ),
-    Option("batch", int, 128, "Samples per batch.", low=1, panel=_MODEL, flags=BATCH_SIZE),
-    Option("design", str, "max", "Design of each accelerator.", panel=_MODEL),
-    replace(SETTINGS["dataflow"].option, panel=_MODEL),
-    replace(
-        SETTINGS["bandwidth"].option,
-        default=inf,
-        help="Bandwidth between devices in gigabytes per second.",
-        panel=_MODEL,
-    ),
-    Option("latency", float, 0.0, "Latency of a transfer in microseconds.", low=0, high=1e9, panel=_MODEL),
-)
-"""What a step costs: constants; or, with --model, what it takes on accelerators."""
+@dataclass(frozen=True)
+class ConstantCosts:
+    """What a step costs without --model."""
+
+    forward: Annotated[float, _constant("Steps of a micro-batch's forward pass.")] = 1.0
+    backward: Annotated[float, _constant("Steps of a micro-batch's backward pass.")] = 2.0
+    alpha: Annotated[float, _constant("Time of the predictor for a batch, in forward passes of a micro-batch.")] = 0.0
+
+
+@dataclass(frozen=True)
+class ModelledCosts:
+    """What the costs of a step are modelled from with --model: the samples, each device's accelerator, and their links."""
+
+    dataset: Annotated[str, _modelled("Data set: image shape and classes.")] = "imagenet"
+    input: Annotated[str | None, _modelled("Input shape, for example 3x64x64.", unset="the data set's")] = None
+    image_size: Annotated[
+        int | None, _modelled("Height and width of the images.", unset="the data set's", low=1, high=65_536)
+    ] = None
+    batch: Annotated[int, _modelled("Samples per batch.", *BATCH_SIZE, low=1)] = 128
+    design: Annotated[str, _modelled("Design of each accelerator.")] = "max"
+    dataflow: Annotated[str, replace(SETTINGS["dataflow"], panel=_MODEL)] = "ws"
+    bandwidth: Annotated[
+        float,
+        replace(SETTINGS["bandwidth"], help="Bandwidth between devices in gigabytes per second.", panel=_MODEL),
+    ] = inf
+    latency: Annotated[float, _modelled("Latency of a transfer in microseconds.", low=0, high=1e9)] = 0.0
+
+
+CONSTANTS, MODELLED = declared_options(ConstantCosts), declared_options(ModelledCosts)
 
 
 def pipeline(
@@ -134,31 +124,31 @@ def _constants(program: Program, given: Mapping[str, Any]) -> PipelineCosts:
     return PipelineCosts(cost(**given), cost(**{**given, "alpha": 0.0}), "steps")
 
 
-def _model(program: Program, model: str, wanted: Mapping[str, Any]) -> PipelineCosts:
-    _check_absent(CONSTANTS, wanted, "is a constant; with --model, times come from the model")
-    given = {option.name: option.default for option in MODELLED} | dict(wanted)
-    samples, rest = divmod(given["batch"], program.micro_batches)
+def _model(program: Program, model: str, given: Mapping[str, Any]) -> PipelineCosts:
+    _check_absent(CONSTANTS, given, "is a constant; with --model, times come from the model")
+    options = ModelledCosts(**given)
+    samples, rest = divmod(options.batch, program.micro_batches)
     if samples < 1 or rest:
         raise OptionError(
-            f"a batch of {given['batch']} samples does not split into {program.micro_batches} equal parts."
+            f"a batch of {options.batch} samples does not split into {program.micro_batches} equal parts."
         )
-    accelerator = Accelerator(dataflow=given["dataflow"])
-    DESIGNS[given["design"]]
-    dataset_info(given["dataset"])
-    link = Link(given["bandwidth"] * 1e9, given["latency"] / 1e6)
-    shape = sample_shape(model, given["input"], given["image_size"], None, given["dataset"])
-    workload = model_workload(model, given["dataset"], shape)
+    accelerator = Accelerator(dataflow=options.dataflow)
+    DESIGNS[options.design]
+    dataset_info(options.dataset)
+    link = Link(options.bandwidth * 1e9, options.latency / 1e6)
+    shape = sample_shape(model, options.input, options.image_size, None, options.dataset)
+    workload = model_workload(model, options.dataset, shape)
     costs, plain = (
         modelled_costs(workload, accelerator, program.stages, samples, design=design, link=link)
-        for design in (given["design"], "baseline")
+        for design in (options.design, "baseline")
     )
     return PipelineCosts(costs, plain, "cycles", accelerator.clock_hz)
 
 
-def _check_absent(options: Sequence[Option], given: Mapping[str, Any], reason: str) -> None:
-    for one in options:
-        if one.name in given:
-            raise OptionError(f"{one.flag} {reason}.")
+def _check_absent(options: Mapping[str, Option], given: Mapping[str, Any], reason: str) -> None:
+    for name in options:
+        if name in given:
+            raise OptionError(f"{options[name].flag} {reason}.")
 
 
 def pipeline_report(timeline: Timeline, setting: PipelineCosts) -> dict[str, Any]:

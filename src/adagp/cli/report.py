@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from adagp.cli.options import option, switch
 from adagp.core.escape import shown
+from adagp.core.options import option, switch
 from adagp.errors import OptionError
 
 

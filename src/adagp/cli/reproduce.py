@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adagp.cli.options import DataFolder, experiments, offer, option, switch
+from adagp.cli.options import DataFolder, experiments, offer
 from adagp.core.escape import shown
 from adagp.core.files import check_output_folder
+from adagp.core.options import option, switch
 
 if TYPE_CHECKING:
     from adagp.cli.terminal import Terminal

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
-from adagp.cli.options import option
+from adagp.core.options import option
 from adagp.hw.dataflows import check_size
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from adagp.cli.options import NAMES, OUTPUT, SYSTEM_NAMES, Json, Picture, offer, option, switch
+from adagp.cli.options import NAMES, OUTPUT, SYSTEM_NAMES, Json, Picture, offer
 from adagp.cli.simulation_options import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
 from adagp.core.files import check_output_file, publish
+from adagp.core.options import option, switch
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Workload
 from adagp.hw import simulate as run_simulation

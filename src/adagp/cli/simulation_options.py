@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from adagp.cli.options import option
 from adagp.core.methods import find_source
+from adagp.core.options import option
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
 from adagp.hw.runs import check_countable

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.cli.options import DataFolder, Download, Json, option, switch
+from adagp.cli.options import DataFolder, Download, Json
+from adagp.core.options import option, switch
 from adagp.errors import OptionError, RunError
 from adagp.program.loggers import require_loggers
 from adagp.program.run import RunFolder, TrainConfig

@@ -1,9 +1,13 @@
-"""Options: one declaration each, with type, default, range, choices and help, for files and the command line alike."""
+"""Options: one declaration each, with type, default, range, choices and help, for files and the command line alike.
+
+A field of a dataclass, or a parameter of a command, declares its option by its annotation:
+`devices: Annotated[int, option("Devices.", low=1, high=4096)] = 4`. Name, type and default are those of the field.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from adagp.errors import OptionError, unknown_name
 
@@ -100,6 +104,35 @@ class Option:
             yield value <= MOST, f"at most {MOST:,}"
         elif self.kind is float:
             yield abs(value) <= LARGEST, f"at most {LARGEST:g}, so that it fits single precision"
+
+
+def option(text: str, *flags: str, **details: Any) -> Option:
+    """Return the declaration of what it annotates: its help text and further fields of `Option`."""
+    return Option("", object, None, text, flags=flags, **details)
+
+
+def switch(flag: str, text: str, **details: Any) -> Option:
+    """Return the declaration of an option that is off unless it is given."""
+    return option(text, flag, unset="off", **details)
+
+
+def annotated_option(name: str, annotation: Any, default: Any) -> Option | None:
+    """Return the option that an annotation declares, if it does."""
+    if get_origin(annotation) is not Annotated:
+        return None
+    kind, *details = get_args(annotation)
+    kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
+    for detail in details:
+        if isinstance(detail, Option):
+            return replace(detail, name=name, kind=kinds[0], default=default, optional=type(None) in kinds)
+    return None
+
+
+def declared_options(settings: type) -> dict[str, Option]:
+    """Return the options that the fields of a dataclass declare, by name."""
+    hints = get_type_hints(settings, include_extras=True)
+    options = (annotated_option(field.name, hints[field.name], field.default) for field in fields(settings))
+    return {option.name: option for option in options if option is not None}
 
 
 def keyword_options(options: Iterable[Option], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from adagp.errors import OptionError
 from adagp.hw.dataflows import DATAFLOWS, Array
-from adagp.hw.settings import SETTINGS
+from adagp.hw.settings import SETTINGS, accelerator_field
 from adagp.hw.simulate import parse_designs
 
 MOST_POINTS = 100_000
@@ -40,12 +40,12 @@ class Axis:
     @property
     def field(self) -> str:
         """The field of `Accelerator` that it sets, if it is a setting."""
-        return SETTINGS[self.name].field if self.name in SETTINGS else ""
+        return accelerator_field(self.name)
 
     @property
     def help(self) -> str:
         """The line of help of its option."""
-        own = SETTINGS[self.name].option.help if self.name in SETTINGS else ""
+        own = SETTINGS[self.name].help if self.name in SETTINGS else ""
         return " ".join(text for text in (own, self.about) if text)
 
     @property

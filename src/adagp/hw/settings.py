@@ -1,4 +1,4 @@
-"""Settings of an accelerator as a user writes them: one row each in a table. The defaults are `Accelerator`'s own.
+"""Settings of an accelerator as a user writes them. The defaults are `Accelerator`'s own.
 
 `simulate` takes them all as options, `sweep` and `pipeline` some of them; the axes of `explore` are some of them as well.
 
@@ -8,11 +8,11 @@ those of the table's process, and words of 8 bits are what the chip multiplies, 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_type_hints
 
-from adagp.core.options import Option
+from adagp.core.options import Option, declared_options, option, switch
 from adagp.core.registry import Registry
 from adagp.hw.accelerator import BACKWARD, MOST_ENLARGED, Accelerator, parse_predictor
 from adagp.hw.dataflows import Array, check_size, parse_array
@@ -20,158 +20,139 @@ from adagp.hw.dataflows import Array, check_size, parse_array
 PANEL = "Accelerator"
 OPTIMIZER_WORDS = {"sgd": 0, "momentum": 1, "adam": 2}
 """Words of state that an optimizer keeps for each weight."""
+_OPTIMIZERS = {words: name for name, words in OPTIMIZER_WORDS.items()}
 _A_WORD = "those of a word"
 _USUAL = Accelerator()
+_accelerator = partial(option, panel=PANEL)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """An option, the field of `Accelerator` that it sets, and how a value of the one becomes a value of the other."""
+class Sets:
+    """The field of `Accelerator` that a setting sets, if it has another name, and how the field's value is read."""
 
-    option: Option
-    field: str
-    read: Callable[[Any], Any]
-
-
-def _setting(
-    name: str,
-    kind: type,
-    text: str,
-    field: str = "",
-    read: Callable[[Any], Any] = lambda value: value,
-    write: Callable[[Any], Any] = lambda value: value,
-    **more: Any,
-) -> Setting:
-    default = write(attrgetter(field or name)(_USUAL))
-    option = Option(name, kind, default, text, optional=default is None, panel=PANEL, **more)
-    return Setting(option, field or name, read)
+    field: str = ""
+    read: Callable[[Any], Any] = lambda value: value
 
 
-def _scaled(factor: float) -> dict[str, Any]:
-    """Return how a number is read whose unit on the command line is `factor` times the accelerator's."""
-    return {"read": lambda value: value * factor, "write": lambda value: value / factor}
+@dataclass(frozen=True)
+class AcceleratorSettings:
+    """The options of an accelerator, in the units of the command line."""
 
-
-def _optimizer_named(words: int) -> str:
-    return next(name for name, kept in OPTIMIZER_WORDS.items() if kept == words)
-
-
-SETTINGS: Mapping[str, Setting] = {
-    setting.option.name: setting
-    for setting in (
-        _setting("dataflow", str, "ws, os, is, rs, or a plugin's."),
-        _setting("array", str, "PEs, ROWSxCOLUMNS.", read=parse_array, write=str, also=check_size),
-        _setting(
-            "predictor_array", str, "PEs of the predictor in design max.", read=parse_array, write=str, also=check_size
-        ),
-        _setting(
-            "clock",
-            float,
-            "Megahertz.",
-            "clock_hz",
-            **_scaled(1e6),
-            low=1e-3,
-            high=1e6,
-            allowed="0.001 to 1,000,000 megahertz",
-        ),
-        _setting("word_bits", int, "8, 16 or 32.", low=1),
-        _setting(
-            "buffer",
-            float,
-            "Global buffer in kilobytes.",
-            "buffer_kilobytes",
-            write=float,
-            low=1e-3,
-            high=1e9,
-            allowed="0.001 to 1,000,000,000 kilobytes",
-        ),
-        _setting(
-            "bandwidth",
-            float,
+    dataflow: Annotated[str, _accelerator("ws, os, is, rs, or a plugin's.")] = _USUAL.dataflow
+    array: Annotated[str, _accelerator("PEs, ROWSxCOLUMNS.", also=check_size), Sets(read=parse_array)] = str(
+        _USUAL.array
+    )
+    predictor_array: Annotated[
+        str, _accelerator("PEs of the predictor in design max.", also=check_size), Sets(read=parse_array)
+    ] = str(_USUAL.predictor_array)
+    clock: Annotated[
+        float,
+        _accelerator("Megahertz.", low=1e-3, high=1e6, allowed="0.001 to 1,000,000 megahertz"),
+        Sets("clock_hz", lambda megahertz: megahertz * 1e6),
+    ] = _USUAL.clock_hz / 1e6
+    word_bits: Annotated[int, _accelerator("8, 16 or 32.", low=1)] = _USUAL.word_bits
+    buffer: Annotated[
+        float,
+        _accelerator("Global buffer in kilobytes.", low=1e-3, high=1e9, allowed="0.001 to 1,000,000,000 kilobytes"),
+        Sets("buffer_kilobytes"),
+    ] = float(_USUAL.buffer_kilobytes)
+    bandwidth: Annotated[
+        float,
+        _accelerator(
             "Off-chip gigabytes per second; inf: never stalls.",
-            **_scaled(1e9),
             low=1e-6,
             high=1e9,
             infinite=True,
             allowed="0.000001 to 1,000,000,000 (gigabytes), or inf",
         ),
-        _setting(
-            "predictor", str, "Predictor, GRIDxCHANNELS: pooled side, feature maps.", read=parse_predictor, write=str
+        Sets(read=lambda gigabytes: gigabytes * 1e9),
+    ] = _USUAL.bandwidth / 1e9
+    predictor: Annotated[
+        str, _accelerator("Predictor, GRIDxCHANNELS: pooled side, feature maps."), Sets(read=parse_predictor)
+    ] = str(_USUAL.predictor)
+    backward: Annotated[
+        str,
+        _accelerator(
+            f"{BACKWARD[0]}: gradients run where the forward pass placed their matrices; {BACKWARD[1]}: as ordinary products."
         ),
-        _setting(
-            "backward",
-            str,
-            f"{BACKWARD[0]}: gradients run where the forward pass placed their matrices; {BACKWARD[1]}: as ordinary products.",
-        ),
-        _setting("weight_bits", int, "Bits of a weight.", low=1, unset=_A_WORD),
-        _setting("activation_bits", int, "Bits of an activation.", low=1, unset=_A_WORD),
-        _setting("gradient_bits", int, "Bits of a gradient.", low=1, unset=_A_WORD),
-        _setting("sum_bits", int, "Bits of a partial sum.", low=1, unset="32, or those of a wider word"),
-        _setting(
-            "buffer_port", float, "Bits per cycle into and out of the buffer; inf: no limit.", above=0, infinite=True
-        ),
-        _setting(
-            "accumulator",
-            float,
-            "Kilobytes for partial sums; 0: they are in the global buffer.",
-            "accumulator_kilobytes",
-            write=float,
-            low=0,
-            high=1e9,
-        ),
-        _setting("fusion", bool, "Fuse element-wise work with the layer before it."),
-        _setting(
-            "zero_insertion",
-            bool,
-            "Run gradients of strided convolutions over zeros.",
-            flags=("--zero-insertion",),
-            unset="off",
-        ),
-        _setting(
-            "equal_power_pes",
-            float,
+    ] = _USUAL.backward
+    weight_bits: Annotated[int | None, _accelerator("Bits of a weight.", low=1, unset=_A_WORD)] = None
+    activation_bits: Annotated[int | None, _accelerator("Bits of an activation.", low=1, unset=_A_WORD)] = None
+    gradient_bits: Annotated[int | None, _accelerator("Bits of a gradient.", low=1, unset=_A_WORD)] = None
+    sum_bits: Annotated[
+        int | None, _accelerator("Bits of a partial sum.", low=1, unset="32, or those of a wider word")
+    ] = None
+    buffer_port: Annotated[
+        float, _accelerator("Bits per cycle into and out of the buffer; inf: no limit.", above=0, infinite=True)
+    ] = _USUAL.buffer_port
+    accumulator: Annotated[
+        float,
+        _accelerator("Kilobytes for partial sums; 0: they are in the global buffer.", low=0, high=1e9),
+        Sets("accumulator_kilobytes"),
+    ] = float(_USUAL.accumulator_kilobytes)
+    fusion: Annotated[bool, _accelerator("Fuse element-wise work with the layer before it.")] = _USUAL.fusion
+    zero_insertion: Annotated[
+        bool, switch("--zero-insertion", "Run gradients of strided convolutions over zeros.", panel=PANEL)
+    ] = _USUAL.zero_insertion
+    equal_power_pes: Annotated[
+        float,
+        _accelerator(
             "PEs of design equal-power over the array's: the paper's, or those of `adagp rtl power`.",
             low=1,
             high=MOST_ENLARGED,
         ),
-        _setting(
-            "equal_area_pes",
-            float,
+    ] = _USUAL.equal_power_pes
+    equal_area_pes: Annotated[
+        float,
+        _accelerator(
             "PEs of design equal-area over the array's: the paper's, or those of `adagp rtl synthesize`.",
             low=1,
             high=MOST_ENLARGED,
         ),
-        _setting(
-            "optimizer",
-            str,
-            "Whose state moves off-chip: sgd, momentum or adam.",
-            "optimizer_words",
-            read=OPTIMIZER_WORDS.__getitem__,
-            write=_optimizer_named,
-            choices=tuple(OPTIMIZER_WORDS),
-        ),
-        _setting("node", int, "Energy table: nanometres.", "technology.node", low=1),
-        _setting("cell", str, "Energy table: SRAM cells, hp or lstp.", "technology.cell"),
-        _setting("dram", str, "Energy table: ddr3 or ddr4.", "technology.dram"),
-        _setting(
-            "energy_table", Path, "An energy table of your own (CSV).", "technology.table", read=str, unset="adagp's"
-        ),
+    ] = _USUAL.equal_area_pes
+    optimizer: Annotated[
+        str,
+        _accelerator("Whose state moves off-chip: sgd, momentum or adam.", choices=tuple(OPTIMIZER_WORDS)),
+        Sets("optimizer_words", OPTIMIZER_WORDS.__getitem__),
+    ] = _OPTIMIZERS[_USUAL.optimizer_words]
+    node: Annotated[int, _accelerator("Energy table: nanometres.", low=1), Sets("technology.node")] = (
+        _USUAL.technology.node
     )
-}
-"""Every setting by the name of its option."""
+    cell: Annotated[str, _accelerator("Energy table: SRAM cells, hp or lstp."), Sets("technology.cell")] = (
+        _USUAL.technology.cell
+    )
+    dram: Annotated[str, _accelerator("Energy table: ddr3 or ddr4."), Sets("technology.dram")] = _USUAL.technology.dram
+    energy_table: Annotated[
+        Path | None, _accelerator("An energy table of your own (CSV).", unset="adagp's"), Sets("technology.table", str)
+    ] = None
 
 
-def setting_options(*names: str) -> tuple[Option, ...]:
-    """Return the options of the named settings; of all, if none is named."""
-    return tuple(SETTINGS[name].option for name in names or SETTINGS)
+SETTINGS: Mapping[str, Option] = declared_options(AcceleratorSettings)
+"""The option of every setting by its name."""
 
 
-def with_settings(accelerator: Accelerator, given: Mapping[str, Any]) -> Accelerator:
-    """Return `accelerator` with the settings that are `given` by the names of their options, as a user writes them."""
-    fields = {SETTINGS[name].field: SETTINGS[name].read(value) for name, value in given.items()}
-    own = {name: value for name, value in fields.items() if "." not in name}
-    below = {name.partition(".")[2]: value for name, value in fields.items() if "." in name}
-    return replace(accelerator, **own, technology=replace(accelerator.technology, **below))
+def _all_sets() -> dict[str, Sets]:
+    hints = get_type_hints(AcceleratorSettings, include_extras=True)
+    stated = {name: [detail for detail in get_args(hints[name]) if isinstance(detail, Sets)] for name in SETTINGS}
+    return {
+        name: replace(sets[0], field=sets[0].field or name) if sets else Sets(name) for name, sets in stated.items()
+    }
+
+
+_SETS = _all_sets()
+
+
+def accelerator_field(setting: str) -> str:
+    """Return the field of `Accelerator` that a setting sets; none, if there is no setting of the name."""
+    return _SETS[setting].field if setting in _SETS else ""
+
+
+def with_settings(accelerator: Accelerator, settings: Mapping[str, Any]) -> Accelerator:
+    """Return `accelerator` with `settings` by the names of their options, as a user writes them."""
+    values = {_SETS[name].field: _SETS[name].read(value) for name, value in settings.items()}
+    own = {name: value for name, value in values.items() if "." not in name}
+    technology = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
+    return replace(accelerator, **own, technology=replace(accelerator.technology, **technology))
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,15 @@ own. The command line, TOML files and config.json hold all of them by name, side
 import shlex
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 from adagp.core.files import read_text
 from adagp.core.methods import METHODS, WEIGHT_UPDATE_HOOKS, Method, find_method, methods_with
-from adagp.core.options import Option
+from adagp.core.options import Option, declared_options
+from adagp.core.options import option as declare
 from adagp.core.plugins import load_plugin, loaded_plugins
 from adagp.core.precision import parse_precision, precision_forms
 from adagp.errors import OptionError, RunError, unknown_name
@@ -30,9 +32,9 @@ HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
 
 
-def setting(default: Any, text: str, panel: str = TRAINING, **more: Any) -> Any:
-    """Return a field of a configuration that declares its option."""
-    return field(default=default, metadata={"help": text, "panel": panel, "compared": "common", **more})
+_training = partial(declare, panel=TRAINING, compared="common")
+_prediction = partial(declare, panel=PREDICTION, compared="own")
+_parallel = partial(declare, panel=PARALLEL, compared="fixed")
 
 
 @dataclass(frozen=True)
@@ -43,145 +45,147 @@ class RunSettings:
     of the run; `cosine` and `linear` fall to 0 from batch to batch. `own_options` are those of the method, the model and hooks.
     """
 
-    dataset: str = setting("digits", "Data set (digits is built in); adagp datasets lists them.")
-    model: str = setting(
-        "digits_cnn",
-        "Model name (adagp models lists them), timm:NAME, torchvision:NAME, hf:FILE.json, or package.module:function.",
+    dataset: Annotated[str, _training("Data set (digits is built in); adagp datasets lists them.")] = "digits"
+    model: Annotated[
+        str,
+        _training(
+            "Model name (adagp models lists them), timm:NAME, torchvision:NAME, hf:FILE.json, or package.module:function."
+        ),
+    ] = "digits_cnn"
+    method: Annotated[
+        str, _training("Training method, or package.module:Class for a source of your own.", compared="fixed")
+    ] = "adagp"
+    epochs: Annotated[int, _training("Length of the run in epochs.", low=1)] = 20
+    batches: Annotated[
+        int | None, _training("Length of the run in batches, instead of epochs.", low=1, unset="whole epochs")
+    ] = None
+    warmup: Annotated[
+        int | None, _prediction("Epochs of backprop before the first prediction.", low=0, unset="the schedule's")
+    ] = None
+    warmup_batches: Annotated[
+        int | None, _prediction("The same in batches, for short runs.", low=0, unset="warmup decides")
+    ] = None
+    ratio: Annotated[
+        str | None, _prediction("The schedule: how GP and BP batches alternate. {forms}.", unset="the method's")
+    ] = None
+    batch_size: Annotated[int, _training("Samples per batch.", low=1)] = 32
+    lr: Annotated[float, _training("Learning rate of the model.", above=0, compared="own")] = 1e-3
+    optimizer: Annotated[
+        str, _training("Optimizer of the model: sgd, adam or adamw.", choices=OPTIMIZERS, compared="own")
+    ] = "sgd"
+    momentum: Annotated[float, _training("Momentum of sgd.", low=0, compared="own")] = 0.9
+    weight_decay: Annotated[float, _training("Weight decay of the model.", low=0, compared="own")] = 0.0
+    lr_scheduler: Annotated[
+        str,
+        _training(
+            "Learning rate scheduler of the model: plateau, multistep, cosine, linear or none.", choices=LR_SCHEDULERS
+        ),
+    ] = "plateau"
+    guard_limit: Annotated[
+        float, _prediction("Reject predicted gradients over this many times the usual norm.", above=0)
+    ] = 10.0
+    width: Annotated[float, _training("Multiplier of the model's channels.", above=0, high=1000)] = 1.0
+    label_smoothing: Annotated[
+        float,
+        _training(
+            "Label smoothing: share of the target distributed over all classes.",
+            low=0,
+            below=1,
+            allowed="0 or more and below 1",
+        ),
+    ] = 0.0
+    vocabulary: Annotated[int, _training("Size of the word-piece vocabulary (translation).", low=1, high=1_000_000)] = (
+        8000
     )
-    method: str = setting(
-        "adagp", "Training method, or package.module:Class for a source of your own.", compared="fixed"
-    )
-    epochs: int = setting(20, "Length of the run in epochs.", low=1)
-    batches: int | None = setting(None, "Length of the run in batches, instead of epochs.", low=1, unset="whole epochs")
-    warmup: int | None = setting(
-        None,
-        "Epochs of backprop before the first prediction.",
-        PREDICTION,
-        low=0,
-        compared="own",
-        unset="the schedule's",
-    )
-    warmup_batches: int | None = setting(
-        None, "The same in batches, for short runs.", PREDICTION, low=0, compared="own", unset="warmup decides"
-    )
-    ratio: str | None = setting(
-        None,
-        "The schedule: how GP and BP batches alternate. {forms}.",
-        PREDICTION,
-        compared="own",
-        unset="the method's",
-    )
-    batch_size: int = setting(32, "Samples per batch.", low=1)
-    lr: float = setting(1e-3, "Learning rate of the model.", above=0, compared="own")
-    optimizer: str = setting("sgd", "Optimizer of the model: sgd, adam or adamw.", choices=OPTIMIZERS, compared="own")
-    momentum: float = setting(0.9, "Momentum of sgd.", low=0, compared="own")
-    weight_decay: float = setting(0.0, "Weight decay of the model.", low=0, compared="own")
-    lr_scheduler: str = setting(
-        "plateau",
-        "Learning rate scheduler of the model: plateau, multistep, cosine, linear or none.",
-        choices=LR_SCHEDULERS,
-    )
-    guard_limit: float = setting(
-        10.0, "Reject predicted gradients over this many times the usual norm.", PREDICTION, above=0, compared="own"
-    )
-    width: float = setting(1.0, "Multiplier of the model's channels.", above=0, high=1000)
-    label_smoothing: float = setting(
-        0.0,
-        "Label smoothing: share of the target distributed over all classes.",
-        low=0,
-        below=1,
-        allowed="0 or more and below 1",
-    )
-    vocabulary: int = setting(8000, "Size of the word-piece vocabulary (translation).", low=1, high=1_000_000)
-    sequence_length: int = setting(128, "Sequence length in bytes (language modelling).", low=1, high=1_000_000)
-    beam: int = setting(
-        4, "Beam width of the search for BLEU (translation).", low=1, high=1000, allowed="1 (greedy) to 1000"
-    )
-    image_size: int | None = setting(
-        None,
-        "Resize images to this height and width, in pixels.",
-        low=1,
-        high=8192,
-        allowed="1 to 8192 pixels",
-        unset="the data set's",
-    )
-    validation: float = setting(
-        0.0,
-        "Share of the training data to hold out and evaluate on instead of the test set.",
-        low=0,
-        below=1,
-        allowed="0 (none) or more and below 1",
-        compared="fixed",
-    )
-    test_samples: int | None = setting(
-        None,
-        "Evaluate on at most N samples of the test set, the same ones in every run.",
-        low=1,
-        unset="all",
-    )
-    seed: int = setting(
-        0, "Random seed, for weights, data order and everything else.", low=0, high=HIGHEST_SEED, compared="fixed"
-    )
-    precision: str = setting(
-        "fp32",
-        "Arithmetic of the layers' products, emulated in float: {precisions}. Widths' thresholds, the rounding of weights and "
-        "activations and the exponents' window are our choice; FAST's paper does not say.",
-        compared="own",
-    )
-    metrics_every: int = setting(
-        10,
-        "Measure the prediction quality every N BP batches; 0: never.",
-        PREDICTION,
-        low=0,
-        allowed="0 (never) or more",
-    )
-    device: str = setting("cpu", "Where to train: cpu, cuda, ...")
-    compile: bool = setting(False, "Compile the model with torch.compile.")
-    parallel: str = setting(
-        "none",
-        "Under torchrun. One of: {parallel}; or two dimensions, data=2,pipeline=4 or fsdp=2,pipeline=4 (pipeline:NAME=4).",
-        PARALLEL,
-        also=check_parallel,
-        compared="fixed",
-    )
-    micro_batches: int = setting(4, "Micro-batches per batch in a pipeline.", PARALLEL, low=1, compared="fixed")
-    split: str = setting(
-        "",
-        "Modules at which to split the model into pipeline stages, separated by commas.",
-        PARALLEL,
-        compared="fixed",
-        unset="into equal work",
-    )
-    runtime: str = setting(
-        "auto",
-        "Pipeline runtime: programs (our own), torch (torch.distributed.pipelining), or auto.",
-        PARALLEL,
-        choices=("auto", "programs", "torch"),
-        compared="fixed",
-    )
-    check_every: int = setting(
-        100,
-        "Check every N batches that all processes have the same weights; 0: never.",
-        PARALLEL,
-        low=0,
-        allowed="0 (never) or more",
-        compared="fixed",
-    )
+    sequence_length: Annotated[
+        int, _training("Sequence length in bytes (language modelling).", low=1, high=1_000_000)
+    ] = 128
+    beam: Annotated[
+        int,
+        _training("Beam width of the search for BLEU (translation).", low=1, high=1000, allowed="1 (greedy) to 1000"),
+    ] = 4
+    image_size: Annotated[
+        int | None,
+        _training(
+            "Resize images to this height and width, in pixels.",
+            low=1,
+            high=8192,
+            allowed="1 to 8192 pixels",
+            unset="the data set's",
+        ),
+    ] = None
+    validation: Annotated[
+        float,
+        _training(
+            "Share of the training data to hold out and evaluate on instead of the test set.",
+            low=0,
+            below=1,
+            allowed="0 (none) or more and below 1",
+            compared="fixed",
+        ),
+    ] = 0.0
+    test_samples: Annotated[
+        int | None,
+        _training("Evaluate on at most N samples of the test set, the same ones in every run.", low=1, unset="all"),
+    ] = None
+    seed: Annotated[
+        int,
+        _training(
+            "Random seed, for weights, data order and everything else.", low=0, high=HIGHEST_SEED, compared="fixed"
+        ),
+    ] = 0
+    precision: Annotated[
+        str,
+        _training(
+            "Arithmetic of the layers' products, emulated in float: {precisions}. Widths' thresholds, the rounding of weights "
+            "and activations and the exponents' window are our choice; FAST's paper does not say.",
+            compared="own",
+        ),
+    ] = "fp32"
+    metrics_every: Annotated[
+        int,
+        _prediction(
+            "Measure the prediction quality every N BP batches; 0: never.",
+            low=0,
+            allowed="0 (never) or more",
+            compared="common",
+        ),
+    ] = 10
+    device: Annotated[str, _training("Where to train: cpu, cuda, ...")] = "cpu"
+    compile: Annotated[bool, _training("Compile the model with torch.compile.")] = False
+    parallel: Annotated[
+        str,
+        _parallel(
+            "Under torchrun. One of: {parallel}; or two dimensions, data=2,pipeline=4 or fsdp=2,pipeline=4 (pipeline:NAME=4).",
+            also=check_parallel,
+        ),
+    ] = "none"
+    micro_batches: Annotated[int, _parallel("Micro-batches per batch in a pipeline.", low=1)] = 4
+    split: Annotated[
+        str,
+        _parallel(
+            "Modules at which to split the model into pipeline stages, separated by commas.", unset="into equal work"
+        ),
+    ] = ""
+    runtime: Annotated[
+        str,
+        _parallel(
+            "Pipeline runtime: programs (our own), torch (torch.distributed.pipelining), or auto.",
+            choices=("auto", "programs", "torch"),
+        ),
+    ] = "auto"
+    check_every: Annotated[
+        int,
+        _parallel(
+            "Check every N batches that all processes have the same weights; 0: never.",
+            low=0,
+            allowed="0 (never) or more",
+        ),
+    ] = 100
     own_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _config_options() -> dict[str, Option]:
-    hints = get_type_hints(RunSettings)
-    declared = {}
-    for item in fields(RunSettings):
-        if item.metadata:
-            kinds = get_args(hints[item.name]) or (hints[item.name],)
-            more: dict[str, Any] = {**item.metadata, "optional": type(None) in kinds}
-            declared[item.name] = Option(item.name, kinds[0], item.default, more.pop("help"), **more)
-    return declared
-
-
-CONFIG_OPTIONS = _config_options()
+CONFIG_OPTIONS = declared_options(RunSettings)
 """The options of every run by name, as the fields of `RunSettings` declare them."""
 
 DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
