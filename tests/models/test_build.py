@@ -15,6 +15,7 @@ from adagp.errors import AdagpError, ModelError, OptionError
 from adagp.layers.sites import survey
 from adagp.models import IMAGES, LANGUAGE, MODELS, ModelInfo, build_model, huggingface
 from adagp.models.build import find_in_zoo
+from adagp.models.huggingface_config import MODEL_TYPES
 from adagp.tracing.tracer import trace_model
 
 USERS = """
@@ -333,13 +334,11 @@ def test_what_transformers_cannot_build(written: Any, tmp_path: Path) -> None:
     assert refusal(written("gpt2", **GPT2), **text) == (
         f"'hf:{path}' takes at most 64 positions; the sequences have 128 bytes."
     )
-    assert refusal(written("gpt2", **GPT2)).startswith(
-        f"'hf:{path}' cannot be built for the task images: Unrecognized configuration class "
-    )
+    assert refusal(written("gpt2", **GPT2)) == f"'hf:{path}' is a gpt2, which cannot do the task images."
     assert refusal(written("gpt2", **GPT2), task="translation") == (
         f"'hf:{path}' cannot do the task translation; transformers' models do: images, language."
     )
-    assert refusal(written("bertt"), **text).endswith(" The nearest names: bert, ibert, hubert.")
+    assert refusal(written("bertt"), **text).endswith(" The nearest names: bert, roberta, rembert.")
     path.write_text("{")
     assert refusal(f"hf:{path}", **text).startswith(f"cannot read the configuration of a model in '{path}': Expecting ")
     path.write_text("[]")
@@ -349,6 +348,100 @@ def test_what_transformers_cannot_build(written: Any, tmp_path: Path) -> None:
     assert refusal("hf:nowhere.json", **text) == (
         "cannot read the configuration of a model 'nowhere.json': No such file or directory."
     )
+
+
+FOREIGN_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "code": ({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}, "gpt2 has no field that a file may set 'auto_map'"),
+    "kernels": (
+        {"_attn_implementation": "kernels-community/x"},
+        "gpt2 has no field that a file may set '_attn_implementation'",
+    ),
+    "quantisation": ({"quantization_config": {"a": 1}}, "gpt2 has no field that a file may set 'quantization_config'"),
+    "an alias": ({"num_hidden_layers": 10**9}, "'num_hidden_layers' is 1000000000; it must be from -1,024 to 1,024."),
+    "a path": ({"activation_function": "../a.pt"}, "'activation_function' is \"../a.pt\"; it must be one word."),
+    "a list": ({"n_inner": [1] * 2000}, "'n_inner' has 2,000 items; at most 1,024 are allowed."),
+    "depth": ({"n_inner": [[[[1]]]]}, "'n_inner' is nested more than 3 levels deep."),
+    "a number": ({"n_embd": 10**300}, "'n_embd' is 1000000000000000000000000000000000000...; it must be from "),
+    "infinity": (
+        {"resid_pdrop": float("inf")},
+        "'resid_pdrop' is Infinity; it must be from -16,777,216 to 16,777,216.",
+    ),
+}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("case", FOREIGN_FIELDS)
+def test_fields_of_foreign_configurations_are_not_passed_on(
+    written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    transformers: Any = huggingface.load_transformers()
+    monkeypatch.setattr(transformers.GPT2Config, "from_dict", lambda *values: pytest.fail("transformers got the file"))
+    fields, fault = FOREIGN_FIELDS[case]
+    message = refusal(written("gpt2", **GPT2 | fields), classes=256, task=LANGUAGE)
+    assert message.startswith(f"the configuration in '{tmp_path / 'gpt2.json'}' is not allowed: {fault}")
+
+
+@pytest.mark.medium
+def test_models_of_timm_are_not_wrapped_by_a_configuration(written: Any) -> None:
+    """The wrapper takes a file of weights to unpickle, or a model of the hub."""
+    for fields in ({"architecture": "hf-hub:a/b"}, {"model_args": {"checkpoint_path": "evil.pt"}}):
+        assert refusal(written("timm_wrapper", **fields)) == (
+            "model_type 'timm_wrapper' is not built from a file; name a model of timm as timm:NAME."
+        )
+
+
+@pytest.mark.medium
+def test_values_that_fit_no_model_end_in_a_sentence(written: Any, tmp_path: Path) -> None:
+    begun = f"'hf:{tmp_path / 'gpt2.json'}' cannot be built for the task language: "
+    for field in ({"n_head": 3}, {"n_head": 0}, {"activation_function": "none-such"}, {"n_embd": -16}):
+        message = refusal(written("gpt2", **GPT2 | field), classes=256, task=LANGUAGE, length=12)
+        assert message.startswith(begun), message
+        assert "\n" not in message
+    message = refusal(written("gpt2", **GPT2 | {"n_embd": 2**24}), classes=256, task=LANGUAGE, length=12)
+    assert message.startswith(f"model 'hf:{tmp_path / 'gpt2.json'}' needs 13,5"), message
+
+
+@pytest.mark.medium
+def test_models_are_built_offline_and_without_foreign_code(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers: Any = huggingface.load_transformers()
+    constants: Any = importlib.import_module("huggingface_hub.constants")
+    build = transformers.AutoModelForCausalLM.from_config
+    calls = []
+
+    def recorded(config: Any, **options: Any) -> Any:
+        calls.append((constants.HF_HUB_OFFLINE, options["trust_remote_code"]))
+        return build(config, **options)
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_config", recorded)
+    build_model(written("gpt2", **GPT2), classes=256, task=LANGUAGE, length=12)
+    assert calls == [(True, False)] * 2
+    assert not constants.HF_HUB_OFFLINE
+
+
+@pytest.mark.medium
+def test_the_list_holds_model_types_that_transformers_builds_for_the_task() -> None:
+    huggingface.load_transformers()
+    auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
+    assert set(MODEL_TYPES[IMAGES]) <= set(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)
+    assert set(MODEL_TYPES[LANGUAGE]) <= set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def test_a_published_configuration_is_accepted(written: Any) -> None:
+    """Fields of the file that openai-community/gpt2 has on the hub."""
+    name = written(
+        "gpt2",
+        activation_function="gelu_new",
+        architectures=["GPT2LMHeadModel"],
+        attn_pdrop=0.1,
+        n_ctx=1024,
+        summary_type="cls_index",
+        summary_proj_to_labels=True,
+        task_specific_params={"text-generation": {"do_sample": True, "max_length": 50}},
+        vocab_size=50257,
+        **GPT2,
+    )
+    with torch.device("meta"):
+        assert survey(build_model(name, classes=256, task=LANGUAGE, length=12)).sites
 
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 import importlib
 import importlib.util
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.core.files import read_text
+from adagp.core.memory import check_memory
 from adagp.errors import ModelError
-from adagp.models.build import ZooModel, unknown_in
+from adagp.models.build import ZooModel
+from adagp.models.huggingface_config import MODEL_TYPES, read_values
 from adagp.models.registry import IMAGES, LANGUAGE
 from adagp.models.vision import load_torchvision
 
@@ -36,52 +38,78 @@ def transformers_model(
 
     It answers with its logits alone, by a forward hook: its parameters keep transformers' names.
     """
-    transformers: Any = load_transformers()
     if task not in CLASSES:
         raise ModelError(f"'{zoo.reference}' cannot do the task {task}; transformers' models do: {', '.join(CLASSES)}.")
     config = read_config(Path(zoo.name))
+    if config.model_type not in MODEL_TYPES[task]:
+        raise ModelError(f"'{zoo.reference}' is a {config.model_type}, which cannot do the task {task}.")
     if task == IMAGES:
         _fit_images(config, classes, image)
     else:
         _fit_text(config, classes, length, zoo.reference)
-    try:
-        model: nn.Module = getattr(transformers, CLASSES[task]).from_config(config, dtype=torch.float32)
-    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".:")
-        raise ModelError(f"'{zoo.reference}' cannot be built for the task {task}: {reason}.") from error
+    model = _build_within_memory(config, zoo.reference, task)
     model.register_forward_hook(_logits)
     if task == LANGUAGE:
         model.register_forward_pre_hook(_mask_without_values, with_kwargs=True)
     return model
 
 
+def _build_within_memory(config: Any, reference: str, task: str) -> nn.Module:
+    """Return the model with random weights; raise before they are allocated if they do not fit into memory."""
+    auto_class = getattr(load_transformers(), CLASSES[task])
+
+    def build() -> nn.Module:
+        with offline(), _faults_named(f"'{reference}' cannot be built for the task {task}"):
+            model: nn.Module = auto_class.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        return model
+
+    if torch.get_default_device().type != "meta":
+        with torch.device("meta"):
+            size = sum(parameter.numel() * parameter.element_size() for parameter in build().parameters())
+        check_memory(size, f"model '{reference}'", ModelError)
+    return build()
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Switch the network access of transformers and its libraries off for a while, by their own switches."""
+    constants = importlib.import_module("huggingface_hub.constants")
+    hub = importlib.import_module("transformers.utils.hub")
+    switches = [(constants, "HF_HUB_OFFLINE")]
+    if hasattr(hub, "_is_offline_mode"):  # transformers 4 copies it when it is imported
+        switches.append((hub, "_is_offline_mode"))
+    previous = [getattr(module, name) for module, name in switches]
+    try:
+        for module, name in switches:
+            setattr(module, name, True)
+        yield
+    finally:
+        for (module, name), value in zip(switches, previous, strict=True):
+            setattr(module, name, value)
+
+
+@contextmanager
+def _faults_named(text: str) -> Iterator[None]:
+    """Turn whatever a value of a wrong kind leads to into one sentence that begins with `text`."""
+    try:
+        yield
+    except Exception as fault:
+        reason = " ".join(str(fault).split()).rstrip(".:") or "no reason given"
+        raise ModelError(f"{text}: {type(fault).__name__}: {reason}.") from fault
+
+
 def configured_task(path: str) -> str:
-    """Return the task that a configuration's kind of model is made for: images, or else language."""
-    load_transformers()
-    auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
-    kind = read_config(Path(path)).model_type
-    return IMAGES if kind in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES else LANGUAGE
+    """Return the task that a configuration's kind of model is made for."""
+    model_type = read_config(Path(path)).model_type
+    return next(task for task, names in MODEL_TYPES.items() if model_type in names)
 
 
 def read_config(path: Path) -> Any:
-    """Return the configuration in a JSON file. Code that a file refers to is never run."""
-    try:
-        values = json.loads(read_text(path, "the configuration of a model", ModelError))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ModelError):
-            raise
-        raise ModelError(f"cannot read the configuration of a model in '{path}': {error}.") from None
-    kind = values.get("model_type") if isinstance(values, dict) else None
-    if not isinstance(kind, str):
-        raise ModelError(f"'{path}' is no configuration of a model of transformers: it has no model_type.")
-    known: Any = load_transformers().CONFIG_MAPPING
-    if kind not in known:
-        raise unknown_in("transformers", "model_type", kind, list(known))
-    try:
-        return known[kind].from_dict(values)
-    except Exception as error:  # a value of a wrong kind fails in any way
-        reason = " ".join(str(error).split())
-        raise ModelError(f"the configuration in '{path}' is refused: {type(error).__name__}: {reason}") from error
+    """Return the configuration in a JSON file, which is checked before transformers gets it."""
+    transformers: Any = load_transformers()
+    values = read_values(path, transformers)
+    with offline(), _faults_named(f"the configuration in '{path}' is not allowed"):
+        return transformers.CONFIG_MAPPING[values["model_type"]].from_dict(values)
 
 
 def _fit_images(config: Any, classes: int, image: tuple[int, int, int]) -> None:
@@ -95,7 +123,7 @@ def _fit_text(config: Any, vocabulary: int, length: int, reference: str) -> None
     """Set the vocabulary, forget special tokens that it does not have, and let no position see a later one."""
     config.vocab_size = vocabulary
     for name in ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id"):
-        if isinstance(one := getattr(config, name, None), int) and one >= vocabulary:
+        if isinstance(token := getattr(config, name, None), int) and token >= vocabulary:
             setattr(config, name, None)
     config.use_cache = False
     if hasattr(config, "is_decoder"):
