@@ -109,7 +109,7 @@ def completed(line: str) -> list[str]:
         ("adagp compare --methods bp,sk", ["bp,skip"]),
         ("adagp train --optimizer ada", ["adam", "adamw"]),
         ("adagp models vgg13", ["vgg13", "vgg13_bn"]),
-        ("adagp simulate six", ["six_conv_vgg"]),
+        ("adagp simulate six", ["six_conv_vgg", "six_conv_vgg_gap"]),
         ("adagp simulate vgg13 --dataset cifar", ["cifar10", "cifar100"]),
         ("adagp reproduce adagp-figure17", ["adagp-figure17"]),
     ],

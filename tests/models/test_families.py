@@ -43,7 +43,16 @@ TORCHVISION = {
 # multiply-accumulates; the last digits of the parameters are those of timm 1.0.
 TIMM = {"inception_v4": (42_679_816, 12.3)}
 PUBLISHED = TORCHVISION | TIMM
-OUR_OWN = ("digits_cnn", "two_layer_cnn", "six_conv_vgg", "eight_conv_vgg", "resnet14", "resnet20", "duplex")
+OUR_OWN = (
+    "digits_cnn",
+    "two_layer_cnn",
+    "six_conv_vgg",
+    "six_conv_vgg_gap",
+    "eight_conv_vgg",
+    "resnet14",
+    "resnet20",
+    "duplex",
+)
 ONE_OF_EACH_FAMILY = ("resnet50", "vgg13", "densenet121", "mobilenet_v2", "inception_v3", "inception_v4")
 
 
@@ -94,6 +103,7 @@ def resnet_parameters(blocks: int) -> int:
         ("vgg16_bn", 14_728_266),
         ("digits_cnn", 19_546),
         ("six_conv_vgg", vgg_parameters(16, 32, 64)),
+        ("six_conv_vgg_gap", vgg_parameters(16, 32, 64) - 15 * 64 * 10),  # 64 inputs of the linear layer, not 1024
         ("eight_conv_vgg", vgg_parameters(32, 64, 128, 256)),
     ],
 )

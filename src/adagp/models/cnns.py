@@ -162,9 +162,12 @@ def small_vgg(name: str, classes: int, image: tuple[int, int, int], width: float
     """Return pairs of 3x3 convolutions with batch norm, each pair with a 2x2 max pool, and a linear layer.
 
     `six_conv_vgg` has 16, 32 and 64 channels, `eight_conv_vgg` 32, 64, 128 and 256. The linear layer reads all that is
-    left of a 32x32 image, 1024 numbers; larger images are averaged down to that.
+    left of a 32x32 image, 1024 numbers; larger images are averaged down to that. In `six_conv_vgg_gap` it reads the mean of
+    each channel (global average pooling): with 16 times fewer inputs it stands the learning rates of large batches.
     """
-    pairs, most = ((16, 32, 64), 4) if name == "six_conv_vgg" else ((32, 64, 128, 256), 2)
+    pairs, most = ((32, 64, 128, 256), 2) if name == "eight_conv_vgg" else ((16, 32, 64), 4)
+    if name.endswith("_gap"):
+        most = 1
     layers: Layers = {}
     inputs = image[0]
     for place, channels in enumerate(pairs, 1):

@@ -91,8 +91,12 @@ def _image_models() -> Iterator[ModelInfo]:
         pixels=32,
         classes=10,
     )
-    for name, channels in (("six_conv_vgg", "16 to 64"), ("eight_conv_vgg", "32 to 256")):
-        text = f"{name.partition('_')[0]} 3x3 convolutions of {channels} channels with batch norm, in the manner of VGG"
+    for name, channels, ending in (
+        ("six_conv_vgg", "16 to 64", "in the manner of VGG"),
+        ("six_conv_vgg_gap", "16 to 64", "global average pooling: for large batches and learning rates"),
+        ("eight_conv_vgg", "32 to 256", "in the manner of VGG"),
+    ):
+        text = f"{name.partition('_')[0]} 3x3 convolutions of {channels} channels with batch norm, {ending}"
         yield model(name, "cnns:small_vgg", "adagp", text, pixels=32, classes=10)
     for depth in (14, 20):
         text = f"residual network of {depth} layers for CIFAR, shortcuts without parameters (He et al. 2015)"

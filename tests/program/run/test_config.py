@@ -161,6 +161,7 @@ CONFIGS = st.builds(
     momentum=POSITIVE | st.just(0.0),
     weight_decay=POSITIVE | st.just(0.0),
     lr_scheduler=st.sampled_from(["plateau", "multistep", "cosine", "linear", "none"]),
+    lr_warmup=st.floats(0, 1),
     guard_limit=POSITIVE,
     width=st.floats(1e-12, 1000, exclude_min=True),
     seed=st.integers(0, HIGHEST_SEED),

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, ReduceLROnPlateau
 
-from adagp.program.train.loop import CURVES, BatchRate, EpochRate, Rate
+from adagp.program.train.loop import CURVES, BatchRate, EpochRate, Rate, WarmUpRate
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -32,6 +32,42 @@ def test_a_rate_falls_from_the_highest_to_nothing(curve: str) -> None:
     assert rates[0] == 0.3
     assert rates[-1] == pytest.approx(0, abs=1e-12)
     assert all(later < sooner for sooner, later in pairwise(rates))
+
+
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Rate]] = {
+    "constant": lambda one: Rate(),
+    "steps": lambda one: EpochRate(MultiStepLR(one, [2, 4])),
+    "plateau": lambda one: EpochRate(ReduceLROnPlateau(one, factor=0.5, patience=0), by_loss=True),
+    "linear": lambda one: BatchRate(one, "linear", 0.3, 15),
+    "cosine": lambda one: BatchRate(one, "cosine", 0.3, 15),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+@pytest.mark.parametrize("warmup", [1, 4, 11, 15])
+def test_a_warm_up_multiplies_the_rate_of_any_scheduler(kind: str, warmup: int) -> None:
+    """Against the scheduler alone in another optimizer; the warmed one is saved and restored after every batch."""
+    alone, ours = optimizer(), optimizer()
+    alone_rate = SCHEDULERS[kind](alone)
+    rate: Rate = WarmUpRate(SCHEDULERS[kind](ours), ours, warmup)
+    for epoch, loss in enumerate([3.0, 3.0, 3.0, 2.0, 1.0]):
+        for done in range(3 * epoch, 3 * epoch + 3):
+            alone_rate.before_batch(done)
+            rate.before_batch(done)
+            factor = min(1.0, (done + 1) / warmup)
+            for expected, group in zip(alone.param_groups, ours.param_groups, strict=True):
+                assert group["lr"] == pytest.approx(expected["lr"] * factor, rel=1e-12)
+                assert factor < 1 or group["lr"] == expected["lr"]
+            alone.step()
+            ours.step()
+            rates, states = (ours.state_dict(), rate.state_dict())
+            ours = optimizer()
+            rate = WarmUpRate(SCHEDULERS[kind](ours), ours, warmup)
+            ours.load_state_dict(rates)
+            rate.load_state_dict(states)
+            ours.step()  # torch warns of a scheduler whose optimizer never stepped
+        alone_rate.after_epoch(loss)
+        rate.after_epoch(loss)
 
 
 def test_rates_by_epochs_follow_torchs_schedulers_and_all_have_the_same_calls() -> None:

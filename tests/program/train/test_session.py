@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from math import cos, pi
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from adagp.core.methods import METHODS
 from adagp.errors import OptionError, RunError
 from adagp.program.run import RunFolder, TrainConfig
 from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
-from adagp.program.train.loop import BatchRate, BatchStatus, Loop
+from adagp.program.train.loop import BatchRate, BatchStatus, EpochRate, Loop, WarmUpRate
 from adagp.program.train.session import Session, build_rate, check_device, initial_weights, peak_memory, read_config
 from adagp.sources.learned import milestones
 
@@ -227,6 +228,21 @@ def test_a_run_of_some_batches_ends_within_an_epoch_and_resumes_exactly(
     assert (saved.epochs, saved.batches) == (3, 16)
 
 
+@pytest.mark.parametrize("scheduler", ["cosine", "plateau"])
+def test_a_run_whose_rate_warms_up_resumes_exactly(scheduler: str, tmp_path: Path, user_model: str) -> None:
+    config = short(user_model, batches=16, warmup=None, warmup_batches=9, lr_scheduler=scheduler, lr_warmup=0.6)
+    whole = Session(config)
+    loop = whole.start(tmp_path / "whole")
+    summary = whole.run(loop, Silent())
+    assert summary is not None
+    assert " --lr-warmup 0.6 " in summary["command"]
+    assert loop.rows[0]["lr"] == pytest.approx(
+        (0.7 if scheduler == "plateau" else 0.7 * (1 + cos(pi * 6 / 16)) / 2) * 0.02
+    )
+    for stop in (3, 7, 12):  # in the warm-up, at the end of its first epoch, after it
+        assert_resumes(config, loop, tmp_path / f"stopped-{stop}", stop)
+
+
 def test_a_warm_up_as_long_as_the_run_is_refused_before_it_begins(user_model: str) -> None:
     message = "warm-up of 16 batches does not fit a run of 16: nothing would be predicted. "
     with pytest.raises(OptionError, match=message + "Give --warmup-batches 0 to 15, or more batches.$"):
@@ -426,6 +442,10 @@ def test_schedules_of_the_learning_rate() -> None:
         rate = build_rate(config, optimizer, 7)
         assert isinstance(rate, BatchRate)
         assert (rate.highest, rate.batches) == (1e-3, batches)
+    warm = build_rate(TrainConfig(lr_warmup=0.05, epochs=3, warmup=0), optimizer, 7)
+    assert isinstance(warm, WarmUpRate)
+    assert warm.batches == 2
+    assert isinstance(warm.rate, EpochRate)
     assert milestones(90) == (45, 67)
     assert milestones(1) == (1,)
 

@@ -42,7 +42,8 @@ class RunSettings:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
     `batches` is the length of the run where it is not whole epochs. Learning-rate milestones are at a half and three quarters
-    of the run; `cosine` and `linear` fall to 0 from batch to batch. `own_options` are those of the method, the model and hooks.
+    of the run; `cosine` and `linear` fall to 0 from batch to batch. `lr_warmup` is a share of the run, so that runs of other
+    batch sizes or lengths warm up alike. `own_options` are those of the method, the model and hooks.
     """
 
     dataset: Annotated[str, _training("Data set (digits is built in); adagp datasets lists them.")] = "digits"
@@ -81,6 +82,15 @@ class RunSettings:
             "Learning rate scheduler of the model: plateau, multistep, cosine, linear or none.", choices=LR_SCHEDULERS
         ),
     ] = "plateau"
+    lr_warmup: Annotated[
+        float,
+        _training(
+            "Share of the run's batches in which the learning rate rises linearly to what the scheduler sets.",
+            low=0,
+            high=1,
+            allowed="0 (none) to 1",
+        ),
+    ] = 0.0
     guard_limit: Annotated[
         float, _prediction("Reject predicted gradients over this many times the usual norm.", above=0)
     ] = 10.0

@@ -92,6 +92,50 @@ class BatchRate(Rate):
             group["lr"] = self.at(done)
 
 
+class WarmUpRate(Rate):
+    """Another rate, times a factor that rises linearly from 1/`batches` to 1 in the first `batches` batches of the run.
+
+    The factor is a function of the batches done. The other rate sees its own values only, never the reduced ones: a scheduler
+    of torch's multiplies the rate that it finds in the optimizer.
+    """
+
+    def __init__(self, rate: Rate, optimizer: torch.optim.Optimizer, batches: int) -> None:
+        self.rate = rate
+        self.optimizer = optimizer
+        self.batches = batches
+        self._full = self._current()
+
+    def before_batch(self, done: int) -> None:
+        """Give the optimizer the other rate's value for that batch, times the factor."""
+        self._set(self._full)
+        self.rate.before_batch(done)
+        self._full = self._current()
+        if done + 1 < self.batches:
+            self._set([full * (done + 1) / self.batches for full in self._full])
+
+    def after_epoch(self, loss: float) -> None:
+        """Let the other rate set that of the next epoch."""
+        self._set(self._full)
+        self.rate.after_epoch(loss)
+        self._full = self._current()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the other rate's state, and its present values."""
+        return {"rate": self.rate.state_dict(), "full": list(self._full)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.rate.load_state_dict(state["rate"])
+        self._full = list(state["full"])
+
+    def _current(self) -> list[float]:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def _set(self, rates: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
 def cosine_curve(share: float) -> float:
     """Return half a cosine: level at both ends."""
     return (1 + cos(pi * share)) / 2

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,17 @@ from adagp.program.run.config import CODE, TrainConfig, check_trusted_code
 from adagp.program.run.folder import RunFolder
 from adagp.program.tasks.base import Task, build_task, check_evaluation, evaluated
 from adagp.program.train.checkpoint import save_weights
-from adagp.program.train.loop import CURVES, BatchRate, BatchStatus, EpochRate, Loop, Observer, Rate, to_device
+from adagp.program.train.loop import (
+    CURVES,
+    BatchRate,
+    BatchStatus,
+    EpochRate,
+    Loop,
+    Observer,
+    Rate,
+    WarmUpRate,
+    to_device,
+)
 from adagp.program.train.observers import ProgressObserver, Silent
 from adagp.sources.base import RunFacts, build_source
 from adagp.sources.learned import milestones
@@ -175,14 +186,20 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimi
 
 
 def build_rate(config: TrainConfig, optimizer: torch.optim.Optimizer, batches_per_epoch: int) -> Rate:
-    """Return how the model's learning rate changes."""
+    """Return how the model's learning rate changes: its scheduler's, after a warm-up if there is one."""
+    batches = config.batches or config.epochs * batches_per_epoch
+    rate = _scheduled_rate(config, optimizer, batches)
+    return WarmUpRate(rate, optimizer, ceil(config.lr_warmup * batches)) if config.lr_warmup else rate
+
+
+def _scheduled_rate(config: TrainConfig, optimizer: torch.optim.Optimizer, batches: int) -> Rate:
     if config.lr_scheduler == "plateau":
         factor, patience = config.declaration.plateau
         return EpochRate(ReduceLROnPlateau(optimizer, factor=factor, patience=patience), by_loss=True)
     if config.lr_scheduler == "multistep":
         return EpochRate(MultiStepLR(optimizer, list(milestones(config.epochs))))
     if config.lr_scheduler in CURVES:
-        return BatchRate(optimizer, config.lr_scheduler, config.lr, config.batches or config.epochs * batches_per_epoch)
+        return BatchRate(optimizer, config.lr_scheduler, config.lr, batches)
     return Rate()
 
 
