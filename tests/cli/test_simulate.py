@@ -116,6 +116,44 @@ def test_a_function_with_an_input_shape(tmp_path: Path, monkeypatch: pytest.Monk
     assert report("tiny.json") == found
 
 
+def test_a_language_model_is_simulated_for_its_own_vocabulary_and_the_length_asked_for(tmp_path: Path) -> None:
+    width, inner, tokens, heads = 16, 32, 1000, 2
+    config = {"model_type": "llama", "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": 1}
+    config |= {"num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": tokens}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+
+    def macs(length: int, vocabulary: int) -> int:
+        attention = 2 * length**2 * width  # scores, and their use
+        return length * (4 * width**2 + 3 * width * inner + vocabulary * width) + attention
+
+    for options, expected in (
+        ((), macs(128, tokens)),
+        (("--input", "64"), macs(64, tokens)),
+        (("--input", "64", "--classes", "500"), macs(64, 500)),
+    ):
+        assert report(f"hf:{path}", *options)["macs_per_sample"] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["decoder", "--input", "3x32x32"],
+            "'decoder' reads text; its input is the length of a sequence, for example --input 512, not 3x32x32.",
+        ),
+        (
+            ["transformer", "--classes", "100"],
+            "'transformer' translates sentences of a fixed length; --input and --classes do not apply to it.",
+        ),
+    ],
+)
+def test_options_that_a_model_of_text_has_no_use_for_are_errors(arguments: list[str], message: str) -> None:
+    with pytest.raises(AdagpError) as raised:
+        report(*arguments)
+    assert str(raised.value) == message
+
+
 def test_a_source_that_nobody_knows_is_refused() -> None:
     with pytest.raises(AdagpError, match=r"^unknown source 'nonsense'\. Did you mean 'noise'\? Choose from: average, "):
         report("two_layer_cnn", "--source", "nonsense", "--ratio", "1:1")

@@ -22,7 +22,12 @@ BATCH_SIZE = ("--batch-size", "--batch")
 """How the size of a batch is written; the second way is an older one."""
 BatchSize = Annotated[int | None, option("Samples per batch.", *BATCH_SIZE, panel=RUN, unset=f"{BATCH}", low=1)]
 Width = Annotated[float, option("Multiplier of the model's channels.", panel=MODEL, above=0, high=1000)]
-InputShape = Annotated[str | None, option("Input shape, for example 3x64x64.", "--input", panel=MODEL, unset=_THE_SETS)]
+InputShape = Annotated[
+    str | None,
+    option(
+        "Input shape, for example 3x64x64; for text the length of a sequence.", "--input", panel=MODEL, unset=_THE_SETS
+    ),
+]
 ImageSize = Annotated[
     int | None, option("Height and width of the images.", panel=MODEL, unset=_THE_SETS, low=1, high=65_536)
 ]
@@ -44,7 +49,14 @@ class SampleOptions:
     ] = None
     classes: Annotated[
         int | None,
-        option("Number of classes.", panel=MODEL, unset=_THE_SETS, low=2, high=1_000_000, allowed="2 to 1,000,000"),
+        option(
+            "Number of classes, or tokens of a vocabulary.",
+            panel=MODEL,
+            unset=_THE_SETS,
+            low=2,
+            high=1_000_000,
+            allowed="2 to 1,000,000",
+        ),
     ] = None
     width: Width = 1.0
 

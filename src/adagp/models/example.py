@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from adagp.errors import OptionError
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import LENGTH, build_model, find_in_zoo, import_function
-from adagp.models.registry import BYTES, IMAGES, LANGUAGE, MODELS, TRANSLATION, ModelInfo
+from adagp.models.registry import IMAGES, LANGUAGE, MODELS, TRANSLATION, ModelInfo
 
 ANY = "any"
 """The task of a model that is only inspected: its output is not checked."""
@@ -42,7 +42,8 @@ def build_example(
     """Return the model `name` of whatever task with a batch of inputs. `image` None means the model's usual input.
 
     A function of your own may be for inputs of any shape, and its model may have any output. `task` is what it is for:
-    images, if it is None. `length` is that of a sequence of bytes; `options` are the model's own.
+    images, if it is None. For language `classes` are the tokens of the vocabulary, and `length` is that of a sequence.
+    `options` are the model's own.
     """
     info = MODELS[name] if ":" not in name else None
     task = task_of(name, task)
@@ -51,7 +52,7 @@ def build_example(
         return Example(import_function(info.builder)(vocabulary=VOCABULARY, width=width, **own), (tokens, tokens))
     if task == LANGUAGE:
         length = length or LENGTH
-        model = build_model(name, classes=BYTES, width=width, task=task, length=length, options=options)
+        model = build_model(name, classes=classes, width=width, task=task, length=length, options=options)
         return Example(model, (torch.ones(batch, length, dtype=torch.long),))
     shape = _input_shape(info, image)
     users = info is None and find_in_zoo(name) is None

@@ -104,6 +104,11 @@ def configured_task(path: str) -> str:
     return next(task for task, names in MODEL_TYPES.items() if model_type in names)
 
 
+def configured_vocabulary(path: str) -> int:
+    """Return the number of tokens of a configuration's vocabulary."""
+    return int(read_config(Path(path)).vocab_size)
+
+
 def read_config(path: Path) -> Any:
     """Return the configuration in a JSON file, which is checked before transformers gets it."""
     transformers: Any = load_transformers()

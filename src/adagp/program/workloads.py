@@ -15,7 +15,7 @@ from adagp.hw.runs import RunRecording
 from adagp.hw.workload import workload_from_json
 from adagp.models import MODELS
 from adagp.models.build import find_in_zoo
-from adagp.models.registry import is_ours
+from adagp.models.registry import BYTES, LANGUAGE, TRANSLATION, is_ours
 from adagp.program.run.config import check_trusted_code
 from adagp.program.run.record import RunRecord, read_whole_run
 
@@ -35,10 +35,15 @@ def model_workload(
 ) -> Workload:
     """Trace a model for a data set, or for images of another shape, other classes or sequences of another length.
 
-    Where a set's images vary in size, the model's usual size counts, if it is larger. `own` are the model's own options. What
+    A language model takes the length of its sequences as its shape, and the tokens of its vocabulary as its classes. Where a
+    set's images vary in size, the model's usual size counts, if it is larger. `own` are the model's own options. What
     was traced of our own models without them is kept (`adagp.core.cache`): torch is imported only for what is new.
     """
     info = dataset_info(dataset)
+    task = _task(name, info.task)
+    if task in (LANGUAGE, TRANSLATION):
+        length = _text_length(name, task, shape, classes) or length
+        shape, classes = None, _vocabulary(name) if classes is None else classes
     options: dict[str, Any] = {
         "classes": info.classes if classes is None else classes,
         "image": _usual_image(name, info) if shape is None else shape,
@@ -55,6 +60,39 @@ def model_workload(
     if ":" in name or own or not is_ours(MODELS[name]):
         return traced()
     return kept("workload", {"name": name, **options}, traced, write=Workload.to_json, read=workload_from_json)
+
+
+def _task(name: str, usual: str) -> str:
+    """Return the task of a model; torch is imported only for one that is not in the table."""
+    if ":" not in name:
+        return MODELS[name].task
+    from adagp.models.example import task_of
+
+    return task_of(name, usual)
+
+
+def _text_length(name: str, task: str, shape: tuple[int, ...] | None, classes: int | None) -> int | None:
+    """Return the tokens of a sequence that `shape` asks for; raise for what a model of text has no use for."""
+    if task == TRANSLATION and (shape is not None or classes is not None):
+        raise OptionError(f"'{name}' translates sentences of a fixed length; --input and --classes do not apply to it.")
+    if shape is None:
+        return None
+    if len(shape) != 1:
+        written = "x".join(map(str, shape))
+        raise OptionError(
+            f"'{name}' reads text; its input is the length of a sequence, for example --input 512, not {written}."
+        )
+    return shape[0]
+
+
+def _vocabulary(name: str) -> int:
+    """Return the tokens of a language model: those of its configuration, or bytes."""
+    zoo = find_in_zoo(name)
+    if zoo is None or zoo.library != "hf":
+        return BYTES
+    from adagp.models.huggingface import configured_vocabulary
+
+    return configured_vocabulary(zoo.name)
 
 
 def _usual_image(name: str, info: "DatasetInfo") -> tuple[int, ...] | None:
@@ -75,9 +113,10 @@ def run_workload(
     own: Mapping[str, Any] | None = None,
 ) -> Workload:
     """Trace a model as a training run has it: its images have the run's size; None is the data set's own."""
-    shape = dataset_info(dataset).shape
-    image = (shape[0], image_size, image_size) if image_size else shape or None
-    return model_workload(name, dataset, image, width, length=length, own=own)
+    info = dataset_info(dataset)
+    image = (info.shape[0], image_size, image_size) if image_size else info.shape or None
+    classes = info.classes if info.task == LANGUAGE else None
+    return model_workload(name, dataset, image, width, classes=classes, length=length, own=own)
 
 
 def dataset_info(name: str) -> "DatasetInfo":
@@ -217,6 +256,11 @@ def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | 
     return tuple(int(size) for size in text.split("x"))
 
 
+def _takes_any_sizes(model: str) -> bool:
+    """Whether the input of a model may be something else than an image."""
+    return ":" in model or Path(model).suffix in READERS or (model in MODELS and MODELS[model].task == LANGUAGE)
+
+
 def sample_shape(
     model: str | None, input_: str | None, image_size: int | None, channels: int | None, dataset: str
 ) -> tuple[int, ...] | None:
@@ -225,7 +269,7 @@ def sample_shape(
     Models of your own may take other things than images.
     """
     if image_size is None and channels is None:
-        return parse_shape(input_, any_sizes=model is not None and (":" in model or Path(model).suffix in READERS))
+        return parse_shape(input_, any_sizes=model is not None and _takes_any_sizes(model))
     if input_ is not None:
         raise OptionError("--input and --image-size or --channels both set the shape; give one or the other.")
     usual = dataset_info(dataset).shape or (3, 32, 32)
