@@ -15,7 +15,7 @@ from torch import nn
 
 import adagp
 from adagp.core.plan import Phase
-from adagp.errors import OptionError
+from adagp.errors import OptionError, RunError
 from adagp.program.loggers import LOGGERS, TrainerLog, build_loggers, require_loggers
 from adagp.program.run import TrainConfig
 from adagp.program.train.loop import BatchStatus
@@ -215,3 +215,26 @@ def test_unknown_and_missing_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
         OptionError, match="^--log mlflow needs mlflow, which is not installed: pip install 'adagp\\[mlflow\\]'.$"
     ):
         require_loggers(["mlflow"])
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_a_link_in_the_place_of_a_log_is_not_followed(name: str, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "run").mkdir()
+    link = tmp_path / "run" / name
+    link.symlink_to(tmp_path / "target")
+    for done in (0, 5):
+        with pytest.raises(RunError) as raised:
+            build_loggers([name], tmp_path / "run", done)
+        assert str(raised.value) == f"cannot use the folder '{link}': it is a link, which is not followed."
+    assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_a_damaged_file_of_mlflow_is_named(tmp_path: Path) -> None:
+    build_loggers(["mlflow"], tmp_path)[0].on_end()
+    (damaged,) = (path for path in (tmp_path / "mlflow").glob("*/meta.yaml") if path.parent.name != "0")
+    for text in ("- [", "{}", "a: *b", "artifact_location: 3"):
+        damaged.write_text(text)
+        with pytest.raises(RunError) as raised:
+            build_loggers(["mlflow"], tmp_path, 5)
+        assert str(raised.value).startswith(f"--log mlflow cannot write to '{tmp_path}': ")

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from adagp.core.files import read_text, write_atomically
-from adagp.core.plugins import import_reference
+from adagp.core.folders import check_folder
+from adagp.core.plugins import faults_as, import_reference
 from adagp.core.registry import Registry
 from adagp.errors import OptionError, RunError
 
@@ -112,7 +113,7 @@ class TensorBoard(Logger):
     def __init__(self, folder: Path, done: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(folder / "tensorboard", purge_step=done + 1 if done else None)
+        self._writer: Any = SummaryWriter(check_folder(folder / "tensorboard"), purge_step=done + 1 if done else None)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers by name."""
@@ -144,10 +145,10 @@ class WandbRun(Logger):
         os.environ["WANDB_ERROR_REPORTING"] = "false"  # its reports of errors would go to the network even offline
         import wandb
 
-        self._note = folder / "wandb" / "adagp.json"
+        # W&B itself links files of each part of a run to its cache; every part is a new folder, nothing goes through them
+        self._note = check_folder(folder / "wandb", create=True, deep=False) / "adagp.json"
         before = _read(self._note) if done and self._note.is_file() else {}
         settings: Any = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True)
-        (folder / "wandb").mkdir(parents=True, exist_ok=True)
         self._run: Any = wandb.init(
             project="adagp", name=folder.name, id=before.get("id"), mode="offline", dir=str(folder), settings=settings
         )
@@ -191,7 +192,7 @@ class MlflowRun(Logger):
         from mlflow.tracking import MlflowClient
 
         self._metric: Any = Metric
-        self._client: Any = MlflowClient(tracking_uri=(folder / "mlflow").absolute().as_uri())
+        self._client: Any = MlflowClient(tracking_uri=check_folder(folder / "mlflow").absolute().as_uri())
         experiment = self._client.get_experiment_by_name("adagp")
         number = experiment.experiment_id if experiment else self._client.create_experiment("adagp")
         runs = self._client.search_runs([number]) if done else []
@@ -232,7 +233,12 @@ def require_loggers(names: Sequence[str]) -> None:
 def build_loggers(names: Sequence[str], folder: Path, done: int = 0) -> list[Logger]:
     """Return the loggers for a run in `folder`, `done` of whose batches are trained already."""
     require_loggers(names)
-    return [import_reference(LOGGERS[name][0], what="a logger", kind="Class")(folder, done) for name in names]
+    loggers = []
+    for name in names:
+        logger_class = import_reference(LOGGERS[name][0], what="a logger", kind="Class")
+        with faults_as(RunError, f"--log {name} cannot write to '{folder}'"):  # its library reads files of the folder
+            loggers.append(logger_class(folder, done))
+    return loggers
 
 
 class TrainerLog:

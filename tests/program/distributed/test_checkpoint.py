@@ -217,3 +217,35 @@ def test_a_state_is_taken_apart_and_put_together() -> None:
     rest = read_rest(named.pop("common"))
     assert memory_orders(rest)["common/model/weight"] == list(turned.stride())
     assert digest_of(put_together(rest, named)) == digest_of(state)
+
+
+def test_a_link_to_checkpoints_is_not_followed(world: World, tmp_path: Path) -> None:
+    for name in ("1", "2", "99", "3.tmp"):
+        (tmp_path / "target" / name).mkdir(parents=True)
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "target")
+    with pytest.raises(RunError) as raised:
+        Checkpoints(tmp_path / "checkpoints", world)
+    link = tmp_path / "checkpoints"
+    assert str(raised.value) == f"cannot use the folder '{link}': it is a link, which is not followed."
+    assert sorted(entry.name for entry in (tmp_path / "target").iterdir()) == ["1", "2", "3.tmp", "99"]
+
+
+def test_a_sound_checkpoint_stays_until_its_successor_is_verified(world: World, tmp_path: Path) -> None:
+    first = Checkpoints(tmp_path, world)
+    first.save(state(1), {})
+    first.settle()
+    (tmp_path / "99").mkdir()
+    (tmp_path / "x.tmp").mkdir()
+    resumed = Checkpoints(tmp_path, world)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1", "99", "x.tmp"]
+    loaded = resumed.load()
+    assert loaded is not None
+    assert digest_of(loaded.common) == digest_of(state(1))
+    shutil.copytree(tmp_path / "1", tmp_path / "7")
+    (tmp_path / "7" / "__0_0.distcp").write_bytes(b"")
+    assert "'__0_0.distcp' is not what was written." in refusal(tmp_path, world)
+    assert (tmp_path / "1").is_dir()
+    shutil.rmtree(tmp_path / "7")
+    resumed.save(state(2), {})
+    resumed.settle()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["100", "x.tmp"]

@@ -2,7 +2,8 @@
 
 `checkpoints/7/` is a complete checkpoint: files of tensors from each process, their metadata, and `digests.json`, the digests
 of all these files. It is written as `checkpoints/7.tmp/` and renamed when it is complete, after which the previous one is
-deleted. So whenever a process dies, the newest complete one is there; incomplete ones are deleted on resume.
+deleted. So whenever a process dies, the newest complete one is there. On resume incomplete ones are deleted at once, and older
+ones after the newest has been read and verified. Nothing is written or deleted through a link.
 
 State that is equal in all processes (`common`) is written once, each process writing a part; sharded tensors (DTensors) are
 written by their holders. What a process has of its own is written under its rank. So a run can be continued by another number
@@ -18,7 +19,6 @@ import json
 import math
 import os
 import pickle
-import shutil
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,6 +40,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.tensor import DTensor
 
 from adagp.core.files import TEMPORARY, sync_folder, write_atomically
+from adagp.core.folders import delete_entries, folder_names
 from adagp.errors import RunError
 from adagp.program.distributed.processes import World
 from adagp.program.run.documents import TEXT, TableOf, read_document
@@ -68,7 +69,8 @@ class Checkpoints:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout))
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: Future[None] | None = None
-        self._last = world.first_does(lambda: _clean(path))
+        self._last = world.first_does(lambda: _newest(path))
+        self._next = world.first_does(lambda: _unused_number(path))
 
     def save(self, common: dict[str, Any], own: dict[str, Any]) -> None:
         """Copy the state, and write it in the background, after the previous checkpoint is complete.
@@ -76,7 +78,7 @@ class Checkpoints:
         A process whose `common` is empty holds no copy of the common state.
         """
         self.settle()
-        self._last += 1
+        self._last, self._next = self._next, self._next + 1
         folder = self.path / f"{self._last}{TEMPORARY}"
         state = take_apart(own, f"{OWN}/{self._world.rank}")
         if common:
@@ -128,7 +130,9 @@ class Checkpoints:
         folder = self.path / str(self._last)
         try:
             reader = self._checked_reader(folder)
-            return self._read(reader, shards or {})
+            loaded = self._read(reader, shards or {})
+            self._world.first_does(lambda: _delete_others(self.path, self._last))
+            return loaded
         except RunError:
             raise
         except (CheckpointException, Exception) as error:  # a foreign file can make the reader fail in any way
@@ -190,29 +194,42 @@ class _Writer(FileSystemWriter):
         return StorageMeta(save_id=self.save_id)
 
 
-def _numbers(path: Path) -> list[int]:
-    """Return the numbers of the complete checkpoints, in order."""
-    folders = (entry.name for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else ()
-    return sorted(int(name) for name in folders if name.isascii() and name.isdecimal() and name == str(int(name)))
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and name == str(int(name))
 
 
-def _clean(path: Path) -> int:
-    """Delete incomplete checkpoints, and all but the newest; return its number, 0 if there is none."""
-    numbers = _numbers(path)
-    last = numbers[-1] if numbers else 0
-    if path.is_dir():
-        for entry in path.iterdir():
-            if entry.name.endswith(TEMPORARY) or (entry.name != str(last) and entry.name.isdecimal()):
-                shutil.rmtree(entry, ignore_errors=True)
-    return last
+def _is_incomplete(name: str) -> bool:
+    return name.endswith(TEMPORARY) and _is_number(name.removesuffix(TEMPORARY))
+
+
+def _newest(path: Path) -> int:
+    """Delete incomplete checkpoints; return the number of the newest complete one, 0 if there is none.
+
+    Older ones stay until the newest has been read and verified.
+    """
+    numbers = [int(name) for name in folder_names(path) if _is_number(name) and (path / name / DIGESTS).is_file()]
+    delete_entries(path, _is_incomplete)
+    return max(numbers, default=0)
+
+
+def _unused_number(path: Path) -> int:
+    """Return a number above those of all folders and links there, whatever they are."""
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    return max((int(name) for name in names if _is_number(name)), default=0) + 1
+
+
+def _delete_others(path: Path, number: int) -> None:
+    """Delete all checkpoints but the one of this number, which has been verified."""
+    delete_entries(path, lambda name: _is_incomplete(name) or (_is_number(name) and int(name) != number))
 
 
 def _finish(folder: Path, digests: dict[str, str]) -> None:
     write_atomically(folder / DIGESTS, json.dumps(digests, indent=1).encode())
     sync_folder(folder)
-    folder.rename(folder.with_suffix(""))
+    complete = folder.with_suffix("")
+    folder.rename(complete)
     sync_folder(folder.parent)
-    _clean(folder.parent)
+    _delete_others(folder.parent, int(complete.name))
 
 
 def _digest(path: Path) -> str:

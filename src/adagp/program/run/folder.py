@@ -21,7 +21,6 @@ import csv
 import io
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp.core.files import TEMPORARY, sync_folder, write_atomically
+from adagp.core.folders import delete_folder
 from adagp.errors import RunError
 from adagp.program.run.documents import (
     ABSENT,
@@ -137,7 +137,7 @@ class RunFolder:
             for name in (*FILES, SCALARS):
                 (path / name).unlink(missing_ok=True)
             for name in (CHECKPOINTS, *LOGS):
-                shutil.rmtree(path / name, ignore_errors=True)
+                delete_folder(path / name)
         except OSError as error:
             release(path)
             raise RunError(f"cannot write the run folder '{path}': {error.strerror}.") from None
