@@ -180,23 +180,23 @@ def epoch_order(samples: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
     return torch.randperm(samples, generator=generator_for(seed, epoch)) if shuffle else torch.arange(samples)
 
 
-def generator_for(*place: int) -> torch.Generator:
+def generator_for(*key: int) -> torch.Generator:
     """Return a generator for a place in a run, such as (seed, epoch, batch); near places are unrelated."""
-    return torch.Generator().manual_seed(seed_for(*place))
+    return torch.Generator().manual_seed(seed_for(*key))
 
 
-def seed_for(*place: int) -> int:
+def seed_for(*key: int) -> int:
     """Return a well mixed 64-bit seed for a place in a run."""
-    return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "big")
 
 
 def fingerprint(content: Iterable[Any]) -> str:
     """Return a short digest of arrays, texts and plain values."""
-    found = hashlib.blake2b(digest_size=8)
-    for one in content:
-        is_array = isinstance(one, np.ndarray)
-        found.update(one.reshape(-1).view(np.uint8).data if is_array else f"{one}\n".encode("utf-8", "replace"))
-    return found.hexdigest()
+    digest = hashlib.blake2b(digest_size=8)
+    for item in content:
+        is_array = isinstance(item, np.ndarray)
+        digest.update(item.reshape(-1).view(np.uint8).data if is_array else f"{item}\n".encode("utf-8", "replace"))
+    return digest.hexdigest()
 
 
 def batch_count(samples: int, batch_size: int, drop_last: bool) -> int:

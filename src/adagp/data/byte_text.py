@@ -69,6 +69,6 @@ class ByteBatches:
         # a view of all pieces, each with the byte after it
         pieces = self.text[first:].unfold(0, self.length + 1, self.length)
         for batch in range(start, len(self)):
-            places = share.of(order[batch * self.batch_size : (batch + 1) * self.batch_size])
-            chosen = pieces[places].long()
+            indices = share.of(order[batch * self.batch_size : (batch + 1) * self.batch_size])
+            chosen = pieces[indices].long()
             yield chosen[:, :-1].contiguous(), chosen[:, 1:].contiguous()

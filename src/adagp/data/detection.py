@@ -149,15 +149,15 @@ def _read_annotated(root: File, name: str) -> Annotated:
     try:
         tree = ElementTree.fromstring(read_file(annotation))
         width, height = _read_size(tree)
-        found = [_read_object(entry) for entry in tree.iter("object")]
+        objects = [_read_object(entry) for entry in tree.iter("object")]
     except (ElementTree.ParseError, ValueError) as fault:
         raise DataError(f"{annotation}: not a readable annotation ({fault}).") from None
-    for kind, box, _ in found:
+    for kind, box, _ in objects:
         _check_object(annotation, kind, box, width, height)
-    corners = np.array([box for _, box, _ in found], np.float32).reshape(-1, 4)
+    corners = np.array([box for _, box, _ in objects], np.float32).reshape(-1, 4)
     corners[:, :2] -= 1  # VOC counts pixels from 1 and names the last one that is inside
-    labels = np.array([CLASSES.index(kind) for kind, _, _ in found], np.int64)
-    difficult = np.array([difficult for *_, difficult in found], np.bool_)
+    labels = np.array([CLASSES.index(kind) for kind, _, _ in objects], np.int64)
+    difficult = np.array([difficult for *_, difficult in objects], np.bool_)
     return Annotated(picture, width, height, Objects(corners, labels, difficult))
 
 
@@ -184,15 +184,15 @@ def _check_object(annotation: File, kind: str, box: list[float], width: int, hei
     if kind not in CLASSES:
         raise DataError(f"{annotation}: unknown class '{kind}'. Choose from: {', '.join(CLASSES)}.")
     left, top, right, bottom = box
-    shown = ", ".join(f"{length:g}" for length in box)
+    corners = ", ".join(f"{length:g}" for length in box)
     if not (left >= 1 and top >= 1 and right <= width and bottom <= height):  # NaN is nowhere
         raise DataError(
-            f"{annotation}: the box ({shown}) of a {kind} lies outside its image; allowed are xmin and ymin from 1, "
+            f"{annotation}: the box ({corners}) of a {kind} lies outside its image; allowed are xmin and ymin from 1, "
             f"xmax to {width} and ymax to {height}."
         )
     if right < left or bottom < top:
         raise DataError(
-            f"{annotation}: the box ({shown}) of a {kind} is empty; xmax and ymax must not be below the others."
+            f"{annotation}: the box ({corners}) of a {kind} is empty; xmax and ymax must not be below the others."
         )
 
 
@@ -216,7 +216,7 @@ def read_one(sample: Annotated, size: int) -> Pixels:
             f"{sample.picture}: it is {picture.width}x{picture.height} pixels, "
             f"but its annotation says {sample.width}x{sample.height}."
         )
-    left, top, width, height = _place(sample, size)
+    left, top, width, height = _letterbox(sample, size)
     square = Image.new("RGB", (size, size), FILL)
     square.paste(picture.resize((width, height), Image.Resampling.BILINEAR), (left, top))
     return np.asarray(square)
@@ -224,14 +224,14 @@ def read_one(sample: Annotated, size: int) -> Pixels:
 
 def letterboxed(sample: Annotated, size: int) -> Objects:
     """Return the picture's objects with their corners in units of the square's side."""
-    left, top, width, height = _place(sample, size)
+    left, top, width, height = _letterbox(sample, size)
     scale = np.array([width / sample.width, height / sample.height] * 2, np.float32)
     shift = np.array([left, top] * 2, np.float32)
     corners = ((sample.objects.corners * scale + shift) / size).astype(np.float32)
     return Objects(corners, sample.objects.labels, sample.objects.difficult)
 
 
-def _place(sample: Annotated, size: int) -> tuple[int, int, int, int]:
+def _letterbox(sample: Annotated, size: int) -> tuple[int, int, int, int]:
     """Return left, top, width and height of the picture in its square, in pixels."""
     longer = max(sample.width, sample.height)
     width, height = (max(1, round(length * size / longer)) for length in (sample.width, sample.height))
@@ -265,8 +265,8 @@ class BoxedBatches:
         self.seed = seed
         self.train = train
         self.objects = [letterboxed(sample, size) for sample in samples]
-        held = len(samples) * size * size * 3 <= MEMORY
-        self._pixels = torch.from_numpy(read_letterboxed(samples, size)) if held else None
+        fits = len(samples) * size * size * 3 <= MEMORY
+        self._pixels = torch.from_numpy(read_letterboxed(samples, size)) if fits else None
         self._boxes, self._labels = self._targets()
         self._mean = torch.tensor(IMAGENET_MEAN).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(IMAGENET_STD).view(-1, 1, 1)
@@ -280,8 +280,8 @@ class BoxedBatches:
         order = epoch_order(len(self.samples), self.seed, epoch, self.train)
         for batch in range(start, len(self)):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            mine = share.of(chosen)
-            images, boxes, labels = self._images(mine), self._boxes[mine], self._labels[mine]
+            indices = share.of(chosen)
+            images, boxes, labels = self._images(indices), self._boxes[indices], self._labels[indices]
             if self.train:
                 draws = torch.rand(5, len(chosen), generator=generator_for(self.seed, epoch, batch))
                 images, boxes, labels = jitter(images, boxes, labels, share.of(draws.T).T)
@@ -333,8 +333,8 @@ def move_images(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     A negative scale mirrors; shifts are in units of the side. What comes from outside an image is 0.
     """
     inverse = torch.diag_embed(1 / scale)
-    place = -2 * shift / scale  # affine_grid's side has length 2, and it maps each pixel to where it comes from
-    theta = torch.cat([inverse, place[..., None]], 2)
+    offset = -2 * shift / scale  # affine_grid's side has length 2, and it maps each pixel to where it comes from
+    theta = torch.cat([inverse, offset[..., None]], 2)
     return grid_sample(images, affine_grid(theta, list(images.shape), align_corners=False), align_corners=False)
 
 

@@ -30,9 +30,9 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[lis
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; it should hold a folder of pictures for each class.")
-    found = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
-    names = found if classes is None else list(classes)
-    foreign = sorted(set(found) - set(names))
+    folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    names = folders if classes is None else list(classes)
+    foreign = sorted(set(folders) - set(names))
     if foreign:
         raise DataError(f"{root}: the class {foreign[0]} is not among the training classes.")
     samples = [(path, label) for label, name in enumerate(names) for path in _pictures(root / name)]

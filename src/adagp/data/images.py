@@ -168,7 +168,7 @@ def _array(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> NDArray[Any
 
 def _check_claimed_size(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> None:
     """Raise if an array claims more than its entry holds, or more than fits into memory, before it is allocated."""
-    entry = next((one for one in archive.zip.infolist() if one.filename == f"{key}.npy"), None)  # type: ignore[union-attr]
+    entry = next((member for member in archive.zip.infolist() if member.filename == f"{key}.npy"), None)  # type: ignore[union-attr]
     if entry is None:
         return
     with archive.zip.open(entry) as file:  # type: ignore[union-attr]

@@ -51,17 +51,17 @@ def image_info(name: str) -> DatasetInfo:
 
 def locate(info: DatasetInfo, data_dir: Path, download: bool = False) -> Path:
     """Return the first of a data set's files that exists; with `download`, a missing set is fetched."""
-    found = find(info, data_dir)
-    if found is None and download and info.fetch is not None:
+    path = find(info, data_dir)
+    if path is None and download and info.fetch is not None:
         with redirect_stdout(sys.stderr):  # standard output belongs to results
             try:
                 info.fetch(data_dir)
             except (OSError, RuntimeError) as fault:
                 raise DataError(f"could not download {info.name}: {fault}. {ways_to_get(info, data_dir)}") from fault
-        found = find(info, data_dir)
-    if found is None:
+        path = find(info, data_dir)
+    if path is None:
         raise DataError(f"data set '{info.name}' is not in {data_dir}. {ways_to_get(info, data_dir)}")
-    return found
+    return path
 
 
 def find(info: DatasetInfo, data_dir: Path) -> Path | None:
@@ -84,7 +84,7 @@ def ways_to_get(info: DatasetInfo, data_dir: Path) -> str:
     for file in info.files:
         suffix = file[-4:] if file.endswith((".npz", ".zip")) else ""
         paths[suffix].append(str(data_dir / file))
-    ways = [_WAYS[suffix].format(" or ".join(found)) for suffix, found in paths.items() if found]
+    ways = [_WAYS[suffix].format(" or ".join(names)) for suffix, names in paths.items() if names]
     offer = " Or let --download fetch it." if info.fetch else " It cannot be downloaded from here."
     return f"Put there {', or '.join(ways)}.{offer}"
 
@@ -126,7 +126,7 @@ def describe_datasets(data_dir: Path | str = DEFAULT_DATA_DIR) -> list[DatasetRo
     """Return a row for every data set, with what is there of them in `data_dir`."""
     rows = []
     for info in (DATASETS[name] for name in DATASETS):
-        found = find(info, Path(data_dir))
+        path = find(info, Path(data_dir))
         looked_for = tuple(str(Path(data_dir) / file) for file in info.files)
-        rows.append(DatasetRow(info, looked_for, None if found is None else str(found)))
+        rows.append(DatasetRow(info, looked_for, None if path is None else str(path)))
     return rows

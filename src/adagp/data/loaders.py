@@ -121,8 +121,8 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, place: tuple[int, int, int]) -> tuple[Tensor, int]:
-        index, seed, epoch = place
+    def __getitem__(self, key: tuple[int, int, int]) -> tuple[Tensor, int]:
+        index, seed, epoch = key
         picture = open_picture(Path(self.paths[index]))
         if self.augment:
             generator = generator_for(seed, epoch, index)
@@ -192,8 +192,8 @@ def image_loaders(
         samples = open_folders(folder, info.classes)
         if validation:
             parts = held_out(len(samples[0]), validation)
-            samples = ([samples[0][one] for one in parts[0]], [samples[0][one] for one in parts[1]])
-        samples = (samples[0], [samples[1][one] for one in evaluated_on(len(samples[1]), test_samples)])
+            samples = ([samples[0][index] for index in parts[0]], [samples[0][index] for index in parts[1]])
+        samples = (samples[0], [samples[1][index] for index in evaluated_on(len(samples[1]), test_samples)])
         return _streamed(info, samples, batch_size, size or info.shape[-1], seed, augment, channels_last, workers)
     images = load_images(name, data_dir, download, size)
     if validation:

@@ -53,7 +53,7 @@ class Pairs:
 
     def chosen(self, numbers: Sequence[int]) -> "Pairs":
         """Return the pairs of these numbers."""
-        return Pairs(tuple(self.source[one] for one in numbers), tuple(self.target[one] for one in numbers))
+        return Pairs(tuple(self.source[number] for number in numbers), tuple(self.target[number] for number in numbers))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def load_multi30k(data_dir: Path | str) -> TextSet:
 
 def _find(path: Path) -> Path | None:
     zipped = path.with_name(path.name + ".gz")
-    return next((one for one in (zipped, path) if one.is_file()), None)
+    return next((candidate for candidate in (zipped, path) if candidate.is_file()), None)
 
 
 def _read_pairs(source: Path, target: Path) -> Pairs:
@@ -161,7 +161,7 @@ class Vocabulary:
 
     def decode(self, sentences: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence of pieces; marks are left out, and white space around the text."""
-        return [text.strip() for text in self._tokenizer.decode_batch([list(one) for one in sentences])]
+        return [text.strip() for text in self._tokenizer.decode_batch([list(sentence) for sentence in sentences])]
 
 
 def require(package: str) -> None:
@@ -242,10 +242,10 @@ class SentenceBatches:
 
     def _batch(self, chosen: list[int], share: Share) -> SentenceBatch:
         lengths = self._lengths or self._longest(chosen)
-        mine = share.of(chosen)
-        source = fill_up([[*self.source[pair], END] for pair in mine], lengths[0])
-        target_in = fill_up([[BEGIN, *self.target[pair]] for pair in mine], lengths[1])
-        target_out = fill_up([[*self.target[pair], END] for pair in mine], lengths[1])
+        indices = share.of(chosen)
+        source = fill_up([[*self.source[pair], END] for pair in indices], lengths[0])
+        target_in = fill_up([[BEGIN, *self.target[pair]] for pair in indices], lengths[1])
+        target_out = fill_up([[*self.target[pair], END] for pair in indices], lengths[1])
         return (source, target_in), target_out
 
 
@@ -254,5 +254,5 @@ def fill_up(sentences: Pieces, length: int | None = None) -> Tensor:
 
     Without a `length`, it is that of the longest.
     """
-    longest = length or max(len(one) for one in sentences)
-    return torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in sentences])
+    longest = length or max(len(sentence) for sentence in sentences)
+    return torch.tensor([[*sentence, *[PAD] * (longest - len(sentence))] for sentence in sentences])

@@ -177,13 +177,13 @@ def pareto_front(values: Sequence[Sequence[float]]) -> list[bool]:
     table = np.asarray(values, dtype=float)
     if table.size == 0:
         return []
-    rows, places = np.unique(table, axis=0, return_inverse=True)
-    kept = np.zeros(len(rows), dtype=bool)
+    rows, inverse = np.unique(table, axis=0, return_inverse=True)
+    on_front = np.zeros(len(rows), dtype=bool)
     front = np.empty_like(rows)
     size = 0
     for number, row in enumerate(rows):
         if not (front[:size] <= row).all(axis=1).any():
             front[size] = row
             size += 1
-            kept[number] = True
-    return [bool(on) for on in kept[places.reshape(-1)]]
+            on_front[number] = True
+    return [bool(on) for on in on_front[inverse.reshape(-1)]]

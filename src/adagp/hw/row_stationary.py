@@ -48,9 +48,9 @@ def row_stationary(product: Product, array: Array) -> Cost:
         (_accesses(product, window, array, together) for together in range(1, at_once + 1) if at_once % together == 0),
         key=sum,
     )
-    bits, kept = product.bits, min(product.columns, FILTERS_KEPT)
+    bits, filters = product.bits, min(product.columns, FILTERS_KEPT)
     factors = sum(getattr(bits, name) for name in AXES if name != RESULTS[product.operation])
-    hops = bits.sums * (height - 1) / height / kernel_width + bits.inputs / (kernel_width * kept)
+    hops = bits.sums * (height - 1) / height / kernel_width + bits.inputs / (kernel_width * filters)
     return Cost(
         cycles,
         product.macs,
@@ -68,7 +68,7 @@ def _accesses(product: Product, window: Window, array: Array, together: int) -> 
     at_once = (array.rows // height) * (array.columns // strip)
     channels = product.depth // (kernel_height * kernel_width)
     in_pe = min(channels, max(1, INPUT_WORDS // kernel_width))
-    kept = max(1, min(product.columns, FILTERS_KEPT, FILTER_WORDS // (in_pe * kernel_width)))
+    filters = max(1, min(product.columns, FILTERS_KEPT, FILTER_WORDS // (in_pe * kernel_width)))
     image_rows = window.output[0] * window.output[1]
     images = window.images if product.tile is None else min(window.images, max(1, product.tile[0] // image_rows))
 
@@ -76,7 +76,7 @@ def _accesses(product: Product, window: Window, array: Array, together: int) -> 
         strip * kernel_height, (strip - 1) * window.stride[0] + (kernel_height - 1) * window.dilation[0] + 1
     )
     input_width = window.touched(window.output[1], 1)
-    filter_groups = -(-product.columns // min(product.columns, kept * (at_once // together)))
+    filter_groups = -(-product.columns // min(product.columns, filters * (at_once // together)))
     moved = {
         "inputs": window.images * channels * strips * input_rows * input_width * filter_groups,
         "weights": product.columns * product.depth * strips * -(-window.images // images),

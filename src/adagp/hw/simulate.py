@@ -236,12 +236,12 @@ def _shapes(work: "_Work", factors: Sequence[float]) -> list[DesignOutcome]:
     """Return a baseline's outcome on arrays of a similar shape, with up to `factors` times the PEs."""
     original = work.accelerator.array
     chosen = {original: None}
-    known = {array: _unlimited(work, array) for array in shaped_like(original, max(factors))}
+    cycles = {array: _unlimited(work, array) for array in shaped_like(original, max(factors))}
     for factor in factors:
-        allowed = [array for array in known if array.pes <= round(original.pes * factor)]
-        chosen |= dict.fromkeys(sorted(allowed, key=lambda array: known[array])[:SHAPES_TRIED])
-    others = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in chosen)
-    return [_outcome(other, BASELINE) for other in others]
+        allowed = [array for array in cycles if array.pes <= round(original.pes * factor)]
+        chosen |= dict.fromkeys(sorted(allowed, key=lambda array: cycles[array])[:SHAPES_TRIED])
+    alternatives = (_Work(work.workload, replace(work.accelerator, array=array), work.run) for array in chosen)
+    return [_outcome(alternative, BASELINE) for alternative in alternatives]
 
 
 def _unlimited(work: "_Work", array: Array) -> int:

@@ -189,7 +189,7 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
     chain: list[Stage] = []
     waiting = Moved()
     error_words = error_width(workload)
-    known: dict[ArrayLayer, Stage] = {}  # models repeat shapes
+    by_shape: dict[ArrayLayer, Stage] = {}  # models repeat shapes
     # The buffer's size does not matter to the predictor: the same value lets accelerators share its cached cost.
     small_buffer = replace(accelerator, buffer_kilobytes=1.0)
     shapes = iter(workload.shapes)
@@ -201,9 +201,9 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
             chain[-1] = _with_elementwise(chain[-1], waiting, accelerator)
             waiting = Moved()
         shape = next(shapes)
-        if shape not in known:
-            known[shape] = _stage(shape, accelerator, batch, error_words, small_buffer)
-        chain.append(replace(known[shape], layer=layer))
+        if shape not in by_shape:
+            by_shape[shape] = _stage(shape, accelerator, batch, error_words, small_buffer)
+        chain.append(replace(by_shape[shape], layer=layer))
     if chain:
         chain[-1] = _with_elementwise(chain[-1], waiting, accelerator)
     return tuple(chain)

@@ -107,20 +107,20 @@ def _row_cuts(product: Product) -> Cuts:
 class Tilings:
     """All tilings of a product by the memory that they take, with what depends on neither the array nor its memories' sizes.
 
-    `loops` are the cuts of rows, depth and columns, `places` which of them a tiling has. Of its six orders only the one with
-    the least traffic is kept, since an order changes nothing else: its place in `ORDERS`, and its off-chip bits. `held` are the
-    bits of a tile of each matrix, the result at the width of sums; `held_whole` those where only a result that leaves the
-    chip unfinished has it.
+    `loops` are the cuts of rows, depth and columns, `cuts_index` which of them a tiling has. Of the six orders of a tiling only
+    that with the least traffic is stored, since an order changes nothing else: its index in `ORDERS`, and its off-chip bits.
+    `tile_bits` are the bits of a tile of each matrix, the result at the width of sums; `narrow_tile_bits` those where only a
+    result that leaves the chip unfinished has that width.
     """
 
     loops: tuple[Cuts, Cuts, Cuts]
-    places: Numbers
+    cuts_index: Numbers
     orders: Numbers
     reads: Amounts
     writes: Amounts
     traffic: Amounts
-    held: Amounts
-    held_whole: Amounts
+    tile_bits: Amounts
+    narrow_tile_bits: Amounts
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -129,7 +129,7 @@ class Tilings:
 
     def broadcast(self, values: Any) -> NDArray[Any]:
         """Return one value for each tiling of what depends on some of the cuts only."""
-        return np.broadcast_to(values, self.shape).ravel()[self.places]
+        return np.broadcast_to(values, self.shape).ravel()[self.cuts_index]
 
 
 @lru_cache(maxsize=2048)
@@ -159,62 +159,62 @@ def all_tilings(product: Product) -> Tilings:
     wide = max(sums, widths[result])
     factors = sum(tiles[name] * widths[name] for name in tiles if name != result)
     unfinished = loops[MISSING[result]].parts > 1
-    held = np.broadcast_to(factors + tiles[result] * wide, shape).astype(float).ravel()
-    held_whole = factors + tiles[result] * np.where(unfinished, wide, widths[result])
-    places = held.argsort(kind="stable")
+    tile_bits = np.broadcast_to(factors + tiles[result] * wide, shape).astype(float).ravel()
+    narrow_tile_bits = factors + tiles[result] * np.where(unfinished, wide, widths[result])
+    by_size = tile_bits.argsort(kind="stable")
     best_reads, best_writes = (
-        np.take_along_axis(bits, orders[np.newaxis], 0).ravel()[places] for bits in (reads, writes)
+        np.take_along_axis(bits, orders[np.newaxis], 0).ravel()[by_size] for bits in (reads, writes)
     )
     return Tilings(
         loops,
-        places,
-        orders.ravel()[places],
+        by_size,
+        orders.ravel()[by_size],
         best_reads,
         best_writes,
         best_reads + best_writes,
-        held[places],
-        np.broadcast_to(held_whole, shape).astype(float).ravel()[places],
+        tile_bits[by_size],
+        np.broadcast_to(narrow_tile_bits, shape).astype(float).ravel()[by_size],
     )
 
 
 def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -> Tiling:
     """Return the tiling with the least off-chip traffic of those that take at most `SLACK` longer than the quickest."""
-    known = all_tilings(product)
+    tilings = all_tilings(product)
     times, least = tiling_times(product, array, dataflow, memory.bits_per_cycle)
     if memory.accumulator_bits and placement_of(dataflow, product) is not None:
-        fitting = np.flatnonzero(_fits_accumulators(known, product, array, dataflow, memory))
+        fitting = np.flatnonzero(_fits_accumulators(tilings, product, array, dataflow, memory))
         allowed = fitting[times[fitting] <= (1 + SLACK) * times[fitting].min(initial=inf)]
     else:  # those that fit come first
-        count = int(known.held.searchsorted(memory.buffer_bits / 2, side="right"))
+        count = int(tilings.tile_bits.searchsorted(memory.buffer_bits / 2, side="right"))
         allowed = np.flatnonzero(times[:count] <= (1 + SLACK) * least[max(0, count - 1)])
     if not allowed.size:
         raise OptionError(_too_small(product, memory))
-    traffic = known.traffic[allowed]
+    traffic = tilings.traffic[allowed]
     frugal = allowed[traffic <= traffic.min()]
     quickest = frugal[times[frugal] <= times[frugal].min()]
     # Of equals the first, as the orders and the cuts are numbered.
-    chosen = int(quickest[(known.orders[quickest] * known.places.size + known.places[quickest]).argmin()])
-    cuts = np.unravel_index(known.places[chosen], known.shape)
-    tile = tuple(int(loop.size.flat[at]) for loop, at in zip(known.loops, cuts, strict=True))
+    chosen = int(quickest[(tilings.orders[quickest] * tilings.cuts_index.size + tilings.cuts_index[quickest]).argmin()])
+    cuts = np.unravel_index(tilings.cuts_index[chosen], tilings.shape)
+    tile = tuple(int(loop.size.flat[at]) for loop, at in zip(tilings.loops, cuts, strict=True))
     return Tiling(
         tile,  # type: ignore[arg-type]
-        tuple(INDICES[loop] for loop in ORDERS[known.orders[chosen]]),  # type: ignore[arg-type]
-        product.count * int(known.reads[chosen]),
-        product.count * int(known.writes[chosen]),
+        tuple(INDICES[loop] for loop in ORDERS[tilings.orders[chosen]]),  # type: ignore[arg-type]
+        product.count * int(tilings.reads[chosen]),
+        product.count * int(tilings.writes[chosen]),
     )
 
 
 def _fits_accumulators(
-    known: Tilings, product: Product, array: Array, dataflow: str, memory: Memory
+    tilings: Tilings, product: Product, array: Array, dataflow: str, memory: Memory
 ) -> NDArray[np.bool_]:
     """Return which tilings fit: half of the buffer holds a tile of each matrix, the accumulators the sums of a fold."""
     placement = placement_of(dataflow, product)
     assert placement is not None
-    fits = known.held_whole <= memory.buffer_bits / 2
+    fits = tilings.narrow_tile_bits <= memory.buffer_bits / 2
     if placement.sum_is != "stationary":
         side = array.rows if placement.sum_is == "down" else array.columns
-        steps = known.loops[INDICES.index(placement.time)].size
-        fits &= known.broadcast(steps * side * product.bits.sums <= memory.accumulator_bits)
+        steps = tilings.loops[INDICES.index(placement.time)].size
+        fits &= tilings.broadcast(steps * side * product.bits.sums <= memory.accumulator_bits)
     return fits
 
 
@@ -224,19 +224,19 @@ def tiling_times(product: Product, array: Array, dataflow: str, bits_per_cycle: 
 
     A tiling takes the array's cycles or those of its transfers, whichever are more.
     """
-    known = all_tilings(product)
-    cycles = _array_cycles(known, product, array, dataflow)
-    times = np.maximum(cycles, known.traffic / bits_per_cycle)
+    tilings = all_tilings(product)
+    cycles = _array_cycles(tilings, product, array, dataflow)
+    times = np.maximum(cycles, tilings.traffic / bits_per_cycle)
     return times, np.minimum.accumulate(times)
 
 
-def _array_cycles(known: Tilings, product: Product, array: Array, dataflow: str) -> Any:
+def _array_cycles(tilings: Tilings, product: Product, array: Array, dataflow: str) -> Any:
     """Return the array's cycles of one product for each tiling; 0 where they do not depend on it."""
     placement = placement_of(dataflow, product)
     if placement is None:
         return 0
     sizes = dict(zip(INDICES, (product.rows + product.inserted_rows, product.depth, product.columns), strict=True))
-    cuts = dict(zip(INDICES, known.loops, strict=True))
+    cuts = dict(zip(INDICES, tilings.loops, strict=True))
 
     def folds(index: str, side: int) -> Numbers:
         tile = cuts[index].size
@@ -244,7 +244,7 @@ def _array_cycles(known: Tilings, product: Product, array: Array, dataflow: str)
 
     parts = -(-sizes[placement.time] // cuts[placement.time].size)
     steps = sizes[placement.time] + parts * placement.overhead(array)
-    return known.broadcast(folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps)
+    return tilings.broadcast(folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps)
 
 
 def _traffic(

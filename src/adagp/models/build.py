@@ -198,7 +198,7 @@ def _check_options(classes: int, image: Image, width: float) -> None:
 def _checked_info(name: str, image: Image, task: str) -> ModelInfo:
     info = MODELS[name]
     if info.task != task:
-        able = [one for one in MODELS if MODELS[one].task == task]
+        able = [model for model in MODELS if MODELS[model].task == task]
         raise ModelError(f"model '{name}' is for the task {info.task}, not {task}; choose from: {', '.join(able)}.")
     if min(image[1:]) < info.smallest:
         raise ModelError(
@@ -220,8 +220,8 @@ def check_scores(model: "nn.Module", name: str, classes: int, image: tuple[int, 
     with errors, evaluation_mode(model), torch.no_grad():  # batch norm must not change its statistics
         scores = model(torch.zeros(1, *image, device=device))
     if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
-        given = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
-        raise ModelError(f"'{name}' gives {given} for one image of {size}; it must give (1, {classes}).")
+        output = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise ModelError(f"'{name}' gives {output} for one image of {size}; it must give (1, {classes}).")
     if scores.shape[1] != classes:
         raise ModelError(f"'{name}' gives scores for {scores.shape[1]} classes; the data has {classes}.")
 
@@ -241,8 +241,8 @@ def check_next_tokens(model: "nn.Module", name: str, vocabulary: int, length: in
     except Exception as fault:  # the user's code may fail in any way
         raise ModelError(f"'{name}' cannot take sequences of {length}: {type(fault).__name__}: {fault}") from fault
     expected = (2, length, vocabulary)
-    given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-    if given != expected:
-        raise ModelError(f"'{name}' answers two sequences of {length} with {given}; it must give {expected}.")
+    output = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    if output != expected:
+        raise ModelError(f"'{name}' answers two sequences of {length} with {output}; it must give {expected}.")
     if device.type != "meta" and not torch.allclose(scores[0, :-1], scores[1, :-1], rtol=1e-4, atol=1e-5):
         raise ModelError(f"'{name}' looks ahead: its scores before the last token depend on it.")

@@ -170,9 +170,9 @@ def small_vgg(name: str, classes: int, image: tuple[int, int, int], width: float
         most = 1
     layers: Layers = {}
     inputs = image[0]
-    for place, channels in enumerate(pairs, 1):
-        layers |= _convolution(2 * place - 1, inputs, channels, 3) | _convolution(2 * place, channels, channels, 3)
-        layers[f"pool{place}"] = nn.MaxPool2d(2, ceil_mode=True)
+    for block, channels in enumerate(pairs, 1):
+        layers |= _convolution(2 * block - 1, inputs, channels, 3) | _convolution(2 * block, channels, channels, 3)
+        layers[f"pool{block}"] = nn.MaxPool2d(2, ceil_mode=True)
         inputs = channels
     layers |= _classifier(inputs, _halved(image[1:], len(pairs)), most, (), classes)
     return scale_channels(nn.Sequential(OrderedDict(layers)), name, image[0], width)

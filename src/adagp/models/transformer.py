@@ -90,8 +90,8 @@ class Transformer(nn.Module):
         past: list[KeyValues] = []
         for number, layer in enumerate(self.decoder):
             before = state.past[number] if state.past else None
-            x, known = layer(x, before, state.source[number], state.mask)
-            past.append(known)
+            x, keys_values = layer(x, before, state.source[number], state.mask)
+            past.append(keys_values)
         return F.linear(self.decoder_norm(x), self.embedding.weight), replace(state, past=past)
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:
@@ -162,13 +162,13 @@ class DecoderLayer(nn.Module):
         Padding needs no mask there: it stands after the end, where no real position looks. With a past, `x` is one piece.
         """
         y = self.norms[0](x)
-        known = self.attention.remember(y)
+        keys_values = self.attention.remember(y)
         if past is not None:
-            known = torch.cat([past[0], known[0]], 2), torch.cat([past[1], known[1]], 2)
-        x = x + self.dropout(self.attention(y, known, causal=past is None))
+            keys_values = torch.cat([past[0], keys_values[0]], 2), torch.cat([past[1], keys_values[1]], 2)
+        x = x + self.dropout(self.attention(y, keys_values, causal=past is None))
         x = x + self.dropout(self.attention_to_source(self.norms[1](x), source, mask))
         x = x + self.dropout(self.feed_forward(self.norms[2](x)))
-        return x, known
+        return x, keys_values
 
 
 class MultiHeadAttention(nn.Module):
@@ -185,10 +185,10 @@ class MultiHeadAttention(nn.Module):
         """Return the keys and values of positions that can be looked at."""
         return _split(self.key(x)), _split(self.value(x))
 
-    def forward(self, x: Tensor, known: KeyValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Return for each position of `x` what it finds in `known`."""
-        found = F.scaled_dot_product_attention(_split(self.query(x)), *known, attn_mask=mask, is_causal=causal)
-        answer: Tensor = self.out(found.transpose(1, 2).flatten(2))
+    def forward(self, x: Tensor, keys_values: KeyValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Return for each position of `x` what it finds in `keys_values`."""
+        attended = F.scaled_dot_product_attention(_split(self.query(x)), *keys_values, attn_mask=mask, is_causal=causal)
+        answer: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return answer
 
 

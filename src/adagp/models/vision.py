@@ -96,7 +96,7 @@ def _misfit(zoo: ZooModel, image: Image, error: Exception) -> ModelError:
 
 def _set_channels(model: nn.Module, channels: int) -> None:
     """Give the first convolution, which is the first layer of all of torchvision's classifiers, as many input channels."""
-    name, first = next((name, one) for name, one in model.named_modules() if isinstance(one, nn.Conv2d))
+    name, first = next((name, module) for name, module in model.named_modules() if isinstance(module, nn.Conv2d))
     if first.in_channels == channels:
         return
     sizes = first.out_channels, first.kernel_size, first.stride, first.padding, first.dilation

@@ -55,7 +55,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # a foreign file can make the reader fail in any way
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OptionError(f"cannot read the weights '{path}': {reason}") from None
-    if not isinstance(state, dict) or not all(isinstance(one, Tensor) for one in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise OptionError(f"'{path}' holds no state_dict: a table of tensors by name, as a run's model.pt.")
     return state
 
@@ -66,9 +66,9 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], what: str, path:
     for name in [*own, *state]:
         shapes = [_shape(table[name]) if name in table else None for table in (state, own)]
         if shapes[0] != shapes[1]:
-            given, needed = (one or "not there" for one in shapes)
+            stored, needed = (shape or "not there" for shape in shapes)
             raise OptionError(
-                f"the weights in '{path}' do not fit {what}: '{name}' is {given} in the file, and {needed} in the model."
+                f"the weights in '{path}' do not fit {what}: '{name}' is {stored} in the file, and {needed} in the model."
             )
     model.load_state_dict(dict(state))
 

@@ -66,11 +66,11 @@ class Darknet(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return the features at strides 8, 16 and 32."""
-        features, kept = self.stem(images), []
+        features, scales = self.stem(images), []
         for stage in self.stages:
             features = stage(features)
-            kept.append(features)
-        return kept[-3:]
+            scales.append(features)
+        return scales[-3:]
 
 
 class Residual(nn.Module):

@@ -283,8 +283,8 @@ class _ListScheduler:
         if number >= self.micro_batches:
             return False
         if kind == FORWARD:
-            kept = sum(self.begun[FORWARD][held] - self.begun[WEIGHT_GRADIENT][held] for held in stages)
-            return kept < 2 * self.devices and (stage == 0 or self._over(stage - 1, FORWARD, number))
+            stored = sum(self.begun[FORWARD][other] - self.begun[WEIGHT_GRADIENT][other] for other in stages)
+            return stored < 2 * self.devices and (stage == 0 or self._over(stage - 1, FORWARD, number))
         if kind == WEIGHT_GRADIENT:
             return self._over(stage, INPUT_GRADIENT, number)
         own = self._over(stage, FORWARD, number)

@@ -38,11 +38,11 @@ def read_ports(path: Path, scopes: Mapping[str, Mapping[str, int]], cycles: int)
                 when, values = changes[code]
                 when.append(cycle)
                 values.append(value)
-    found: dict[str, PortWords] = {scope: {} for scope in scopes}
+    words: dict[str, PortWords] = {scope: {} for scope in scopes}
     for code, (when, values) in changes.items():
         for scope, name in ports[code]:
-            found[scope][name] = _filled(when, values, scopes[scope][name], cycles)
-    return found
+            words[scope][name] = _filled(when, values, scopes[scope][name], cycles)
+    return words
 
 
 def _value_changes(lines: Iterable[str]) -> Iterator[tuple[int, str, int]]:
@@ -121,7 +121,8 @@ def read_module(text: str) -> WrittenModule:
     ports = re.finditer(r"^  wire (?:width (\d+) )?(input|output) \d+\s+\\(\S+)$", text, re.MULTILINE)
     cells = re.finditer(r"^  cell \\(\w+) \\(\S+)$", text, re.MULTILINE)
     return WrittenModule(
-        {one[3]: (one[2], int(one[1] or 1)) for one in ports if one[3] != "clk"}, {one[2]: one[1] for one in cells}
+        {port[3]: (port[2], int(port[1] or 1)) for port in ports if port[3] != "clk"},
+        {cell[2]: cell[1] for cell in cells},
     )
 
 
@@ -144,52 +145,54 @@ def record_activity(
     cells = read_cells(target.library)
     scopes = {kind: _evenly(paths) for kind, paths in instances(modules).items() if not kind.startswith("bank_")}
     netlists: dict[str, GateNetlist] = {}
-    wanted: dict[str, dict[str, int]] = {}
+    ports: dict[str, dict[str, int]] = {}
     for kind, paths in scopes.items():
         progress(f"gates of {kind}")
         netlists[kind] = GateNetlist(mapped_module(texts, kind, target), cells)
         for path in paths:
-            _add_ports(wanted, netlists[kind], modules, kind, path)
+            _add_ports(ports, netlists[kind], modules, kind, path)
     progress("simulation")
-    seen, counted = _simulate(blueprint, wanted, work)
+    seen, counted = _simulate(blueprint, ports, work)
     if "off_chip_in" in modules["chip"].ports:  # of off-chip memory, which is a part of simulated chips
         seen[ROOT]["off_chip_in"] = seen[f"{ROOT}.core"]["remote_in"]
-    found = {}
+    activities = {}
     for kind, paths in scopes.items():
         progress(f"activity of {kind}")
         total = sum(_replay(netlists[kind], modules, kind, path, seen, counted) for path in paths)
         changes = np.asarray(total) / (int(counted.sum()) * len(paths))
-        found[kind] = KindActivity({pin: float(changes[net]) for pin, net in netlists[kind].pins.items()}, len(paths))
-    return found, int(counted.sum())
+        activities[kind] = KindActivity(
+            {pin: float(changes[net]) for pin, net in netlists[kind].pins.items()}, len(paths)
+        )
+    return activities, int(counted.sum())
 
 
 def _add_ports(
-    wanted: dict[str, dict[str, int]], netlist: GateNetlist, modules: Mapping[str, WrittenModule], kind: str, path: str
+    ports: dict[str, dict[str, int]], netlist: GateNetlist, modules: Mapping[str, WrittenModule], kind: str, path: str
 ) -> None:
     """Add the ports to record for the block at `path`: its own, and those of the blocks inside that it reads."""
-    wanted[path] = wanted.get(path, {}) | {name: bits for name, (_, bits) in modules[kind].ports.items()}
+    ports[path] = ports.get(path, {}) | {name: bits for name, (_, bits) in modules[kind].ports.items()}
     for name, port in _read_inside(netlist, modules, kind):
         _, bits = modules[modules[kind].inside[name]].ports[port]
-        wanted.setdefault(f"{path}.{name}", {})[port] = bits
+        ports.setdefault(f"{path}.{name}", {})[port] = bits
 
 
 def _simulate(
-    blueprint: Blueprint, wanted: Mapping[str, Mapping[str, int]], work: Callable[[VerilatedChip], None]
+    blueprint: Blueprint, ports: Mapping[str, Mapping[str, int]], work: Callable[[VerilatedChip], None]
 ) -> tuple[dict[str, PortWords], NDArray[np.uint8]]:
     """Return the wanted ports in each cycle of `work`, and which cycles count: those in which the chip runs."""
     with tempfile.TemporaryDirectory() as folder:
         vcd = Path(folder) / "ports.vcd"
-        with VerilatedChip(blueprint, vcd, scopes=list(wanted)) as chip:
+        with VerilatedChip(blueprint, vcd, scopes=list(ports)) as chip:
             work(chip)
             counted = np.zeros(chip.now, np.uint8)
             for start, end in chip.runs:
                 counted[start:end] = 1
-        return read_ports(vcd, wanted, len(counted)), counted
+        return read_ports(vcd, ports, len(counted)), counted
 
 
 def _evenly(paths: Sequence[str]) -> list[str]:
-    places = np.linspace(0, len(paths) - 1, min(SAMPLES, len(paths))).astype(int)
-    return [paths[place] for place in places]
+    indices = np.linspace(0, len(paths) - 1, min(SAMPLES, len(paths))).astype(int)
+    return [paths[index] for index in indices]
 
 
 def _read_inside(netlist: GateNetlist, modules: Mapping[str, WrittenModule], kind: str) -> list[tuple[str, str]]:
@@ -212,14 +215,14 @@ def _replay(
     counted: NDArray[np.uint8],
 ) -> NDArray[np.int64]:
     """Play what one block saw to its kind's netlist; return the changes of its nets."""
-    given: dict[int, NDArray[np.uint8]] = {}
-    wanted: dict[int, NDArray[np.uint8]] = {}
+    driven: dict[int, NDArray[np.uint8]] = {}
+    expected: dict[int, NDArray[np.uint8]] = {}
     for name, (direction, _) in modules[kind].ports.items():
         if name in seen[path]:
-            (given if direction == "input" else wanted).update(_bits(netlist.ports[name], seen[path][name]))
+            (driven if direction == "input" else expected).update(_bits(netlist.ports[name], seen[path][name]))
     for name, port in _read_inside(netlist, modules, kind):
-        given |= _bits(netlist.inside[name][port], seen[f"{path}.{name}"][port])
-    changes, wrong = netlist.simulate(given, wanted, counted)
+        driven |= _bits(netlist.inside[name][port], seen[f"{path}.{name}"][port])
+    changes, wrong = netlist.simulate(driven, expected, counted)
     if wrong:
         raise ToolError(f"the netlist of {path} does not match the chip: {wrong} cycles differ.")
     return changes
@@ -227,6 +230,6 @@ def _replay(
 
 def _bits(nets: Sequence[int], words: NDArray[np.uint32]) -> dict[int, NDArray[np.uint8]]:
     return {
-        net: ((words[:, place // 32] >> np.uint32(place % 32)) & np.uint32(1)).astype(np.uint8)
-        for place, net in enumerate(nets)
+        net: ((words[:, bit // 32] >> np.uint32(bit % 32)) & np.uint32(1)).astype(np.uint8)
+        for bit, net in enumerate(nets)
     }

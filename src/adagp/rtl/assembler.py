@@ -162,9 +162,9 @@ class Code:
         check_sums(self.sizes, mapping)
         self.products.append((dataflow, Product(*sizes).gradient(OPERATIONS[operation])))
         bases = {
-            place: 0 if name == mapping.result else matrices[name].base
-            for place in ("row", "column", "stationary")
-            for name in [getattr(mapping, place)]
+            role: 0 if name == mapping.result else matrices[name].base
+            for role in ("row", "column", "stationary")
+            for name in [getattr(mapping, role)]
         }
         fields = dict(zip(("down", "across", "stream"), mapping.sizes, strict=True)) | {"mode": mapping.mode} | bases
         if neighbours is not None:
@@ -172,10 +172,10 @@ class Code:
             fields |= neighbours.fields | {streams: fields[streams] + neighbours.distance}
         fields |= {"adds": adds} | (pool.fields if pool is not None else {})
         self.program.append(self.sizes.encoding.pack(Opcode.ARRAY, fields))
-        place = mapping.result_place
-        lines, extent = mapping.extents(place)
+        role = mapping.result_role
+        lines, extent = mapping.extents(role)
         array = self.sizes.array
-        return Matrix(sum_store(place), 0, lines, extent, array.rows if place == "row" else array.columns)
+        return Matrix(sum_store(role), 0, lines, extent, array.rows if role == "row" else array.columns)
 
     def elements(
         self,
@@ -203,8 +203,8 @@ class Code:
             what |= {"share": share, "shift": shift}
         loops = {f"count{loop}": count for loop, count in enumerate(counts)}
         other = Operand(Store.COLUMN_SUMS, 0, 0, (0, 0, 0))
-        places = (first or other).fields("first") | second.fields("second") | result.fields("result")
-        self.program.append(self.sizes.encoding.pack(Opcode.ELEMENTS, loops | places | what))
+        operands = (first or other).fields("first") | second.fields("second") | result.fields("result")
+        self.program.append(self.sizes.encoding.pack(Opcode.ELEMENTS, loops | operands | what))
 
     def meet(self) -> None:
         """Wait for the other core."""

@@ -13,7 +13,7 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Block", "In", "Netlist", "Out", "delayed", "place", "port_bits", "to_rtlil"]
+__all__ = ["Block", "In", "Netlist", "Out", "add_submodule", "delayed", "port_bits", "to_rtlil"]
 
 
 class Block(wiring.Component):
@@ -38,7 +38,7 @@ class Netlist:
     kinds: dict[str, Block] = field(default_factory=dict)
 
 
-def place(module: Module, platform: Any, name: str, block: Block) -> None:
+def add_submodule(module: Module, platform: Any, name: str, block: Block) -> None:
     """Make `block` a part of `module`."""
     if not isinstance(platform, Netlist):
         module.submodules[name] = block
@@ -67,9 +67,9 @@ def to_rtlil(top: Block) -> dict[str, str]:
     def visit(block: Block) -> None:
         netlist = Netlist()
         text = rtlil.convert(block, name=block.kind, platform=netlist, emit_src=False)
-        for kind, one in netlist.kinds.items():
+        for kind, part in netlist.kinds.items():
             if kind not in texts:
-                visit(one)
+                visit(part)
         texts[block.kind] = text
 
     visit(top)

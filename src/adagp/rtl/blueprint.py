@@ -106,7 +106,7 @@ class Blueprint:
     @property
     def memory_bits(self) -> int:
         """Bits of all banks and programs."""
-        return sum(one.memory_bits for one in self.cores)
+        return sum(core.memory_bits for core in self.cores)
 
 
 DESIGNS = ("baseline", "low", "efficient", "max")
@@ -150,9 +150,9 @@ def make_blueprint(
         core = replace(core, off_chip_words=predictor_words * array.columns)
     if design != "max":
         return Blueprint(design, core)
-    beside = predictor_array or Array(max(2, array.rows * 2 // 3), max(2, array.columns * 2 // 3))
-    if beside.rows > max(array.rows, array.columns) or beside.columns > max(array.rows, array.columns):
-        raise OptionError(f"the predictor's array {beside} has more rows or columns than the array {array} has lanes.")
-    words = -(-predictor_words * array.columns // beside.columns)
-    own = CoreSizes(beside, number, value_words, sum_words, program_words, words, stages=stages, prefix="predictor_")
+    second = predictor_array or Array(max(2, array.rows * 2 // 3), max(2, array.columns * 2 // 3))
+    if second.rows > max(array.rows, array.columns) or second.columns > max(array.rows, array.columns):
+        raise OptionError(f"the predictor's array {second} has more rows or columns than the array {array} has lanes.")
+    words = -(-predictor_words * array.columns // second.columns)
+    own = CoreSizes(second, number, value_words, sum_words, program_words, words, stages=stages, prefix="predictor_")
     return Blueprint(design, core, own)

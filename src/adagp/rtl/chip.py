@@ -12,7 +12,7 @@ from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from adagp.rtl.block import Block, place
+from adagp.rtl.block import Block, add_submodule
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.core import COUNTERS, SLICE, Core
 
@@ -30,8 +30,8 @@ class Chip(Block):
     def __init__(self, blueprint: Blueprint, *, simulated: bool = False) -> None:
         self.blueprint, self.simulated = blueprint, simulated
         sizes = blueprint.core
-        address = max(one.address_bits for one in blueprint.cores)
-        lane = max(one.lane_bits for one in blueprint.cores)
+        address = max(core.address_bits for core in blueprint.cores)
+        lane = max(core.lane_bits for core in blueprint.cores)
         number = sizes.number
         counters = {name: Out(48) for name in COUNTERS} | {"predictor_cycles": Out(48)} if simulated else {}
         off_chip = {
@@ -56,7 +56,7 @@ class Chip(Block):
                 "host_out": Out(number.word_bits),
                 "program_write": In(1),
                 "program_slice": In(6),
-                "program_address": In(max(one.program_words - 1 for one in blueprint.cores).bit_length()),
+                "program_address": In(max(core.program_words - 1 for core in blueprint.cores).bit_length()),
                 "program_in": In(SLICE),
                 **({"array_step": Out(1), "array_leaves": Out(1)} if simulated else {}),
                 **counters,
@@ -71,7 +71,7 @@ class Chip(Block):
         other = blueprint.predictor
         lanes = (1, 1) if other is None else (other.array.rows, other.array.columns)
         main = Core(blueprint.core, lanes, counts=self.simulated)
-        place(m, platform, "core", main)
+        add_submodule(m, platform, "core", main)
         self._host(m, main, ~self.host_core if other or blueprint.core.off_chip_words else 1)
         m.d.comb += [self.halted.eq(main.halted), main.go.eq(main.meets), self.host_out.eq(main.host_out)]
         if self.simulated:
@@ -79,17 +79,17 @@ class Chip(Block):
             m.d.comb += [self.array_step.eq(main.array_step), self.array_leaves.eq(main.array_leaves)]
         if other is not None:
             predictor = Core(other, counts=self.simulated)
-            place(m, platform, "predictor_core", predictor)
+            add_submodule(m, platform, "predictor_core", predictor)
             self._join(m, main, predictor)
         elif blueprint.core.off_chip_words:
             self._off_chip(m, main)
         return m
 
-    def _host(self, m: Module, core: Core, mine: Any) -> None:
+    def _host(self, m: Module, core: Core, selected: Any) -> None:
         for name in ("read", "write"):
             port = getattr(core, f"host_{name}")
             m.d.comb += [
-                port.valid.eq(getattr(self, f"host_{name}") & mine),
+                port.valid.eq(getattr(self, f"host_{name}") & selected),
                 port.memory.eq(self.host_memory),
                 port.lane.eq(self.host_lane),
                 port.address.eq(self.host_address),
@@ -97,7 +97,7 @@ class Chip(Block):
         m.d.comb += [
             core.start.eq(self.start),
             core.host_in.eq(self.host_in),
-            core.program_write.eq(self.program_write & mine),
+            core.program_write.eq(self.program_write & selected),
             core.program_slice.eq(self.program_slice),
             core.program_address.eq(self.program_address),
             core.program_in.eq(self.program_in),
@@ -117,13 +117,13 @@ class Chip(Block):
             main.remote_in.eq(predictor.host_out),
         ]
         for name in ("read", "write"):
-            asked, port = getattr(main, f"remote_{name}"), getattr(predictor, f"host_{name}")
-            with m.If(asked.valid):
+            remote, port = getattr(main, f"remote_{name}"), getattr(predictor, f"host_{name}")
+            with m.If(remote.valid):
                 m.d.comb += [
                     port.valid.eq(1),
-                    port.memory.eq(asked.memory[:2]),
-                    port.lane.eq(asked.lane),
-                    port.address.eq(asked.address),
+                    port.memory.eq(remote.memory[:2]),
+                    port.lane.eq(remote.lane),
+                    port.address.eq(remote.address),
                 ]
         with m.If(main.remote_write.valid):
             m.d.comb += predictor.host_in.eq(main.remote_out)

@@ -42,8 +42,8 @@ class LayerCode:
     def __init__(self, code: Code, network: SmallNetwork, dataflow: str, *, predicts: bool) -> None:
         self.code, self.network, self.dataflow, self.predicts = code, network, dataflow, predicts
         mapping = find_mapping(dataflow, "forward", 1, 1, 1)
-        self._places = {getattr(mapping, place): place for place in ("row", "column", "stationary")}
-        self._lines = {name: mapping.layout(place)[0] for name, place in self._places.items()}
+        self._roles = {getattr(mapping, role): role for role in ("row", "column", "stationary")}
+        self._lines = {name: mapping.layout(role)[0] for name, role in self._roles.items()}
         self.layers = [self._regions(*layer) for layer in network.layers]
         self.targets = code.matrix(Store.ROW_VALUES, network.widths[-1], network.rows)
 
@@ -65,7 +65,7 @@ class LayerCode:
     def _matrix(self, name: str, first: int, second: int) -> Matrix:
         """Return a region for a matrix of `first` x `second` where the dataflow wants it."""
         extents = (first, second) if self.straight(name) else (second, first)
-        return self.code.matrix(value_store(self._places[name]), *extents)
+        return self.code.matrix(value_store(self._roles[name]), *extents)
 
     def straight(self, name: str) -> bool:
         """Return whether a matrix's lines are its first index."""
@@ -74,7 +74,7 @@ class LayerCode:
     @property
     def _beside_weights(self) -> Store:
         """The banks where gradients are, so that weights can be read at the same time."""
-        return Store.COLUMN_VALUES if self._places["w"] == "row" else Store.ROW_VALUES
+        return Store.COLUMN_VALUES if self._roles["w"] == "row" else Store.ROW_VALUES
 
     def turned(self, name: str, matrix: Words) -> Words:
         """Return x, w or y, first index first, in the order of the banks."""
@@ -84,51 +84,51 @@ class LayerCode:
         """Walk x, w or y: loop 0 over its second index, a layer's inputs or outputs; loop 2 over the first."""
         return words(matrix) if self.straight(name) else lines(matrix)
 
-    def forward(self, place: int, phase: str) -> None:
-        """Layer `place`, forward: sums, what the predictor needs of them, and the next layer's inputs or the error."""
-        network, code, layer = self.network, self.code, self.layers[place]
-        inputs, outputs = network.layers[place]
+    def forward(self, index: int, phase: str) -> None:
+        """Layer `index`, forward: sums, what the predictor needs of them, and the next layer's inputs or the error."""
+        network, code, layer = self.network, self.code, self.layers[index]
+        inputs, outputs = network.layers[index]
         sizes, count = (network.rows, inputs, outputs), (outputs, 1, network.rows)
         for tap, weights in enumerate(layer.weights):
             pool = layer.pool if tap + 1 == len(layer.weights) else None
             factors, where = {"x": layer.inputs, "w": weights}, self._neighbours(tap)
             sums = code.product(self.dataflow, "forward", sizes, factors, pool, adds=tap > 0, neighbours=where)
-        found = self._walk("y", sums)
+        result = self._walk("y", sums)
         if layer.output is not None:
-            code.elements(count, lines(layer.output), found)
-        if place + 1 < len(self.layers):
-            code.elements(count, self._walk("x", self.layers[place + 1].inputs), found, relu=True)
+            code.elements(count, lines(layer.output), result)
+        if index + 1 < len(self.layers):
+            code.elements(count, self._walk("x", self.layers[index + 1].inputs), result, relu=True)
         elif phase == "bp":
-            code.elements(count, self._walk("y", layer.error), found, lines(self.targets), factor=-1.0)
+            code.elements(count, self._walk("y", layer.error), result, lines(self.targets), factor=-1.0)
 
-    def weight_gradient(self, place: int) -> None:
+    def weight_gradient(self, index: int) -> None:
         """Leave the gradient of a layer's weights as values."""
-        inputs, outputs = self.network.layers[place]
-        layer, sizes = self.layers[place], (self.network.rows, inputs, outputs)
+        inputs, outputs = self.network.layers[index]
+        layer, sizes = self.layers[index], (self.network.rows, inputs, outputs)
         for tap in range(len(layer.weights)):
             factors, where = {"x": layer.inputs, "y": layer.error}, self._neighbours(tap)
             sums = self.code.product(self.dataflow, "dw", sizes, factors, neighbours=where)
             result = self._tap(lines(layer.gradient), tap)
             self.code.elements((outputs, 1, inputs), result, self._walk("w", sums))
 
-    def input_gradient(self, place: int) -> None:
+    def input_gradient(self, index: int) -> None:
         """Leave the error at the output of the layer below; the lowest layer has none."""
-        if place == 0:
+        if index == 0:
             return
-        inputs, outputs = self.network.layers[place]
-        layer, rows = self.layers[place], self.network.rows
+        inputs, outputs = self.network.layers[index]
+        layer, rows = self.layers[index], self.network.rows
         for tap, weights in enumerate(layer.weights):
             factors, where = {"y": layer.error, "w": weights}, self._neighbours(tap, -1)
             sums = self.code.product(
                 self.dataflow, "dx", (rows, inputs, outputs), factors, adds=tap > 0, neighbours=where
             )
-        below = self._walk("y", self.layers[place - 1].error)
+        below = self._walk("y", self.layers[index - 1].error)
         self.code.elements((inputs, 1, rows), below, self._walk("x", sums), self._walk("x", layer.inputs), gate=True)
 
-    def update(self, place: int, gradient: Operand) -> None:
+    def update(self, index: int, gradient: Operand) -> None:
         """Take a step with a layer's weights."""
-        inputs, outputs = self.network.layers[place]
-        for tap, matrix in enumerate(self.layers[place].weights):
+        inputs, outputs = self.network.layers[index]
+        for tap, matrix in enumerate(self.layers[index].weights):
             weights, of_tap = self._walk("w", matrix), self._tap(gradient, tap)
             self.code.elements((outputs, 1, inputs), weights, weights, of_tap, factor=-self.network.rate)
 
@@ -142,10 +142,10 @@ class LayerCode:
         down, across = self.network.shifts[tap]
         return Neighbours(*self.network.picture, sign * down, sign * across) if self.network.kernel > 1 else None
 
-    def mean(self, place: int, result: Operand) -> None:
+    def mean(self, index: int, result: Operand) -> None:
         """Give the predictor the means of a layer's outputs."""
-        network, code, layer = self.network, self.code, self.layers[place]
-        outputs, (height, width) = network.layers[place][1], network.window
+        network, code, layer = self.network, self.code, self.layers[index]
+        outputs, (height, width) = network.layers[index][1], network.window
         if layer.pool is not None:
             cells = network.pooled**2
             start = code.sizes.sum_words + layer.pool.base
@@ -196,23 +196,23 @@ class PredictorCode:
                 own.matrix(column, 1, outputs * network.pooled**2),
                 own.matrix(row, TAPS, outputs * network.cells),
                 own.matrix(row, shape.features, outputs),
-                own.matrix(row, outputs, inputs) if gradients is None else gradients[place],
+                own.matrix(row, outputs, inputs) if gradients is None else gradients[index],
                 own.matrix(column, inputs, outputs),
                 own.matrix(column, shape.channels, outputs * network.cells),
                 scratch,
             )
-            for place, (inputs, outputs) in enumerate(network.weights)
+            for index, (inputs, outputs) in enumerate(network.weights)
         ]
 
-    def mean(self, place: int) -> Operand:
+    def mean(self, index: int) -> Operand:
         """Walk a layer's means: loop 0 over channels, loop 2 over cells."""
-        mean = self.predictors[place].mean
+        mean = self.predictors[index].mean
         return Operand(mean.memory, 0, mean.base, (self.network.pooled**2, 0, 1))
 
-    def features(self, place: int) -> None:
+    def features(self, index: int) -> None:
         """Patches of the mean, convolution, features. A fully connected layer's picture has one value everywhere."""
-        network, own, regions = self.network, self.own, self.predictors[place]
-        grid, cells, outputs = network.predictor.grid, network.cells, network.layers[place][1]
+        network, own, regions = self.network, self.own, self.predictors[index]
+        grid, cells, outputs = network.predictor.grid, network.cells, network.layers[index][1]
         repeated = network.pooled == 1
         for tap in range(TAPS):
             down, across = divmod(tap, 3)
@@ -230,41 +230,41 @@ class PredictorCode:
         sums = own.product(DATAFLOW, "forward", (maps, TAPS, channels), factors)
         for channel in range(channels):
             lane, address = sums.at(channel)
-            found = Operand(Store.COLUMN_SUMS, lane, address, (0, 1, cells))
-            own.elements((1, cells, outputs), self._channel(place, channel), found, relu=True)
+            result = Operand(Store.COLUMN_SUMS, lane, address, (0, 1, cells))
+            own.elements((1, cells, outputs), self._channel(index, channel), result, relu=True)
 
-    def _channel(self, place: int, channel: int) -> Operand:
+    def _channel(self, index: int, channel: int) -> Operand:
         """Walk a channel's features: loop 1 over cells, loop 2 over rows."""
-        features = self.predictors[place].features
+        features = self.predictors[index].features
         lane, address = features.at(channel * self.network.cells)
         return Operand(features.memory, lane, address, (0, 0, 1), walk=1, wrap=features.extent)
 
-    def _prediction(self, place: int) -> Operand:
+    def _prediction(self, index: int) -> Operand:
         """Run the readout, and walk its sums: loop 0 over rows, loop 2 over a row's gradient."""
-        inputs, outputs = self.network.weights[place]
-        own, regions = self.own, self.predictors[place]
+        inputs, outputs = self.network.weights[index]
+        own, regions = self.own, self.predictors[index]
         sizes = (outputs, self.network.predictor.features, inputs)
         return words(own.product(DATAFLOW, "forward", sizes, {"x": regions.features, "w": regions.readout}))
 
-    def predict(self, place: int) -> None:
+    def predict(self, index: int) -> None:
         """Leave the predicted gradient as values in the predictor's gradient region."""
-        inputs, outputs = self.network.weights[place]
-        self.features(place)
-        found = self._prediction(place)
-        self.own.elements((outputs, 1, inputs), lines(self.predictors[place].gradient), found)
+        inputs, outputs = self.network.weights[index]
+        self.features(index)
+        prediction = self._prediction(index)
+        self.own.elements((outputs, 1, inputs), lines(self.predictors[index].gradient), prediction)
 
-    def learn(self, place: int) -> None:
+    def learn(self, index: int) -> None:
         """Take a step with the predictor's weights towards the true gradient, which is in its gradient region."""
-        network, own, regions = self.network, self.own, self.predictors[place]
-        inputs, outputs = network.weights[place]
+        network, own, regions = self.network, self.own, self.predictors[index]
+        inputs, outputs = network.weights[index]
         shape, cells = network.predictor, network.cells
-        self.features(place)
-        found = self._prediction(place)
-        own.elements((outputs, 1, inputs), words(regions.error), found, lines(regions.gradient), factor=-1.0)
+        self.features(index)
+        prediction = self._prediction(index)
+        own.elements((outputs, 1, inputs), words(regions.error), prediction, lines(regions.gradient), factor=-1.0)
         sizes = (outputs, shape.features, inputs)
         at_features = own.product(DATAFLOW, "dx", sizes, {"y": regions.error, "w": regions.readout})
         for channel in range(shape.channels):
-            walk = self._channel(place, channel)
+            walk = self._channel(index, channel)
             sums = Operand(Store.ROW_SUMS, walk.lane, at_features.at(channel * cells)[1], walk.strides, 1, walk.wrap)
             lane, address = regions.at_maps.at(channel)
             result = Operand(regions.at_maps.memory, lane, address, (0, 1, cells))
@@ -280,8 +280,8 @@ class PredictorCode:
         sums = own.product(DATAFLOW, "dw", sizes, {"x": x, "y": y})
         here = lines(Matrix(Store.ROW_VALUES, scratch.base, across, down, scratch.lanes))
         own.elements((across, 1, down), here, lines(sums))
-        place = lines(weights)
-        own.elements((across, 1, down), place, place, here, factor=-self.network.predictor_rate)
+        region = lines(weights)
+        own.elements((across, 1, down), region, region, here, factor=-self.network.predictor_rate)
 
 
 def _inside(grid: int, shift: int) -> tuple[int, int]:
@@ -376,9 +376,9 @@ class Compiler:
                 self.contents.append((0, matrix, layers.turned("w", weight[tap :: len(layer.weights)])))
         if self.predictor is None:
             return
-        for place in self.predictor.predictors:
-            self.contents.append((at, place.patches, zeros(place.patches)))
-        place = self.predictor.predictors[0]
+        for regions in self.predictor.predictors:
+            self.contents.append((at, regions.patches, zeros(regions.patches)))
+        regions = self.predictor.predictors[0]
         if self.blueprint.design == "low":
             text = np.concatenate([state.kernel.T.ravel(), state.readout.T.ravel()])
             off_chip = Matrix(Store.ROW_VALUES, 0, 1, len(text), 1)
@@ -388,62 +388,62 @@ class Compiler:
                 )
             self.contents.append((1, off_chip, text[None]))
         else:
-            self.contents += [(at, place.kernel, state.kernel.T), (at, place.readout, state.readout.T)]
+            self.contents += [(at, regions.kernel, state.kernel.T), (at, regions.readout, state.readout.T)]
 
     # The phases
 
     def _phase_gp(self, predictor: PredictorCode) -> None:
         layers, count = self.layers, len(self.layers.layers)
         if self.own is self.main:
-            for place in range(count):
-                layers.forward(place, self.phase)
-                layers.mean(place, predictor.mean(place))
+            for index in range(count):
+                layers.forward(index, self.phase)
+                layers.mean(index, predictor.mean(index))
                 self._load_predictor()
-                predictor.predict(place)
-                layers.update(place, lines(layers.layers[place].gradient))
+                predictor.predict(index)
+                layers.update(index, lines(layers.layers[index].gradient))
             return
-        for place in range(count):
-            layers.forward(place, self.phase)
+        for index in range(count):
+            layers.forward(index, self.phase)
             self._meet()
-            if place:
-                layers.update(place - 1, lines(predictor.predictors[place - 1].gradient).remote)
-            layers.mean(place, predictor.mean(place).remote)
+            if index:
+                layers.update(index - 1, lines(predictor.predictors[index - 1].gradient).remote)
+            layers.mean(index, predictor.mean(index).remote)
             self._meet()
-            predictor.predict(place)
+            predictor.predict(index)
         self._meet()
         layers.update(count - 1, lines(predictor.predictors[-1].gradient).remote)
         self._meet()
 
     def _phase_bp(self, predictor: PredictorCode) -> None:
         layers = self.layers
-        for place in range(len(layers.layers)):
-            layers.forward(place, self.phase)
-        for place in reversed(range(len(layers.layers))):
-            layers.weight_gradient(place)
-            gradient = lines(layers.layers[place].gradient)
+        for index in range(len(layers.layers)):
+            layers.forward(index, self.phase)
+        for index in reversed(range(len(layers.layers))):
+            layers.weight_gradient(index)
+            gradient = lines(layers.layers[index].gradient)
             if self.own is not self.main:
                 self._meet()
-                inputs, outputs = self.network.weights[place]
-                there = lines(predictor.predictors[place].gradient).remote
+                inputs, outputs = self.network.weights[index]
+                there = lines(predictor.predictors[index].gradient).remote
                 self.main.elements((outputs, 1, inputs), there, gradient)
-                layers.mean(place, predictor.mean(place).remote)
+                layers.mean(index, predictor.mean(index).remote)
                 self._meet()
-            layers.input_gradient(place)
-            layers.update(place, gradient)
+            layers.input_gradient(index)
+            layers.update(index, gradient)
             if self.own is self.main:
-                layers.mean(place, predictor.mean(place))
+                layers.mean(index, predictor.mean(index))
                 self._load_predictor()
-            predictor.learn(place)
+            predictor.learn(index)
             self._store_predictor()
 
     def _backprop(self) -> None:
         layers = self.layers
-        for place in range(len(layers.layers)):
-            layers.forward(place, self.phase)
-        for place in reversed(range(len(layers.layers))):
-            layers.weight_gradient(place)
-            layers.input_gradient(place)
-            layers.update(place, lines(layers.layers[place].gradient))
+        for index in range(len(layers.layers)):
+            layers.forward(index, self.phase)
+        for index in reversed(range(len(layers.layers))):
+            layers.weight_gradient(index)
+            layers.input_gradient(index)
+            layers.update(index, lines(layers.layers[index].gradient))
 
     def _meet(self) -> None:
         self.main.meet()
@@ -453,12 +453,12 @@ class Compiler:
         """Return the predictor's matrices on the chip and off it."""
         if self.predictor is None or self.blueprint.design != "low":
             return []
-        regions, start, found = self.predictor.predictors[0], 0, []
+        regions, start, moves = self.predictor.predictors[0], 0, []
         for matrix in (regions.kernel, regions.readout):
             away = Operand(Store.ROW_VALUES + REMOTE, 0, start, (matrix.extent, 0, 1))
-            found.append(((matrix.lines, 1, matrix.extent), lines(matrix), away))
+            moves.append(((matrix.lines, 1, matrix.extent), lines(matrix), away))
             start += matrix.lines * matrix.extent
-        return found
+        return moves
 
     def _load_predictor(self) -> None:
         """In design low, fetch the predictor's weights."""

@@ -7,7 +7,7 @@ from amaranth.hdl import Array as Choice
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from adagp.rtl.block import Bank, Block, delayed, place
+from adagp.rtl.block import Bank, Block, add_submodule, delayed
 from adagp.rtl.blueprint import CoreSizes
 from adagp.rtl.element_unit import ElementUnit, is_here, is_remote, request
 from adagp.rtl.instructions import SCALE_BITS, Opcode, Store
@@ -31,7 +31,7 @@ class Core(Block):
         self.sizes, self.remote_lanes, self.counts = sizes, remote_lanes, counts
         self.kind = f"{sizes.prefix}core"
         number = sizes.number
-        asked = request(sizes, sizes.encoding.lane_bits)
+        port = request(sizes, sizes.encoding.lane_bits)
         self.slices = -(-sizes.encoding.bits // SLICE)
         counters = {name: Out(48) for name in COUNTERS} if counts else {}
         super().__init__(
@@ -44,12 +44,12 @@ class Core(Block):
                 "program_slice": In(range(self.slices)),
                 "program_address": In(range(sizes.program_words)),
                 "program_in": In(SLICE),
-                "host_read": In(asked),
-                "host_write": In(asked),
+                "host_read": In(port),
+                "host_write": In(port),
                 "host_in": In(number.value_bits),
                 "host_out": Out(number.word_bits),
-                "remote_read": Out(asked),
-                "remote_write": Out(asked),
+                "remote_read": Out(port),
+                "remote_write": Out(port),
                 "remote_in": In(number.sum_bits),
                 "remote_out": Out(number.value_bits),
                 "array_step": Out(1),
@@ -63,8 +63,8 @@ class Core(Block):
         m = Module()
         self.unit = ElementUnit(self.sizes, self.remote_lanes)
         self.sequencer = Sequencer(self.sizes)
-        place(m, platform, "element_unit", self.unit)
-        place(m, platform, "sequencer", self.sequencer)
+        add_submodule(m, platform, "element_unit", self.unit)
+        add_submodule(m, platform, "sequencer", self.sequencer)
         self._lanes(m, platform)
         self._grid(m, platform)
         self._ports(m)
@@ -81,7 +81,7 @@ class Core(Block):
         for side, lanes in (("row", self.rows), ("column", self.columns)):
             read, write = getattr(sequencer, f"{side}_read"), getattr(sequencer, f"{side}_write")
             for index, lane in enumerate(lanes):
-                place(m, platform, f"{side}_lane_{index}", lane)
+                add_submodule(m, platform, f"{side}_lane_{index}", lane)
                 m.d.comb += [lane.index.eq(index), lane.read.eq(read), lane.write.eq(write)]
                 read, write = lane.read_out, lane.write_out
         if pools:
@@ -97,22 +97,22 @@ class Core(Block):
             # A register a row: the sequencer's own would drive every PE. Mode and clear come before the first words anyway.
             mode, clear = Signal(2, name=f"mode_{row}"), Signal(name=f"clear_{row}")
             m.d.sync += [mode.eq(self.sequencer.mode), clear.eq(self.sequencer.clear)]
-            beside: tuple[Any, Any, Any] = (lane.step, lane.last, lane.data)
+            from_left: tuple[Any, Any, Any] = (lane.step, lane.last, lane.data)
             elements = [self._element() for _ in range(self.sizes.array.columns)]
             self._join_groups(m, row, elements)
-            for column, one in enumerate(elements):
-                place(m, platform, f"element_{row}_{column}", one)
+            for column, element in enumerate(elements):
+                add_submodule(m, platform, f"element_{row}_{column}", element)
                 m.d.comb += [
-                    one.mode.eq(mode),
-                    one.clear.eq(clear),
-                    Cat(one.step, one.last, one.beside).eq(Cat(*beside)),
-                    Cat(one.tag, one.above).eq(Cat(*above[column])),
+                    element.mode.eq(mode),
+                    element.clear.eq(clear),
+                    Cat(element.step, element.last, element.beside).eq(Cat(*from_left)),
+                    Cat(element.tag, element.above).eq(Cat(*above[column])),
                 ]
-                beside = (one.step_out, one.last_out, one.beside_out)
-                above[column] = (one.tag_out, one.above_out)
-            m.d.comb += lane.result.eq(beside[2])
+                from_left = (element.step_out, element.last_out, element.beside_out)
+                above[column] = (element.tag_out, element.above_out)
+            m.d.comb += lane.result.eq(from_left[2])
         m.d.comb += [lane.result.eq(above[column][1]) for column, lane in enumerate(self.columns)]
-        leaves = delayed(m, beside[0], self.sizes.stages)
+        leaves = delayed(m, from_left[0], self.sizes.stages)
         m.d.comb += [self.array_step.eq(self.rows[0].step | self.columns[0].tag), self.array_leaves.eq(leaves)]
 
     def _element(self) -> ArrayElement:
@@ -123,11 +123,11 @@ class Core(Block):
         """Give the elements of a row what those of groups need besides: which chunks are multiplied, and exponents."""
         part = self.rows[row].part if self.sizes.groups is not None else None
         wide, scale = Signal(name=f"wide_{row}"), Signal(SCALE_BITS, name=f"scale_{row}")
-        for one in elements:
-            if isinstance(one, GroupedElement):
+        for element in elements:
+            if isinstance(element, GroupedElement):
                 m.d.sync += [wide.eq(self.sequencer.wide), scale.eq(self.sequencer.scale)]
-                m.d.comb += [one.part.eq(part), one.wide.eq(wide), one.scale.eq(scale)]
-                part = one.part_out
+                m.d.comb += [element.part.eq(part), element.wide.eq(wide), element.scale.eq(scale)]
+                part = element.part_out
 
     def _ports(self, m: Module) -> None:
         """Give the memories to the element unit, or to the host while that is not running."""
@@ -145,9 +145,9 @@ class Core(Block):
             by_first = first.valid & is_here(first.memory, values)
             by_second = second.valid & is_here(second.memory, values)
             for index, lane in enumerate(lanes):
-                mine = by_first & (first.lane == index)
+                reads_first = by_first & (first.lane == index)
                 m.d.comb += [
-                    lane.value_read.eq(mine | (by_second & (second.lane == index))),
+                    lane.value_read.eq(reads_first | (by_second & (second.lane == index))),
                     lane.value_address.eq(Mux(by_first, first.address, second.address)),
                     lane.sum_read.eq(first.valid & is_here(first.memory, sums) & (first.lane == index)),
                     lane.sum_address.eq(first.address),
@@ -189,7 +189,7 @@ class Core(Block):
         word, counter = Signal(self.slices * SLICE), Signal(range(sizes.program_words))
         for slice_ in range(self.slices):
             bank = Bank(sizes.program_words, SLICE)
-            place(m, platform, f"program_{slice_}", bank)
+            add_submodule(m, platform, f"program_{slice_}", bank)
             m.d.comb += [
                 bank.address.eq(counter),
                 bank.read.eq(Const(1)),

@@ -52,14 +52,14 @@ class ElementUnit(Block):
         self.sizes, self.remote_lanes = sizes, remote_lanes
         self.kind = f"{sizes.prefix}element_unit"
         self.lane_bits = sizes.encoding.lane_bits
-        asked = request(sizes, self.lane_bits)
+        port = request(sizes, self.lane_bits)
         super().__init__(
             {
                 "start": In(1),
                 "instruction": In(sizes.encoding.layout(sizes.encoding.elements)),
                 "done": Out(1),
                 "busy": Out(1),
-                **{name: Out(asked) for name in OPERANDS},
+                **{name: Out(port) for name in OPERANDS},
                 "first_value": In(sizes.number.value_bits),
                 "first_sum": In(sizes.number.sum_bits),
                 "second_value": In(sizes.number.value_bits),
@@ -82,7 +82,7 @@ class ElementUnit(Block):
         finished = Signal()
         m.d.comb += finished.eq(ends[0] & ends[1] & ends[2])
 
-        places = {name: self._walk(m, name, job, level, running) for name in OPERANDS}
+        positions = {name: self._walk(m, name, job, level, running) for name in OPERANDS}
         late = Signal()
         m.d.sync += late.eq(running)
         before, writes, busy = running, late, running | late
@@ -106,16 +106,16 @@ class ElementUnit(Block):
                 m.d.sync += running.eq(0)
         m.d.comb += self.done.eq(writes & ~before)
         for name in ("first", "second"):
-            self._ask(m, getattr(self, name), places[name], job[f"{name}_memory"], running)
-        self._compute(m, job, places["result"], running, counters[2] == 0, ends[2], writes)
+            self._request(m, getattr(self, name), positions[name], job[f"{name}_memory"], running)
+        self._compute(m, job, positions["result"], running, counters[2] == 0, ends[2], writes)
         return m
 
-    def _ask(self, m: Module, asked: Any, place: Position, memory: Any, valid: Any) -> None:
+    def _request(self, m: Module, port: Any, position: Position, memory: Any, valid: Any) -> None:
         m.d.comb += [
-            asked.valid.eq(valid),
-            asked.memory.eq(memory),
-            asked.lane.eq(place.lane),
-            asked.address.eq(place.address),
+            port.valid.eq(valid),
+            port.memory.eq(memory),
+            port.lane.eq(position.lane),
+            port.address.eq(position.address),
         ]
 
     def _walk(self, m: Module, name: str, job: Any, level: Any, running: Any) -> Position:
@@ -140,8 +140,8 @@ class ElementUnit(Block):
         ]
         with m.If(self.start):
             begin = self.instruction
-            for place in (here, inner, middle):
-                m.d.sync += [place.lane.eq(begin[f"{name}_lane"]), place.address.eq(begin[f"{name}_address"])]
+            for position in (here, inner, middle):
+                m.d.sync += [position.lane.eq(begin[f"{name}_lane"]), position.address.eq(begin[f"{name}_address"])]
         with m.Elif(running):
             m.d.sync += [here.lane.eq(next_lane), here.address.eq(next_address)]
             with m.If(level < 2):
@@ -157,20 +157,22 @@ class ElementUnit(Block):
 
     def _later(self, m: Module, *signals: Any) -> tuple[Any, ...]:
         """Return signals behind a pipeline stage, if there are any."""
-        return tuple(delayed(m, one, self.sizes.stages) for one in signals)
+        return tuple(delayed(m, signal, self.sizes.stages) for signal in signals)
 
-    def _compute(self, m: Module, job: Any, place: Position, running: Any, begins: Any, ends: Any, writes: Any) -> None:
+    def _compute(
+        self, m: Module, job: Any, position: Position, running: Any, begins: Any, ends: Any, writes: Any
+    ) -> None:
         """Compute what is written: operands, product, sum, share and result are a stage each, where there are stages."""
         number = self.sizes.single
         began, ended, sums = Signal(), Signal(), Signal(number.sum_bits)
         written = Signal(self.result.shape())
-        self._ask(m, written, place, job.result_memory, running)
-        kept = Signal(self.result.shape())
-        m.d.sync += [began.eq(begins), ended.eq(ends), kept.eq(written)]
+        self._request(m, written, position, job.result_memory, running)
+        target = Signal(self.result.shape())
+        m.d.sync += [began.eq(begins), ended.eq(ends), target.eq(written)]
         holds_sums = job.first_memory[0]
         first = Mux(holds_sums, self.first_sum, gates.promote(m, number, self.first_value))
         first, second, began = self._later(m, first, self.second_value, began)
-        addend, total, shown = (Signal(number.sum_bits) for _ in range(3))
+        addend, total, value = (Signal(number.sum_bits) for _ in range(3))
         product = gates.multiply(m, number, job.factor, second)
         product, first, second, began = self._later(m, product, first, second, began)
         start = Mux(job.start == int(Start.FIRST), first, Mux((job.start == int(Start.RUNNING)) & ~began, sums, 0))
@@ -180,18 +182,18 @@ class ElementUnit(Block):
             total.eq(Mux(job.factor.any(), gates.add_product(m, number, addend, product), addend)),
         ]
         m.d.sync += sums.eq(total)
-        found, second = self._later(m, total, second)
+        summed, second = self._later(m, total, second)
         hidden = job.gate & ~gates.positive(number, second)
-        kept_sum = found
+        scaled = summed
         if self.sizes.pool_words:
-            kept_sum = Mux(job.share.any(), gates.scale(m, number, found, job.share, job.shift), found)
-        kept_sum, found, hidden = self._later(m, kept_sum, found, hidden)
-        m.d.comb += shown.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, found), kept_sum)))
-        kept, ended = (delayed(m, one, UNIT_STAGES * self.sizes.stages) for one in (kept, ended))
+            scaled = Mux(job.share.any(), gates.scale(m, number, summed, job.share, job.shift), summed)
+        scaled, summed, hidden = self._later(m, scaled, summed, hidden)
+        m.d.comb += value.eq(Mux(hidden, 0, Mux(job.relu, gates.relu(number, summed), scaled)))
+        target, ended = (delayed(m, signal, UNIT_STAGES * self.sizes.stages) for signal in (target, ended))
         m.d.comb += [
-            self.result.eq(kept),
+            self.result.eq(target),
             self.result.valid.eq(writes & ((job.start != int(Start.RUNNING)) | ended)),
-            self.result_value.eq(gates.convert(m, number, shown)),
+            self.result_value.eq(gates.convert(m, number, value)),
         ]
 
 

@@ -68,7 +68,7 @@ def unpack(word: Gates, kind: FloatKind) -> Unpacked:
 
 def normalise(module: Module, word: Gates, width: int) -> tuple[Gates, Gates]:
     """Return `word` shifted left until its top bit is 1, and by how many places; for zero, that number is meaningless."""
-    current, places = word, []
+    current, shifts = word, []
     for power in reversed(range(max(1, (width - 1).bit_length()))):
         step = 1 << power
         if step >= width:
@@ -78,20 +78,20 @@ def normalise(module: Module, word: Gates, width: int) -> tuple[Gates, Gates]:
         module.d.comb += empty.eq(~current[width - step :].any())
         module.d.comb += shifted.eq(Mux(empty, current << step, current))
         current = shifted
-        places.append((empty, power))
+        shifts.append((empty, power))
     count = Signal(range(width))
-    module.d.comb += count.eq(sum((empty << power for empty, power in places), start=Const(0)))
+    module.d.comb += count.eq(sum((empty << power for empty, power in shifts), start=Const(0)))
     return current, count
 
 
-def shift_right_sticky(module: Module, word: Gates, width: int, places: Gates) -> Gates:
+def shift_right_sticky(module: Module, word: Gates, width: int, count: Gates) -> Gates:
     """Return `word` shifted right; the lowest bit of the result is 1 if any 1 was shifted out."""
     result, lost = Signal(width), Signal()
     wide = Signal(2 * width)
     far = Signal()
-    module.d.comb += far.eq(places >= width)
+    module.d.comb += far.eq(count >= width)
     bits = max(1, (width - 1).bit_length())
-    module.d.comb += wide.eq(Cat(Const(0, width), word) >> places[:bits])
+    module.d.comb += wide.eq(Cat(Const(0, width), word) >> count[:bits])
     module.d.comb += lost.eq(Mux(far, word.any(), wide[:width].any()))
     module.d.comb += result.eq(Mux(far, 0, wide[width:]) | lost)
     return result
@@ -103,16 +103,16 @@ def round_and_pack(module: Module, sign: Gates, exponent: Gates, word: Gates, wi
     padded = Cat(Const(0, size - width), word) if size > width else word
     biased = Signal(signed(12))
     module.d.comb += biased.eq(exponent)
-    subnormal, places = Signal(), Signal(unsigned(11))
-    module.d.comb += [subnormal.eq(biased < 1), places.eq(Mux(biased < 1, 1 - biased, 0))]
-    shifted = shift_right_sticky(module, padded, size, places)
-    kept = shifted[size - kind.mantissa - 1 :]
+    subnormal, shift = Signal(), Signal(unsigned(11))
+    module.d.comb += [subnormal.eq(biased < 1), shift.eq(Mux(biased < 1, 1 - biased, 0))]
+    shifted = shift_right_sticky(module, padded, size, shift)
+    rounded = shifted[size - kind.mantissa - 1 :]
     guard, rest = shifted[size - kind.mantissa - 2], shifted[: size - kind.mantissa - 2].any()
     field = Mux(subnormal, 0, biased[: kind.exponent])
-    up = guard & (rest | kept[0])
+    up = guard & (rest | rounded[0])
     # A mantissa that is rounded up to the next power of two carries into the exponent, as it should.
     magnitude = Signal(kind.bits)
-    module.d.comb += magnitude.eq(Cat(kept[: kind.mantissa], field) + up)
+    module.d.comb += magnitude.eq(Cat(rounded[: kind.mantissa], field) + up)
     top = (1 << kind.exponent) - 1
     overflow = Signal()
     module.d.comb += overflow.eq((~subnormal & (biased >= top)) | (magnitude[kind.mantissa : kind.bits - 1].all()))
@@ -127,8 +127,8 @@ def multiply(module: Module, left: Gates, right: Gates, kind: FloatKind) -> Gate
     width = 2 * kind.mantissa + 2
     product, sign, exponent = Signal(width), Signal(), Signal(signed(12))
     module.d.comb += [product.eq(a.significand * b.significand), sign.eq(a.sign ^ b.sign)]
-    normalised, places = normalise(module, product, width)
-    module.d.comb += exponent.eq(a.exponent + b.exponent - 2 * kind.bias + SINGLE.bias + 1 - places)
+    normalised, shift = normalise(module, product, width)
+    module.d.comb += exponent.eq(a.exponent + b.exponent - 2 * kind.bias + SINGLE.bias + 1 - shift)
     finite = round_and_pack(module, sign, exponent, normalised, width, SINGLE)
     result = Signal(SINGLE.bits)
     module.d.comb += result.eq(finite)
@@ -156,8 +156,8 @@ def add(module: Module, left: Gates, right: Gates) -> Gates:
     total, exponent = Signal(width + 1), Signal(signed(12))
     first = Cat(Const(0, 3), a.significand)
     module.d.comb += total.eq(Mux(a.sign ^ b.sign, first - aligned, first + aligned))
-    normalised, places = normalise(module, total, width + 1)
-    module.d.comb += exponent.eq(a.exponent + 1 - places)
+    normalised, shift = normalise(module, total, width + 1)
+    module.d.comb += exponent.eq(a.exponent + 1 - shift)
     finite = round_and_pack(module, a.sign, exponent, normalised, width + 1, SINGLE)
     result = Signal(SINGLE.bits)
     module.d.comb += result.eq(finite)
@@ -179,8 +179,8 @@ def widen(module: Module, word: Gates, kind: FloatKind) -> Gates:
 def narrow(module: Module, word: Gates, kind: FloatKind) -> Gates:
     """Return an fp32 word rounded to `kind`."""
     fields = unpack(word, SINGLE)
-    normalised, places = normalise(module, fields.significand, SINGLE.mantissa + 1)
-    exponent = fields.exponent - places - SINGLE.bias + kind.bias
+    normalised, shift = normalise(module, fields.significand, SINGLE.mantissa + 1)
+    exponent = fields.exponent - shift - SINGLE.bias + kind.bias
     finite = round_and_pack(module, fields.sign, exponent, normalised, SINGLE.mantissa + 1, kind)
     result = Signal(kind.bits)
     module.d.comb += result.eq(finite)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adagp.errors import ToolError
 from adagp.rtl.liberty import LibraryCell, support, truth_table
-from adagp.rtl.tools import digest, kept, run
+from adagp.rtl.tools import cached_folder, digest, run
 
 Net = int | str
 """A net as Yosys numbers it, or "0", "1", "x"."""
@@ -47,7 +47,7 @@ class GateNetlist:
             kind = instance["type"].removeprefix("\\")
             nets = {pin: self._nets(bits) for pin, bits in instance["connections"].items()}
             if kind in cells:
-                self._add(plain(name), cells[kind], {pin: found[0] for pin, found in nets.items()})
+                self._add(plain(name), cells[kind], {pin: bits[0] for pin, bits in nets.items()})
             elif kind.startswith("$"):
                 raise ToolError(f"the library has no cell for '{kind}'.")
             else:
@@ -84,9 +84,9 @@ class GateNetlist:
         self._gates.append(_Gate(tuple(nets[name] for name in names), truth_table(function, names), output))
 
     def _sort(self) -> None:
-        maker = {gate.output: place for place, gate in enumerate(self._gates)}
-        needs = {place: [maker[net] for net in gate.sources if net in maker] for place, gate in enumerate(self._gates)}
-        self._gates = [self._gates[place] for place in TopologicalSorter(needs).static_order()]
+        maker = {gate.output: index for index, gate in enumerate(self._gates)}
+        needs = {index: [maker[net] for net in gate.sources if net in maker] for index, gate in enumerate(self._gates)}
+        self._gates = [self._gates[index] for index in TopologicalSorter(needs).static_order()]
 
     @property
     def read_by_gates(self) -> set[int]:
@@ -94,11 +94,11 @@ class GateNetlist:
         return {net for gate in self._gates for net in gate.sources}
 
     def simulate(
-        self, given: Mapping[int, NDArray[np.uint8]], seen: Mapping[int, NDArray[np.uint8]], counted: NDArray[np.uint8]
+        self, driven: Mapping[int, NDArray[np.uint8]], seen: Mapping[int, NDArray[np.uint8]], counted: NDArray[np.uint8]
     ) -> tuple[NDArray[np.int64], int]:
         """Return the changes of each net in the cycles that are counted, and how many of these had nets `seen` otherwise.
 
-        `given` and `seen` are nets' bits in each cycle. Registers begin at 0.
+        `driven` and `seen` are nets' bits in each cycle. Registers begin at 0.
         """
         library = ctypes.CDLL(str(_library()))
         library.simulate.restype = ctypes.c_int64
@@ -111,14 +111,17 @@ class GateNetlist:
         registers = np.array(self._registers, np.int32).reshape(-1, 2).T.copy()
         nets, toggles = np.zeros(self._count, np.uint8), np.zeros(self._count, np.int64)
         nets[1] = 1
-        given_nets, given_bits = _columns(given, len(counted))
+        driven_nets, driven_bits = _columns(driven, len(counted))
         seen_nets, seen_bits = _columns(seen, len(counted))
         arguments: list[Any] = [len(nets), len(gates), first, sources, tables, outputs]
         arguments += [registers.shape[1], registers[0].copy(), registers[1].copy()]
-        arguments += [len(given_nets), given_nets, given_bits, len(seen_nets), seen_nets, seen_bits]
+        arguments += [len(driven_nets), driven_nets, driven_bits, len(seen_nets), seen_nets, seen_bits]
         arguments += [len(counted), counted, nets, toggles]
         wrong = library.simulate(
-            *(ctypes.c_int64(one) if isinstance(one, int) else ctypes.c_void_p(one.ctypes.data) for one in arguments)
+            *(
+                ctypes.c_int64(argument) if isinstance(argument, int) else ctypes.c_void_p(argument.ctypes.data)
+                for argument in arguments
+            )
         )
         return toggles, int(wrong)
 
@@ -155,7 +158,7 @@ def structural_verilog(kind: str, module: Mapping[str, Any]) -> str:
 
 def _port_bits(name: str, bits: Sequence[Net]) -> list[tuple[str, Net]]:
     """Return the bits of a port in Verilog's notation, each with its net."""
-    return [(f"{name}[{place}]" if len(bits) > 1 else name, bit) for place, bit in enumerate(bits)]
+    return [(f"{name}[{index}]" if len(bits) > 1 else name, bit) for index, bit in enumerate(bits)]
 
 
 def _cell_bits(module: Mapping[str, Any]) -> list[Net]:
@@ -177,7 +180,7 @@ def _library() -> Path:
         (work / "gates.cpp").write_text(source, encoding="utf-8")
         run(["g++", "-O2", "-fPIC", "-shared", "gates.cpp", "-o", "gates.so"], work)
 
-    return kept(f"gates-{digest(source)}", make) / "gates.so"
+    return cached_folder(f"gates-{digest(source)}", make) / "gates.so"
 
 
 LOADS = 16
@@ -191,34 +194,34 @@ class _Sink:
     """A bit of an instance's pin that a net drives."""
 
     bits: list[Any]
-    place: int
+    index: int
     load: float
 
 
 def best_buffer(cells: Mapping[str, LibraryCell]) -> LibraryCell | None:
     """Return the buffer that drives most for its area, if the library has any."""
-    buffers = [one for one in cells.values() if one.is_buffer and one.area and one.drives]
-    return max(buffers, key=lambda one: one.drives / one.area, default=None)
+    buffers = [cell for cell in cells.values() if cell.is_buffer and cell.area and cell.drives]
+    return max(buffers, key=lambda cell: cell.drives / cell.area, default=None)
 
 
 def with_buffers(
     module: Mapping[str, Any], cells: Mapping[str, LibraryCell], inside: Mapping[str, PortLoads]
 ) -> dict[str, Any]:
     """Return a block of Yosys's JSON with buffer trees on nets of many loads. `inside` has the loads of the blocks in it."""
-    found: dict[str, Any] = copy.deepcopy(dict(module))
+    buffered: dict[str, Any] = copy.deepcopy(dict(module))
     buffer = best_buffer(cells)
     if buffer is not None:
-        tree = _Trees(found, buffer)
-        for net, sinks in _sinks(found, cells, inside).items():
+        tree = _Trees(buffered, buffer)
+        for net, sinks in _sinks(buffered, cells, inside).items():
             tree.grow(net, sinks)
-    return found
+    return buffered
 
 
 def port_loads(
     module: Mapping[str, Any], cells: Mapping[str, LibraryCell], inside: Mapping[str, PortLoads]
 ) -> dict[str, list[float]]:
     """Return what a block's inputs load the nets outside."""
-    loads = {net: sum(one.load for one in sinks) for net, sinks in _sinks(module, cells, inside).items()}
+    loads = {net: sum(sink.load for sink in sinks) for net, sinks in _sinks(module, cells, inside).items()}
     return {
         name: [loads.get(bit, 0.0) for bit in port["bits"]]
         for name, port in module["ports"].items()
@@ -235,9 +238,9 @@ def _sinks(
         kind = instance["type"].removeprefix("\\")
         for pin, bits in instance["connections"].items():
             loads = [cells[kind].loads.get(pin)] if kind in cells else inside.get(kind, {}).get(pin, [])
-            for place, (bit, load) in enumerate(zip(bits, loads, strict=False)):
+            for index, (bit, load) in enumerate(zip(bits, loads, strict=False)):
                 if isinstance(bit, int) and load:
-                    sinks.setdefault(bit, []).append(_Sink(bits, place, load))
+                    sinks.setdefault(bit, []).append(_Sink(bits, index, load))
     return sinks
 
 
@@ -253,13 +256,13 @@ class _Trees:
 
     def grow(self, net: int, sinks: list[_Sink]) -> None:
         """Put buffers between a net and what it drives, level by level, until it drives little enough."""
-        while sum(one.load for one in sinks) > LOADS * self.load and len(sinks) > 1:
+        while sum(sink.load for sink in sinks) > LOADS * self.load and len(sinks) > 1:
             sinks = [self._drive(net, group) for group in self._groups(sinks)]
 
     def _groups(self, sinks: list[_Sink]) -> list[list[_Sink]]:
         groups: list[list[_Sink]] = [[]]
         for sink in sinks:
-            if groups[-1] and sum(one.load for one in groups[-1]) + sink.load > LOADS * self.load:
+            if groups[-1] and sum(member.load for member in groups[-1]) + sink.load > LOADS * self.load:
                 groups.append([])
             groups[-1].append(sink)
         return groups
@@ -267,7 +270,7 @@ class _Trees:
     def _drive(self, net: int, group: list[_Sink]) -> _Sink:
         """Drive a group by a new buffer; return the buffer's own input."""
         for sink in group:
-            sink.bits[sink.place] = self.free
+            sink.bits[sink.index] = self.free
         bits: list[Any] = [net]
         connections = {self.input: bits, self.output: [self.free]}
         self.cells[f"buffer_{self.free}"] = {"type": self.buffer.name, "connections": connections}

@@ -132,10 +132,10 @@ class Encoding:
     def pack(self, operation: Opcode, values: Mapping[str, int] | None = None) -> int:
         """Return an instruction's word. Strides may be negative: they wrap."""
         fields = {Opcode.ARRAY: self.array, Opcode.ELEMENTS: self.elements}.get(operation, {})
-        word, place = int(operation), 2
+        word, shift = int(operation), 2
         left = dict(values or {})
         for name, bits in fields.items():
-            word |= (int(left.pop(name, 0)) & ((1 << bits) - 1)) << place
-            place += bits
+            word |= (int(left.pop(name, 0)) & ((1 << bits) - 1)) << shift
+            shift += bits
         assert not left, f"an instruction has no fields {sorted(left)}"
         return word

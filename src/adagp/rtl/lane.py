@@ -7,7 +7,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl import gates
-from adagp.rtl.block import Bank, Block, delayed, place
+from adagp.rtl.block import Bank, Block, add_submodule, delayed
 from adagp.rtl.blueprint import CoreSizes
 from adagp.rtl.instructions import PASS
 
@@ -99,7 +99,7 @@ class Lane(Block):
         ]
 
         sums = Bank(sizes.sum_words, number.sum_bits)
-        place(m, platform, "sums", sums)
+        add_submodule(m, platform, "sums", sums)
         pooled = self._pool(m, platform, writes) if self.pools else None
         m.d.comb += [
             sums.address.eq(Mux(read.valid, read.address, self.sum_address)),
@@ -135,7 +135,7 @@ class Lane(Block):
         ]
         if sizes.groups is not None:
             m.d.sync += self.part.eq(read.part)
-        gives_sum, total = (delayed(m, one, sizes.stages) for one in (gives_sum, sums.data))
+        gives_sum, total = (delayed(m, signal, sizes.stages) for signal in (gives_sum, sums.data))
         m.d.comb += self.data.eq(Mux(gives_sum, total, Mux(gives_value, self.value, 0)))
         return m
 
@@ -144,7 +144,7 @@ class Lane(Block):
     ) -> Any:
         """Place a bank that holds the addresses from `start` on; return its data."""
         bank = Bank(words, self.sizes.number.value_bits)
-        place(m, platform, name, bank)
+        add_submodule(m, platform, name, bank)
         inside = address >= start if start else address < words
         inside_write = self.value_write_address >= start if start else self.value_write_address < words
         m.d.comb += [
@@ -164,16 +164,16 @@ class Lane(Block):
         """
         sizes, number, pool = self.sizes, self.sizes.single, self.pool
         bank = Bank(sizes.pool_words, number.sum_bits)
-        place(m, platform, "totals", bank)
+        add_submodule(m, platform, "totals", bank)
         begins, valid, fresh, same = Signal(), Signal(), Signal(), Signal()
         cell, output = Signal(pool.cell.shape()), Signal(number.value_bits)
-        asked, asks = Signal(), Signal()
+        requested, requests = Signal(), Signal()
         before, total = Signal(number.sum_bits), Signal(number.sum_bits)
         last = Signal(number.sum_bits)
         m.d.comb += [
             begins.eq(pool.valid & writes),
-            asks.eq(self.sum_read & (self.sum_address >= sizes.sum_words)),
-            bank.read.eq(begins | asks),
+            requests.eq(self.sum_read & (self.sum_address >= sizes.sum_words)),
+            bank.read.eq(begins | requests),
             bank.address.eq(Mux(begins, pool.cell, self.sum_address - sizes.sum_words)),
             before.eq(Mux(fresh, 0, Mux(same, last, bank.data))),
             total.eq(gates.add(m, number, before, output)),
@@ -191,5 +191,5 @@ class Lane(Block):
             last.eq(total),
         ]
         with m.If(self.sum_read):
-            m.d.sync += asked.eq(asks)
-        return asked, bank.data
+            m.d.sync += requested.eq(requests)
+        return requested, bank.data

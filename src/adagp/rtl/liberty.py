@@ -43,45 +43,46 @@ class LibraryCell:
     @property
     def is_buffer(self) -> bool:
         """Whether its one output is its one input."""
-        functions = [truth_table(one, self.inputs) for one in self.functions.values()] if len(self.inputs) == 1 else []
-        return not self.state and functions == [0b10]
+        if self.state or len(self.inputs) != 1:
+            return False
+        return [truth_table(function, self.inputs) for function in self.functions.values()] == [0b10]
 
 
 def parse_liberty(text: str) -> LibertyGroup:
     """Return the library as groups."""
-    tokens = [one for one in _TOKENS.findall(text) if not one.startswith(("/*", "\\"))]
+    tokens = [token for token in _TOKENS.findall(text) if not token.startswith(("/*", "\\"))]
     top = LibertyGroup("file", "")
-    stack, place = [top], 0
-    while stack and place < len(tokens):
-        following = tokens[place + 1 : place + 2]
-        if tokens[place] == "}":
+    stack, position = [top], 0
+    while stack and position < len(tokens):
+        following = tokens[position + 1 : position + 2]
+        if tokens[position] == "}":
             stack.pop()
-            place += 1
+            position += 1
         elif following == [":"]:
-            place = _read_attribute(tokens, place, stack[-1])
+            position = _read_attribute(tokens, position, stack[-1])
         elif following == ["("]:
-            place = _read_group(tokens, place, stack)
+            position = _read_group(tokens, position, stack)
         else:
-            place += 1
+            position += 1
     if not top.groups or top.groups[0].kind != "library":
         raise OptionError("this is not a Liberty file: it has no library.")
     return top.groups[0]
 
 
-def _read_attribute(tokens: list[str], place: int, group: LibertyGroup) -> int:
+def _read_attribute(tokens: list[str], position: int, group: LibertyGroup) -> int:
     """Read `name : value;` into a group; return the place behind it."""
-    end = tokens.index(";", place) if ";" in tokens[place : place + 40] else place + 3
-    group.attributes[tokens[place]] = " ".join(tokens[place + 2 : end]).strip('"')
+    end = tokens.index(";", position) if ";" in tokens[position : position + 40] else position + 3
+    group.attributes[tokens[position]] = " ".join(tokens[position + 2 : end]).strip('"')
     return end + 1
 
 
-def _read_group(tokens: list[str], place: int, stack: list[LibertyGroup]) -> int:
+def _read_group(tokens: list[str], position: int, stack: list[LibertyGroup]) -> int:
     """Begin the group `kind(name) {`, or skip the complex attribute `kind(values);`; return the place behind it."""
-    end = tokens.index(")", place)
+    end = tokens.index(")", position)
     if tokens[end + 1 : end + 2] != ["{"]:
         return end + 1
-    name = " ".join(one.strip('"') for one in tokens[place + 2 : end] if one != ",")
-    group = LibertyGroup(tokens[place], name)
+    name = " ".join(token.strip('"') for token in tokens[position + 2 : end] if token != ",")
+    group = LibertyGroup(tokens[position], name)
     stack[-1].groups.append(group)
     stack.append(group)
     return end + 2
@@ -128,7 +129,7 @@ def _flip_flop(gate: LibraryCell, storage: LibertyGroup) -> LibraryCell | None:
 def truth_table(function: str, inputs: tuple[str, ...]) -> int:
     """Return the values of a function as bits: bit i for the inputs whose bits are i, the first input the lowest."""
     rows = 1 << len(inputs)
-    columns = {name: sum(1 << row for row in range(rows) if row >> place & 1) for place, name in enumerate(inputs)}
+    columns = {name: sum(1 << row for row in range(rows) if row >> index & 1) for index, name in enumerate(inputs)}
     return _Function(function, columns, (1 << rows) - 1).value()
 
 
@@ -142,46 +143,46 @@ class _Function:
 
     def __init__(self, text: str, columns: dict[str, int], ones: int) -> None:
         self.tokens = re.findall(r"[A-Za-z_]\w*|[01]|[!'&*|+^()]", text)
-        self.columns, self.ones, self.place = columns, ones, 0
+        self.columns, self.ones, self.position = columns, ones, 0
 
     def value(self) -> int:
         """Return the value of a sum of products."""
-        found = self._all_of()
+        table = self._all_of()
         while self._next() in ("|", "+"):
-            self.place += 1
-            found |= self._all_of()
-        return found
+            self.position += 1
+            table |= self._all_of()
+        return table
 
     def _next(self) -> str:
-        return self.tokens[self.place] if self.place < len(self.tokens) else ""
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def _all_of(self) -> int:
-        found = self._odd_of()
+        table = self._odd_of()
         while self._next() not in ("", ")", "|", "+"):
-            self.place += self._next() in ("&", "*")
-            found &= self._odd_of()
-        return found
+            self.position += self._next() in ("&", "*")
+            table &= self._odd_of()
+        return table
 
     def _odd_of(self) -> int:
-        found = self._one()
+        table = self._operand()
         while self._next() == "^":
-            self.place += 1
-            found ^= self._one()
-        return found
+            self.position += 1
+            table ^= self._operand()
+        return table
 
-    def _one(self) -> int:
+    def _operand(self) -> int:
         token = self._next()
-        self.place += 1
+        self.position += 1
         if token == "!":
-            return self.ones & ~self._one()
+            return self.ones & ~self._operand()
         if token == "(":
-            found = self.value()
-            self.place += 1
+            table = self.value()
+            self.position += 1
         elif token in ("0", "1"):
-            found = self.ones * int(token)
+            table = self.ones * int(token)
         else:
-            found = self.columns[token]
+            table = self.columns[token]
         while self._next() == "'":
-            self.place += 1
-            found = self.ones & ~found
-        return found
+            self.position += 1
+            table = self.ones & ~table
+        return table

@@ -20,7 +20,7 @@ PLACEMENTS = {
 """The indices that lie down and across the array, and the one that is time: as in `adagp.hw.dataflows`."""
 
 
-PLACES = ("row", "column", "stationary")
+ROLES = ("row", "column", "stationary")
 Chunks = dict[str, int]
 
 
@@ -41,30 +41,30 @@ class Mapping:
     result: str
 
     @property
-    def result_place(self) -> str:
+    def result_role(self) -> str:
         """Which of `row`, `column` and `stationary` the result is."""
         return {Mode.ACROSS: "column", Mode.DOWN: "row", Mode.STATIONARY: "stationary"}[self.mode]
 
-    def layout(self, place: str) -> tuple[str, str]:
+    def layout(self, role: str) -> tuple[str, str]:
         """Return the indices of the lines and of the words of the matrix at a place: lines go over lanes."""
         down, across, stream = self.placement
-        return {"row": (down, stream), "column": (across, stream), "stationary": (across, down)}[place]
+        return {"row": (down, stream), "column": (across, stream), "stationary": (across, down)}[role]
 
-    def extents(self, place: str) -> tuple[int, int]:
+    def extents(self, role: str) -> tuple[int, int]:
         """Return the number of lines and of words in a line of the matrix at a place."""
         sizes = dict(zip(self.placement, self.sizes, strict=True))
-        line, word = self.layout(place)
+        line, word = self.layout(role)
         return sizes[line], sizes[word]
 
 
-def value_store(place: str) -> Store:
+def value_store(role: str) -> Store:
     """Return the banks of values for the matrix at a place."""
-    return Store.ROW_VALUES if place == "row" else Store.COLUMN_VALUES
+    return Store.ROW_VALUES if role == "row" else Store.COLUMN_VALUES
 
 
-def sum_store(place: str) -> Store:
+def sum_store(role: str) -> Store:
     """Return the banks of sums for a result at a place."""
-    return Store.ROW_SUMS if place == "row" else Store.COLUMN_SUMS
+    return Store.ROW_SUMS if role == "row" else Store.COLUMN_SUMS
 
 
 def find_mapping(dataflow: str, operation: str, rows: int, depth: int, columns: int) -> Mapping:
@@ -86,22 +86,22 @@ def find_mapping(dataflow: str, operation: str, rows: int, depth: int, columns: 
     row, column, stationary = matrix(down, stream), matrix(across, stream), matrix(down, across)
     result = FACTORS[operation][2]
     mode = Mode.STATIONARY if result == stationary else Mode.DOWN if result == row else Mode.ACROSS
-    return Mapping(mode, tuple(named[one] for one in placement), placement, row, column, stationary, result)  # type: ignore[arg-type]
+    return Mapping(mode, tuple(named[index] for index in placement), placement, row, column, stationary, result)  # type: ignore[arg-type]
 
 
 def check_fits(sizes: CoreSizes, mapping: Mapping, chunks: Chunks | None = None) -> None:
     """Check that a product's factors and sums fit the banks, and that its sums cannot overflow; `chunks` are the words of
     each value of the matrix at a place, if they are more than one."""
     several = chunks or {}
-    words = {place: _words(sizes, mapping, place) * several.get(place, 1) for place in PLACES}
-    words[mapping.result_place] = 0
+    words = {role: _words(sizes, mapping, role) * several.get(role, 1) for role in ROLES}
+    words[mapping.result_role] = 0
     _check_bank("values", max(words["row"], words["column"] + words["stationary"]), sizes.value_words)
     check_sums(sizes, mapping)
 
 
 def check_sums(sizes: CoreSizes, mapping: Mapping) -> None:
     """Check that a product's sums fit the banks and cannot overflow."""
-    _check_bank("sums", _words(sizes, mapping, mapping.result_place), sizes.sum_words)
+    _check_bank("sums", _words(sizes, mapping, mapping.result_role), sizes.sum_words)
     down, across, stream = mapping.sizes
     length = {Mode.ACROSS: down, Mode.DOWN: across, Mode.STATIONARY: stream}[mapping.mode]
     longest = sizes.number.longest_sum
@@ -109,10 +109,10 @@ def check_sums(sizes: CoreSizes, mapping: Mapping) -> None:
         raise OptionError(f"a sum of {length} products could overflow {sizes.number.name}; at most {longest} fit.")
 
 
-def _words(sizes: CoreSizes, mapping: Mapping, place: str) -> int:
+def _words(sizes: CoreSizes, mapping: Mapping, role: str) -> int:
     """Return the words that a matrix takes in each bank."""
-    lines, extent = mapping.extents(place)
-    return -(-lines // (sizes.array.rows if place == "row" else sizes.array.columns)) * extent
+    lines, extent = mapping.extents(role)
+    return -(-lines // (sizes.array.rows if role == "row" else sizes.array.columns)) * extent
 
 
 def _check_bank(name: str, needed: int, there: int) -> None:

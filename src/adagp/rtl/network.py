@@ -48,9 +48,9 @@ class SmallNetwork:
     def _check_picture(self) -> None:
         grid = self.predictor.grid
         if self.picture != (1, 1) and any(side < 1 or side % grid for side in self.picture):
-            shown = "x".join(map(str, self.picture))
+            size = "x".join(map(str, self.picture))
             raise OptionError(
-                f"the picture is {shown}; hardware pools it to {grid}x{grid}, so its sides must be multiples of {grid} "
+                f"the picture is {size}; hardware pools it to {grid}x{grid}, so its sides must be multiples of {grid} "
                 "(or 1x1: fully connected layers)."
             )
 
@@ -154,8 +154,8 @@ PHASES = ("bp", "gp")
 def matmul(number: NumberFormat, left: Words, right: Words) -> Words:
     """Return the sums of a product, added one after the other from zero in the order of the shared index."""
     total = np.zeros((len(left), right.shape[1]), np.int64)
-    for place in range(left.shape[1]):
-        total = number.multiply_add(left[:, place, None], right[None, place], total)
+    for index in range(left.shape[1]):
+        total = number.multiply_add(left[:, index, None], right[None, index], total)
     return total
 
 
@@ -224,9 +224,9 @@ def pooled_means(network: SmallNetwork, number: NumberFormat, output: Words) -> 
     """
     side, (height, width) = network.pooled, network.window
     windows = output.reshape(network.batch, side, height, side, width, -1).transpose(0, 2, 4, 5, 1, 3)
-    one, total = number.encode(1.0), np.zeros(windows.shape[3:], np.int64)
+    unit, total = number.encode(1.0), np.zeros(windows.shape[3:], np.int64)
     for outputs in windows.reshape(-1, *windows.shape[3:]):
-        total = number.multiply_add(one, outputs, total)
+        total = number.multiply_add(unit, outputs, total)
     count = network.batch * height * width
     return number.convert(number.scale(total, *number.share(count)) if count > 1 else total)
 
@@ -249,8 +249,8 @@ def _features(network: SmallNetwork, number: NumberFormat, state: State, output:
         ],
         axis=1,
     ).reshape(-1, TAPS)
-    shown = number.convert(number.relu(matmul(number, patches, state.kernel)))
-    features = shown.reshape(len(mean), network.cells, channels).transpose(0, 2, 1).reshape(len(mean), -1)
+    values = number.convert(number.relu(matmul(number, patches, state.kernel)))
+    features = values.reshape(len(mean), network.cells, channels).transpose(0, 2, 1).reshape(len(mean), -1)
     return patches, features
 
 

@@ -20,7 +20,7 @@ from adagp.rtl.gate_netlist import structural_verilog
 from adagp.rtl.network import SmallNetwork, State, random_state
 from adagp.rtl.simulation import VerilatedChip
 from adagp.rtl.synthesis import Target, mapped_module
-from adagp.rtl.tools import digest, kept, open_sta, run, verilator
+from adagp.rtl.tools import cached_folder, digest, open_sta, run, verilator
 from adagp.rtl.training import run_batch
 from adagp.rtl.verilog import chip_modules
 
@@ -72,8 +72,8 @@ class PowerReport:
     @property
     def total(self) -> Watts:
         """The power of the whole chip."""
-        all_of = [one.times(self.counts[kind]) for kind, one in self.modules.items()]
-        return Watts(*(sum(getattr(one, name) for one in all_of) for name in ("internal", "switching", "leakage")))
+        modules = [watts.times(self.counts[kind]) for kind, watts in self.modules.items()]
+        return Watts(*(sum(getattr(watts, name) for watts in modules) for name in ("internal", "switching", "leakage")))
 
     @property
     def joules(self) -> float:
@@ -98,11 +98,11 @@ class PowerReport:
             "modules": {
                 kind: {
                     "count": self.counts[kind],
-                    "watts": one.total,
+                    "watts": watts.total,
                     "changes_per_cycle": self.activities[kind].mean,
                     "recorded": self.activities[kind].blocks,
                 }
-                for kind, one in self.modules.items()
+                for kind, watts in self.modules.items()
             },
         }
 
@@ -159,9 +159,9 @@ def _kind_power(netlist: str, kind: str, library: str, activity: KindActivity, m
         return Watts(0.0, 0.0, 0.0)
     pins = "\n".join(f"annotate {{{cell}/{pin}}} {changes:.6g}" for (cell, pin), changes in activity.pins.items())
     text = _analysed({"block.v": netlist}, kind, library, megahertz, f"{ANNOTATE}\n{pins}\nreport_power -digits 9\n")
-    found = re.search(r"^Total\s+(\S+)\s+(\S+)\s+(\S+)", text, re.MULTILINE)
-    assert found is not None, text
-    return Watts(*map(float, found.groups()))
+    match = re.search(r"^Total\s+(\S+)\s+(\S+)\s+(\S+)", text, re.MULTILINE)
+    assert match is not None, text
+    return Watts(*map(float, match.groups()))
 
 
 def _chip_timing(
@@ -172,13 +172,13 @@ def _chip_timing(
     banks = {kind: module for kind, module in modules.items() if kind.startswith("bank_")}
     commands = "report_worst_slack\nreport_checks\n"
     text = _analysed(files | {"banks.lib": bank_library(banks)}, "chip", library, megahertz, commands)
-    found = re.search(r"worst slack\s+(?:max\s+)?(\S+)", text)
+    match = re.search(r"worst slack\s+(?:max\s+)?(\S+)", text)
     ends = re.search(r"^Startpoint: (\S+).*?^Endpoint: (\S+)", text, re.MULTILINE | re.DOTALL)
-    assert found is not None, text
+    assert match is not None, text
     assert ends is not None, text
     # A gate's name comes behind its block's; a bank is a block.
     first, last = (re.sub(r"/_\w+$", "", end) for end in ends.groups())
-    return float(found[1]), (first, last)
+    return float(match[1]), (first, last)
 
 
 def _analysed(files: Mapping[str, str], top: str, library: str, megahertz: float, commands: str) -> str:
@@ -208,7 +208,7 @@ def _analysed(files: Mapping[str, str], top: str, library: str, megahertz: float
         (work / "printed.txt").write_text(printed, encoding="utf-8")
 
     name = f"analysis-{digest(script, library, *files, *files.values())}"
-    return (kept(name, make) / "printed.txt").read_text(encoding="utf-8")
+    return (cached_folder(name, make) / "printed.txt").read_text(encoding="utf-8")
 
 
 def bank_library(banks: Mapping[str, WrittenModule]) -> str:
@@ -241,6 +241,6 @@ def _bank_port(name: str, direction: str, bits: int) -> str:
     kind, delays = "setup_rising", ["rise_constraint", "fall_constraint"]
     if direction == "output":
         kind, delays = "rising_edge", ["cell_rise", "cell_fall", "rise_transition", "fall_transition"]
-    values = " ".join(f'{one} (scalar) {{ values ("0"); }}' for one in delays)
+    values = " ".join(f'{delay} (scalar) {{ values ("0"); }}' for delay in delays)
     timing = f'timing () {{ related_pin : "clk"; timing_type : {kind}; {values} }}'
     return f"    {group} direction : {direction};{capacitance} {timing} }}"

@@ -48,13 +48,13 @@ class ArrayElement(Block):
     def _is(self, mode: Mode) -> Gates:
         return self.mode == int(mode)
 
-    def _addend(self, kept: Gates) -> Gates:
-        return Mux(self._is(Mode.ACROSS), self.above, Mux(self._is(Mode.DOWN), self.beside, kept))
+    def _addend(self, stored: Gates) -> Gates:
+        return Mux(self._is(Mode.ACROSS), self.above, Mux(self._is(Mode.DOWN), self.beside, stored))
 
-    def _keep(self, m: Module, kept: Gates, full: Gates) -> None:
-        m.d.sync += [kept.eq(self.above), full.eq(1)]
+    def _keep(self, m: Module, stored: Gates, full: Gates) -> None:
+        m.d.sync += [stored.eq(self.above), full.eq(1)]
 
-    def _move(self, m: Module, kept: Gates, total: Gates, adds: Gates, ends: Gates) -> None:
+    def _move(self, m: Module, stored: Gates, total: Gates, adds: Gates, ends: Gates) -> None:
         """Pass words and sums on, and keep what is to be kept. `total` is a new sum in cycles in which the PE `adds`; with
         `ends` it is the last of a fold."""
         full, pending, keeps, appends = (Signal(name=name) for name in ("full", "pending", "keeps", "appends"))
@@ -68,17 +68,17 @@ class ArrayElement(Block):
             self.last_out.eq(self.last),
             self.tag_out.eq((self.tag & ~keeps) | appends),
             self.beside_out.eq(Mux(adds & down, total, self.beside)),
-            self.above_out.eq(Mux(appends, kept[: self.sum_bits], Mux(adds & across, total, self.above))),
+            self.above_out.eq(Mux(appends, stored[: self.sum_bits], Mux(adds & across, total, self.above))),
         ]
         with m.If(self.clear):
-            m.d.sync += [kept.eq(0), full.eq(0), pending.eq(0)]
+            m.d.sync += [stored.eq(0), full.eq(0), pending.eq(0)]
         with m.Else():
             with m.If(adds & stationary):
-                m.d.sync += kept.eq(total)
+                m.d.sync += stored.eq(total)
             with m.Elif(keeps):
-                self._keep(m, kept, full)
+                self._keep(m, stored, full)
             with m.Elif(appends):
-                m.d.sync += [kept.eq(0), pending.eq(0)]
+                m.d.sync += [stored.eq(0), pending.eq(0)]
             with m.If(ends):
                 m.d.sync += [full.eq(0), pending.eq(stationary)]
 
@@ -105,12 +105,12 @@ class Element(ArrayElement):
         """Build the gates."""
         m = Module()
         number, bits = self.number, self.number.value_bits
-        kept = Signal(number.sum_bits)
+        stored = Signal(number.sum_bits)
         left = Mux(self._is(Mode.DOWN), self.above, self.beside)[:bits]
-        right = Mux(self._is(Mode.STATIONARY), self.above, kept)[:bits]
+        right = Mux(self._is(Mode.STATIONARY), self.above, stored)[:bits]
         product, adds, ends = gates.multiply(m, number, left, right), self.step, self.step & self.last
         if self.stages:
-            product, adds, ends = (delayed(m, one) for one in (product, adds, ends))
-        total = gates.add_product(m, number, self._addend(kept), product)
-        self._move(m, kept, total, adds, ends)
+            product, adds, ends = (delayed(m, signal) for signal in (product, adds, ends))
+        total = gates.add_product(m, number, self._addend(stored), product)
+        self._move(m, stored, total, adds, ends)
         return m

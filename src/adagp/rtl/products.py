@@ -16,7 +16,7 @@ from adagp.rtl.mapping import (
     FACTORS,
     INDICES,
     OPERATIONS,
-    PLACES,
+    ROLES,
     Mapping,
     check_fits,
     find_mapping,
@@ -41,11 +41,11 @@ def run_product(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words
     """
     check_fits(chip.blueprint.core, mapping)
     contents = {}
-    for place in PLACES:
-        name = getattr(mapping, place)
+    for role in ROLES:
+        name = getattr(mapping, role)
         if name != mapping.result:
-            straight = mapping.layout(place) == INDICES[name]
-            contents[place] = matrices[name] if straight else matrices[name].T
+            straight = mapping.layout(role) == INDICES[name]
+            contents[role] = matrices[name] if straight else matrices[name].T
     return run_mapped(chip, mapping, contents)
 
 
@@ -58,15 +58,15 @@ def run_mapped(
     bases = {"row": 0, "stationary": 0, "column": 0}
     if mapping.mode is Mode.DOWN:
         bases["column"] = -(-across // sizes.array.columns) * contents["stationary"].shape[1]
-    for place, matrix in contents.items():
-        _store(chip, value_store(place), bases[place], matrix)
+    for role, matrix in contents.items():
+        _store(chip, value_store(role), bases[role], matrix)
     fields = {"mode": mapping.mode, "down": down, "across": across, "stream": stream, **bases, **(more or {})}
     encoding = sizes.encoding
     chip.load([[encoding.pack(Opcode.ARRAY, fields), encoding.pack(Opcode.HALT)]])
     counts = chip.run()
-    place = mapping.result_place
-    found = fetch(chip, sum_store(place), bases[place], mapping.extents(place))
-    return (found if mapping.layout(place) == INDICES[mapping.result] else found.T), counts
+    role = mapping.result_role
+    result = fetch(chip, sum_store(role), bases[role], mapping.extents(role))
+    return (result if mapping.layout(role) == INDICES[mapping.result] else result.T), counts
 
 
 def _store(chip: SimulatedChip, memory: Store, base: int, matrix: Words) -> None:
@@ -135,10 +135,10 @@ def check_product(
     matrices = draw_matrices(number, sizes, seed)
     del matrices[mapping.result]
     with simulate_chip(blueprint, vcd) as chip:
-        found, counts = run_product(chip, mapping, matrices)
+        result, counts = run_product(chip, mapping, matrices)
         simulator = type(chip).__name__
     cost = model_cost(blueprint.core, dataflow, operation, rows, depth, columns)
-    wrong = int(np.count_nonzero(found != expected(number, operation, matrices)))
+    wrong = int(np.count_nonzero(result != expected(number, operation, matrices)))
     same = (counts.cycles, counts.span, counts.reads, counts.writes)
     return {
         "cycles": counts.cycles,
@@ -148,7 +148,7 @@ def check_product(
         "model_buffer_reads": cost.buffer_reads,
         "buffer_writes": counts.writes,
         "model_buffer_writes": cost.buffer_writes,
-        "values": found.size,
+        "values": result.size,
         "wrong_values": wrong,
         "equal": wrong == 0 and same == (cost.cycles, cost.cycles, cost.buffer_reads, cost.buffer_writes),
         "array": str(blueprint.core.array),

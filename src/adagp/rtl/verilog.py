@@ -10,7 +10,7 @@ from adagp.rtl.block import port_bits, to_rtlil
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.chip import Chip
 from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store
-from adagp.rtl.tools import digest, kept, yosys
+from adagp.rtl.tools import cached_folder, digest, yosys
 
 
 def chip_rtlil(blueprint: Blueprint, *, simulated: bool = False) -> str:
@@ -34,7 +34,7 @@ def to_verilog(text: str) -> str:
         yosys(["read_rtlil chip.il", "proc -nomux -norom", blank, "memory_collect", write], work)
         (work / "chip.il").unlink()
 
-    return (kept(f"verilog-{digest(text)}", make) / "chip.v").read_text(encoding="utf-8")
+    return (cached_folder(f"verilog-{digest(text)}", make) / "chip.v").read_text(encoding="utf-8")
 
 
 README = """# A chip of design {design}
@@ -85,7 +85,7 @@ def manifest(blueprint: Blueprint, text: str) -> dict[str, Any]:
             for name, (direction, bits) in port_bits(Chip(blueprint)).items()
         },
         "codes": {
-            kind.__name__.lower(): {one.name.lower(): int(one) for one in kind}
+            kind.__name__.lower(): {member.name.lower(): int(member) for member in kind}
             for kind in (Opcode, Mode, Store, Start, Look)
         },
         "digest": digest(text),

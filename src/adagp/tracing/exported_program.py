@@ -67,10 +67,10 @@ def load_exported_program(path: Path, shape: tuple[int, ...] | None = None) -> W
     document, weights = _read(path)
     try:
         program = _Program(document["graph_module"], weights)
-        given = program.sample_shape
-        if shape is not None and shape != given:
-            wanted, had = ("x".join(map(str, one)) for one in (shape, given))
-            raise DataError(f"{path} was exported for samples of {had}, not {wanted}; export it again for others.")
+        exported = program.sample_shape
+        if shape is not None and shape != exported:
+            requested, had = ("x".join(map(str, sizes)) for sizes in (shape, exported))
+            raise DataError(f"{path} was exported for samples of {had}, not {requested}; export it again for others.")
         return Workload(path.stem, program.run())
     except AdagpError as error:
         raise type(error)(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
@@ -119,18 +119,18 @@ class _Program:
         self.batch = int(first.shape[0]) if first.dim() else 1
         self.sample_shape = tuple(int(size) for size in first.shape[1:])
         first_of: dict[str, str] = {}  # parameters that are one and the same are in one file of the archive
-        names = {place: first_of.setdefault(files.get(name, name), name) for place, name in owned.items()}
-        own = [(name, self.tensor(place)) for place, name in owned.items() if names[place] == name]
+        names = {key: first_of.setdefault(files.get(name, name), name) for key, name in owned.items()}
+        own = [(name, self.tensor(key)) for key, name in owned.items() if names[key] == name]
         self.tracer = Tracer(own, self.batch)
-        self.values |= {place: self.tracer.stand_ins[name] for place, name in names.items()}
+        self.values |= {key: self.tracer.stand_ins[name] for key, name in names.items()}
         self.values |= {name: self.tensor(name) for name in self.inputs}
 
     def tensor(self, name: str) -> Tensor:
         """Return an empty tensor as the file describes it; sizes that may vary have the value of the export."""
         entry = self.graph["tensor_values"][name]
         sizes = [size["as_int"] if "as_int" in size else size["as_expr"]["hint"]["as_int"] for size in entry["sizes"]]
-        made = torch.empty(sizes, dtype=TYPES[entry["dtype"]], device="meta")
-        return made.requires_grad_(bool(entry["requires_grad"]) and made.is_floating_point())
+        tensor = torch.empty(sizes, dtype=TYPES[entry["dtype"]], device="meta")
+        return tensor.requires_grad_(bool(entry["requires_grad"]) and tensor.is_floating_point())
 
     def run(self) -> tuple[Any, ...]:
         """Run every operation on shapes; return the layers."""
@@ -174,21 +174,21 @@ class _Program:
         if len(outputs) == 1:
             ((kind, entry),) = outputs[0].items()
             if kind == "as_tensors":
-                self.values |= {one["name"]: tensor for one, tensor in zip(entry, result, strict=True)}
+                self.values |= {value["name"]: tensor for value, tensor in zip(entry, result, strict=True)}
                 return
             results = [result]
         else:
             results = list(result) if outputs else []
-        for output, one in zip(outputs, results, strict=True):
+        for output, value in zip(outputs, results, strict=True):
             ((kind, entry),) = output.items()
             if kind != "as_none":
-                self.values[entry["name"] if "name" in entry else entry["as_name"]] = one
+                self.values[entry["name"] if "name" in entry else entry["as_name"]] = value
 
     def _value(self, argument: Mapping[str, Any]) -> Any:
         ((kind, entry),) = argument.items()
         if kind in ("as_tensors", "as_sym_ints", "as_sym_floats", "as_optional_tensors"):
             inner = {"as_tensors": "as_tensor", "as_sym_ints": "as_sym_int", "as_sym_floats": "as_sym_float"}
-            return [self._value({inner[kind]: one} if kind in inner else one) for one in entry]
+            return [self._value({inner[kind]: item} if kind in inner else item) for item in entry]
         if kind == "as_tensor":
             return self.values[entry["name"]]
         if kind in ("as_sym_int", "as_sym_bool", "as_sym_float"):
@@ -232,12 +232,12 @@ def _function(target: str) -> Callable[..., Any]:
     if target.startswith("_operator.") and target[10:] in ARITHMETIC:
         return ARITHMETIC[target[10:]]
     name, _, overload = target.removeprefix("torch.ops.aten.").partition(".")
-    found = None
+    operator = None
     if target.startswith("torch.ops.aten.") and name not in REFUSED:
-        found = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if not isinstance(found, torch._ops.OpOverload):
+        operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    if not isinstance(operator, torch._ops.OpOverload):
         raise DataError(f"its operation {target} is none of torch's own that run on shapes.")
-    return found
+    return operator
 
 
 def _check_numbers(target: str, values: Sequence[Any]) -> None:

@@ -117,9 +117,9 @@ def _check_shape(sizes: Any, shape: tuple[int, ...]) -> None:
     """Check the shape of a sample against the sizes that the file fixes."""
     if len(shape) != len(sizes) - 1:
         raise DataError(f"its samples have {len(sizes) - 1} sizes, --input {_shape(shape)} has {len(shape)}.")
-    for axis, (size, wanted) in enumerate(zip(sizes[1:], shape, strict=True), start=1):
-        if 0 < size.dim_value != wanted:
-            raise DataError(f"size {axis} of its samples is {size.dim_value}, not the {wanted} of --input.")
+    for axis, (size, expected) in enumerate(zip(sizes[1:], shape, strict=True), start=1):
+        if 0 < size.dim_value != expected:
+            raise DataError(f"size {axis} of its samples is {size.dim_value}, not the {expected} of --input.")
 
 
 def _open_size(input_name: str, axis: int, size: Any, symbols: dict[str, int], default: int | None) -> int:
@@ -142,16 +142,16 @@ class _Reader:
         self.graph = model.graph
         self.numbers = numbers
         self.batch = batch
-        self.shapes = {one.name: one.type.tensor_type for one in (*self.graph.value_info, *self.graph.output)}
-        constants = {one.name: one for one in self.graph.initializer}
+        self.shapes = {value.name: value.type.tensor_type for value in (*self.graph.value_info, *self.graph.output)}
+        constants = {tensor.name: tensor for tensor in self.graph.initializer}
         constants |= {node.output[0]: value for node in self.graph.node if (value := _constant(node)) is not None}
-        floats = {name: one for name, one in constants.items() if not is_number(one)}
-        weights = [(name, _empty(tuple(one.dims)).requires_grad_()) for name, one in floats.items()]
+        floats = {name: tensor for name, tensor in constants.items() if not is_number(tensor)}
+        weights = [(name, _empty(tuple(tensor.dims)).requires_grad_()) for name, tensor in floats.items()]
         self.tracer = Tracer(weights, batch)
         self.values: dict[str, Tensor | None] = {"": None, **dict.fromkeys(constants), **self.tracer.stand_ins}
-        for one in self.graph.input:
-            sizes = tuple(size.dim_value for size in one.type.tensor_type.shape.dim)
-            self.values.setdefault(one.name, _empty(sizes))
+        for value in self.graph.input:
+            sizes = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
+            self.values.setdefault(value.name, _empty(sizes))
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the layers of all nodes."""
@@ -169,14 +169,14 @@ class _Reader:
         return tuple(self.tracer.layers)
 
     def _read_node(self, node: Any, name: str) -> None:
-        given = [self.values[one] for one in node.input]
-        tensors = [one for one in given if one is not None]
+        operands = [self.values[operand] for operand in node.input]
+        tensors = [operand for operand in operands if operand is not None]
         if node.op_type == "Constant":
             return
         if not tensors or node.op_type in NUMBERS:
             self.values |= dict.fromkeys(node.output)
         elif node.op_type in PRODUCTS:
-            PRODUCTS[node.op_type](self, node, name, given)
+            PRODUCTS[node.op_type](self, node, name, operands)
         elif all(map(self._is_weight, tensors)):
             self._of_weights(node, tensors)
         else:
@@ -189,12 +189,12 @@ class _Reader:
 
     def _results(self, node: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Enter tensors of the outputs' shapes."""
-        needed = any(one.requires_grad for one in tensors)
+        needed = any(tensor.requires_grad for tensor in tensors)
         results = []
         for output in filter(None, node.output):
-            found = _empty(self._shape(output)).requires_grad_(needed)
-            self.values[output] = found
-            results.append(found)
+            result = _empty(self._shape(output)).requires_grad_(needed)
+            self.values[output] = result
+            results.append(result)
         return results
 
     def _shape(self, name: str) -> tuple[int, ...]:
@@ -213,7 +213,7 @@ class _Reader:
         elif node.op_type in ("Cast", "DequantizeLinear"):
             self.tracer.weights.derive("clone", [tensors[0]], self._results(node, tensors))
         else:
-            operation = f"{node.op_type} {[one.tolist() for one in chosen]} {[str(one) for one in node.attribute]}"
+            operation = f"{node.op_type} {[values.tolist() for values in chosen]} {list(map(str, node.attribute))}"
             self.tracer.weights.derive(operation, tensors, self._results(node, tensors))
 
     def _view(self, node: Any, source: Tensor, chosen: Sequence[Any]) -> Tensor | None:
@@ -229,14 +229,14 @@ class _Reader:
         return None
 
     def _count(self, node: Any, name: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        read = sum(one.numel() for one in tensors if not self._is_weight(one)) // self.batch
-        written = sum(one.numel() for one in results) // self.batch
+        read = sum(tensor.numel() for tensor in tensors if not self._is_weight(tensor)) // self.batch
+        written = sum(tensor.numel() for tensor in results) // self.batch
         if read + written:
             self.tracer.layers.append(Elementwise(name, node.op_type, read, written))
 
-    def convolution(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+    def convolution(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
         """A convolution, transposed or not, of one or two dimensions."""
-        source, weight = given[:2]
+        source, weight = operands[:2]
         assert source is not None
         assert weight is not None
         dimensions = source.dim() - 2
@@ -263,25 +263,25 @@ class _Reader:
             )
         )
 
-    def gemm(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+    def gemm(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
         """A product of two matrices, either of them transposed."""
-        left, right = (one for one in given[:2] if one is not None)
+        left, right = (operand for operand in operands[:2] if operand is not None)
         left = left.T if _attribute(node, "transA", 0) else left
         self.values[node.output[0]] = left @ (right.T if _attribute(node, "transB", 0) else right)
 
-    def product(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+    def product(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
         """A product of matrices, many at a time."""
-        left, right = (one for one in given[:2] if one is not None)
+        left, right = (operand for operand in operands[:2] if operand is not None)
         self.values[node.output[0]] = left @ right
 
-    def einsum(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+    def einsum(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
         """A product in Einstein's notation."""
         equation = _attribute(node, "equation", b"").decode()
-        self.values[node.output[0]] = torch.einsum(equation, *(one for one in given if one is not None))
+        self.values[node.output[0]] = torch.einsum(equation, *(operand for operand in operands if operand is not None))
 
-    def recurrent(self, node: Any, name: str, given: Sequence[Tensor | None]) -> None:
+    def recurrent(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
         """Inputs of all steps at once, then the state step by step, in each direction."""
-        source, inward, recurring = (one for one in given[:3] if one is not None)
+        source, inward, recurring = (operand for operand in operands[:3] if operand is not None)
         if _attribute(node, "layout", 0):
             source = source.transpose(0, 1)
         steps, samples = source.shape[:2]
@@ -318,7 +318,7 @@ def _constant(node: Any) -> Any:
 def _attribute(node: Any, name: str, default: Any) -> Any:
     from onnx.helper import get_attribute_value
 
-    return next((get_attribute_value(one) for one in node.attribute if one.name == name), default)
+    return next((get_attribute_value(attribute) for attribute in node.attribute if attribute.name == name), default)
 
 
 def _empty(sizes: tuple[int, ...]) -> Tensor:

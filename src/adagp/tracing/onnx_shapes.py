@@ -29,9 +29,9 @@ def with_shapes(model: Any) -> tuple[Any, Numbers]:
         output.type.tensor_type.ClearField("shape")
     _clear_weights(model.graph)
     numbers: Numbers = {
-        one.name: numpy_helper.to_array(one)
-        for one in model.graph.initializer
-        if prod(one.dims) <= FEW and is_number(one) and not one.external_data
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in model.graph.initializer
+        if prod(tensor.dims) <= FEW and is_number(tensor) and not tensor.external_data
     }
     while True:
         inferred = _infer(model)

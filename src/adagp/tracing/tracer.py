@@ -46,7 +46,7 @@ class Elements:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Derived:
     """A tensor under watch: what it holds, and where element 0 of its memory is in the root's, if they are in one order."""
 
     tensor: Tensor
@@ -58,45 +58,47 @@ class WeightUses:
     """The weights of a model under trace. Tensors that were added are kept, so that their memory names them."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
+        self._derived: dict[int, _Derived] = {}
         self._first: dict[Hashable, View] = {}
         self._used: dict[Hashable, Tensor] = {}
 
     def add(self, tensor: Tensor, owner: str, trainable: bool) -> None:
         """Enter a parameter or buffer of the module `owner`."""
-        place = _storage(tensor)
-        self._kept[place] = _Kept(tensor, Elements(("parameter", place), view_of(tensor), owner, trainable), 0)
+        storage = _storage(tensor)
+        self._derived[storage] = _Derived(
+            tensor, Elements(("parameter", storage), view_of(tensor), owner, trainable), 0
+        )
 
     def derive(self, operation: str, sources: Sequence[Tensor], results: Iterable[Tensor]) -> None:
         """Enter the results of an operation on weights alone; a copy of one weight stands for that weight."""
-        found = [elements for source in sources if (elements := self.find(source)) is not None]
-        if not any(elements.trainable for elements in found):
+        parents = [elements for source in sources if (elements := self.find(source)) is not None]
+        if not any(elements.trainable for elements in parents):
             return
-        largest = max(found, key=lambda elements: elements.count)
-        for place, result in enumerate(results):
-            if _storage(result) in self._kept:
+        largest = max(parents, key=lambda elements: elements.count)
+        for index, result in enumerate(results):
+            if _storage(result) in self._derived:
                 continue
             if len(sources) == 1 and operation in COPIES:
-                kept = _Kept(result, largest, self._start_of_copy(sources[0], result))
+                derived = _Derived(result, largest, self._start_of_copy(sources[0], result))
             else:
-                root = (operation, place, tuple((elements.root, elements.view) for elements in found), result.shape)
-                kept = _Kept(result, Elements(root, view_of(result), largest.owner, True), 0)
-            self._kept[_storage(result)] = kept
+                root = (operation, index, tuple((elements.root, elements.view) for elements in parents), result.shape)
+                derived = _Derived(result, Elements(root, view_of(result), largest.owner, True), 0)
+            self._derived[_storage(result)] = derived
 
     def _start_of_copy(self, source: Tensor, copy: Tensor) -> int | None:
-        start = self._kept[_storage(source)].start
+        start = self._derived[_storage(source)].start
         same = source.shape == copy.shape and source.stride() == copy.stride()
         return start + int(source.storage_offset()) if same and start is not None else None
 
     def find(self, tensor: Tensor) -> Elements | None:
         """Return the weights that `tensor` holds; None for an activation."""
-        kept = self._kept.get(_storage(tensor))
-        if kept is None:
+        derived = self._derived.get(_storage(tensor))
+        if derived is None:
             return None
-        elements, (offset, directions) = kept.elements, view_of(tensor)
-        if kept.start is not None:
-            return Elements(elements.root, (kept.start + offset, directions), elements.owner, elements.trainable)
-        if prod(size for size, _ in directions) == kept.tensor.numel():  # all of a copy, in another order
+        elements, (offset, directions) = derived.elements, view_of(tensor)
+        if derived.start is not None:
+            return Elements(elements.root, (derived.start + offset, directions), elements.owner, elements.trainable)
+        if prod(size for size, _ in directions) == derived.tensor.numel():  # all of a copy, in another order
             return elements
         return Elements((elements.root, elements.view), (offset, directions), elements.owner, elements.trainable)
 
@@ -262,9 +264,9 @@ class Tracer(TorchDispatchMode):
         result = func(*args, **(kwargs or {})) if known is None else known
         if func.is_view:
             return result
-        given = list(_tensors((*args, *(kwargs or {}).values())))
-        if given and all(self.weights.find(tensor) is not None for tensor in given):
-            self.weights.derive(func.overloadpacket.__name__, given, _tensors((result,)))
+        operands = list(_tensors((*args, *(kwargs or {}).values())))
+        if operands and all(self.weights.find(tensor) is not None for tensor in operands):
+            self.weights.derive(func.overloadpacket.__name__, operands, _tensors((result,)))
         else:
             record = RULES.get(func.overloadpacket, _elementwise)
             record(self, func, args, result)
@@ -458,13 +460,13 @@ def _stand_in_inputs(inputs: Inputs, batch: int) -> tuple[Tensor, ...]:
 
 
 def _trace_error(label: str, inputs: Inputs, tracer: Tracer, error: Exception) -> ModelError:
-    place = f"module '{tracer.module}'" if tracer.module else "the model"
+    where = f"module '{tracer.module}'" if tracer.module else "the model"
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "meta" in reason.lower() or isinstance(error, NotImplementedError):
         return ModelError(
-            f"cannot trace {label}: {tracer.operation} in {place} needs the values of a tensor, and tracing has only "
+            f"cannot trace {label}: {tracer.operation} in {where} needs the values of a tensor, and tracing has only "
             "shapes."
         )
     shapes = [tuple(value.shape) if isinstance(value, Tensor) else value for value in inputs]
-    given = "x".join(map(str, shapes))
-    return ModelError(f"input {given} does not fit {label}: {tracer.operation} in {place} failed: {reason}.")
+    sizes = "x".join(map(str, shapes))
+    return ModelError(f"input {sizes} does not fit {label}: {tracer.operation} in {where} failed: {reason}.")

@@ -80,7 +80,7 @@ class Branch(nn.Module):
         self.taps = nn.ModuleList(nn.Conv2d(count, channels, 1) for count in tapped)
         blocks = [ReversibleBlock(TappedInput(channels), convolutions(channels)) for _ in range(options.blocks)]
         spread = [
-            place * len(tapped) // options.blocks for place in range(options.blocks)
+            block * len(tapped) // options.blocks for block in range(options.blocks)
         ]  # early blocks, early stages
         self.chain = ReversibleChain(
             blocks,
@@ -94,7 +94,9 @@ class Branch(nn.Module):
     def forward(self, images: Tensor, tapped: Sequence[Tensor]) -> Tensor:
         """Return the scores of the classes."""
         first, second = self.stem(F.adaptive_avg_pool2d(images, self.size)).chunk(2, dim=1)
-        taps = [layer(F.adaptive_avg_pool2d(one, self.size)) for layer, one in zip(self.taps, tapped, strict=True)]
+        taps = [
+            layer(F.adaptive_avg_pool2d(values, self.size)) for layer, values in zip(self.taps, tapped, strict=True)
+        ]
         halves = self.chain(first.contiguous(), second.contiguous(), *taps)
         scores: Tensor = self.head(torch.cat(halves, dim=1).mean((2, 3)))
         return scores
@@ -155,11 +157,11 @@ class TunedModel(nn.Module):
 
 def outputs_of(model: nn.Module, names: Sequence[str], images: Tensor, *, frozen: bool = True) -> list[Tensor]:
     """Run a model and return the last output of each layer that is named, without a graph if it is frozen."""
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            found[name] = output
+            outputs[name] = output
 
         return hook
 
@@ -170,7 +172,7 @@ def outputs_of(model: nn.Module, names: Sequence[str], images: Tensor, *, frozen
     finally:
         for handle in handles:
             handle.remove()
-    return [found[name] for name in names]
+    return [outputs[name] for name in names]
 
 
 def find_stages(backbone: nn.Module, image: tuple[int, ...]) -> list[tuple[str, int]]:
@@ -261,13 +263,13 @@ def check_options(options: DuplexOptions) -> None:
 
 def scaled_channels(channels: int, width: float) -> int:
     """Return the branch's channels at a width."""
-    found = channels * width
-    if found != int(found) or found < 1:
+    scaled = channels * width
+    if scaled != int(scaled) or scaled < 1:
         raise OptionError(f"width {width:g} leaves fractions of the branch's {channels} channels.")
-    return int(found)
+    return int(scaled)
 
 
 def last_rows(state: dict[str, Tensor], otherwise: int) -> int:
     """Return for how many classes a backbone was trained: the rows of its last matrix."""
-    rows = [one.shape[0] for one in state.values() if one.dim() == 2]
+    rows = [tensor.shape[0] for tensor in state.values() if tensor.dim() == 2]
     return rows[-1] if rows else otherwise

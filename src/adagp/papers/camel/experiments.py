@@ -87,7 +87,7 @@ def transfer_runs(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     base = {**common, **setting["base"], "dataset": str(half)}
     if _trained(base, folder / "base", workspace) is None:
         return None
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for number, (name, own) in enumerate(VARIANTS.items()):
         options = {**common, **setting["duplex"], "dataset": setting["dataset"], "model": "duplex", **own}
         if options["backbone"] != "none":
@@ -97,12 +97,12 @@ def transfer_runs(part: Part, workspace: Workspace) -> dict[str, Any] | None:
             return None
         rows = RunFolder(folder / f"variant-{number}").rows()
         error = rows[-1].get("reconstruction_error")
-        found[name] = {
+        results[name] = {
             "accuracy": 100 * summary["test_accuracy"],
             "peak_memory": summary["peak_memory"],
             "error": error,
         }
-    return found
+    return results
 
 
 def _trained(options: Mapping[str, Any], path: Path, workspace: Workspace) -> dict[str, Any] | None:
@@ -175,8 +175,8 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
     numbers = {BRANCH: "dudnn", "branch only": "bo"}
     verdicts = [judge("branch and backbone help each other", section.claim("helps"), better, text)]
     verdicts += [
-        compare(f"{ours}, accuracy", section.number(theirs), mean(accuracies[ours]), "measured", unlike)
-        for ours, theirs in numbers.items()
+        compare(f"{method}, accuracy", section.number(name), mean(accuracies[method]), "measured", unlike)
+        for method, name in numbers.items()
     ]
 
     def draw() -> "Figure":

@@ -34,12 +34,12 @@ class ReadFaults:
         if not wrong:
             return tensor
         seen = tensor.detach().reshape(-1).clone()
-        places = torch.randperm(len(seen), device=seen.device)[:wrong]
+        indices = torch.randperm(len(seen), device=seen.device)[:wrong]
         if self.kind == "values":
-            seen[places] = torch.randn(wrong, device=seen.device, dtype=seen.dtype) * seen.std()
+            seen[indices] = torch.randn(wrong, device=seen.device, dtype=seen.dtype) * seen.std()
         else:
             turned = 1 << torch.randint(MANTISSA_BITS, (wrong,), device=seen.device, dtype=torch.int32)
             bits = seen.float().view(torch.int32)
-            bits[places] ^= turned
+            bits[indices] ^= turned
             seen = bits.view(torch.float32).to(seen.dtype)
         return seen.view(tensor.shape)

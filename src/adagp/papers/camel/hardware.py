@@ -136,12 +136,12 @@ class BranchChip:
         for layer in layers:
             cycles = product_cycles(layer, self.cells, samples)
             own = again if function_of(layer) else self._refreshes(2 * cycles / CLOCK_HZ * 1e6, options)
-            one = self._product(layer, samples, streamed, own) * (batch / samples)
-            passes["forward"] += one
+            product = self._product(layer, samples, streamed, own) * (batch / samples)
+            passes["forward"] += product
             if layer.trainable:
-                passes["weight_gradient"] += one
+                passes["weight_gradient"] += product
                 times = (1 if layer.input_gradient else 0) + (1 if function_of(layer) else 0)  # blocks run again
-                passes["input_gradient"] += one * times
+                passes["input_gradient"] += product * times
         notes: dict[str, float | str] = {
             "T_f, microseconds": lived[0],
             "T_b, microseconds": lived[1],

@@ -76,9 +76,9 @@ class ReversibleChain(nn.Module):
         """Return both halves of the stream after the last block."""
         if not self.recompute or first.is_meta:  # tracing has shapes alone, and looks at the graph of single layers
             return self._plainly(first, second, taps)
-        parameters = [one for block in self.blocks for one in block.parameters()]
-        found: tuple[Tensor, Tensor] = _Chain.apply(self, len(taps), first, second, *taps, *parameters)  # type: ignore[no-untyped-call]
-        return found
+        parameters = [parameter for block in self.blocks for parameter in block.parameters()]
+        outputs: tuple[Tensor, Tensor] = _Chain.apply(self, len(taps), first, second, *taps, *parameters)  # type: ignore[no-untyped-call]
+        return outputs
 
     def read_figures(self) -> dict[str, float]:
         """Return the mean relative error of recomputed inputs since the last call, if any was measured."""
@@ -86,26 +86,26 @@ class ReversibleChain(nn.Module):
         self.measured[:2] = 0
         return {"reconstruction_error": total / count} if count else {}
 
-    def block(self, place: int) -> ReversibleBlock:
+    def block(self, index: int) -> ReversibleBlock:
         """Return one of the blocks."""
-        found = self.blocks[place]
-        assert isinstance(found, ReversibleBlock)
-        return found
+        block = self.blocks[index]
+        assert isinstance(block, ReversibleBlock)
+        return block
 
-    def call_first(self, place: int, values: Tensor, tap: Tensor | None) -> Tensor:
+    def call_first(self, index: int, values: Tensor, tap: Tensor | None) -> Tensor:
         """Return F1 of a block."""
-        first = self.block(place).first
+        first = self.block(index).first
         result: Tensor = first(values) if tap is None else first(values, tap)
         return result
 
-    def call_second(self, place: int, values: Tensor) -> Tensor:
+    def call_second(self, index: int, values: Tensor) -> Tensor:
         """Return F2 of a block."""
-        result: Tensor = self.block(place).second(values)
+        result: Tensor = self.block(index).second(values)
         return result
 
-    def tap_of(self, place: int, taps: Sequence[Tensor]) -> Tensor | None:
+    def tap_of(self, index: int, taps: Sequence[Tensor]) -> Tensor | None:
         """Return the tap that a block is given, if it is given one."""
-        number = self.block_taps[place]
+        number = self.block_taps[index]
         return None if number < 0 else taps[number]
 
     def read(self, stream: Tensor) -> Tensor:
@@ -116,9 +116,9 @@ class ReversibleChain(nn.Module):
     def _plainly(self, first: Tensor, second: Tensor, taps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Do the same by autograd, which keeps all activations; roundings are passed by gradients as if they were none."""
         first, second = self._rounded(first), self._rounded(second)
-        for place in range(len(self.blocks)):
-            second = self._rounded(second + self.call_first(place, self._seen(first), self.tap_of(place, taps)))
-            first = self._rounded(first + self.call_second(place, self._seen(second)))
+        for index in range(len(self.blocks)):
+            second = self._rounded(second + self.call_first(index, self._seen(first), self.tap_of(index, taps)))
+            first = self._rounded(first + self.call_second(index, self._seen(second)))
         return first, second
 
     def _rounded(self, values: Tensor) -> Tensor:
@@ -132,9 +132,9 @@ class ReversibleChain(nn.Module):
         self.measured[2] += 1
         return int(self.measured[2]) % MEASURED_EVERY == 1
 
-    def note(self, kept: Tensor, found: Tensor) -> None:
+    def note(self, stored: Tensor, recomputed: Tensor) -> None:
         """Note how far a recomputed input is from what it was."""
-        error = (found.double() - kept.double()).norm() / kept.double().norm().clamp(min=1e-300)
+        error = (recomputed.double() - stored.double()).norm() / stored.double().norm().clamp(min=1e-300)
         self.measured[0] += error
         self.measured[1] += 1
 
@@ -148,16 +148,16 @@ class _Chain(torch.autograd.Function):
     """The whole chain as one function of its inputs, the taps and the parameters."""
 
     @staticmethod
-    def forward(ctx: Any, chain: ReversibleChain, taps: int, *given: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, chain: ReversibleChain, taps: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         stream = chain.stream
-        first, second, tapped = stream.enter(given[0]), stream.enter(given[1]), given[2 : 2 + taps]
+        first, second, tapped = stream.enter(tensors[0]), stream.enter(tensors[1]), tensors[2 : 2 + taps]
         needed = any(ctx.needs_input_grad)
-        ctx.kept = (first, second) if needed and chain.training and chain.due() else None
+        ctx.stored_inputs = (first, second) if needed and chain.training and chain.due() else None
         finite = first.new_zeros((), dtype=torch.float32)
-        for place in range(len(chain.blocks)):
-            change = chain.call_first(place, chain.read(first), chain.tap_of(place, tapped))
+        for index in range(len(chain.blocks)):
+            change = chain.call_first(index, chain.read(first), chain.tap_of(index, tapped))
             second, finite = stream.add(second, change), finite + change.sum() * 0
-            change = chain.call_second(place, chain.read(second))
+            change = chain.call_second(index, chain.read(second))
             first, finite = stream.add(first, change), finite + change.sum() * 0
         ctx.chain, ctx.taps = chain, taps
         ctx.save_for_backward(first, second, *tapped)
@@ -175,22 +175,22 @@ class _Chain(torch.autograd.Function):
         d_taps: list[Tensor | None] = [None] * ctx.taps
         d_parameters: list[list[Tensor | None]] = []
         read = chain.faults.read if chain.training else _as_it_is
-        for place in reversed(range(len(chain.blocks))):
-            block, tap = chain.block(place), chain.tap_of(place, taps)
+        for index in reversed(range(len(chain.blocks))):
+            block, tap = chain.block(index), chain.tap_of(index, taps)
             seen = chain.read(second).detach().requires_grad_()
             with torch.enable_grad():
-                change = chain.call_second(place, seen)
+                change = chain.call_second(index, seen)
             first = stream.subtract(first, change.detach())
             of_second, (moved,) = _products(change, read(d_first), [seen], block.second)
             d_second = read(d_second) + moved
             seen = chain.read(first).detach().requires_grad_()
-            number = chain.block_taps[place]
+            number = chain.block_taps[index]
             wanted = [seen]
             if tap is not None:
                 tap = tap.detach().requires_grad_(needs[2 + number])
                 wanted += [tap] if tap.requires_grad else []
             with torch.enable_grad():
-                change = chain.call_first(place, seen, tap)
+                change = chain.call_first(index, seen, tap)
             second = stream.subtract(second, change.detach())
             of_first, moves = _products(change, read(d_second), wanted, block.first)
             d_first = d_first + moves[0]
@@ -198,11 +198,11 @@ class _Chain(torch.autograd.Function):
                 before = d_taps[number]
                 d_taps[number] = moves[1] if before is None else before + moves[1]
             d_parameters.insert(0, of_first + of_second)
-        if ctx.kept is not None:
-            for kept, found in zip(ctx.kept, (first, second), strict=True):
-                chain.note(kept, found)
-        inputs = [one if wanted else None for one, wanted in zip((d_first, d_second), needs, strict=False)]
-        return (None, None, *inputs, *d_taps, *(one for block in d_parameters for one in block))
+        if ctx.stored_inputs is not None:
+            for stored, recomputed in zip(ctx.stored_inputs, (first, second), strict=True):
+                chain.note(stored, recomputed)
+        inputs = [gradient if needed else None for gradient, needed in zip((d_first, d_second), needs, strict=False)]
+        return (None, None, *inputs, *d_taps, *(gradient for block in d_parameters for gradient in block))
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ def _products(
 ) -> tuple[list[Tensor | None], list[Tensor]]:
     """Return the gradients of a module's parameters, None for those that need none, and of `inputs`."""
     parameters = list(module.parameters())
-    wanted = [one for one in parameters if one.requires_grad]
-    found = torch.autograd.grad(result, [*inputs, *wanted], gradient, allow_unused=True, materialize_grads=True)
-    own = iter(found[len(inputs) :])
-    return [next(own) if one.requires_grad else None for one in parameters], list(found[: len(inputs)])
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = torch.autograd.grad(result, [*inputs, *trainable], gradient, allow_unused=True, materialize_grads=True)
+    own = iter(gradients[len(inputs) :])
+    return [next(own) if parameter.requires_grad else None for parameter in parameters], list(gradients[: len(inputs)])

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.errors import ModelError
 from adagp.layers.sites import Site
-from adagp.papers.fast.precision import TENSORS, BlockPrecision, Conversion, TensorPlace, Width
+from adagp.papers.fast.precision import TENSORS, BlockPrecision, Conversion, TensorContext, Width
 from adagp.papers.fast.products import ProductCall, converted_product, recognise
 from adagp.papers.fast.quantise import Blocks, keyed_noise
 
@@ -33,7 +33,7 @@ class BlockArithmetic(Arithmetic):
         self.precision = precision
         self.meter = PrecisionMeter(facts.order)
         self._facts = facts
-        self._places = {site: place for place, site in enumerate(facts.order)}
+        self._site_numbers = {site: number for number, site in enumerate(facts.order)}
         self._mode = _SiteMode({id(site.weight): site for site in facts.order}, self._multiply, is_training)
         self._batch = 0
         self._calls: list[tuple[Site, QuantisedCall | None]] = []
@@ -76,7 +76,7 @@ class BlockArithmetic(Arithmetic):
         """Raise if a site was called whose product was not recognised: it would silently be in single precision."""
         seen = {site for site, _ in self._calls}
         for site in called:
-            if site not in seen and site in self._places:
+            if site not in seen and site in self._site_numbers:
                 raise ModelError(
                     f"layer '{site.name}' ({type(site.module).__name__}) does not multiply by its weight in a way that "
                     f"precision '{self.precision.text}' knows (torch's convolutions, linear and addmm); exclude the layer, "
@@ -115,8 +115,9 @@ class BlockArithmetic(Arithmetic):
         facts = self._facts
         widths: dict[str, Width] = {}
         for tensor in TENSORS:
-            place = TensorPlace(self._batch, facts.batches, self._places[site], len(facts.order), tensor, facts.seed)
-            width = self.precision.width(place)
+            number = self._site_numbers[site]
+            context = TensorContext(self._batch, facts.batches, number, len(facts.order), tensor, facts.seed)
+            width = self.precision.width(context)
             if width is None:
                 return None
             widths[tensor] = width
@@ -166,11 +167,11 @@ class _SiteMode(TorchFunctionMode):
             loss.backward(gradient, *args, **kwargs)  # raises torch's own error
             return
         edge = get_gradient_edge(loss)
-        given = torch.ones_like(loss) if gradient is None and loss.numel() == 1 else gradient
+        seed = torch.ones_like(loss) if gradient is None and loss.numel() == 1 else gradient
         self.repeating = True
         try:
             with self:
-                torch.autograd.backward(edge, given, *args, **kwargs)
+                torch.autograd.backward(edge, seed, *args, **kwargs)
         finally:
             self.repeating = False
 
@@ -226,9 +227,9 @@ class PrecisionMeter:
     def read(self) -> dict[str, dict[str, float]]:
         """Return for each site that was called since the last `read` the shares of its calls as `share_w4a4g2`, and the mean
         mantissa bits of each tensor; and start again."""
-        found = {name: _call_figures(counts) for name, counts in self._counts.items() if any(counts.values())}
+        figures = {name: _call_figures(counts) for name, counts in self._counts.items() if any(counts.values())}
         self._counts = {name: Counter() for name in self._counts}
-        return found
+        return figures
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts."""
@@ -252,6 +253,6 @@ def _call_figures(counts: Mapping[str, int]) -> dict[str, float]:
 
 def _bits(widths: str, letter: str) -> int:
     """Return the bits behind a letter of `w4a4g2`; 0 if it is not there."""
-    _, found, rest = widths.partition(letter)
+    _, separator, rest = widths.partition(letter)
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    return int(digits) if found else 0
+    return int(digits) if separator else 0

@@ -125,21 +125,21 @@ def chunk_serial_cost(
 
     Its multiply-accumulates are passes of cells. Registers and network are those of one pair of chunks for each pass.
     """
-    found = grouped(product, widths)
+    groups = grouped(product, widths)
     reads = writes = 0
     if memory is not None:
         from adagp.hw.tiling import best_tiling  # numpy, which `adagp --help` does without
 
-        tiling = best_tiling(found, array, dataflow, memory)
-        found, reads, writes = replace(found, tile=tiling.tile), tiling.reads, tiling.writes
-    cycles = sum(chunk_serial_cycles(found, array, dataflow, widths))
-    whole = array_cost(dataflow, found, array)
+        tiling = best_tiling(groups, array, dataflow, memory)
+        groups, reads, writes = replace(groups, tile=tiling.tile), tiling.reads, tiling.writes
+    cycles = sum(chunk_serial_cycles(groups, array, dataflow, widths))
+    whole = array_cost(dataflow, groups, array)
     chunk = widths.exponent_bits + widths.group * (CHUNK_BITS + 1)
     narrow = dict.fromkeys(widths.operands(product.operation), chunk)
-    one = array_cost(dataflow, replace(found, bits=replace(found.bits, **narrow)), array)
+    single = array_cost(dataflow, replace(groups, bits=replace(groups.bits, **narrow)), array)
     passes = widths.passes(product.operation)
     cost = whole._replace(
-        cycles=cycles, macs=whole.macs * passes, registers=one.registers * passes, network=one.network * passes
+        cycles=cycles, macs=whole.macs * passes, registers=single.registers * passes, network=single.network * passes
     )
     return cost.moving(reads, writes)
 
@@ -181,12 +181,12 @@ FIXED = WidthShares({"": {BlockWidths(): 1.0}}, {})
 
 def mean_shares(tables: Iterable[Shares]) -> Shares:
     """Return the mean of several shares."""
-    found: dict[BlockWidths, float] = defaultdict(float)
+    mean: dict[BlockWidths, float] = defaultdict(float)
     known = list(tables)
     for shares in known:
         for widths, share in shares.items():
-            found[widths] += share / len(known)
-    return dict(found)
+            mean[widths] += share / len(known)
+    return dict(mean)
 
 
 def recorded_widths(epochs: Iterable[tuple[int, Figures]], group: int, exponent_bits: int) -> WidthShares | None:
@@ -220,7 +220,7 @@ def run_widths(run: Run) -> WidthShares:
         precision = parse_precision(str(run.recorded.config.get("precision", "fp32")))
         shared = precision.shared_exponent
         widths = None if shared is None else recorded_widths(run.recorded.epochs, *shared)
-    if widths is None or any(one.weights == FLOAT_BITS for one in widths.all):
+    if widths is None or any(each.weights == FLOAT_BITS for each in widths.all):
         raise OptionError(
             "the run was trained in single precision, wholly or in part, in which the design 'fast' cannot compute; replay "
             "a run that was trained with --precision bfp4, fast or the like."

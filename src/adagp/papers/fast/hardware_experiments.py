@@ -34,15 +34,15 @@ TARGETS = {"quick": 0.9, "standard": 0.4, "full": 0.9}
 def simulate_widths(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return cycles and joules of a batch of 128 by backprop on equal arrays, in fixed widths and in whole words."""
     workload = model_workload(part.options["model"], "imagenet")
-    found: dict[str, Any] = {}
+    costs: dict[str, Any] = {}
     for name, widths in WIDTHS.items():
         shares = WidthShares({"": {BlockWidths(*widths): 1.0}}, {})
         run = Run(128, ((BACKPROP_ALL, 1),), False, recorded=shares)
         outcomes = simulate(workload, Accelerator(), run, ("fast", "dense-16", "dense-32")).outcomes
-        found[name] = {"cycles": outcomes["fast"].cost.cycles, "joules": outcomes["fast"].energy.joules}
+        costs[name] = {"cycles": outcomes["fast"].cost.cycles, "joules": outcomes["fast"].energy.joules}
     for name in ("dense-16", "dense-32"):
-        found[name] = {"cycles": outcomes[name].cost.cycles, "joules": outcomes[name].energy.joules}
-    return found
+        costs[name] = {"cycles": outcomes[name].cost.cycles, "joules": outcomes[name].energy.joules}
+    return costs
 
 
 _COSTS = record_of(
@@ -62,16 +62,16 @@ def conclude_speed(budget: str, workspace: Workspace) -> Conclusion:
     """Compare modelled cycles in 2 and 4 bits with those in words of 16 bits on an array of as many cells."""
     section = published(SPEED)
     results = {model: workspace.result(part) for model, part in _parts().items()}
-    passes = {model: found["4 bits"]["cycles"] / found["2 bits"]["cycles"] for model, found in results.items()}
+    passes = {model: costs["4 bits"]["cycles"] / costs["2 bits"]["cycles"] for model, costs in results.items()}
     rows = [
         {
             "model": model,
             "arithmetic": name,
             **figures,
-            "speedup_over_dense_16": found["dense-16"]["cycles"] / figures["cycles"],
+            "speedup_over_dense_16": costs["dense-16"]["cycles"] / figures["cycles"],
         }
-        for model, found in results.items()
-        for name, figures in found.items()
+        for model, costs in results.items()
+        for name, figures in costs.items()
     ]
     speeds = [row["speedup_over_dense_16"] for row in rows if row["arithmetic"] in WIDTHS]
     unlike = Terms(
@@ -96,8 +96,8 @@ def _draw_speed(results: Mapping[str, Any]) -> "Figure":
     figure, (axes,) = subplots(1, 1, (8, 4.5))
     names = [*WIDTHS, "dense-16", "dense-32"]
     ratios = {
-        model: [found["dense-16"]["cycles"] / found[name]["cycles"] for name in names]
-        for model, found in results.items()
+        model: [costs["dense-16"]["cycles"] / costs[name]["cycles"] for name in names]
+        for model, costs in results.items()
     }
     grouped_bars(axes[0], names, ratios, rotated=False)
     axes[0].set(ylabel="modelled speed-up over 16-bit words")

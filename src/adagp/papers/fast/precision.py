@@ -55,7 +55,7 @@ class Width:
 
 
 @dataclass(frozen=True)
-class TensorPlace:
+class TensorContext:
     """A tensor of a site in a batch: batch number `batch` of `batches`, site number `site` of `sites` in their order."""
 
     batch: int
@@ -128,8 +128,8 @@ class BlockPrecision(Precision):
         return BlockArithmetic(self, facts, is_training)
 
     @abstractmethod
-    def width(self, place: TensorPlace) -> Width | None:
-        """Return the width of the tensor at `place`."""
+    def width(self, context: TensorContext) -> Width | None:
+        """Return the width of the tensor in `context`."""
 
     def check(self, sites: int) -> None:  # most fit every model
         """Raise if the precision does not fit a model with this many sites."""
@@ -141,7 +141,7 @@ class Fixed(BlockPrecision):
 
     bits: int = 4
 
-    def width(self, place: TensorPlace) -> Width | None:
+    def width(self, context: TensorContext) -> Width | None:
         """Return the one width."""
         return fixed(self.bits)
 
@@ -154,9 +154,9 @@ class Temporal(BlockPrecision):
     second: int | None = 4
     share: float = 0.5
 
-    def width(self, place: TensorPlace) -> Width | None:
+    def width(self, context: TensorContext) -> Width | None:
         """Return the width of the part of the run that the batch lies in."""
-        return fixed(self.first if place.batch < self.share * place.batches else self.second)
+        return fixed(self.first if context.batch < self.share * context.batches else self.second)
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ class ByLayer(BlockPrecision):
     count: int = 1
     by_layer = True
 
-    def width(self, place: TensorPlace) -> Width | None:
+    def width(self, context: TensorContext) -> Width | None:
         """Return the width of the part of the model that the site lies in."""
-        return fixed(self.first if place.site < self.count else self.second)
+        return fixed(self.first if context.site < self.count else self.second)
 
     def check(self, sites: int) -> None:
         """Raise if the model has no site beyond the first part."""
@@ -195,13 +195,13 @@ class Fast(BlockPrecision):
     high: int = 4
     by_layer = True
 
-    def threshold(self, place: TensorPlace) -> float:
+    def threshold(self, context: TensorContext) -> float:
         """Return the threshold below which the relative improvement of the high width is not worth it."""
-        return self.alpha - self.beta * place.progress - self.beta * place.depth
+        return self.alpha - self.beta * context.progress - self.beta * context.depth
 
-    def width(self, place: TensorPlace) -> Width | None:
+    def width(self, context: TensorContext) -> Width | None:
         """Return both widths with the threshold between them."""
-        return Width(self.low, self.high, self.threshold(place))
+        return Width(self.low, self.high, self.threshold(context))
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,9 @@ class RandomChoice(BlockPrecision):
     second: int | None = 4
     share: float = 0.5
 
-    def width(self, place: TensorPlace) -> Width | None:
+    def width(self, context: TensorContext) -> Width | None:
         """Return one of the widths."""
-        return fixed(self.second if place.draw < self.share else self.first)
+        return fixed(self.second if context.draw < self.share else self.first)
 
 
 def fixed(bits: int | None) -> Width | None:
@@ -243,15 +243,15 @@ _WHOLE = ("g", "e", "m", "low", "high")
 def parse_block_precision(text: str) -> BlockPrecision:
     """Return the precision schedule that `text` describes."""
     name, split, items = _parts(text)
-    found = re.fullmatch(r"bfp(\d{1,9})", name)
-    kind = "bfp" if found else name
+    match = re.fullmatch(r"bfp(\d{1,9})", name)
+    kind = "bfp" if match else name
     if kind not in _READERS:
         raise unreadable_precision(text)
     options = _options(text, items, _OWN[kind])
-    if found:
+    if match:
         if "m" in options:
             raise OptionError(f"the precision '{text}' gives the mantissa bits twice, as {name} and as m.")
-        options["m"] = int(found[1])
+        options["m"] = int(match[1])
     if bool(split) != (kind in ("temporal", "layers", "random")):
         raise unreadable_precision(text)
     conversion = Conversion(**{_CONVERSION[key]: options.pop(key) for key in list(options) if key in _CONVERSION})
@@ -301,11 +301,11 @@ def _bits(text: str, bits: int) -> int:
 
 def _split(text: str, split: str) -> tuple[int | None, int | None, str]:
     """Return the two widths of `A-B@WHERE`, and where they change."""
-    found = re.fullmatch(r"(fp32|\d{1,9})-(fp32|\d{1,9})@(.+)", split)
-    if not found:
+    match = re.fullmatch(r"(fp32|\d{1,9})-(fp32|\d{1,9})@(.+)", split)
+    if not match:
         raise unreadable_precision(text)
-    first, second = (None if one == "fp32" else _bits(text, int(one)) for one in found.groups()[:2])
-    return first, second, found[3]
+    first, second = (None if width == "fp32" else _bits(text, int(width)) for width in match.groups()[:2])
+    return first, second, match[3]
 
 
 def _share(text: str, written: str, name: str) -> float:

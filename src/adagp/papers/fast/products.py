@@ -96,26 +96,26 @@ class ConvolutionProducts:
 
     def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return `(samples, outputs, ...)`."""
-        found: Tensor = torch.ops.aten.convolution(inputs, weight, bias, *self._rest)
-        return found
+        result: Tensor = torch.ops.aten.convolution(inputs, weight, bias, *self._rest)
+        return result
 
     def input_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
         """Return a tensor in the shape of `inputs`."""
-        found: Tensor = self._backward(gradient, inputs, weight, 0)
-        return found
+        result: Tensor = self._backward(gradient, inputs, weight, 0)
+        return result
 
     def weight_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
         """Return a tensor in the shape of `weight`."""
-        found: Tensor = self._backward(gradient, inputs, weight, 1)
-        return found
+        result: Tensor = self._backward(gradient, inputs, weight, 1)
+        return result
 
     @property
     def _rest(self) -> tuple[Any, ...]:
         return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
 
     def _backward(self, gradient: Tensor, inputs: Tensor, weight: Tensor, which: int) -> Any:
-        wanted = [place == which for place in range(3)]
-        return torch.ops.aten.convolution_backward(gradient, inputs, weight, None, *self._rest, wanted)[which]
+        mask = [index == which for index in range(3)]
+        return torch.ops.aten.convolution_backward(gradient, inputs, weight, None, *self._rest, mask)[which]
 
 
 class ConvertedProduct(torch.autograd.Function):
@@ -159,8 +159,8 @@ def converted_product(
     inputs: Tensor, weight: Tensor, bias: Tensor | None, operation: LayerProducts, convert: Convert
 ) -> Tensor:
     """Return the output of a layer with converted operands; its gradients will be made of converted operands, too."""
-    found: Tensor = ConvertedProduct.apply(inputs, weight, bias, operation, convert)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = ConvertedProduct.apply(inputs, weight, bias, operation, convert)  # type: ignore[no-untyped-call]
+    return result
 
 
 @dataclass(frozen=True)
@@ -183,45 +183,49 @@ def recognise(
     if known is None:
         return None
     names, read = known
-    given = dict(zip(names, args, strict=False)) | kwargs
-    weight = given.get("weight", given.get("mat2"))
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    weight = arguments.get("weight", arguments.get("mat2"))
     if not isinstance(weight, Tensor) or id(weight) not in weights or len(args) > len(names):
         return None
-    return read(given, weight)
+    return read(arguments, weight)
 
 
-def _linear(given: dict[str, Any], weight: Tensor) -> ProductCall:
-    inputs = given["input"]
+def _linear(arguments: dict[str, Any], weight: Tensor) -> ProductCall:
+    inputs = arguments["input"]
     rows = inputs.reshape(-1, inputs.shape[-1])
     shape = (*inputs.shape[:-1], weight.shape[0])
-    return ProductCall(id(weight), rows, weight, given.get("bias"), LinearProducts(), lambda result: result.view(shape))
+    return ProductCall(
+        id(weight), rows, weight, arguments.get("bias"), LinearProducts(), lambda result: result.view(shape)
+    )
 
 
-def _addmm(given: dict[str, Any], weight: Tensor) -> ProductCall | None:
+def _addmm(arguments: dict[str, Any], weight: Tensor) -> ProductCall | None:
     """A sum and a product by a weight `(inputs, outputs)`, as in GPT-2; none where the two are weighted."""
-    if given.get("beta", 1) != 1 or given.get("alpha", 1) != 1 or given["input"].dim() != 1:
+    if arguments.get("beta", 1) != 1 or arguments.get("alpha", 1) != 1 or arguments["input"].dim() != 1:
         return None
-    return ProductCall(id(weight), given["mat1"], weight.t(), given["input"], LinearProducts(), lambda result: result)
+    return ProductCall(
+        id(weight), arguments["mat1"], weight.t(), arguments["input"], LinearProducts(), lambda result: result
+    )
 
 
 def _convolution(dimensions: int, transposed: bool) -> Callable[[dict[str, Any], Tensor], ProductCall]:
-    def read(given: dict[str, Any], weight: Tensor) -> ProductCall:
+    def read(arguments: dict[str, Any], weight: Tensor) -> ProductCall:
         def each(name: str, usual: int) -> list[int]:
-            value = given.get(name, usual)
+            value = arguments.get(name, usual)
             return [value] * dimensions if isinstance(value, int) else list(value)
 
-        inputs, dilation = given["input"], each("dilation", 1)
+        inputs, dilation = arguments["input"], each("dilation", 1)
         alone = inputs.dim() == dimensions + 1
         inputs = inputs.unsqueeze(0) if alone else inputs
-        if given.get("padding") == "same":
+        if arguments.get("padding") == "same":
             inputs, padding = _same(inputs, weight, dilation)
         else:
-            padding = [0] * dimensions if given.get("padding") == "valid" else each("padding", 0)
+            padding = [0] * dimensions if arguments.get("padding") == "valid" else each("padding", 0)
         operation = ConvolutionProducts(
-            each("stride", 1), padding, dilation, transposed, each("output_padding", 0), int(given.get("groups", 1))
+            each("stride", 1), padding, dilation, transposed, each("output_padding", 0), int(arguments.get("groups", 1))
         )
         finish = (lambda result: result.squeeze(0)) if alone else (lambda result: result)
-        return ProductCall(id(weight), inputs, weight, given.get("bias"), operation, finish)
+        return ProductCall(id(weight), inputs, weight, arguments.get("bias"), operation, finish)
 
     return read
 

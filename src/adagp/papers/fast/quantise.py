@@ -95,11 +95,11 @@ class Blocks:
         strides = tensor.stride()
         self._order = sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim))
         axis = self._axis % tensor.dim()
-        place = self._order.index(axis)
+        position = self._order.index(axis)
         ordered = tensor.permute(self._order).contiguous()
         self._shape = ordered.shape
-        inner = prod(self._shape[place + 1 :])
-        self._length = self._shape[place] // self._parts
+        inner = prod(self._shape[position + 1 :])
+        self._length = self._shape[position] // self._parts
         lines = ordered.reshape(-1, self._length, inner)
         size = min(self._group, self._length)
         self._padding = (size - self._length % size) % size if size else 0
@@ -118,8 +118,8 @@ class Blocks:
         lines = groups.reshape(-1, self._length + self._padding, groups.shape[2])[:, : self._length]
         ordered = lines.reshape(self._shape).contiguous().to(self._like.dtype)
         back = [0] * len(self._order)
-        for place, dim in enumerate(self._order):
-            back[dim] = place
+        for position, dim in enumerate(self._order):
+            back[dim] = position
         return ordered.permute(back)
 
     def _shared_exponents(self, window: int) -> tuple[bool, Tensor]:

@@ -23,7 +23,7 @@ from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.float_gates import SINGLE, add, normalise, round_and_pack
 from adagp.rtl.formats import GROUPED_FORMATS, GroupedFormat, Words, single_bits
 from adagp.rtl.instructions import Mode
-from adagp.rtl.mapping import FACTORS, INDICES, OPERATIONS, PLACES, Mapping, check_fits, find_mapping
+from adagp.rtl.mapping import FACTORS, INDICES, OPERATIONS, ROLES, Mapping, check_fits, find_mapping
 from adagp.rtl.processing_element import GroupedElement
 from adagp.rtl.products import run_mapped
 from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
@@ -51,34 +51,34 @@ class FastElement(GroupedElement):
         """Build the gates."""
         m = Module()
         bits = self.number.value_bits
-        kept = Signal(MOST_CHUNKS * bits)
+        stored = Signal(MOST_CHUNKS * bits)
         left, right, addend = Signal(bits), Signal(bits), Signal(SINGLE.bits)
         m.d.comb += [
             left.eq(Mux(self._is(Mode.DOWN), self.above, self.beside)),
-            right.eq(Mux(self._is(Mode.STATIONARY), self.above, Mux(self.part.other, kept[bits:], kept[:bits]))),
-            addend.eq(self._addend(kept)),
+            right.eq(Mux(self._is(Mode.STATIONARY), self.above, Mux(self.part.other, stored[bits:], stored[:bits]))),
+            addend.eq(self._addend(stored)),
         ]
         m.d.sync += self.part_out.eq(self.part)
         product, done, ends = self._product(m, left, right), self.step & self.part.final, self.step & self.last
         if self.stages:
-            product, done, ends = (delayed(m, one) for one in (product, done, ends))
-        self._move(m, kept, add(m, addend, product), done, ends)
+            product, done, ends = (delayed(m, signal) for signal in (product, done, ends))
+        self._move(m, stored, add(m, addend, product), done, ends)
         return m
 
-    def _keep(self, m: Module, kept: Gates, full: Gates) -> None:
+    def _keep(self, m: Module, stored: Gates, full: Gates) -> None:
         """Keep the word from above: of two, the second goes above the first."""
         bits, half = self.number.value_bits, Signal()
         with m.If(half):
-            m.d.sync += kept[bits:].eq(self.above)
+            m.d.sync += stored[bits:].eq(self.above)
         with m.Else():
-            m.d.sync += kept[:bits].eq(self.above)
+            m.d.sync += stored[:bits].eq(self.above)
         m.d.sync += [half.eq(self.wide & ~half), full.eq(half | ~self.wide)]
 
     def _product(self, m: Module, left: Gates, right: Gates) -> Gates:
         """Return what the passes over two groups have gathered, with this one, as fp32."""
         number = self.number
         width = number.gathered_bits
-        tree = _sum_of(m, [_multiplied(m, *_chunks(number, place, left, right)) for place in range(number.group)])
+        tree = _sum_of(m, [_multiplied(m, *_chunks(number, index, left, right)) for index in range(number.group)])
         gathered, now = Signal(signed(width + 1)), Signal(signed(width + 1))
         shifted = Mux(self.part.place[1], tree << 2 * CHUNK_BITS, Mux(self.part.place[0], tree << CHUNK_BITS, tree))
         m.d.comb += now.eq(Mux(self.part.first, 0, gathered) + shifted)
@@ -86,17 +86,17 @@ class FastElement(GroupedElement):
             m.d.sync += gathered.eq(now)
         magnitude, exponent, result = Signal(width), Signal(signed(12)), Signal(SINGLE.bits)
         m.d.comb += magnitude.eq(Mux(now < 0, -now, now))
-        normalised, places = normalise(m, magnitude, width)
+        normalised, shift = normalise(m, magnitude, width)
         groups = left[: number.exponent_bits] + right[: number.exponent_bits]
-        m.d.comb += exponent.eq(groups + self.scale.as_signed() + Const(SINGLE.bias + width - 1) - places)
+        m.d.comb += exponent.eq(groups + self.scale.as_signed() + Const(SINGLE.bias + width - 1) - shift)
         packed = round_and_pack(m, now < 0, exponent, normalised, width, SINGLE)
         m.d.comb += result.eq(Mux(magnitude.any(), packed, 0))
         return result
 
 
-def _chunks(number: "GroupFormat", place: int, *words: Gates) -> list[Gates]:
+def _chunks(number: "GroupFormat", index: int, *words: Gates) -> list[Gates]:
     """Return a number's chunk and sign in each of some values."""
-    start = number.exponent_bits + place * (CHUNK_BITS + 1)
+    start = number.exponent_bits + index * (CHUNK_BITS + 1)
     return [word[start : start + CHUNK_BITS + 1] for word in words]
 
 
@@ -110,9 +110,9 @@ def _multiplied(m: Module, first: Gates, second: Gates) -> Gates:
 def _sum_of(m: Module, numbers: Sequence[Gates]) -> Gates:
     """Return the sum of signed numbers, by a tree of adders."""
     while len(numbers) > 1:
-        pairs = [one + other for one, other in zip(numbers[::2], numbers[1::2], strict=False)]
-        sums = [Signal(signed(len(one))) for one in pairs]
-        m.d.comb += [one.eq(pair) for one, pair in zip(sums, pairs, strict=True)]
+        pairs = [first + second for first, second in zip(numbers[::2], numbers[1::2], strict=False)]
+        sums = [Signal(signed(len(pair))) for pair in pairs]
+        m.d.comb += [total.eq(pair) for total, pair in zip(sums, pairs, strict=True)]
         numbers = sums + list(numbers[len(numbers) & ~1 :])
     return numbers[0]
 
@@ -192,8 +192,8 @@ def to_values(groups: Groups, number: GroupFormat) -> Words:
     for chunk in range(groups.chunks):
         bits = np.abs(groups.magnitudes) >> CHUNK_BITS * chunk & (1 << CHUNK_BITS) - 1
         signed = bits | (groups.magnitudes < 0) << CHUNK_BITS
-        places = number.exponent_bits + (CHUNK_BITS + 1) * np.arange(number.group)
-        values.append(groups.codes | (signed << places).sum(axis=2))
+        shifts = number.exponent_bits + (CHUNK_BITS + 1) * np.arange(number.group)
+        values.append(groups.codes | (signed << shifts).sum(axis=2))
     return np.stack(values, axis=2)
 
 
@@ -212,7 +212,7 @@ def parse_mantissas(text: str) -> BlockWidths:
     """Return the bits of magnitudes that `text` gives: of weights, activations and gradients, or one for all."""
     allowed = [str(CHUNK_BITS * chunks) for chunks in range(1, MOST_CHUNKS + 1)]
     parts = text.split(",") if "," in text else [text] * len(TENSORS)
-    if len(parts) != len(TENSORS) or any(one not in allowed for one in parts):
+    if len(parts) != len(TENSORS) or any(part not in allowed for part in parts):
         raise OptionError(
             f"cannot read the mantissa bits '{text}'; write 2 or 4, or three of them, of weights, activations and gradients, "
             "as 4,2,4."
@@ -223,15 +223,15 @@ def parse_mantissas(text: str) -> BlockWidths:
 def run_groups(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Groups]) -> tuple[Words, Counts]:
     """Run a product of groups on a chip. `matrices` are the factors, by name, lines of groups along the summed index."""
     number = _group_format(chip.blueprint)
-    contents, fields = {}, {"scale": sum(one.unit for one in matrices.values())}
-    for place in PLACES:
-        name = getattr(mapping, place)
+    contents, fields = {}, {"scale": sum(matrix.unit for matrix in matrices.values())}
+    for role in ROLES:
+        name = getattr(mapping, role)
         if name != mapping.result:
             values = to_values(matrices[name], number)
-            lines_are_summed = mapping.layout(place)[0] not in INDICES[mapping.result]
+            lines_are_summed = mapping.layout(role)[0] not in INDICES[mapping.result]
             turned = values.transpose(1, 0, 2) if lines_are_summed else values
-            contents[place] = turned.reshape(len(turned), -1)
-            fields[f"wide_{place}"] = matrices[name].chunks - 1
+            contents[role] = turned.reshape(len(turned), -1)
+            fields[f"wide_{role}"] = matrices[name].chunks - 1
     return run_mapped(chip, mapping, contents, fields)
 
 
@@ -284,14 +284,13 @@ def check_groups(
     number = _group_format(blueprint)
     mapping = group_mapping(number, dataflow, operation, sizes)
     chunks = {name: getattr(widths, TENSORS[name]) // CHUNK_BITS for name in FACTORS[operation][:2]}
-    check_fits(blueprint.core, mapping, {place: chunks.get(getattr(mapping, place), 1) for place in PLACES})
+    check_fits(blueprint.core, mapping, {role: chunks.get(getattr(mapping, role), 1) for role in ROLES})
     matrices = draw_groups(number, operation, sizes, widths, seed)
     with simulate_chip(blueprint, vcd) as chip:
-        found, counts = run_groups(chip, mapping, matrices)
+        result, counts = run_groups(chip, mapping, matrices)
         simulator = type(chip).__name__
     left, right = (matrices[name] for name in FACTORS[operation][:2])
-    wanted = group_products(left, right)
-    wrong = int(np.count_nonzero(found != wanted))
+    wrong = int(np.count_nonzero(result != group_products(left, right)))
     cycles = model_cycles(blueprint, dataflow, operation, sizes, widths)
     return {
         "cycles": counts.cycles,
@@ -299,7 +298,7 @@ def check_groups(
         "elapsed_cycles": counts.elapsed,
         "buffer_reads": counts.reads,
         "buffer_writes": counts.writes,
-        "values": found.size,
+        "values": result.size,
         "wrong_values": wrong,
         "equal": wrong == 0 and counts.cycles == counts.span == cycles,
         "array": str(blueprint.core.array),

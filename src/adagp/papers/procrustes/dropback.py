@@ -73,22 +73,22 @@ class DropBack(WeightUpdateHook):
 
     def bind(self, survey: Survey) -> None:
         """Take the parameters to be ranked, in the order of the model."""
-        found = {f"{site.name}.weight" if site.name else "weight": site.weight for site in survey.sites}
+        parameters = {f"{site.name}.weight" if site.name else "weight": site.weight for site in survey.sites}
         if self.over == "all":
-            found |= {one.name: one.parameter for one in survey.rest}
-        if not found:
+            parameters |= {other.name: other.parameter for other in survey.rest}
+        if not parameters:
             raise OptionError("DropBack has nothing to rank: the model has no site.")
-        self._parameters = found
-        self.total = sum(one.numel() for one in found.values())
+        self._parameters = parameters
+        self.total = sum(parameter.numel() for parameter in parameters.values())
         self.count = max(1, round(self.keep * self.total))
         if (self.threshold or ("estimate" if self.total >= ESTIMATED_FROM else "sort")) == "estimate":
             self._estimate = QuantileEstimate(1 - self.count / self.total, self.count)
-        self.initial = InitialWeights(found, self._regenerate, keep=self._keep_initial)
+        self.initial = InitialWeights(parameters, self._regenerate, keep=self._keep_initial)
 
     def factor(self, step: int) -> float:
         """Return what initial weights are multiplied by after so many steps before this one: 1 in the first, then falling."""
-        found = self.decay ** max(0, step)
-        return found if found > GONE else 0.0
+        factor = self.decay ** max(0, step)
+        return factor if factor > GONE else 0.0
 
     @torch.no_grad()
     def after_step(self, step: Step) -> None:
@@ -124,8 +124,8 @@ class DropBack(WeightUpdateHook):
     def figures(self) -> dict[str, float]:
         """Return the share of the ranked weights that are kept."""
         bases = self._bases(self._factor)
-        kept = sum(int((one != bases[name]).sum()) for name, one in self._parameters.items())
-        return {"kept": kept / self.total}
+        changed = sum(int((weight != bases[name]).sum()) for name, weight in self._parameters.items())
+        return {"kept": changed / self.total}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the steps done, the estimate and, while they are needed and cannot be drawn again, the initial weights."""
@@ -151,21 +151,23 @@ class DropBack(WeightUpdateHook):
         factor = self._factor
         if factor and self.initial.regenerate is None:
             return weights  # the initial weights would have to be stored besides
-        bases, found = self._bases(factor), dict(weights)
+        bases, compressed = self._bases(factor), dict(weights)
         for name in self._parameters.keys() & weights.keys():
             packed = pack(weights[name].detach(), bases[name])
-            if sum(one.numel() * one.element_size() for one in packed.values()) < weights[name].nbytes:
-                found[name] = packed | {"factor": factor}
-        return found
+            if sum(tensor.numel() * tensor.element_size() for tensor in packed.values()) < weights[name].nbytes:
+                compressed[name] = packed | {"factor": factor}
+        return compressed
 
     def expand(self, weights: dict[str, Any]) -> dict[str, Any]:
         """Return the state_dict that `compress` was given."""
-        packed = {name: one for name, one in weights.items() if isinstance(one, dict)}
-        found = dict(weights)
-        for factor in {one["factor"] for one in packed.values()}:
+        packed = {name: entry for name, entry in weights.items() if isinstance(entry, dict)}
+        expanded = dict(weights)
+        for factor in {entry["factor"] for entry in packed.values()}:
             bases = self._bases(factor)
-            found |= {name: unpack(one, bases[name]) for name, one in packed.items() if one["factor"] == factor}
-        return found
+            expanded |= {
+                name: unpack(entry, bases[name]) for name, entry in packed.items() if entry["factor"] == factor
+            }
+        return expanded
 
     @property
     def _factor(self) -> float:
@@ -174,9 +176,9 @@ class DropBack(WeightUpdateHook):
 
     def _bases(self, factor: float) -> dict[str, Tensor]:
         if not factor:
-            return {name: torch.zeros_like(one) for name, one in self._parameters.items()}
+            return {name: torch.zeros_like(weight) for name, weight in self._parameters.items()}
         initial = self.initial.read()
-        return initial if factor == 1 else {name: factor * one for name, one in initial.items()}
+        return initial if factor == 1 else {name: factor * weight for name, weight in initial.items()}
 
 
 def pack(weight: Tensor, base: Tensor) -> dict[str, Tensor]:

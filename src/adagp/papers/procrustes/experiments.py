@@ -82,8 +82,8 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
     accuracies = {name: run_group.values(workspace) for name, run_group in runs.items()}
     text = ", ".join(f"{name} {mean_and_range(values)} %" for name, values in accuracies.items())
     loss = mean(accuracies[DENSE]) - mean(accuracies[TENTH])
-    found = f"{text}; {runs[DENSE].extent}; lost at a tenth: {loss:.2f} points"
-    verdicts = [judge("accuracy with a tenth of the weights", section.claim("kept"), loss <= section.slack, found)]
+    measured = f"{text}; {runs[DENSE].extent}; lost at a tenth: {loss:.2f} points"
+    verdicts = [judge("accuracy with a tenth of the weights", section.claim("kept"), loss <= section.slack, measured)]
 
     def draw() -> "Figure":
         figure, ((axes,),) = subplots(1, 1, (11, 5))

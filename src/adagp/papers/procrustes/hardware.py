@@ -44,8 +44,8 @@ class Tile:
 def fullest(counts: Counts) -> Counts:
     """Return for each array-full the nonzeros of the fullest PE after balancing."""
     ordered = np.sort(counts, axis=1)
-    found: Counts = np.max(ordered + ordered[:, ::-1], axis=1, initial=0)
-    return found
+    fullest_half: Counts = np.max(ordered + ordered[:, ::-1], axis=1, initial=0)
+    return fullest_half
 
 
 def inverse_speedup(counts: Counts, dense: Counts) -> float:
@@ -62,9 +62,9 @@ def drawn_counts(
     """Return nonzeros and weights of the half tiles on `side` PEs, if weights are nonzero with probability `density` each."""
     half = tile.channels // 2
     wide, deep = -(-channels // (half * 2 * side)), -(-filters // tile.filters)
-    held = np.clip(channels - half * np.arange(wide * 2 * side), 0, half).reshape(wide, 1, 2 * side)
+    per_half = np.clip(channels - half * np.arange(wide * 2 * side), 0, half).reshape(wide, 1, 2 * side)
     rows = np.clip(filters - tile.filters * np.arange(deep), 0, tile.filters).reshape(1, deep, 1)
-    dense = (held * rows * tile.kernel).reshape(wide * deep, 2 * side).astype(np.int64)
+    dense = (per_half * rows * tile.kernel).reshape(wide * deep, 2 * side).astype(np.int64)
     return random.binomial(dense, density).astype(np.int64), dense
 
 
@@ -162,13 +162,13 @@ def training_cost(
             passes[name] += pass_cost(shape, name, density, random)[0]
             dense += pass_cost(shape, name, 1.0, random)[0]
             ideal += shape.macs * density / SIDE**2
-    found = sum(passes.values(), PassCost())
+    total = sum(passes.values(), PassCost())
     return SystemCost(
         passes,
         {
-            "speed-up over dense on the same array": dense.cycles / found.cycles,
-            "energy of dense over ours": dense.joules / found.joules,
-            "cycles over ideal ones": found.cycles / ideal,
+            "speed-up over dense on the same array": dense.cycles / total.cycles,
+            "energy of dense over ours": dense.joules / total.joules,
+            "cycles over ideal ones": total.cycles / ideal,
         },
     )
 

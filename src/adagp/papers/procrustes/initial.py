@@ -25,12 +25,12 @@ class InitialWeights:
         self._keep = keep or regenerate is None
         self._copy: dict[str, Tensor] | None = None
         if self._keep:
-            self._copy = {name: one.detach().clone() for name, one in self._parameters.items()}
+            self._copy = {name: weight.detach().clone() for name, weight in self._parameters.items()}
 
     @property
     def stored(self) -> int:
         """Bytes of the copy."""
-        return sum(one.numel() * one.element_size() for one in (self._copy or {}).values())
+        return sum(copy.numel() * copy.element_size() for copy in (self._copy or {}).values())
 
     def read(self) -> dict[str, Tensor]:
         """Return the initial values by name."""
@@ -39,13 +39,13 @@ class InitialWeights:
         if self.regenerate is None:
             raise RuntimeError("the initial weights were freed")
         drawn = self.regenerate()
-        found = {
-            name: drawn[name].detach().to(one.device).to(memory_format=_order(one))
-            for name, one in self._parameters.items()
+        initial = {
+            name: drawn[name].detach().to(weight.device).to(memory_format=_order(weight))
+            for name, weight in self._parameters.items()
         }
         if self._keep:
-            self._copy = found
-        return found
+            self._copy = initial
+        return initial
 
     def free(self) -> None:
         """Free the copy, which is no longer needed."""
@@ -63,7 +63,7 @@ class InitialWeights:
             self.free()
         else:
             saved: Mapping[str, Tensor] = state["copy"]
-            self._copy = {name: saved[name].to(one.device) for name, one in self._parameters.items()}
+            self._copy = {name: saved[name].to(weight.device) for name, weight in self._parameters.items()}
 
 
 def _order(parameter: Tensor) -> torch.memory_format:

@@ -16,17 +16,17 @@ LEAST = 1e-30
 def keep_largest(sizes: Sequence[Tensor], count: int) -> list[Tensor]:
     """Return masks of the `count` largest of all sizes: those above the `count`-th largest, and of those equal to it the
     first ones in order. What is zero is never kept."""
-    flat = torch.cat([one.reshape(-1) for one in sizes])
+    flat = torch.cat([size.reshape(-1) for size in sizes])
     count = min(count, flat.numel())
     if count == 0:
-        return [torch.zeros_like(one, dtype=torch.bool) for one in sizes]
+        return [torch.zeros_like(size, dtype=torch.bool) for size in sizes]
     threshold = flat.kthvalue(flat.numel() - count + 1).values
-    kept = flat > threshold
+    mask = flat > threshold
     equal = (flat == threshold).nonzero().reshape(-1)
-    kept[equal[: count - int(kept.sum())]] = True
-    kept &= flat > 0
-    parts = kept.split([one.numel() for one in sizes])
-    return [part.view(one.shape) for part, one in zip(parts, sizes, strict=True)]
+    mask[equal[: count - int(mask.sum())]] = True
+    mask &= flat > 0
+    parts = mask.split([size.numel() for size in sizes])
+    return [part.view(size.shape) for part, size in zip(parts, sizes, strict=True)]
 
 
 class QuantileEstimate:
@@ -49,15 +49,15 @@ class QuantileEstimate:
 
     def masks(self, sizes: Sequence[Tensor]) -> list[Tensor]:
         """Return masks of the numbers above the estimate as it was when they came, from the last tensor to the first."""
-        found = [self._pass(one) for one in reversed(sizes)]
-        return found[::-1]
+        masks = [self._pass(part) for part in reversed(sizes)]
+        return masks[::-1]
 
     def _pass(self, sizes: Tensor) -> Tensor:
         flat = sizes.reshape(-1)
-        kept = torch.empty_like(flat, dtype=torch.bool)
-        for numbers, mask in zip(reversed(flat.split(self.chunk)), reversed(kept.split(self.chunk)), strict=True):
+        passed = torch.empty_like(flat, dtype=torch.bool)
+        for numbers, mask in zip(reversed(flat.split(self.chunk)), reversed(passed.split(self.chunk)), strict=True):
             torch.gt(numbers, self.value, out=mask)
             above = int(mask.sum())
             factor = exp(self._raise * above + self._lower * (len(numbers) - above))
             self.value = max(LEAST, self.value * factor)
-        return kept.view(sizes.shape)
+        return passed.view(sizes.shape)
