@@ -11,8 +11,9 @@
     zb-v        two stages per device, down the devices and up again (a V), so that the first device has the last stage too.
                 With parts of one length a device that has begun does not wait; as many activations are kept as in 1F1B
 
-The order of `zb-v` is that of a list scheduler with parts of one length: each device takes the first of these that can begin:
-an input gradient, a forward if there is memory, a weight gradient; of two stages the later one.
+The order of `zb-v` is that of a list scheduler with parts of one length: each device takes the first action that can begin, by one
+of two priorities (`PRIORITIES`), whichever is done sooner. With a multiple of the devices as micro-batches, the devices wait for
+nothing but their first forward.
 
 A GP batch has forwards only: the next batch follows without a gap. All keep strict synchronisation: a stage begins a
 batch's first forward after its update by the previous batch, so a BP batch drains the pipeline and a GP batch does not.
@@ -238,27 +239,36 @@ def _streamed(device: int, devices: int, numbers: range) -> list[Action]:
     )
 
 
+Priority = tuple[tuple[Kind, bool], ...]
+"""Kinds of actions, the most urgent first, and whether the later of a device's two stages comes first."""
+PRIORITIES: tuple[Priority, ...] = (
+    ((INPUT_GRADIENT, True), (FORWARD, True), (WEIGHT_GRADIENT, True)),
+    ((FORWARD, True), (INPUT_GRADIENT, False), (WEIGHT_GRADIENT, False)),
+)
+"""Neither is the better one for all numbers of devices and micro-batches. Forwards must fit into the memory of 1F1B."""
+
+
 @lru_cache(maxsize=16)
 def _listed(devices: int, micro_batches: int) -> tuple[tuple[Action, ...], ...]:
-    """Return the actions of a BP batch by device, as the list scheduler finds them."""
-    schedule = _ListScheduler(devices, micro_batches)
-    while not schedule.finished:
-        for device in range(devices):
-            schedule.take(device)
-        schedule.now += 1
-    return tuple(map(tuple, schedule.rows))
+    """Return the actions of a BP batch by device, as the list scheduler orders them."""
+    schedules = [_ListScheduler(devices, micro_batches, priority) for priority in PRIORITIES]
+    for schedule in schedules:
+        while not schedule.finished:
+            for device in range(devices):
+                schedule.take(device)
+            schedule.now += 1
+    return tuple(map(tuple, min(schedules, key=lambda schedule: schedule.now).rows))
 
 
 class _ListScheduler:
     """Devices that take one action each in a step. Every stage has a counter for each kind of action."""
 
-    def __init__(self, devices: int, micro_batches: int) -> None:
-        self.devices, self.micro_batches = devices, micro_batches
+    def __init__(self, devices: int, micro_batches: int, priority: Priority) -> None:
+        self.devices, self.micro_batches, self.priority = devices, micro_batches, priority
         self.last = 2 * devices - 1
         self.now = 0
         self.rows: list[list[Action]] = [[] for _ in range(devices)]
-        kinds: tuple[Kind, ...] = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
-        self.begun: dict[Kind, list[int]] = {kind: [0] * (2 * devices) for kind in kinds}
+        self.begun: dict[Kind, list[int]] = {kind: [0] * (2 * devices) for kind, _ in priority}
         self.ends: dict[Action, int] = {}
 
     @property
@@ -269,8 +279,9 @@ class _ListScheduler:
     def take(self, device: int) -> None:
         """Let a device begin what it can."""
         stages = (self.last - device, device)
-        for kind, counts in self.begun.items():
-            for stage in stages:
+        for kind, later_first in self.priority:
+            counts = self.begun[kind]
+            for stage in stages if later_first else stages[::-1]:
                 action = Action(stage, kind, counts[stage])
                 if self._can_begin(action, stages):
                     counts[stage] += 1
