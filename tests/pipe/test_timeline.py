@@ -59,7 +59,9 @@ def test_an_error_broadcast_waits_for_the_last_stage() -> None:
     assert simulate(program, slow).steps == 2 * (7 + 2)
 
 
-@pytest.mark.parametrize(("devices", "micro_batches"), [(2, 2), (3, 6), (4, 4), (4, 8), (4, 13), (6, 24), (8, 8), (8, 25)])
+@pytest.mark.parametrize(
+    ("devices", "micro_batches"), [(2, 2), (3, 6), (4, 4), (4, 8), (4, 13), (6, 24), (8, 8), (8, 25)]
+)
 def test_zero_bubble_pipelines_have_the_known_bubbles(devices: int, micro_batches: int) -> None:
     """Qi et al. 2023: ZB-H1 waits for (D - 1)(F + I - W) and keeps what 1F1B keeps; ZB-V is only late to begin."""
     costs = StageCosts(2, 4, input_gradient=2, weight_gradient=2)

@@ -11,9 +11,9 @@
     zb-v        two stages per device, down the devices and up again (a V), so that the first device has the last stage too.
                 With parts of one length a device that has begun does not wait; as many activations are kept as in 1F1B
 
-The order of `zb-v` is that of a list scheduler with parts of one length: each device takes the first action that can begin, by one
-of two priorities (`PRIORITIES`), whichever is done sooner. With a multiple of the devices as micro-batches, the devices wait for
-nothing but their first forward.
+The order of `zb-v` is that of a list scheduler with parts of one length: each device takes the first action that can begin, by
+one of two priorities (`PRIORITIES`), whichever is done sooner. With a multiple of the devices as micro-batches, the devices
+wait for nothing but their first forward.
 
 A GP batch has forwards only: the next batch follows without a gap. All keep strict synchronisation: a stage begins a
 batch's first forward after its update by the previous batch, so a BP batch drains the pipeline and a GP batch does not.
