@@ -9,7 +9,7 @@ import pytest
 from tests.marks import slow
 
 from adagp.core import cache
-from adagp.core.cache import cache_root, kept, models_folder
+from adagp.core.cache import cache_root, cached, models_folder
 from adagp.hw import Workload
 from adagp.models.registry import MODELS, ModelInfo
 from adagp.program.model_table import describe_models
@@ -37,7 +37,7 @@ class Finding:
 
 
 def look_up(find: Callable[[], int], **key: Any) -> int:
-    return kept("number", key or {"of": "it"}, find, write=str, read=int)
+    return cached("number", key or {"of": "it"}, find, write=str, read=int)
 
 
 def test_a_cached_value_is_computed_once(folder: Path) -> None:

@@ -32,7 +32,7 @@ from adagp.data.loaders import FolderBatches, image_loaders, loaders_of, open_fo
 from adagp.data.translation import SentenceBatches
 from adagp.errors import OptionError
 from adagp.program.run import TrainConfig
-from adagp.program.tasks.base import build_task, taken
+from adagp.program.tasks.base import build_task, take_share
 
 
 def some_images(count: int = 50, channels: int = 3, size: int = 8) -> ImageSet:
@@ -339,7 +339,7 @@ def test_shares_of_a_batch_are_the_batch(epoch: Epoch) -> None:
     for index in range(SHARES):
         share = Share(index, SHARES)
         for batch, part in zip(whole, epoch(1, 1, share), strict=True):
-            for expected, found in zip(tensors(taken(share, batch)), tensors(part), strict=True):
+            for expected, found in zip(tensors(take_share(share, batch)), tensors(part), strict=True):
                 assert torch.equal(found, expected[:, : found.shape[1]] if found.dim() > 1 else expected)
                 if not found.is_floating_point() and found.dim() > 1:
                     assert expected[:, found.shape[1] :].eq(-1).all()  # places for objects that this share has not

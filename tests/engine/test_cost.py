@@ -106,7 +106,7 @@ def test_no_more_memory_of_the_size_of_the_model_is_made_than_needed(
 ) -> None:
     """Predictions are written where the last ones were, but for a process that keeps freed memory: there, where the last
     layers were. Learning makes nothing but the true gradient, as any BP batch does, and reads that where it lies."""
-    monkeypatch.setattr("adagp.core.memory._kept", kept)
+    monkeypatch.setattr("adagp.core.memory._is_kept", kept)
     model = nn.Linear(256, 4096, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     trainer = attach(

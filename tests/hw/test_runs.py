@@ -70,7 +70,7 @@ def test_patterns_choose_among_the_layers_of_the_workload() -> None:
     run = scheduled_run(parse_schedule("approx:2", 2, source="zero"), 2, 10, 1, WORKLOAD)
     assert run.counts == ((BACKPROP_ALL, 10), (Plan(Phase.GP, by_site={"b": "zero"}), 10))
     run = scheduled_run(parse_schedule("sites=cut at c; batches=4:1", 2, source="zero"), 2, 10, 1, WORKLOAD)
-    cut = Plan(Phase.GP, by_site={"a": "zero", "b": "zero"}, held=frozenset({"a", "b"}))
+    cut = Plan(Phase.GP, by_site={"a": "zero", "b": "zero"}, frozen=frozenset({"a", "b"}))
     assert run.counts == ((cut, 16), (BACKPROP_ALL, 4))
 
 
@@ -85,7 +85,7 @@ def test_a_schedule_that_decides_during_the_run_is_refused(warmup: int) -> None:
 
 
 def test_plans_that_hold_other_parameters_are_counted_apart() -> None:
-    plans = [Plan(Phase.GP, by_site={"a": "zero"}, held=frozenset(held)) for held in ("", "a")]
+    plans = [Plan(Phase.GP, by_site={"a": "zero"}, frozen=frozenset(held)) for held in ("", "a")]
     assert plan_key(plans[0]) != plan_key(plans[1])
 
 

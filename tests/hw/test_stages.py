@@ -189,7 +189,7 @@ def test_a_partial_backward_pass_stops_at_the_lowest_true_site(found: tuple[Stag
 
 def test_a_plan_that_holds_what_lies_below_a_cut_stops_there_too(found: tuple[Stage, ...]) -> None:
     below = {"stem": "zero", "middle": "zero"}
-    cut = Plan(Phase.GP, by_site=below, held=frozenset(below))
+    cut = Plan(Phase.GP, by_site=below, frozen=frozenset(below))
     batch = duties(found, cut, ACCELERATOR, predictor_learns=False)
     assert cycles([duty.backward for duty in batch]) == [0, 0, 0, found[3].weight_gradient.cycles]
     whole = duties(found, Plan(Phase.GP, by_site=below), ACCELERATOR, predictor_learns=False)

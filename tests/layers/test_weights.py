@@ -119,7 +119,7 @@ def test_ordinary_tensors_are_left_alone() -> None:
     assert sharded_like(weight, weight) is weight
     assert torch.allclose(norms([weight]), weight.norm()[None])
     site = survey(layers()).sites[3]
-    assert (site.held, site.share) == (slice(0, 7), slice(0, 7))
+    assert (site.local_rows, site.share) == (slice(0, 7), slice(0, 7))
     assert torch.equal(site.share_of(site.weight), site.weight.transpose(0, 1))
 
 
@@ -143,7 +143,7 @@ def look_at_parts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
         assert torch.equal(whole(from_shard(local(weight), weight)), other.weight)
         assert torch.equal(site.share_of(weight.detach()), other.outputs_first(other.weight)[site.share])
         assert site.has_whole_rows == (site.name in ("0", "1"))
-        assert site.like.shape == other.outputs_first(other.weight)[site.held].shape
+        assert site.like.shape == other.outputs_first(other.weight)[site.local_rows].shape
         counts = torch.tensor([site.share.stop - site.share.start])
         all_reduce_shards([counts], weight)
         assert counts.item() == site.rows, "every row is in one share"

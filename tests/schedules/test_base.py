@@ -99,11 +99,11 @@ def test_more_than_there_is_cannot_be_saved() -> None:
 
 def test_what_lies_below_a_site_is_held() -> None:
     layers = (
-        Layer("", "other", False, held=("token",)),
+        Layer("", "other", False, other_parameters=("token",)),
         Layer("conv1", "conv", True, 5),
-        Layer("bn1", "other", False, held=("bn1.weight", "bn1.bias")),
-        Layer("conv2", "conv", True, 5, held=("conv2.bias",)),
-        Layer("fc", "linear", True, 5, held=("fc.bias",)),
+        Layer("bn1", "other", False, other_parameters=("bn1.weight", "bn1.bias")),
+        Layer("conv2", "conv", True, 5, other_parameters=("conv2.bias",)),
+        Layer("fc", "linear", True, 5, other_parameters=("fc.bias",)),
     )
     one = Layout(layers, measured=True)
     assert [site.name for site in one.sites] == ["conv1", "conv2", "fc"]

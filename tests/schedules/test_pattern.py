@@ -52,9 +52,9 @@ def test_a_cut_holds_what_lies_below_it() -> None:
     assert schedule.needs_order
     plan = schedule.resolve(convolutions(3, measured=True)).plan(Step(0, 0))
     assert plan.by_site == {"conv1": "replay", "conv2": "replay"}
-    assert plan.held == {"conv1.bias", "conv2.bias"}
-    assert plan.holds("conv1.bias")
-    assert not plan.holds("conv3.bias")
+    assert plan.frozen == {"conv1.bias", "conv2.bias"}
+    assert plan.freezes("conv1.bias")
+    assert not plan.freezes("conv3.bias")
 
 
 def test_a_cut_needs_the_order_of_execution() -> None:

@@ -50,7 +50,7 @@ def models_folder() -> Path | None:
     return None if root is None else root / "models"
 
 
-def kept(
+def cached(
     kind: str,
     key: Mapping[str, Any],
     find: Callable[[], T],
@@ -70,10 +70,10 @@ def kept(
     path = folder / f"{kind}-{name}.txt"
     with suppress(AdagpError, OSError, ValueError, TypeError, KeyError, RecursionError):
         return read(_content(path, heading))
-    found = find()
+    answer = find()
     with suppress(OSError, ValueError):
-        _keep(path, heading, write(found))
-    return found
+        _keep(path, heading, write(answer))
+    return answer
 
 
 @cache
@@ -91,8 +91,8 @@ def program() -> dict[str, str]:
 def _content(path: Path, heading: str) -> str:
     """Return the text of an entry; raise ValueError if it is damaged, or another program's."""
     digest, _, rest = read_text(path, "the cache entry").partition("\n")
-    found, _, content = rest.partition("\n")
-    if digest != _digest(rest) or found != heading:
+    first_line, _, content = rest.partition("\n")
+    if digest != _digest(rest) or first_line != heading:
         raise ValueError("not an entry of this program")
     return content
 

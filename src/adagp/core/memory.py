@@ -31,12 +31,12 @@ def check_memory(needed: int, what: str, error: type[AdagpError]) -> None:
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in <malloc.h>
 _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 _LARGEST = (1 << 30, 1 << 25)  # the second is the maximum of older versions
-_kept = False
+_is_kept = False
 
 
 def freed_memory_is_kept() -> bool:
     """Return whether `keep_freed_memory` has taken effect in this process."""
-    return _kept
+    return _is_kept
 
 
 def keep_freed_memory() -> bool:
@@ -45,7 +45,7 @@ def keep_freed_memory() -> bool:
     For programs that train on CPUs; it applies to the whole process and cannot be undone. Only glibc supports it. If its
     environment variables for malloc are set, nothing changes.
     """
-    global _kept
+    global _is_kept
     if any(name in os.environ for name in _SETTINGS) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
     try:
@@ -53,5 +53,5 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     if any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
-        _kept = bool(mallopt(_TRIM_THRESHOLD, -1))
-    return _kept
+        _is_kept = bool(mallopt(_TRIM_THRESHOLD, -1))
+    return _is_kept

@@ -136,11 +136,11 @@ def add_method(method: Method) -> Method:
 
 def method_options() -> dict[str, Option]:
     """Return the options of all methods by name; where methods differ in the default, the first one's."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for name in METHODS:
         for option in METHODS[name].options:
-            found.setdefault(option.name, option)
-    return found
+            options.setdefault(option.name, option)
+    return options
 
 
 def methods_with(option: str) -> list[str]:
@@ -158,9 +158,9 @@ def find_method(name: str) -> Method:
 
 def find_source(name: str) -> Method:
     """Return the method whose source plans call `name`, or the method of that name."""
-    found = next((method for method in _all() if method.source == name), None)
-    if found is not None:
-        return found
+    known = next((method for method in _all() if method.source == name), None)
+    if known is not None:
+        return known
     if ":" in name or name in METHODS:
         return find_method(name)
     raise unknown_name("source", name, [method.source for method in _all() if method.source])

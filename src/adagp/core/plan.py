@@ -33,17 +33,17 @@ class Step:
 class Plan:
     """Where each site's weight gradient comes from in one batch.
 
-    `default` is the source of every site that `by_site` does not name. `hold_rest` says what happens to parameters that
-    belong to no site (biases, normalisation, embeddings, unknown layers): held at their values, or trained by backprop.
-    They can only be trained where there is a backward pass, so a plan without one holds them. `held` names some that are
-    held where the others are trained: those below the layer at which the backward pass shall stop.
+    `default` is the source of every site that `by_site` does not name. With `hold_rest` parameters that belong to
+    no site (biases, normalisation, embeddings, unknown layers) are frozen; else backprop trains them. A plan without a
+    backward pass freezes them in any case. `frozen` names those that are frozen while the others are trained: those below
+    the layer at which the backward pass stops.
     """
 
     phase: Phase
     default: str = BACKPROP
     by_site: Mapping[str, str] = field(default_factory=dict)
     hold_rest: bool = False
-    held: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
 
     def source_of(self, site: str) -> str:
         """Return the name of the source of `site`'s weight gradient."""
@@ -54,9 +54,9 @@ class Plan:
         """Whether some sites are trained by backprop, so that a source may learn from the batch."""
         return BACKPROP in (self.default, *self.by_site.values())
 
-    def holds(self, parameter: str) -> bool:
-        """Tell whether a parameter that belongs to no site keeps its value."""
-        return self.hold_rest or parameter in self.held
+    def freezes(self, parameter: str) -> bool:
+        """Return whether a parameter that belongs to no site is frozen."""
+        return self.hold_rest or parameter in self.frozen
 
     def sources(self, sites: Iterable[str]) -> dict[str, list[str]]:
         """Return the sites of each source, both in first-seen order."""

@@ -47,16 +47,16 @@ class Registry(Generic[T]):
         self._things: dict[str, T] = {}
         self._imported = 0
 
-    def add(self, name: str, thing: T) -> T:
-        """Enter `thing` under `name` and return it; a name is given once."""
+    def add(self, name: str, entry: T) -> T:
+        """Add `entry` under `name` and return it; a name can be used once."""
         if name in self._things:
             raise OptionError(f"{self.kind} '{name}' is registered already; pick another name.")
-        self._things[name] = thing
-        return thing
+        self._things[name] = entry
+        return entry
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that enters what it decorates under `name`."""
-        return lambda thing: self.add(name, thing)
+        return lambda entry: self.add(name, entry)
 
     def __getitem__(self, name: str) -> T:
         try:

@@ -176,7 +176,7 @@ class Batch:
         """Whether this batch has a backward pass."""
         if self._by_backprop or not self._served or any(source.needs_backward for source in self._serving):
             return True
-        return any(not self.plan.holds(other.name) for other in self._setup.survey.rest)
+        return any(not self.plan.freezes(other.name) for other in self._setup.survey.rest)
 
     @property
     def backward_is_whole(self) -> bool:
@@ -368,7 +368,7 @@ class Batch:
         replaced = [site.weight for sites in self._served.values() for site in sites]
         if self._served and self.plan.hold_rest:
             replaced += self._setup.outside_parameters()
-        return replaced + [other.parameter for other in self._setup.survey.rest if self.plan.holds(other.name)]
+        return replaced + [other.parameter for other in self._setup.survey.rest if self.plan.freezes(other.name)]
 
     def _end_passes(self) -> None:
         """In one of several processes: average the gradients that DDP has not, and reshard what FSDP2 has gathered."""

@@ -243,7 +243,7 @@ def _movable(trainer: Trainer, gp: Batch, plan: Plan, reached: set[str]) -> set[
     """Return the ids of the parameters that the GP batch may move; backprop reached the sites of the names `reached`."""
     movable = [site.weight for site in trainer.survey.sites if site.name in reached and site.name not in gp.refused]
     if gp.needs_backward:
-        movable += [other.parameter for other in trainer.survey.rest if not plan.holds(other.name)]
+        movable += [other.parameter for other in trainer.survey.rest if not plan.freezes(other.name)]
         if not plan.hold_rest:
             movable += trainer.setup.outside_parameters()
     return {id(parameter) for parameter in movable}

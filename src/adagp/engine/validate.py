@@ -174,7 +174,7 @@ def _layers(survey: Survey, order: dict[str, int], macs: dict[Site, int]) -> tup
             "other" if site is None else site.rule.kind,
             is_site=site is not None,
             macs=0 if site is None else macs.get(site, 0),
-            held=tuple(held.get(path, ())),
+            other_parameters=tuple(held.get(path, ())),
         )
         uncalled = site is not None and path not in order
         placed.append((len(order) if uncalled else _place(path, order), layer))

@@ -24,7 +24,7 @@ def workload_layout(workload: Workload) -> Layout:
         if layer.trainable:
             kind = "conv" if isinstance(layer, Convolution) else "linear" if isinstance(layer, Linear) else "other"
             macs = layer.product(1).macs + (layers[layer.name].macs if layer.name in layers else 0)
-            layers[layer.name] = Layer(layer.name, kind, is_site=True, macs=macs, held=(layer.name,))
+            layers[layer.name] = Layer(layer.name, kind, is_site=True, macs=macs, other_parameters=(layer.name,))
     return Layout(tuple(layers.values()), measured=True)
 
 
@@ -106,7 +106,7 @@ def check_countable(schedule: Schedule) -> None:
 
 def plan_key(plan: Plan) -> PlanKey:
     """Return what a batch's work depends on: all of its plan but the name of its phase."""
-    return plan.default, plan.hold_rest, plan.held, tuple(sorted(plan.by_site.items()))
+    return plan.default, plan.hold_rest, plan.frozen, tuple(sorted(plan.by_site.items()))
 
 
 @lru_cache(maxsize=256)

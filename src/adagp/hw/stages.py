@@ -300,7 +300,7 @@ def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     It is -1 where all parameters outside of sites are trained as well: then the pass goes as far down as the model has
     any. A plan that freezes some of them freezes those below its lowest true site.
     """
-    if not plan.hold_rest and not plan.held:
+    if not plan.hold_rest and not plan.frozen:
         return -1
     sites = (index for index, stage in enumerate(stages) if stage.is_site)
     true = (index for index in sites if source_work(plan.source_of(stages[index].layer.name)).input_gradients)

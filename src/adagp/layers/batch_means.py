@@ -107,11 +107,11 @@ def stand_in(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tens
     size = output.numel()
     if size < _LARGE or type(module) not in _AFFINE or len(inputs) != 1 or 4 * inputs[0].numel() > size:
         return output
-    (given,) = inputs
-    batched = given.dim() == output.dim() >= module.weight.dim()  # type: ignore[operator]  # a parameter, as in all four
+    (values,) = inputs
+    batched = values.dim() == output.dim() >= module.weight.dim()  # type: ignore[operator]  # a parameter, as in all four
     changed = len(module._forward_hooks) > 1  # another hook than the watcher's may have put something else in its place
-    if changed or not batched or not (_plain(given) and _plain(output)) or torch.compiler.is_compiling():
+    if changed or not batched or not (_plain(values) and _plain(output)) or torch.compiler.is_compiling():
         return output
     with torch.no_grad():
-        answer: Tensor = module.forward(batch_mean(given.detach())[None])
+        answer: Tensor = module.forward(batch_mean(values.detach())[None])
     return answer

@@ -110,7 +110,7 @@ def rule_for(module: nn.Module) -> Rule | None:
 
 def computes_as_built_in(layer_type: type[nn.Module]) -> bool:
     """Return whether a layer type computes as one of those that this library knows; a subclass may have a way of its own."""
-    base = next((one for one in layer_type.__mro__ if _key(one) in _BUILT_IN), nn.Module)
+    base = next((base_type for base_type in layer_type.__mro__ if _key(base_type) in _BUILT_IN), nn.Module)
     same = [getattr(layer_type, name, None) is getattr(base, name, None) for name in ("forward", "_conv_forward")]
     return base is not nn.Module and all(same)
 

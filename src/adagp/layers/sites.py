@@ -62,23 +62,23 @@ class Site:
         return self.is_sharded and not self.rule.axis and shard_of(self.weight).axis == 0
 
     @cached_property
-    def held(self) -> slice:
+    def local_rows(self) -> slice:
         """The rows whose gradient is produced here: all, or those that this process has of a sharded weight."""
         return shard_of(self.weight).rows if self.has_whole_rows else slice(0, self.rows)
 
     @cached_property
     def share(self) -> slice:
-        """The rows that this process learns from: those held here; of a weight that is not cut along its rows, as many as
+        """The rows that this process learns from: `local_rows`; of a weight that is not cut along its rows, as many as
         each of the processes that hold its parts can take."""
         if not self.is_sharded or self.has_whole_rows:
-            return self.held
+            return self.local_rows
         group = shard_of(self.weight).group
         size, rank = (1, 0) if group is None else (group.size(), group.rank())
         return slice(rank * self.rows // size, (rank + 1) * self.rows // size)
 
     @property
     def like(self) -> Tensor:
-        """A tensor in the shape and the memory order of the rows `held`, with the outputs first; its numbers mean nothing."""
+        """A tensor in the shape and memory order of `local_rows`, with the outputs first; its values mean nothing."""
         return local(self.weight) if self.has_whole_rows else self.outputs_first(blank(self.weight))
 
     def share_of(self, gradient: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Site:
         return result.copy_(swapped_channels(tensor, self.rule.groups(self.module)))
 
     def from_local_rows(self, tensor: Tensor) -> Tensor:
-        """Return the rows `held` of a gradient, `(held rows, ...)`, as one of the weight, sharded where these are not all."""
+        """Return `local_rows` of a gradient, `(rows, ...)`, as a gradient of the weight, sharded where these are not all."""
         return from_shard(tensor, self.weight) if self.has_whole_rows else self.from_outputs_first(tensor)
 
     def macs(self, inputs: tuple[Any, ...], output: Tensor) -> int:
@@ -226,5 +226,5 @@ def _check_patterns(model: nn.Module, exclude: Sequence[str]) -> None:
     names = [name for name, _ in model.named_modules() if name]
     for pattern in exclude:
         if not any(fnmatchcase(name, pattern) for name in names):
-            shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            raise OptionError(f"the pattern '{pattern}' matches no layer of the model. Its layers are: {shown}.")
+            listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            raise OptionError(f"the pattern '{pattern}' matches no layer of the model. Its layers are: {listed}.")

@@ -66,9 +66,9 @@ def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
 
     On a CPU as products with themselves, which read memory at twice the speed of torch's norm, and round less.
     """
-    if any(one.device.type != "cpu" for one in gradients):
+    if any(gradient.device.type != "cpu" for gradient in gradients):
         return torch.stack(torch._foreach_norm(list(gradients), dtype=torch.float32))
-    return torch.stack([square(one) for one in gradients]).sqrt_()
+    return torch.stack([square(gradient) for gradient in gradients]).sqrt_()
 
 
 def square(tensor: Tensor) -> Tensor:
@@ -104,32 +104,32 @@ def mesh_of(weight: Any) -> Any:
 
 def is_sharded_once(weight: Any) -> bool:
     """Return whether a sharded weight is cut along one mesh dimension only, the one way that is supported."""
-    cuts = [one for one in weight.placements if not one.is_replicate()]
-    return len(cuts) <= 1 and all(type(one).__name__ == "Shard" for one in cuts)
+    cuts = [placement for placement in weight.placements if not placement.is_replicate()]
+    return len(cuts) <= 1 and all(type(placement).__name__ == "Shard" for placement in cuts)
 
 
 def shard_of(weight: Any) -> WeightShard:
     """Return which shard of a weight this process has."""
     mesh = weight.device_mesh
-    for place, placement in enumerate(weight.placements):
+    for dimension, placement in enumerate(weight.placements):
         if placement.is_shard():
             size = weight.shape[placement.dim]
-            step = -(-size // mesh.size(place))
-            first = min(mesh.get_local_rank(place) * step, size)
-            return WeightShard(placement.dim, slice(first, min(first + step, size)), mesh.get_group(place))
+            step = -(-size // mesh.size(dimension))
+            first = min(mesh.get_local_rank(dimension) * step, size)
+            return WeightShard(placement.dim, slice(first, min(first + step, size)), mesh.get_group(dimension))
     return WeightShard(0, slice(0, len(weight)), None)
 
 
 def local(tensor: Any) -> Tensor:
     """Return this process's shard of a tensor."""
-    found: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
-    return found
+    result: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor
+    return result
 
 
 def whole(tensor: Any) -> Tensor:
     """Return the full tensor; the processes gather their shards for it."""
-    found: Tensor = tensor.detach().full_tensor() if is_sharded(tensor) else tensor
-    return found
+    result: Tensor = tensor.detach().full_tensor() if is_sharded(tensor) else tensor
+    return result
 
 
 def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -178,23 +178,23 @@ def all_reduce_flat(tensors: Sequence[Tensor], groups: Sequence[dist.ProcessGrou
 
     One all-reduce of one flat tensor for each dtype, whatever the number of tensors. All processes end with the same bits.
     """
-    for kind in dict.fromkeys(one.dtype for one in tensors):
-        mine = [one for one in tensors if one.dtype == kind]
-        flat = torch.cat([one.reshape(-1) for one in mine])
+    for kind in dict.fromkeys(tensor.dtype for tensor in tensors):
+        alike = [tensor for tensor in tensors if tensor.dtype == kind]
+        flat = torch.cat([tensor.reshape(-1) for tensor in alike])
         for group in groups:
             dist.all_reduce(flat, group=group)
-        for one, part in zip(mine, flat.split([one.numel() for one in mine]), strict=True):
-            one.copy_(part.view_as(one))
+        for tensor, part in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
 
 @torch.no_grad()
 def norms(tensors: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each full tensor; one all-reduce of as many numbers for sharded ones."""
-    sharded = [one for one in tensors if is_sharded(one)]
+    sharded = [tensor for tensor in tensors if is_sharded(tensor)]
     if not sharded:
         return gradient_norms(tensors)
-    squares = torch.stack([square(local(one)) for one in tensors])
-    chosen = torch.tensor([is_sharded(one) for one in tensors], device=squares.device)
+    squares = torch.stack([square(local(tensor)) for tensor in tensors])
+    chosen = torch.tensor([is_sharded(tensor) for tensor in tensors], device=squares.device)
     sums = squares[chosen]
     all_reduce_shards([sums], sharded[0])
     squares[chosen] = sums

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from adagp.core.cache import kept
+from adagp.core.cache import cached
 from adagp.core.plugins import loaded_plugins
 from adagp.hw.accelerator import PredictorShape
 from adagp.models.build import find_in_zoo
@@ -67,7 +67,7 @@ def describe_models(
         find = partial(_measured, info, shape, count, width)
         if may_keep and is_ours(info):
             key = {"name": name, "image": shape, "classes": count, "width": width}
-            rows.append(kept("model", key, find, write=_written, read=_read))
+            rows.append(cached("model", key, find, write=_written, read=_read))
         else:
             rows.append(find())
     return rows

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.core.cache import kept
+from adagp.core.cache import cached
 from adagp.core.methods import find_method
 from adagp.errors import OptionError
 from adagp.hw import Run, Workload, load_workload, replayed_run
@@ -59,7 +59,7 @@ def model_workload(
 
     if ":" in name or own or not is_ours(MODELS[name]):
         return traced()
-    return kept("workload", {"name": name, **options}, traced, write=Workload.to_json, read=workload_from_json)
+    return cached("workload", {"name": name, **options}, traced, write=Workload.to_json, read=workload_from_json)
 
 
 def _task(name: str, usual: str) -> str:

@@ -133,8 +133,8 @@ class Adaptive(Schedule):
         """Count GP batches by epochs, and say so when there are too few of them to be worth it."""
         memory = self.memory
         if report.step.epoch != memory.epoch:
-            wanted = self.shortest / (self.shortest + 1) / 2
-            if memory.epoch_predicted < wanted * memory.epoch_batches:
+            fewest = self.shortest / (self.shortest + 1) / 2
+            if memory.epoch_predicted < fewest * memory.epoch_batches:
                 memory.log.append(
                     f"epoch {memory.epoch + 1}: {SWITCHING}; {memory.epoch_predicted} of {memory.epoch_batches} batches "
                     "were predicted."

@@ -19,14 +19,14 @@ from adagp.errors import OptionError, UsageError
 class Layer:
     """A layer with parameters. `kind` is conv, linear or other; `macs` are the multiply-accumulates of a forward pass.
 
-    `held` names those of its parameters that belong to no site: the bias of a convolution, the weight of a normalisation.
+    `other_parameters` are those that belong to no site: the bias of a convolution, the weight of a normalisation.
     """
 
     name: str
     kind: str
     is_site: bool
     macs: int = 0
-    held: tuple[str, ...] = ()
+    other_parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Layout:
         """Return the parameters of no site that lie below site number `count` (from 0), in the order of execution."""
         sites = self.sites
         if count >= len(sites):
-            return frozenset(name for layer in self.layers for name in layer.held)
+            return frozenset(name for layer in self.layers for name in layer.other_parameters)
         end = self.layers.index(sites[count])
-        return frozenset(name for layer in self.layers[:end] for name in layer.held)
+        return frozenset(name for layer in self.layers[:end] for name in layer.other_parameters)
 
 
 @dataclass(frozen=True)

@@ -203,26 +203,26 @@ class WarmUp(Schedule):
         inner = self.schedule
         vars(self).update(adapts=inner.adapts, needs_order=inner.needs_order, partial=inner.partial, stops=inner.stops)
 
-    def place(self, step: Step) -> Step | None:
-        """Return the step at which `schedule` is asked for the batch at `step`; None during the warm-up."""
+    def inner_step(self, step: Step) -> Step | None:
+        """Return the step of `schedule` for the batch at `step`; None during the warm-up."""
         if step.epoch < self.epochs or step.epoch * self.batches_per_epoch + step.batch < self.batches:
             return None
         return Step(step.epoch - self.epochs, step.batch)
 
     def plan(self, step: Step) -> Plan:
         """Return the plan of the batch at `step`."""
-        place = self.place(step)
-        return WARM_UP if place is None else self.schedule.plan(place)
+        inner = self.inner_step(step)
+        return WARM_UP if inner is None else self.schedule.plan(inner)
 
     def phase(self, step: Step) -> Phase:
         """Return the phase of the batch at `step`."""
-        place = self.place(step)
-        return Phase.WARMUP if place is None else self.schedule.phase(place)
+        inner = self.inner_step(step)
+        return Phase.WARMUP if inner is None else self.schedule.phase(inner)
 
     def label(self, epoch: int) -> str:
         """Return `warm-up` for an epoch that is warm-up to its end."""
-        place = self.place(Step(epoch, max(0, self.batches_per_epoch - 1)))
-        return "warm-up" if place is None else self.schedule.label(place.epoch)
+        inner = self.inner_step(Step(epoch, max(0, self.batches_per_epoch - 1)))
+        return "warm-up" if inner is None else self.schedule.label(inner.epoch)
 
     def repeats_after(self, epoch: int) -> int | None:
         """Return that of the schedule; an epoch in which a warm-up of batches ends has none."""

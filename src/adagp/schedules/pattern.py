@@ -65,7 +65,7 @@ class Cut:
 def read_sites(text: str) -> tuple[Kind | Cut | str, ...]:
     """Return the selectors in `text`, which are separated by commas. A string is a name pattern."""
     selectors = tuple(_selector(part.strip(), text) for part in text.split(","))
-    if len(selectors) > 1 and any(isinstance(one, Cut) for one in selectors):
+    if len(selectors) > 1 and any(isinstance(selector, Cut) for selector in selectors):
         raise OptionError(f"cannot read the sites '{text}': a cut stands alone.")
     return selectors
 
@@ -117,21 +117,21 @@ def select(selector: Kind | Cut | str, layout: Layout) -> tuple[Layer, ...]:
         return _below(selector, layout)
     if isinstance(selector, Kind):
         return _of_kind(selector, layout)
-    found = tuple(site for site in layout.sites if fnmatchcase(site.name, selector))
-    if not found:
+    sites = tuple(site for site in layout.sites if fnmatchcase(site.name, selector))
+    if not sites:
         raise OptionError(f"the schedule's pattern '{selector}' matches no site of the model. {_listed(layout)}")
-    return found
+    return sites
 
 
 def _of_kind(selector: Kind, layout: Layout) -> tuple[Layer, ...]:
     candidates = [site for site in layout.sites if selector.kind in (site.kind, "layer")]
-    found = tuple(site for index, site in enumerate(candidates) if selector.every.takes(index))
-    if not found:
+    sites = tuple(site for index, site in enumerate(candidates) if selector.every.takes(index))
+    if not sites:
         raise OptionError(
             f"the schedule's sites begin with {selector.kind} number {selector.every.start}, but the model has "
             f"{len(candidates)} such sites."
         )
-    return found
+    return sites
 
 
 def _below(cut: Cut, layout: Layout) -> tuple[Layer, ...]:
@@ -177,7 +177,7 @@ class Pattern(Schedule):
     rest: str = "train"
     first: str = "keep"
     chosen: tuple[str, ...] = ()
-    held: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for clause, value, allowed in (("rest", self.rest, RESTS), ("first", self.first, FIRSTS)):
@@ -202,7 +202,7 @@ class Pattern(Schedule):
                 f"the schedule's sites '{self.sites}' take in '{chosen[0]}', the model's first site, whose gradient is "
                 "never to be replaced. Begin with the 2nd, or say first=allowed."
             )
-        return replace(self, chosen=chosen, held=layout.others_below(len(chosen)) if self.stops else frozenset())
+        return replace(self, chosen=chosen, frozen=layout.others_below(len(chosen)) if self.stops else frozenset())
 
     def serves(self, site: str) -> bool:
         """Return whether `site` is among the chosen."""
@@ -219,7 +219,7 @@ class Pattern(Schedule):
         if not self.chosen:
             raise UsageError("a schedule by patterns must be resolved against a model's layers before it gives plans.")
         return Plan(
-            Phase.GP, by_site=dict.fromkeys(self.chosen, self.source), hold_rest=self.rest == "hold", held=self.held
+            Phase.GP, by_site=dict.fromkeys(self.chosen, self.source), hold_rest=self.rest == "hold", frozen=self.frozen
         )
 
     def label(self, epoch: int) -> str:
@@ -253,23 +253,23 @@ class Pattern(Schedule):
 def read_clauses(text: str, epochs: int, source: str) -> Pattern:
     """Return the schedule of clauses `sites=...; batches=...; source=...; rest=...; first=...`, whatever the epochs."""
     allowed = ("sites", "batches", "source", "rest", "first")
-    given: dict[str, str] = {}
+    clauses: dict[str, str] = {}
     for clause in text.split(";"):
         name, equals, value = (part.strip() for part in clause.partition("="))
-        if not equals or name not in allowed or name in given or not value:
+        if not equals or name not in allowed or name in clauses or not value:
             raise OptionError(
                 f"cannot read '{clause.strip()}' in the schedule '{text}'. Its clauses, each at most once and separated by "
                 "semicolons, are: sites=..., batches=..., source=..., rest=train|hold, first=keep|allowed."
             )
-        given[name] = value
-    if "sites" not in given:
+        clauses[name] = value
+    if "sites" not in clauses:
         raise OptionError(
             f"the schedule '{text}' does not say which sites: add sites=... (for example sites=every conv)."
         )
     return Pattern(
-        given["sites"],
-        given.get("batches", "all"),
-        given.get("source", source),
-        given.get("rest", "train"),
-        given.get("first", "keep"),
+        clauses["sites"],
+        clauses.get("batches", "all"),
+        clauses.get("source", source),
+        clauses.get("rest", "train"),
+        clauses.get("first", "keep"),
     )

@@ -292,7 +292,7 @@ class LearnedSource(TrainedSource, PipelineSource):
         flat = self.predict(sites, self.shared(sites))
         weights = [torch.empty_like(site.like, dtype=one.dtype) for site, one in zip(sites, flat, strict=True)]
         for site, weight, one in zip(sites, weights, flat, strict=True):
-            weight.copy_(one.view(site.rows, -1)[site.held].view(weight.shape))
+            weight.copy_(one.view(site.rows, -1)[site.local_rows].view(weight.shape))
         return weights, gradient_norms(flat if sites[0].is_sharded else weights)
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:

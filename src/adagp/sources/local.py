@@ -64,19 +64,19 @@ def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
 
 
 @torch.no_grad()
-def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, held: bool = False) -> Tensor:
+def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, local_only: bool = False) -> Tensor:
     """Return the gradient of `site`'s weight, and nothing else, given its input and the loss's gradient at its output.
 
-    `held` asks for the rows alone that this process holds of a sharded weight, where the layer allows it (`gives_rows`).
+    With `local_only` only the rows that this process holds of a sharded weight, where the layer allows it (`gives_rows`).
     """
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         with torch.autocast(kind, enabled=False):
-            return weight_gradient(site, inputs, output_gradient, held=held)
+            return weight_gradient(site, inputs, output_gradient, local_only=local_only)
     weight = blank(site.weight)
     inputs, output_gradient = (batched(site, one.to(weight.dtype)) for one in (inputs.detach(), output_gradient))
-    if held:
-        weight, output_gradient = weight[site.held], output_gradient[:, site.held].contiguous()
+    if local_only:
+        weight, output_gradient = weight[site.local_rows], output_gradient[:, site.local_rows].contiguous()
         if not len(weight):
             return weight
     if site.rule.kind == "linear":

@@ -61,7 +61,7 @@ class PredictedSource(LearnedSource):
         """Return the predictions, by matrix products in the memory order of the weights, and their norms."""
         summaries, context = self.view(sites, self.shared(sites))
         if sites[0].is_sharded:
-            summaries = [summary[site.held] for site, summary in zip(sites, summaries, strict=True)]
+            summaries = [summary[site.local_rows] for site, summary in zip(sites, summaries, strict=True)]
         likes = [site.like for site in sites]
         blocks = row_blocks(
             [(len(like), site.width, kernel_taps(like)) for site, like in zip(sites, likes, strict=True)]

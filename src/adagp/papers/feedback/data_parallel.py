@@ -176,7 +176,9 @@ class _Predictions:
         for site, total in self._gradients.items():
             yield site, sharded_like((total / processes).to(site.weight.dtype), site.weight)
         for call, fit, rows, correction, mixed in self._mixed:
-            held, weight = gives_rows(call.site), call.site.weight
+            local_only, weight = gives_rows(call.site), call.site.weight
             mean = mixed / processes
-            gradient = fit.gradient_of_mixed(mean, call.inputs, rows, call.shape, correction=correction, held=held)
-            yield call.site, from_shard(gradient, weight) if held else sharded_like(gradient, weight)
+            gradient = fit.gradient_of_mixed(
+                mean, call.inputs, rows, call.shape, correction=correction, local_only=local_only
+            )
+            yield call.site, from_shard(gradient, weight) if local_only else sharded_like(gradient, weight)

@@ -439,7 +439,7 @@ class SiteRegression:
         shape: Size,
         *,
         correction: BiasCorrection | None = None,
-        held: bool = False,
+        local_only: bool = False,
     ) -> Tensor:
         """Return the weight gradient of mixed inputs, from calls like the one with `inputs`; see `weight_gradient`."""
         self._check_output(shape)
@@ -449,9 +449,9 @@ class SiteRegression:
             correction.subtract(mixed, fit.moments.inverse, rows.fraction)
         last = is_channels_last(inputs)
         samples, gradients = from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape)
-        if last and not held and suits_im2col(self.site, inputs, shape):
+        if last and not local_only and suits_im2col(self.site, inputs, shape):
             return im2col_weight_gradient(self.site, samples, gradients)
-        return weight_gradient(self.site, samples, gradients, held=held)
+        return weight_gradient(self.site, samples, gradients, local_only=local_only)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the regression, and the memory format of its patterns."""

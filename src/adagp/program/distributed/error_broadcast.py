@@ -96,7 +96,7 @@ class ErrorBroadcast:
 
     # When a stage is updated.
 
-    def wanted(self, plan: Plan) -> bool:
+    def is_needed(self, plan: Plan) -> bool:
         """Return whether the source needs the error of a batch with this plan."""
         sources = {plan.default, *plan.by_site.values()}
         return sources != {BACKPROP} or self.source.wants_inputs or self.source.wants_gradients or self._measured()

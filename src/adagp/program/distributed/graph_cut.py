@@ -155,9 +155,9 @@ class _Relay(nn.Module):
         self.takes, self.gives = tuple(takes), tuple(gives)
 
     def forward(self, *values: Tensor) -> Any:
-        made = self.module(*(values[index] for index in self.takes))
-        made = made if isinstance(made, tuple | list) else (made,)
-        outputs = tuple(made[index] if is_made else values[index] for is_made, index in self.gives)
+        results = self.module(*(values[index] for index in self.takes))
+        results = results if isinstance(results, tuple | list) else (results,)
+        outputs = tuple(results[index] if is_made else values[index] for is_made, index in self.gives)
         return outputs if len(outputs) > 1 else outputs[0]
 
 

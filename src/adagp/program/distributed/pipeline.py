@@ -84,7 +84,7 @@ class PipelineLoop(ParallelLoop):
                 at = self.trainer.at
                 self.meter.add(plan.phase, sums.loss, sums.right, sums.answers, sums.seconds, guarded=False)
                 self.trainer.advance()
-                self._tell(observer, at, plan.phase)
+                self._notify(observer, at, plan.phase)
             self.world.all_reduce([self.make_requests()], "requests")
             self.check_copies(self._copies)
             yield
@@ -108,7 +108,7 @@ class PipelineLoop(ParallelLoop):
         start = self.trainer.at.batch if self.trainer.at.epoch == epoch else length
         for batch in range(start, min(start + LONGEST_WINDOW, length)):
             plans.append(self.trainer.schedule.plan(Step(epoch, batch)))
-            if plans[-1].held or plans[-1].hold_rest != predicts(plans[-1]):
+            if plans[-1].frozen or plans[-1].hold_rest != predicts(plans[-1]):
                 raise OptionError(
                     "a pipeline has a whole backward pass in a batch or none; this schedule has one that stops half-way."
                 )
@@ -141,20 +141,20 @@ class PipelineLoop(ParallelLoop):
         """Return the first process's state, but for weights and optimizer state, which each process writes for its stages."""
         optimizer = state.pop("optimizer")
         common = state | {"optimizer": optimizer | {"state": {}}, "model": {}} if self.world.rank == 0 else {}
-        return without_shards(common), {"held": self._held()}
+        return without_shards(common), {"held": self._stage_parts()}
 
     def merged_state(self, loaded: Loaded) -> dict[str, Any]:
         """Return the state of all stages together."""
         state = dict(loaded.common)
-        held = self._by_stages(part["held"] for part in loaded.own if "held" in part)
-        if held:
+        parts = self._by_stages(part["held"] for part in loaded.own if "held" in part)
+        if parts:
             model, optimizer = self.trainer.model.state_dict(), dict(state["optimizer"])
             optimizer["state"] = {}
-            for part in held:
+            for part in parts:
                 model |= part["model"]
                 optimizer["state"] |= part["optimizer"]
             state |= {"model": model, "optimizer": optimizer}
-        self._parts = held
+        self._parts = parts
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ class PipelineLoop(ParallelLoop):
     def collect(self) -> None:
         """Collect weights, norms, quality metrics and source states of all stages in the first process."""
         sends = self.placement.sharded or (self.world.rank > 0 and self.placement.replica == 0)
-        parts = self.world.gather(to_device(self._held(), torch.device("cpu")) if sends else None)
+        parts = self.world.gather(to_device(self._stage_parts(), torch.device("cpu")) if sends else None)
         if self.world.rank == 0:
             for part in self._by_stages(part for part in parts if part is not None):
                 self.whole_model.load_state_dict(part["model"], strict=False)
@@ -186,13 +186,13 @@ class PipelineLoop(ParallelLoop):
             copies.setdefault(tuple(part["sites"]), []).append(part)
         return [joined(shards) for shards in copies.values()]
 
-    def _held(self) -> dict[str, Any]:
+    def _stage_parts(self) -> dict[str, Any]:
         trainer = self.trainer
         names = self._names()
         sites = [site.index for stage in self.placement.local for site in self.stages[stage].sites]
         indices = [index for index, (name, _) in enumerate(trainer.model.named_parameters()) if name in names]
         state = trainer.optimizer.state_dict()["state"]
-        held = {
+        state_of_stages = {
             "model": {name: value for name, value in trainer.model.state_dict().items() if name in names},
             "optimizer": {index: state[index] for index in indices if index in state},
             "sites": sites,
@@ -200,7 +200,7 @@ class PipelineLoop(ParallelLoop):
             "quality": _of_sites(trainer.quality.state_dict(), sites),
             "sources": [source.site_state(sites) for source in self.updates.sources],
         }
-        parts: dict[str, Any] = as_parts(held)
+        parts: dict[str, Any] = as_parts(state_of_stages)
         return parts
 
     def _adopt(self, part: dict[str, Any]) -> None:
@@ -248,13 +248,13 @@ def check_pipeline(config: TrainConfig, layout: ParallelLayout, devices: int) ->
         )
 
 
-def chosen_runtime(wanted: str, pipeline: str) -> str:
+def chosen_runtime(runtime: str, pipeline: str) -> str:
     """Return the runtime of a pipeline, `programs` or `torch`; raise OptionError if torch does not have the pipeline."""
-    if wanted == "torch" and pipeline not in SCHEDULES:
+    if runtime == "torch" and pipeline not in SCHEDULES:
         raise OptionError(
             f"torch has no schedule for the pipeline '{pipeline}', only for {', '.join(SCHEDULES)}; leave out --runtime."
         )
-    return "programs" if wanted == "auto" else wanted
+    return "programs" if runtime == "auto" else runtime
 
 
 def _of_sites(state: dict[str, Any], sites: Collection[int]) -> dict[str, Any]:

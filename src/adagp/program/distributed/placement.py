@@ -102,11 +102,11 @@ def place_process(holders: Sequence[tuple[int, ...]], mesh: DeviceMesh) -> Stage
     replica, device = mesh.get_coordinate() or (0, 0)
     rows: list[list[int]] = mesh.mesh.tolist()
     copies, partners = 1, None
-    for held in dict.fromkeys(holders):
-        ranks = [row[other] for row in rows for other, stages in enumerate(holders) if stages == held]
+    for held_stages in dict.fromkeys(holders):
+        ranks = [row[other] for row in rows for other, stages in enumerate(holders) if stages == held_stages]
         if len(ranks) > 1:
             group = dist.new_group(sorted(ranks))
-            if held == holders[device]:
+            if held_stages == holders[device]:
                 copies, partners = len(ranks), group
     return StagePlacement(
         local=holders[device],
@@ -134,7 +134,7 @@ class TiedWeights:
         self._ids: set[int] = set()
         for users, parameters in sorted(shared_parameters(stages).items()):
             self._ids |= {id(parameter) for parameter in parameters}
-            using = [device for device, held in enumerate(holders) if set(users) & set(held)]
+            using = [device for device, local in enumerate(holders) if set(users) & set(local)]
             ranks = sorted(row[device] for row in mesh.mesh.tolist() for device in using)
             if len(ranks) < 2:  # one process has all of these stages, and autograd sums
                 continue

@@ -159,11 +159,11 @@ class World:
         """Replace each tensor by its mean over the processes."""
         self.all_reduce(tensors, kind, [1 / self.size] * len(tensors))
 
-    def gather(self, thing: Any) -> list[Any]:
-        """Return the `thing` of every process, in the order of ranks; it must be picklable."""
-        things: list[Any] = [None] * self.size
-        dist.all_gather_object(things, thing)
-        return things
+    def gather(self, value: Any) -> list[Any]:
+        """Return the `value` of every process, in the order of ranks; it must be picklable."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def first_does(self, work: Any) -> Any:
         """Call `work` in the first process and return its result in all; an error there is raised everywhere."""

@@ -19,7 +19,7 @@ from adagp.program.distributed.processes import TIMEOUT, World
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.folder import RunFolder
 from adagp.program.run.parallel import FSDP, PIPELINE, parse_parallel
-from adagp.program.tasks.base import taken
+from adagp.program.tasks.base import take_share
 from adagp.program.train.loop import Loop, Observer, to_device
 from adagp.program.train.session import Session, resume_command
 
@@ -148,7 +148,7 @@ class ParallelSession(Session):
         inputs = to_device(inputs, self.device)
         if not self.staged:
             return shard_model(model, inputs)
-        sample = taken(Share(0, self._parts), inputs)
+        sample = take_share(Share(0, self._parts), inputs)
         self.cut = cut_and_place(model, sample, self.config, self.layout, self.device, self.world)
         return model
 

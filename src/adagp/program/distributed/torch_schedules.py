@@ -25,7 +25,7 @@ from adagp.data.batches import Share
 from adagp.program.distributed.stages import ModelStage
 from adagp.program.distributed.updates import BatchSums, StageUpdates, predicts
 from adagp.program.distributed.worker import as_values
-from adagp.program.tasks.base import taken
+from adagp.program.tasks.base import take_share
 
 SCHEDULES: dict[str, Callable[..., Any]] = {
     "gpipe": ScheduleGPipe,
@@ -76,7 +76,7 @@ class TorchWorker:
         placement, last = self.updates.placement, len(self.updates.stages) - 1
         numbers = torch.arange(self.updates.micro_batches) if last in placement.local else None
         options: dict[str, Any] = {"target": numbers, "return_outputs": False}
-        own = taken(Share(placement.replica, placement.replicas), inputs)
+        own = take_share(Share(placement.replica, placement.replicas), inputs)
         arguments = as_values(own) if 0 in placement.local else []
         if predicts(plan):
             with torch.no_grad():

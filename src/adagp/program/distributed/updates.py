@@ -23,7 +23,7 @@ from adagp.program.distributed.error_broadcast import ErrorBroadcast
 from adagp.program.distributed.placement import CutModel
 from adagp.program.distributed.processes import World
 from adagp.program.distributed.stages import before_backward, end_passes, exchanged_bytes
-from adagp.program.tasks.base import Task, taken
+from adagp.program.tasks.base import Task, take_share
 from adagp.program.train.loop import Rate
 from adagp.sources.base import Source
 from adagp.sources.pipeline import ErrorSource, PipelineSource
@@ -98,7 +98,7 @@ class StageUpdates:
     def part(self, samples: Any, number: int) -> Any:
         """Return a micro-batch of this process's pipeline out of the inputs or targets of a whole batch."""
         index = self.placement.replica * self.micro_batches + number % self.micro_batches
-        return taken(Share(index, self.micro_batches * self.placement.replicas), samples)
+        return take_share(Share(index, self.micro_batches * self.placement.replicas), samples)
 
     def before_backward(self, stage: int) -> None:
         """Begin the backward pass of a micro-batch."""
@@ -121,7 +121,7 @@ class StageUpdates:
         sums.loss += loss.item()
         sums.right += float(right)
         sums.answers += answers
-        if self.errors is not None and self.errors.wanted(plan):
+        if self.errors is not None and self.errors.is_needed(plan):
             self.errors.note_error(number, self._errors(outputs, part, share))
         return loss
 
@@ -134,11 +134,11 @@ class StageUpdates:
     def _errors(self, outputs: Sequence[Tensor], part: Any, share: float) -> list[Tensor]:
         """Return the gradients of the loss at the model's outputs, zeros where it does not depend on one."""
         leaves = [output.detach().requires_grad_(output.is_floating_point()) for output in outputs]
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        inputs = [leaf for leaf in leaves if leaf.requires_grad]
         with torch.enable_grad():
             loss = self.task.loss(as_returned(leaves), part) * share
-            errors: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, allow_unused=True)
-        return [torch.zeros_like(leaf) if error is None else error for leaf, error in zip(wanted, errors, strict=True)]
+            errors: Sequence[Tensor | None] = torch.autograd.grad(loss, inputs, allow_unused=True)
+        return [torch.zeros_like(leaf) if error is None else error for leaf, error in zip(inputs, errors, strict=True)]
 
     # Updates.
 
@@ -151,7 +151,7 @@ class StageUpdates:
                 return
             self._updated.clear()
             stages = list(self.placement.local)
-        if self.errors is not None and self.errors.wanted(plan):
+        if self.errors is not None and self.errors.is_needed(plan):
             self.errors.show(stages, batch)
         self._exchange(stages, with_gradients=not predicts(plan))
         self._end_passes(stages, learned=not predicts(plan))

@@ -37,7 +37,7 @@ class _Window:
     plans: Sequence[Plan]
     samples: Sequence[tuple[Any, Any]]
     sums: list[BatchSums]
-    kept: dict[tuple[int, int], tuple[Values, Values]] = field(default_factory=dict)
+    stored: dict[tuple[int, int], tuple[Values, Values]] = field(default_factory=dict)
     half_done: dict[tuple[int, int], tuple[Values, Values | None] | list[dict[str, object]]] = field(
         default_factory=dict
     )
@@ -113,11 +113,11 @@ class Worker:
             with torch.set_grad_enabled(learning):
                 outputs = [self.updates.loss(number, plan, outputs, targets, state.sums[batch])]
         if learning:
-            state.kept[stage, number] = (values, outputs)
+            state.stored[stage, number] = (values, outputs)
         return [output.detach() for output in outputs]
 
     def _backward(self, state: _Window, action: Action, gradients: Values | None) -> Values:
-        values, outputs = state.kept.pop((action.stage, action.number))
+        values, outputs = state.stored.pop((action.stage, action.number))
         self.updates.before_backward(action.stage)
         _differentiate(outputs, gradients)
         return _gradients(values)
@@ -126,7 +126,7 @@ class Worker:
 
     def _input_gradient(self, state: _Window, action: Action, gradients: Values | None) -> Values:
         stage, _, number = action
-        values, outputs = state.kept.pop((stage, number))
+        values, outputs = state.stored.pop((stage, number))
         if stage == 0:
             state.half_done[stage, number] = (outputs, gradients)
             return []

@@ -251,13 +251,13 @@ def _text_size(axes: "Axes", text: str) -> tuple[float, float]:
     return float(extent.width) * scale + 3, float(extent.height) * scale + 3
 
 
-def spread_labels(wanted: Sequence[tuple[float, str]], apart: float, highest: float | None = None) -> dict[str, float]:
+def spread_labels(labels: Sequence[tuple[float, str]], apart: float, highest: float | None = None) -> dict[str, float]:
     """Return heights near the wanted ones, in the same order, and at least `apart` from each other.
 
     Labels that collide become a stack around their mean. With `highest`, heights are kept between 0 and it, if they fit.
     """
     groups: list[tuple[float, list[str]]] = []  # centre of a stack of labels, from low to high
-    for height, name in sorted(wanted):
+    for height, name in sorted(labels):
         groups.append((height, [name]))
         while len(groups) > 1 and _top(groups[-2], apart) + apart > _bottom(groups[-1], apart):
             (upper, above), (lower, below) = groups.pop(), groups.pop()

@@ -60,7 +60,7 @@ class Task(ABC):
         Here whole batches are read; a task that can read less does so.
         """
         for inputs, targets in self.batches(epoch, start):
-            yield taken(share, inputs), taken(share, targets)
+            yield take_share(share, inputs), take_share(share, targets)
 
     def fix_shapes(self) -> None:  # noqa: B027  # most tasks have nothing to do
         """Let the inputs of all batches have the same shapes from now on, as pipelines need them."""
@@ -105,14 +105,14 @@ class Task(ABC):
         return {}
 
 
-def taken(share: Share, value: Any) -> Any:
+def take_share(share: Share, value: Any) -> Any:
     """Return the share of a batch's inputs or targets: of tensors, and tensors in tuples, lists and dicts."""
     if isinstance(value, Tensor):
         return share.of(value)
     if isinstance(value, tuple | list):
-        return type(value)(taken(share, one) for one in value)
+        return type(value)(take_share(share, item) for item in value)
     if isinstance(value, dict):
-        return {name: taken(share, one) for name, one in value.items()}
+        return {name: take_share(share, item) for name, item in value.items()}
     return value
 
 
@@ -133,14 +133,14 @@ def facts_of_parts(**parts: dict[str, Any]) -> dict[str, Any]:
 
 def evaluated(task: Task, model: nn.Module) -> dict[str, float]:
     """Return the result of the task's `evaluate`; raise if a declared metric is missing or not a number."""
-    found = task.evaluate(model)
+    figures = task.evaluate(model)
     for name in ("loss", *(metric.name for metric in task.metrics)):
-        if not isinstance(found.get(name), int | float):
+        if not isinstance(figures.get(name), int | float):
             raise TaskError(
                 f"{type(task).__name__}.evaluate must return a number for '{name}', which the task declares; it returned: "
-                f"{', '.join(f'{key} ({type(value).__name__})' for key, value in found.items()) or 'nothing'}."
+                f"{', '.join(f'{key} ({type(value).__name__})' for key, value in figures.items()) or 'nothing'}."
             )
-    return found
+    return figures
 
 
 TaskBuilder = Callable[[TrainConfig, Path | None, bool], Task]

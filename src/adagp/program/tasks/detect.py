@@ -41,8 +41,8 @@ class Detection(Task):
         train, test = read_voc(locate(info, data_dir or DEFAULT_DATA_DIR, download))
         if config.validation:
             parts = held_out(len(train), config.validation)
-            train, test = [train[one] for one in parts[0]], [train[one] for one in parts[1]]
-        test = [test[one] for one in evaluated_on(len(test), config.test_samples)]
+            train, test = [train[number] for number in parts[0]], [train[number] for number in parts[1]]
+        test = [test[number] for number in evaluated_on(len(test), config.test_samples)]
         self.train = BoxedBatches(train, config.batch_size, size=self.size, seed=config.seed, train=True)
         self.test = BoxedBatches(test, config.batch_size, size=self.size, train=False)
 
@@ -114,8 +114,8 @@ class Detection(Task):
     def final_metrics(self, model: nn.Module) -> dict[str, Any]:
         """Return `test_map50`: average precision at IoU 0.5, averaged over the classes that are there, and each class's."""
         with evaluation_mode(model):
-            found = [one for output, _ in self._answers(model) for one in detect(output)]
-        precisions = average_precisions(found, self.test.objects, len(CLASSES))
+            detections = [detected for output, _ in self._answers(model) for detected in detect(output)]
+        precisions = average_precisions(detections, self.test.objects, len(CLASSES))
         each = {name: float(value) for name, value in zip(CLASSES, precisions, strict=True) if not np.isnan(value)}
         return {"test_map50": sum(each.values()) / max(1, len(each)), "test_ap50": each}
 
@@ -145,9 +145,9 @@ def check_outputs(model: nn.Module, size: int, classes: int, name: str) -> None:
         ) from None
     expected = [(2, len(ANCHORS[0]), size // stride, size // stride, 5 + classes) for stride in STRIDES]
     several = isinstance(output, tuple | list)
-    given: Any = [tuple(getattr(one, "shape", ())) for one in output] if several else type(output).__name__
-    if given != expected:
+    shapes: Any = [tuple(getattr(tensor, "shape", ())) for tensor in output] if several else type(output).__name__
+    if shapes != expected:
         raise ModelError(
-            f"model '{name}' answers a batch of 2 images with {given}; for {classes} classes it must be three tensors "
+            f"model '{name}' answers a batch of 2 images with {shapes}; for {classes} classes it must be three tensors "
             f"of {', '.join(map(str, expected))}."
         )

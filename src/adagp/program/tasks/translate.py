@@ -39,8 +39,8 @@ class Translation(Task):
         if config.validation:
             train, test = (texts.train.chosen(part.tolist()) for part in held_out(len(texts.train), config.validation))
             texts = replace(texts, train=train, test=test)
-        held = (texts.validation, texts.test)
-        validation, test = (pairs.chosen(evaluated_on(len(pairs), config.test_samples)) for pairs in held)
+        evaluation = (texts.validation, texts.test)
+        validation, test = (pairs.chosen(evaluated_on(len(pairs), config.test_samples)) for pairs in evaluation)
         texts = replace(texts, validation=validation, test=test)
         self.vocabulary = Vocabulary.learn([*texts.train.source, *texts.train.target], config.vocabulary)
         self.train = self._batches(texts.train, "training set", shuffle=True)
@@ -138,7 +138,9 @@ class Translation(Task):
         """Return the model's translations of the test set, in the order of `references`."""
         device = next(model.parameters()).device
         with evaluation_mode(model):
-            pieces = [one for (source, _), _ in self.test.epoch(0) for one in decode(model, source.to(device))]
+            pieces = [
+                sentence for (source, _), _ in self.test.epoch(0) for sentence in decode(model, source.to(device))
+            ]
         return self.vocabulary.decode(pieces)
 
 
@@ -150,7 +152,7 @@ def by_length(pairs: Pairs) -> Pairs:
 
 def check_model(name: str) -> None:
     """Raise if a model cannot translate."""
-    able = [one for one in MODELS if MODELS[one].task == TRANSLATION]
+    able = [model for model in MODELS if MODELS[model].task == TRANSLATION]
     if name not in able:
         raise ModelError(f"model '{name}' cannot translate; choose from: {', '.join(able)}.")
 

@@ -71,12 +71,12 @@ def non_maximum_suppression(corners: Tensor, groups: Tensor, threshold: float) -
     """
     rivals = (pairwise_iou(corners, corners) > threshold) & (groups[..., :, None] == groups[..., None, :])
     better = rivals.triu(diagonal=1)  # [..., j, i]: j comes before i and competes with it
-    kept = torch.ones_like(groups, dtype=torch.bool)
+    survivors = torch.ones_like(groups, dtype=torch.bool)
     while True:
-        judged = ~(better & kept[..., :, None]).any(-2)
-        if torch.equal(judged, kept):
-            return kept
-        kept = judged
+        judged = ~(better & survivors[..., :, None]).any(-2)
+        if torch.equal(judged, survivors):
+            return survivors
+        survivors = judged
 
 
 @dataclass(frozen=True)
@@ -182,10 +182,12 @@ def loss_parts(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> Loss
     weight = 2 - truth[:, 2:].prod(1, keepdim=True)
     kinds = answer[:, 5:]
     category = binary_cross_entropy_with_logits(kinds, one_hot(label, kinds.shape[1]).to(kinds.dtype), reduction="sum")
-    wanted = torch.zeros_like(raw[..., 4])
-    wanted[image, slot] = 1
-    counted = (wanted == 1) | ~_overlapping(raw, all_slots, boxes, labels)
-    objectness = binary_cross_entropy_with_logits(raw[..., 4], wanted, counted.to(raw.dtype), reduction="sum")
+    objectness_target = torch.zeros_like(raw[..., 4])
+    objectness_target[image, slot] = 1
+    counted = (objectness_target == 1) | ~_overlapping(raw, all_slots, boxes, labels)
+    objectness = binary_cross_entropy_with_logits(
+        raw[..., 4], objectness_target, counted.to(raw.dtype), reduction="sum"
+    )
     return LossParts((weight * error.square()).sum(), objectness, category, len(label))
 
 
@@ -197,9 +199,9 @@ def right_classes(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> t
 
 def _answering(grids: Sequence[Grid], boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return of each object the number of its image, the slot that answers for it, its box and its label."""
-    image, place = (labels >= 0).nonzero(as_tuple=True)
-    truth = boxes[image, place]
-    return image, assign(truth, grids), truth, labels[image, place]
+    image, slot = (labels >= 0).nonzero(as_tuple=True)
+    truth = boxes[image, slot]
+    return image, assign(truth, grids), truth, labels[image, slot]
 
 
 @torch.no_grad()
@@ -233,12 +235,12 @@ def detect(outputs: Sequence[Tensor]) -> list[Detections]:
     best, index = scores.flatten(1).topk(min(CANDIDATES, scores[0].numel()))
     labels = index % classes
     boxes = corners.gather(1, (index // classes)[..., None].expand(-1, -1, 4))
-    kept = non_maximum_suppression(boxes, labels, OVERLAP)
-    found = []
-    for keep, *parts in zip(kept, boxes, labels, best, strict=True):
+    surviving = non_maximum_suppression(boxes, labels, OVERLAP)
+    detections = []
+    for keep, *parts in zip(surviving, boxes, labels, best, strict=True):
         chosen, label, score = (part[keep][:MOST].cpu().numpy() for part in parts)
-        found.append(Detections(chosen, label, score))
-    return found
+        detections.append(Detections(chosen, label, score))
+    return detections
 
 
 def require_pycocotools() -> None:
@@ -247,13 +249,13 @@ def require_pycocotools() -> None:
         raise OptionError("pycocotools is needed for mean average precision: pip install 'adagp[detect]'.")
 
 
-def average_precisions(found: Sequence[Detections], truth: Sequence[Objects], classes: int) -> NDArray[np.float64]:
+def average_precisions(detections: Sequence[Detections], truth: Sequence[Objects], classes: int) -> NDArray[np.float64]:
     """Return COCO's average precision at IoU 0.5 of each class, NaN for a class without an object that counts.
 
     It is the precision averaged over 101 recalls from 0 to 1, each the best at this recall or a higher one; at most 100
     detections of a class an image count. The first detection of a difficult object is neither right nor wrong.
     """
-    answers = _answers(found)
+    answers = _answers(detections)
     if not answers:
         present = {int(label) for each in truth for label in each.labels[~each.difficult]}
         return np.array([0.0 if label in present else np.nan for label in range(classes)])
@@ -274,10 +276,10 @@ def average_precisions(found: Sequence[Detections], truth: Sequence[Objects], cl
     return np.where((precision > -1).all(0), precision.mean(0), np.nan)
 
 
-def _answers(found: Sequence[Detections]) -> list[dict[str, Any]]:
+def _answers(detections: Sequence[Detections]) -> list[dict[str, Any]]:
     return [
         {"image_id": image, "category_id": label, "bbox": box, "score": score}
-        for image, each in enumerate(found)
+        for image, each in enumerate(detections)
         for label, box, score in zip(each.labels.tolist(), _boxes(each.corners), each.scores.tolist(), strict=True)
     ]
 

@@ -64,7 +64,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 def _check_archive(path: Path) -> int:
     """Return the size of the file; raise on wrong checksums, which `torch.load` ignores, and on what it never writes."""
     with zipfile.ZipFile(path) as archive:
-        if packed := [one.filename for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED]:
+        if packed := [entry.filename for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]:
             raise zipfile.BadZipFile(f"{packed[0]} is compressed")  # a small file could claim any size
         if damaged := archive.testzip():
             raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
@@ -78,15 +78,15 @@ def _check_sizes(state: Any, size: int) -> None:
             raise pickle.UnpicklingError("it claims more than the file can hold")
 
 
-def _walk(value: Any) -> Iterator[Any]:
-    waiting = [value]
+def _walk(root: Any) -> Iterator[Any]:
+    waiting = [root]
     while waiting:
-        one = waiting.pop()
-        yield one
-        if isinstance(one, dict):
-            waiting += [inner for pair in one.items() for inner in pair]
-        elif isinstance(one, list | tuple | set):
-            waiting += one
+        value = waiting.pop()
+        yield value
+        if isinstance(value, dict):
+            waiting += [inner for pair in value.items() for inner in pair]
+        elif isinstance(value, list | tuple | set):
+            waiting += value
 
 
 def _compare_digests(parts: dict[str, Any], digests: Any, path: Path) -> None:
@@ -99,27 +99,27 @@ def _compare_digests(parts: dict[str, Any], digests: Any, path: Path) -> None:
 
 def digest_of(part: Any) -> str:
     """Return a digest of tensors and plain values in tables and lists: of their kinds, shapes, order and bits."""
-    found = hashlib.sha256()
-    _add(found, part)
-    return found.hexdigest()
+    digest = hashlib.sha256()
+    _add(digest, part)
+    return digest.hexdigest()
 
 
-def _add(found: Any, value: Any) -> None:
+def _add(digest: Any, value: Any) -> None:
     if isinstance(value, Tensor):
-        found.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
         bits = value.detach().cpu().contiguous().reshape(-1)
-        found.update(bits.view(torch.uint8).numpy().data)
+        digest.update(bits.view(torch.uint8).numpy().data)
     elif isinstance(value, dict):
-        found.update(f"table {len(value)} ".encode())
+        digest.update(f"table {len(value)} ".encode())
         for name, inner in value.items():
-            _add(found, name)
-            _add(found, inner)
+            _add(digest, name)
+            _add(digest, inner)
     elif isinstance(value, list | tuple):
-        found.update(f"list {len(value)} ".encode())
+        digest.update(f"list {len(value)} ".encode())
         for inner in value:
-            _add(found, inner)
+            _add(digest, inner)
     elif isinstance(value, float):
-        found.update(b"float " + struct.pack("<d", value))
+        digest.update(b"float " + struct.pack("<d", value))
     else:
         text = repr(value).encode("utf-8", "backslashreplace")
-        found.update(f"{type(value).__name__} {len(text)} ".encode() + text)
+        digest.update(f"{type(value).__name__} {len(text)} ".encode() + text)

@@ -326,13 +326,13 @@ class Loop:
         name = self.task.metric.name
         figures = ("train_loss", f"train_{name}", "test_loss", f"test_{name}")
         rows = self.folder.rows(("epoch", "label", "batches", "answers", "seconds", "sites", *figures))
-        kept = [row for row in rows if row["epoch"] < epoch]
-        if [row["epoch"] for row in kept] != list(range(epoch)):
+        earlier = [row for row in rows if row["epoch"] < epoch]
+        if [row["epoch"] for row in earlier] != list(range(epoch)):
             raise RunError(
                 f"'{self.folder.path / 'metrics.jsonl'}' has not one line for each of the {epoch} epochs before the "
                 "checkpoint: the run is damaged."
             )
-        return kept
+        return earlier
 
     def state_dict(self) -> dict[str, Any]:
         """Return model, optimizer, scheduler, trainer, the epoch's sums, the random state, and what the run was begun with."""
@@ -378,7 +378,7 @@ class Loop:
         return time.perf_counter() - self._saved > self.checkpoint_seconds
 
     def _train(self, inputs: Any, targets: Any, before: float, observer: Observer) -> None:
-        place = self.trainer.at
+        step = self.trainer.at
         inputs, targets = to_device(inputs, self.device), to_device(targets, self.device)
         start = self._clock()
         result = self._step(inputs, targets)
@@ -390,13 +390,13 @@ class Loop:
             with torch.no_grad():
                 score, answers = self.task.score(result.output, targets)
             self.meter.add(result.phase, result.loss.item(), float(score), answers, seconds, result.guarded)
-        self._tell(observer, place, result.phase)
+        self._notify(observer, step, result.phase)
 
     def _step(self, inputs: Any, targets: Any) -> BatchResult:
         return self.trainer.step(inputs, targets, self.task.loss)
 
-    def _tell(self, observer: Observer, place: Step, phase: Phase) -> None:
-        observer.on_batch(BatchStatus(place.epoch, place.batch, phase, self.meter.mean_loss, self.meter.mean_score))
+    def _notify(self, observer: Observer, step: Step, phase: Phase) -> None:
+        observer.on_batch(BatchStatus(step.epoch, step.batch, phase, self.meter.mean_loss, self.meter.mean_score))
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         start = self._clock()
@@ -467,7 +467,7 @@ def to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=True)
     if isinstance(value, tuple | list):
-        return type(value)(to_device(one, device) for one in value)
+        return type(value)(to_device(item, device) for item in value)
     if isinstance(value, dict):
-        return {name: to_device(one, device) for name, one in value.items()}
+        return {name: to_device(item, device) for name, item in value.items()}
     return value

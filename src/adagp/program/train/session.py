@@ -252,7 +252,7 @@ def initial_weights(seed: int, task: Task) -> dict[str, torch.Tensor]:
     """Return the weights that a run with this seed begins with, drawn again."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return {name: one.detach() for name, one in laid_out(task.build_model()).named_parameters()}
+        return {name: parameter.detach() for name, parameter in laid_out(task.build_model()).named_parameters()}
 
 
 def check_device(name: str) -> torch.device:
