@@ -16,8 +16,8 @@ from typer.models import ArgumentInfo
 from adagp.cli import COMMANDS, declared_elsewhere
 from adagp.cli.options import own_options
 from adagp.cli.rtl import COMMANDS as RTL_COMMANDS
-from adagp.cli.train import MOST_THREADS
 from adagp.core.options import Option
+from adagp.program.run.threads import MOST_THREADS
 
 Program = Callable[..., Any]
 

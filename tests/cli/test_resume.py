@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from adagp.program.run.threads import MOST_THREADS
 from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.medium
@@ -269,3 +270,53 @@ def test_two_processes_do_not_share_a_run(program: Program, finished: Path, pyth
         assert ended.stderr.startswith("error: another process (process ")
         assert ended.stderr.endswith(f"is at work in '{finished}'; wait for it, or end it first.\n")
     assert program("train", "--resume", finished).code == 0
+
+
+def test_a_resumed_run_has_the_recorded_number_of_threads(program: Program, short: tuple[str, ...]) -> None:
+    """The tests have one thread; the run is started with two."""
+    try:
+        assert program("train", *short, "--threads", "2", "--out", "run").code == 0
+        assert json.loads(Path("run/config.json").read_text())["threads"] == 2
+        command = json.loads(Path("run/summary.json").read_text())["command"]
+        assert command.endswith(" --threads 2")
+        torch.set_num_threads(1)
+        ended = program("train", "--resume", "run")
+        assert torch.get_num_threads() == 2
+        assert ended.err.startswith("CPU threads: 2, as recorded in the run.\n")
+        assert json.loads(Path("run/summary.json").read_text())["command"] == command
+        ended = program("train", "--resume", "run")
+        assert "CPU threads" not in ended.err
+        ended = program("train", "--resume", "run", "--threads", "1")
+        assert torch.get_num_threads() == 1
+        assert ended.err.startswith("The run was started with 2 CPU threads; with 1 its results differ by rounding.\n")
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    ("threads", "message"),
+    [
+        (0, "cannot read '{path}/config.json': 'threads' is 0; it must be a whole number from 1 on."),
+        ("x", "cannot read '{path}/config.json': 'threads' is \"x\"; it must be a whole number from 1 on."),
+        (
+            10**6,
+            "the run in '{path}' was started with 1000000 CPU threads; at most {most} are possible here. "
+            "Give --threads; results then differ by rounding.",
+        ),
+    ],
+)
+def test_recorded_threads_that_cannot_be_used(program: Program, finished: Path, threads: Any, message: str) -> None:
+    path = finished / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": threads}))
+    assert error(program, finished) == message.format(path=finished, most=MOST_THREADS)
+
+
+def test_a_restart_count_that_is_no_number(
+    program: Program, short: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "x")
+    ended = program("train", *short, "--out", "run")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: the environment variable TORCHELASTIC_RESTART_COUNT is 'x'; it must be a whole number.\n",
+    )

@@ -26,6 +26,8 @@ STOPPED = 130
 def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[str, Any]:
     """Run to the end and return the summary. Ctrl-C stops after the running batch, with a checkpoint; twice, at once."""
     console = Terminal(stderr=True, quiet=session.quiet)
+    if session.note:
+        console.print(session.note, soft_wrap=True)
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
         observers: list[Observer] = [stack.enter_context(LiveProgress(console, session, loop))]

@@ -15,14 +15,13 @@ from adagp.program.loggers import require_loggers
 from adagp.program.run import RunFolder, TrainConfig
 from adagp.program.run.config import CODE, PARALLEL, read_toml
 from adagp.program.run.folder import to_json, unused_path
+from adagp.program.run.threads import MOST_THREADS
 
 if TYPE_CHECKING:
     from adagp.program.train.loop import Loop
     from adagp.program.train.session import Session
 
 _RUN = "Run"
-MOST_THREADS = max(64, os.cpu_count() or 1)
-"""More than this many threads gain nothing, and some systems cannot even start them."""
 
 
 def train(
@@ -37,7 +36,14 @@ def train(
         option("Read options from a TOML file; the command line takes precedence.", panel=_RUN, unset="none"),
     ] = None,
     threads: Annotated[
-        int | None, option("CPU threads.", panel=_RUN, unset="torch's choice", low=1, high=MOST_THREADS)
+        int | None,
+        option(
+            "CPU threads.",
+            panel=_RUN,
+            unset="torch's choice; on --resume the recorded number",
+            low=1,
+            high=MOST_THREADS,
+        ),
     ] = None,
     checkpoint_seconds: Annotated[
         float, option("Write a checkpoint after every epoch, and at least every N seconds.", panel=_RUN, low=0)
@@ -111,7 +117,12 @@ def _start(options: TrainConfig, place: dict[str, Any], out: Path | None, force:
 
 def restarted(folder: Path) -> bool:
     """Return whether torchrun restarted this run after a process died; it then continues from its checkpoint."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and RunFolder(folder).begun
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if not count.isdecimal():
+        raise OptionError(
+            f"the environment variable TORCHELASTIC_RESTART_COUNT is '{count}'; it must be a whole number."
+        )
+    return int(count) > 0 and RunFolder(folder).begun
 
 
 def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":

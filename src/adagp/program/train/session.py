@@ -27,6 +27,7 @@ from adagp.errors import ModelError, OptionError
 from adagp.program.jobs import Stop, never, report_share
 from adagp.program.run.config import CODE, TrainConfig, check_trusted_code
 from adagp.program.run.folder import RunFolder
+from adagp.program.run.threads import resumed_threads
 from adagp.program.tasks.base import Task, build_task, check_evaluation, evaluated
 from adagp.program.train.checkpoint import save_weights
 from adagp.program.train.loop import (
@@ -48,7 +49,7 @@ from adagp.sources.learned import milestones
 class Session:
     """One run: everything is built and checked on construction, before any file is written; `run` does the work.
 
-    `task` is the run's, if the caller has it already.
+    `task` is the run's, if the caller has it already. `note` is a sentence for the user about how the run is resumed.
     """
 
     quiet = False
@@ -70,6 +71,8 @@ class Session:
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
+        self.threads = threads
+        self.note: str | None = None
         self.data_dir = data_dir
         self.checkpoint_seconds = checkpoint_seconds
         self.device = check_device(config.device)
@@ -101,18 +104,22 @@ class Session:
 
     def prepare_folder(self, path: Path, *, force: bool = False) -> RunFolder:
         """Return the folder of a new run with all that is known before the first batch but the checkpoint."""
-        folder = RunFolder.create(path, saved_config(self.config, self.data_dir, self.task), force=force)
+        config = saved_config(self.config, self.data_dir, self.task, self.threads)
+        folder = RunFolder.create(path, config, force=force)
         folder.write_json("versions.json", versions())
         folder.write_rows([])
         return folder
 
     def resume(self, path: Path) -> Loop:
         """Return the loop of the run in `path`, where it was left."""
-        loop = self._loop(self.claim_folder(path))
+        folder = self.claim_folder(path)
         try:
+            threads, self.note = resumed_threads(folder, self.threads, torch.get_num_threads())
+            torch.set_num_threads(threads)
+            loop = self._loop(folder)
             loop.resume()
         except BaseException:
-            loop.folder.release()
+            folder.release()
             raise
         return loop
 
@@ -144,7 +151,7 @@ class Session:
     def finish(self, loop: Loop) -> dict[str, Any]:
         """Write weights and summary of a run that has reached its end."""
         save_weights(loop.folder.weights, self.model)
-        summary = summarize(self.config, self.data_dir, loop)
+        summary = summarize(self.config, loop)
         with self.trainer.evaluation():
             summary |= self.task.final_metrics(self.model)
         if self.trainer.arithmetic is not None:
@@ -268,16 +275,25 @@ def check_device(name: str) -> torch.device:
     return device
 
 
-NOT_OPTIONS = ("data_dir", "plugins", "command", "metrics")
+NOT_OPTIONS = ("data_dir", "plugins", "command", "metrics", "threads")
 """What config.json holds besides the options."""
 
 
-def saved_config(config: TrainConfig, data_dir: Path | None, task: Task) -> dict[str, Any]:
-    """Return what config.json holds: the options, where the data were, plugins, the command to repeat it, the metrics."""
+def saved_config(config: TrainConfig, data_dir: Path | None, task: Task, threads: int | None = None) -> dict[str, Any]:
+    """Return what config.json holds: the options, where the data were, plugins, the command to repeat it, metrics, threads.
+
+    `threads` is the user's number, if there is one; what torch uses is recorded in any case.
+    """
     plugins = loaded_plugins()
     words = [config.command(), *(f"--plugin {shlex.quote(name)}" for name in plugins)]
     words += [f"--data-dir {shlex.quote(str(data_dir))}"] if data_dir else []
-    extra = {"data_dir": str(data_dir) if data_dir else None, "plugins": plugins, "command": " ".join(words)}
+    words += [f"--threads {threads}"] if threads else []
+    extra: dict[str, Any] = {
+        "data_dir": str(data_dir) if data_dir else None,
+        "plugins": plugins,
+        "command": " ".join(words),
+    }
+    extra["threads"] = torch.get_num_threads()
     return {**config.as_dict(), **extra, "metrics": [asdict(metric) for metric in task.all_metrics]}
 
 
@@ -330,13 +346,13 @@ def total(tables: Iterable[dict[str, float]]) -> dict[str, float]:
     return sums
 
 
-def summarize(config: TrainConfig, data_dir: Path | None, loop: Loop) -> dict[str, Any]:
+def summarize(config: TrainConfig, loop: Loop) -> dict[str, Any]:
     """Return the result of a finished run."""
     rows, metric, schedule = loop.rows, loop.task.metric, loop.trainer.schedule
     batches, seconds, answers = (total(row[name] for row in rows) for name in ("batches", "seconds", "answers"))
     return {
         "run": str(loop.folder.path),
-        "command": saved_config(config, data_dir, loop.task)["command"],
+        "command": loop.folder.read_json("config.json").get("command", ""),
         "dataset": config.dataset,
         "model": config.model,
         "method": config.method,
