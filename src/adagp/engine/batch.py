@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from adagp.core.plan import BACKPROP, Phase, Plan, Step
 from adagp.engine.arithmetic import Arithmetic
 from adagp.engine.distributed import Processes
-from adagp.engine.guard import BackpropCoverage, Guard, Refusals
+from adagp.engine.guard import BackpropCoverage, Guard, RejectionCounts
 from adagp.engine.hooks import Listeners, ModelHooks, OutputErrors
 from adagp.engine.metrics import DensityMeter, QualityMeter, agreement
 from adagp.engine.weight_update import WeightUpdateHook
@@ -36,7 +36,7 @@ class TrainingSetup:
     sources: Mapping[str, Source]
     hooks: ModelHooks
     guard: Guard
-    refusals: Refusals
+    refusals: RejectionCounts
     coverage: BackpropCoverage
     norms: RunningNorms
     quality: QualityMeter
@@ -192,13 +192,13 @@ class Batch:
     def listeners(self) -> Listeners:
         """What the hooks call: for each site the source that serves it, or those that learn from it; and the errors."""
         served = {site: [self._setup.sources[name]] for name, sites in self._served.items() for site in sites}
-        wanted = self._errors.wanted
+        needed = self._errors.are_needed
         densities = self._setup.densities
         return Listeners(
             served | dict.fromkeys(self._by_backprop, self._learners),
             called=self._called,
-            on_call=self._errors.enter if wanted and self.needs_loss else None,
-            on_return=self._errors.leave if wanted and self.needs_backward else None,
+            on_call=self._errors.enter if needed and self.needs_loss else None,
+            on_return=self._errors.leave if needed and self.needs_backward else None,
             error_leaves=None if self.needs_backward else self._errors.error_leaves,
             on_inputs=None if densities is None or not densities.due() else densities.watch,
         )
@@ -253,7 +253,7 @@ class Batch:
                     scaled.backward()
             else:
                 self._errors.differentiate(scaled)
-        if self._errors.wanted:
+        if self._errors.are_needed:
             self._errors.hand_over()
 
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
@@ -424,12 +424,12 @@ class Batch:
         """Let the sources produce the other gradients, and put those that pass the guard into `.grad`."""
         setup = self._setup
         produced = [self._produce(setup.sources[name], sites) for name, sites in self._served.items()]
-        pairs = [pair for found, _ in produced for pair in found]
+        pairs = [pair for served, _ in produced for pair in served]
         if not pairs:
             self._check_called()
             return
         sites = [site for site, _ in pairs]
-        allowed = setup.guard.allowed(sites, torch.cat([sizes for found, sizes in produced if found]), setup.norms)
+        allowed = setup.guard.allowed(sites, torch.cat([sizes for served, sizes in produced if served]), setup.norms)
         setup.refusals.note(sites, allowed)
         self.refused = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
         self.guarded = not any(allowed) and not self.needs_backward

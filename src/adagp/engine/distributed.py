@@ -31,23 +31,23 @@ def several_processes() -> bool:
 
 def is_sharded_model(model: nn.Module) -> bool:
     """Return whether some parameters of a model are sharded over processes."""
-    return any(is_sharded(one) for one in model.parameters())
+    return any(is_sharded(parameter) for parameter in model.parameters())
 
 
 def check_parallelism(model: nn.Module) -> None:
     """Raise if the model is distributed by something else than DDP or `fully_shard`."""
-    for one in model.modules():
-        if isinstance(one, nn.DataParallel) and len(one.device_ids) > 1:
+    for module in model.modules():
+        if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
             raise ModelError(
                 "the model is in nn.DataParallel on several devices, whose copies last for one call: nobody sees all of their "
                 "layers. Use DistributedDataParallel, a process a device."
             )
-        if type(one).__name__ == "FullyShardedDataParallel":
+        if type(module).__name__ == "FullyShardedDataParallel":
             raise ModelError(
                 "the model's weights are sharded over devices by FullyShardedDataParallel, which joins those of several layers "
                 "in one flat parameter. Use fully_shard (FSDP2), or DDP."
             )
-    sharded = {id(one) for root in _roots(model) for one in root.parameters()}
+    sharded = {id(parameter) for root in _roots(model) for parameter in root.parameters()}
     for name, parameter in model.named_parameters():
         if is_sharded(parameter) and not (id(parameter) in sharded and is_sharded_once(parameter)):
             raise ModelError(
@@ -77,7 +77,7 @@ class Processes:
 
     def __init__(self, model: nn.Module, *, several: bool) -> None:
         self.several = several
-        self._wrapped = [one for one in model.modules() if isinstance(one, DistributedDataParallel)] if several else []
+        self._wrapped = [part for part in model.modules() if several and isinstance(part, DistributedDataParallel)]
         self._roots = _roots(model) if several else []
         self._groups = _groups(model, self._wrapped) if several else []
         self.on_exchange: Callable[[int], AbstractContextManager[None]] = lambda amount: nullcontext()
@@ -86,9 +86,9 @@ class Processes:
     def reshard(self) -> None:
         """Give the model its sharded parameters back, which its optimizer has, where a forward pass has left gathered ones."""
         for root in self._roots:
-            for one in root.modules():
-                if hasattr(one, "set_reshard_after_forward"):
-                    one.reshard()
+            for module in root.modules():
+                if hasattr(module, "set_reshard_after_forward"):
+                    module.reshard()
 
     def end_forward(self) -> None:
         """End forward passes that no backward pass follows."""
@@ -103,14 +103,14 @@ class Processes:
         if whole_backward:
             yield
             return
-        before = [one.require_backward_grad_sync for one in self._wrapped]
+        before = [wrapped.require_backward_grad_sync for wrapped in self._wrapped]
         try:
-            for one in self._wrapped:
-                one.require_backward_grad_sync = False
+            for wrapped in self._wrapped:
+                wrapped.require_backward_grad_sync = False
             yield
         finally:
-            for one, value in zip(self._wrapped, before, strict=True):
-                one.require_backward_grad_sync = value
+            for wrapped, value in zip(self._wrapped, before, strict=True):
+                wrapped.require_backward_grad_sync = value
 
     def join(self, exchanges: Iterable[Rounds]) -> None:
         """Sum over the processes what sources yield, the same round of all sources in one exchange."""
@@ -121,7 +121,8 @@ class Processes:
         """Average the true gradients of `parameters`, where DDP was kept from it."""
         if self._wrapped:
             waiting = list(parameters)
-            for parameter, mean in zip(waiting, self.average(waiting, [one.grad for one in waiting]), strict=True):
+            means = self.average(waiting, [parameter.grad for parameter in waiting])
+            for parameter, mean in zip(waiting, means, strict=True):
                 parameter.grad = mean
 
     def average(self, weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -132,38 +133,38 @@ class Processes:
         if not weights:
             return []
         device = weights[0].device
-        counts = torch.tensor([*(float(one is not None) for one in gradients), 1.0], device=device)
+        counts = torch.tensor([*(float(gradient is not None) for gradient in gradients), 1.0], device=device)
         sums = [
-            torch.zeros(weight.shape, device=device) if one is None else whole(one).float().contiguous()
-            for weight, one in zip(weights, gradients, strict=True)
+            torch.zeros(weight.shape, device=device) if gradient is None else whole(gradient).float().contiguous()
+            for weight, gradient in zip(weights, gradients, strict=True)
         ]
         self._add_up([counts, *sums])
-        *found, size = counts.tolist()
+        *present, size = counts.tolist()
         return [
             total.div_(size).to(weight.dtype) if count else None
-            for weight, total, count in zip(weights, sums, found, strict=True)
+            for weight, total, count in zip(weights, sums, present, strict=True)
         ]
 
     def _add_up(self, tensors: Sequence[Tensor]) -> None:
-        with self.on_exchange(sum(one.numel() * one.element_size() for one in tensors)):
+        with self.on_exchange(sum(tensor.numel() * tensor.element_size() for tensor in tensors)):
             all_reduce_flat(tensors, self._groups)
 
 
 def _roots(model: nn.Module) -> list[Any]:
     """Return the outermost modules that FSDP2 has sharded."""
-    found: list[Any] = []
+    roots: list[Any] = []
     inside: set[int] = set()
-    for one in model.modules():
-        if hasattr(one, "set_reshard_after_forward") and id(one) not in inside:
-            found.append(one)
-            inside.update(id(part) for part in one.modules())
-    return found
+    for module in model.modules():
+        if hasattr(module, "set_reshard_after_forward") and id(module) not in inside:
+            roots.append(module)
+            inside.update(id(part) for part in module.modules())
+    return roots
 
 
 def _groups(model: nn.Module, wrapped: Sequence[DistributedDataParallel]) -> list[dist.ProcessGroup | None]:
     """Return the groups over which what belongs to a batch is added up, one after the other: None stands for all processes."""
-    meshes = [mesh_of(one) for one in model.parameters() if is_sharded(one)]
+    meshes = [mesh_of(parameter) for parameter in model.parameters() if is_sharded(parameter)]
     if meshes:
         mesh = meshes[0]
-        return [None] if mesh.size() == dist.get_world_size() else [mesh.get_group(place) for place in range(mesh.ndim)]
+        return [None] if mesh.size() == dist.get_world_size() else [mesh.get_group(axis) for axis in range(mesh.ndim)]
     return [wrapped[0].process_group] if wrapped else [None]

@@ -41,7 +41,7 @@ class Guard:
         return passed
 
 
-class Refusals:
+class RejectionCounts:
     """Counts the gradients that the guard rejects, by site, and warns once when it rejects many in a row."""
 
     PATIENCE = 10
@@ -49,16 +49,16 @@ class Refusals:
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self._names = [site.name for site in sites]
-        self._given = [0] * len(sites)
-        self._refused = [0] * len(sites)
+        self._checked = [0] * len(sites)
+        self._rejected = [0] * len(sites)
         self._in_a_row = 0
         self._warned = False
 
     def note(self, sites: Sequence[Site], allowed: Sequence[bool]) -> None:
         """Count the guard's decisions in one batch."""
         for site, may in zip(sites, allowed, strict=True):
-            self._given[site.index] += 1
-            self._refused[site.index] += not may
+            self._checked[site.index] += 1
+            self._rejected[site.index] += not may
         self._in_a_row = self._in_a_row + 1 if 2 * sum(allowed) <= len(allowed) else 0
         if self._in_a_row == self.PATIENCE and not self._warned:
             self._warned = True
@@ -75,25 +75,25 @@ class Refusals:
     @property
     def total(self) -> tuple[int, int]:
         """The gradients rejected, and those produced, since the last `read`."""
-        return sum(self._refused), sum(self._given)
+        return sum(self._rejected), sum(self._checked)
 
     def read(self) -> dict[str, float]:
         """Return the share of rejected gradients of each site that had any since the last call, and start again."""
         shares = {
-            name: refused / given
-            for name, refused, given in zip(self._names, self._refused, self._given, strict=True)
-            if given
+            name: rejected / checked
+            for name, rejected, checked in zip(self._names, self._rejected, self._checked, strict=True)
+            if checked
         }
-        self._given, self._refused = [0] * len(self._names), [0] * len(self._names)
+        self._checked, self._rejected = [0] * len(self._names), [0] * len(self._names)
         return shares
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts."""
-        return {"given": list(self._given), "refused": list(self._refused), "in_a_row": self._in_a_row}
+        return {"given": list(self._checked), "refused": list(self._rejected), "in_a_row": self._in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._given, self._refused = list(state["given"]), list(state["refused"])
+        self._checked, self._rejected = list(state["given"]), list(state["refused"])
         self._in_a_row = state["in_a_row"]
 
 

@@ -153,7 +153,7 @@ class OutputErrors:
         self.error_leaves: list[tuple[ModelCall, int, Tensor]] = []
 
     @property
-    def wanted(self) -> bool:
+    def are_needed(self) -> bool:
         """Whether there is a source that needs them."""
         return bool(self._wanting)
 

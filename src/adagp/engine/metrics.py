@@ -60,7 +60,7 @@ class QualityMeter:
             chosen = indices(sites, self._sums.device)
             previous = self._against_previous(sites, truths)[:, None]
             figures = torch.stack(
-                [torch.cat([_compare(truths, given), previous], dim=1) for given in predictions], dim=1
+                [torch.cat([_compare(truths, predicted), previous], dim=1) for predicted in predictions], dim=1
             )
             known = figures.isfinite()
             self._sums[chosen] += figures.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
@@ -101,10 +101,10 @@ class QualityMeter:
         """Restore what `state_dict` returned."""
         self._batches = state["batches"]
         weights = {site.index: site.weight for site in self._sites}
-        self._previous = {index: sharded_like(one, weights[index]) for index, one in state["previous"].items()}
-        for mine, saved in ((self._sums, state["sums"]), (self._counts, state["counts"])):
+        self._previous = {index: sharded_like(value, weights[index]) for index, value in state["previous"].items()}
+        for target, saved in ((self._sums, state["sums"]), (self._counts, state["counts"])):
             rows = saved.view(len(self._sites), -1, len(FIGURES))  # older checkpoints have the first learner alone
-            mine[:, : rows.shape[1]] = rows.to(mine.device)
+            target[:, : rows.shape[1]] = rows.to(target.device)
 
     def _against_previous(self, sites: Sequence[Site], truths: Sequence[Tensor]) -> Tensor:
         pairs = [(truth, self._previous.get(site.index)) for site, truth in zip(sites, truths, strict=True)]
@@ -117,30 +117,34 @@ def agreement(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) ->
 
     A prediction of zero has cosine 0.
     """
-    pairs = [(whole(truth), whole(one)) for truth, one in zip(truths, predictions, strict=False) if one is not None]
+    pairs = [
+        (whole(truth), whole(prediction))
+        for truth, prediction in zip(truths, predictions, strict=False)
+        if prediction is not None
+    ]
     if not pairs:
         return None
-    product = torch.stack([(truth * one).sum(dtype=torch.float64) for truth, one in pairs]).sum()
+    product = torch.stack([(truth * prediction).sum(dtype=torch.float64) for truth, prediction in pairs]).sum()
     true_norm, norm = (gradient_norms(side).double().norm() for side in zip(*pairs, strict=True))
     figures = torch.stack([product / (true_norm * norm).clamp(min=1e-300), norm / true_norm.clamp(min=1e-300)])
     found_cosine, ratio = figures.tolist()
     return found_cosine, ratio
 
 
-def cosine(one: Tensor, other: Tensor | None) -> Tensor:
+def cosine(first: Tensor, second: Tensor | None) -> Tensor:
     """Return the cosine of the angle between two tensors seen as vectors; NaN if one is missing or zero."""
-    if other is None:
-        return torch.tensor(torch.nan, dtype=torch.float64, device=one.device)
-    one, other = whole(one), whole(other)
-    product = (one * other).sum(dtype=torch.float64)
-    norms = gradient_norms([one, other]).double()
+    if second is None:
+        return torch.tensor(torch.nan, dtype=torch.float64, device=first.device)
+    first, second = whole(first), whole(second)
+    product = (first * second).sum(dtype=torch.float64)
+    norms = gradient_norms([first, second]).double()
     return product / norms.prod()
 
 
 def _compare(truths: Sequence[Tensor], predictions: Sequence[Tensor | None]) -> Tensor:
     """Return `(sites, 4)`: cosine, norm ratio, mean squared error, mean absolute percentage error."""
     rows = []
-    for truth, prediction in ((whole(one), other) for one, other in zip(truths, predictions, strict=True)):
+    for truth, prediction in ((whole(gradient), other) for gradient, other in zip(truths, predictions, strict=True)):
         if prediction is None:
             rows.append(truth.new_full((4,), torch.nan, dtype=torch.float64))
             continue
@@ -173,10 +177,10 @@ class DensityMeter:
     @torch.no_grad()
     def watch(self, site: Site, inputs: Sequence[Any]) -> None:
         """Count the inputs of a forward call that are not zero."""
-        for one in inputs[:1]:
-            if isinstance(one, Tensor):
-                self._sums[site.index, 0] += one.count_nonzero()
-                self._sums[site.index, 1] += one.numel()
+        for values in inputs[:1]:
+            if isinstance(values, Tensor):
+                self._sums[site.index, 0] += values.count_nonzero()
+                self._sums[site.index, 1] += values.numel()
 
     def end_batch(self) -> None:
         """Go on to the next batch."""
@@ -189,9 +193,9 @@ class DensityMeter:
         return {
             site.name: {
                 "weight_density": density(site.weight),
-                "input_density": found / total if total else None,
+                "input_density": nonzero / total if total else None,
             }
-            for site, (found, total) in zip(self._sites, sums, strict=True)
+            for site, (nonzero, total) in zip(self._sites, sums, strict=True)
         }
 
     def state_dict(self) -> dict[str, Any]:

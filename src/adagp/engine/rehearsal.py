@@ -59,11 +59,11 @@ class UserState:
     def __init__(self, step: Callable[[], object], known: list[object]) -> None:
         self._random = RandomStates()
         self._restorers: list[Callable[[], object]] = []
-        seen = {id(one) for one in known}
-        for name, one in variables(step):
-            if id(one) not in seen:
-                seen.add(id(one))
-                self._save(name, one)
+        seen = {id(value) for value in known}
+        for name, value in variables(step):
+            if id(value) not in seen:
+                seen.add(id(value))
+                self._save(name, value)
 
     def restore(self) -> None:
         """Put everything back."""
@@ -71,36 +71,38 @@ class UserState:
             restore()
         self._random.restore()
 
-    def _save(self, name: str, one: Any) -> None:
-        if isinstance(one, torch.Generator):
-            self._restorers.append(partial(one.set_state, one.get_state()))
-        elif isinstance(one, random.Random):
-            self._restorers.append(partial(one.setstate, one.getstate()))
-        elif isinstance(one, np.random.Generator):
-            self._restorers.append(partial(setattr, one.bit_generator, "state", copy.deepcopy(one.bit_generator.state)))
-        elif isinstance(one, nn.Module):
-            self._restorers.append(saved_module(one))
-        elif callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None)):
+    def _save(self, name: str, value: Any) -> None:
+        if isinstance(value, torch.Generator):
+            self._restorers.append(partial(value.set_state, value.get_state()))
+        elif isinstance(value, random.Random):
+            self._restorers.append(partial(value.setstate, value.getstate()))
+        elif isinstance(value, np.random.Generator):
+            generator = value.bit_generator
+            self._restorers.append(partial(setattr, generator, "state", copy.deepcopy(generator.state)))
+        elif isinstance(value, nn.Module):
+            self._restorers.append(saved_module(value))
+        elif callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             # A copy each time: some objects keep what they are given.
-            saved = copy.deepcopy(one.state_dict())
-            self._restorers.append(lambda: one.load_state_dict(copy.deepcopy(saved)))
-        elif hasattr(type(one), "__next__") and not isinstance(one, _BaseDataLoaderIter):
+            saved = copy.deepcopy(value.state_dict())
+            self._restorers.append(lambda: value.load_state_dict(copy.deepcopy(saved)))
+        elif hasattr(type(value), "__next__") and not isinstance(value, _BaseDataLoaderIter):
             raise UsageError(
-                f"rehearse() was given a step that draws from '{name}', a {type(one).__name__}, which cannot be put back. "
+                f"rehearse() was given a step that draws from '{name}', a {type(value).__name__}, which cannot be put back. "
                 "Draw a batch before, and let the step train on that one."
             )
 
 
 def saved_module(module: nn.Module) -> Callable[[], None]:
     """Return a function that gives a module its present weights, buffers, modes and `requires_grad` again, in place."""
-    tensors = [(one, one.detach().clone(), one.requires_grad) for one in (*module.parameters(), *module.buffers())]
-    modes = [(one, one.training) for one in module.modules()]
+    own = (*module.parameters(), *module.buffers())
+    tensors = [(tensor, tensor.detach().clone(), tensor.requires_grad) for tensor in own]
+    modes = [(part, part.training) for part in module.modules()]
 
     @torch.no_grad()
     def restore() -> None:
-        for one, value, learns in tensors:
-            one.copy_(value)
-            one.requires_grad_(learns)
+        for tensor, value, learns in tensors:
+            tensor.copy_(value)
+            tensor.requires_grad_(learns)
         for part, training in modes:
             part.training = training
 
@@ -114,36 +116,36 @@ def variables(step: Callable[..., object]) -> Iterator[tuple[str, object]]:
 
 def _of_callable(step: Callable[..., object], depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
     if isinstance(step, partial):
-        given = {str(place): one for place, one in enumerate((step.func, *step.args))}
-        yield from _members({**given, **step.keywords}, depth, seen)
+        arguments = {str(index): argument for index, argument in enumerate((step.func, *step.args))}
+        yield from _members({**arguments, **step.keywords}, depth, seen)
     elif isinstance(step, MethodType):
         yield from _members({"self": step.__self__, step.__name__: step.__func__}, depth, seen)
     elif isinstance(step, FunctionType):
-        found = inspect.getclosurevars(step)
-        yield from _members({**found.globals, **found.nonlocals}, depth, seen)
+        captured = inspect.getclosurevars(step)
+        yield from _members({**captured.globals, **captured.nonlocals}, depth, seen)
     else:
         yield from _members({"self": step, "call": type(step).__dict__.get("__call__")}, depth, seen)
 
 
 def _members(named: Mapping[str, object], depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
-    for name, one in named.items():
-        if id(one) in seen or isinstance(one, ModuleType | type):
+    for name, value in named.items():
+        if id(value) in seen or isinstance(value, ModuleType | type):
             continue
-        seen.add(id(one))
-        yield name, one
+        seen.add(id(value))
+        yield name, value
         if depth == DEEPEST:
             continue
-        if isinstance(one, list | tuple | dict):
-            parts = one.values() if isinstance(one, dict) else one
-            yield from _members({f"{name}[{place}]": part for place, part in enumerate(parts)}, depth + 1, seen)
-        elif (isinstance(one, FunctionType) and not _of_library(one)) or isinstance(one, MethodType | partial):
-            yield from _of_callable(one, depth + 1, seen)
-        elif not hasattr(one, "state_dict") and not _of_library(type(one)):
-            yield from _members(getattr(one, "__dict__", {}), depth + 1, seen)
+        if isinstance(value, list | tuple | dict):
+            parts = value.values() if isinstance(value, dict) else value
+            yield from _members({f"{name}[{index}]": part for index, part in enumerate(parts)}, depth + 1, seen)
+        elif (isinstance(value, FunctionType) and not _of_library(value)) or isinstance(value, MethodType | partial):
+            yield from _of_callable(value, depth + 1, seen)
+        elif not hasattr(value, "state_dict") and not _of_library(type(value)):
+            yield from _members(getattr(value, "__dict__", {}), depth + 1, seen)
 
 
-def _of_library(one: FunctionType | type) -> bool:
-    return str(one.__module__).partition(".")[0] in LIBRARIES
+def _of_library(item: FunctionType | type) -> bool:
+    return str(item.__module__).partition(".")[0] in LIBRARIES
 
 
 Drawn = list[tuple[Any, RandomStates]]
@@ -154,19 +156,19 @@ class Tape:
 
     def __init__(self) -> None:
         self._drawn: dict[_BaseDataLoaderIter, Drawn] = {}
-        self._places: dict[_BaseDataLoaderIter, int] = {}
+        self._positions: dict[_BaseDataLoaderIter, int] = {}
 
     def rewind(self) -> None:
         """Give out from the first one again."""
-        self._places.clear()
+        self._positions.clear()
 
     def next(self, iterator: _BaseDataLoaderIter, draw: Callable[[_BaseDataLoaderIter], Any]) -> Any:
         """Return the next batch of `iterator`: a recorded one, with the random numbers as they were after it, or a new one."""
-        drawn, place = self._drawn.setdefault(iterator, []), self._places.get(iterator, 0)
-        self._places[iterator] = place + 1
-        if place == len(drawn):
+        drawn, position = self._drawn.setdefault(iterator, []), self._positions.get(iterator, 0)
+        self._positions[iterator] = position + 1
+        if position == len(drawn):
             drawn.append((draw(iterator), RandomStates()))
-        return _given(drawn[place])
+        return _restored_batch(drawn[position])
 
     def hand_back(self) -> None:
         """Let each iterator begin with what was drawn from it."""
@@ -175,7 +177,7 @@ class Tape:
                 _begin_with(iterator, drawn)
 
 
-def _given(drawn: tuple[Any, RandomStates]) -> Any:
+def _restored_batch(drawn: tuple[Any, RandomStates]) -> Any:
     item, states = drawn
     states.restore()
     return copy.deepcopy(item)  # the step may change it in place
@@ -190,7 +192,7 @@ def _begin_with(iterator: _BaseDataLoaderIter, drawn: Drawn) -> None:
             first = drawn.pop(0)
             if not drawn:
                 self.__class__ = kind  # type: ignore[assignment]
-            return _given(first)
+            return _restored_batch(first)
 
     Rewound.__name__ = Rewound.__qualname__ = kind.__name__
     iterator.__class__ = Rewound
@@ -253,7 +255,7 @@ def all_parameters(trainer: Trainer) -> dict[str, nn.Parameter]:
     """Return the parameters of the model by name, and those that only the optimizers have, numbered."""
     named = dict(trainer.model.named_parameters())
     foreign = enumerate(trainer.setup.outside_parameters(), 1)
-    return named | {f"parameter {number} beside the model": one for number, one in foreign}
+    return named | {f"parameter {number} beside the model": parameter for number, parameter in foreign}
 
 
 def first_plan(trainer: Trainer) -> Plan:
@@ -276,9 +278,9 @@ def restored(trainer: Trainer, step: Callable[[], object]) -> Iterator[Callable[
     user = UserState(step, known)
     model = saved_module(trainer.model)
     parameters = list(all_parameters(trainer).values())
-    values = [one.detach().clone() for one in parameters]
-    gradients = [None if one.grad is None else one.grad.clone() for one in parameters]
-    optimizers = [copy.deepcopy(one.state_dict()) for one in trainer.optimizers]
+    values = [item.detach().clone() for item in parameters]
+    gradients = [None if item.grad is None else item.grad.clone() for item in parameters]
+    optimizers = [copy.deepcopy(item.state_dict()) for item in trainer.optimizers]
     scaler, state = copy.deepcopy(trainer.setup.scaler.state_dict()), copy.deepcopy(trainer.state_dict())
     ended = trainer.last, trainer.ended
     trainer.setup.drop_gradients()
@@ -310,14 +312,14 @@ def _run(
     trainer: Trainer, step: Callable[[], object], plan: Plan, named: dict[str, nn.Parameter]
 ) -> tuple[Batch, int, float, list[str]]:
     """Return the batch that `step` trained under `plan`, the bytes kept for its backward pass, its seconds, what moved."""
-    before = {name: one.detach().clone() for name, one in named.items()}
-    weights = {one.untyped_storage().data_ptr() for one in named.values()}
-    kept: dict[int, int] = {}
+    before = {name: parameter.detach().clone() for name, parameter in named.items()}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in named.values()}
+    stored: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Any:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+            stored[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     ended, start = trainer.ended, time.perf_counter()
@@ -326,5 +328,5 @@ def _run(
     seconds = time.perf_counter() - start
     if trainer.ended != ended + 1 or trainer.last is None:
         raise UsageError(f"rehearse() was given a step that trains {trainer.ended - ended} batches; it must train one.")
-    moved = [name for name, one in named.items() if not torch.equal(one.detach(), before[name])]
-    return trainer.last, sum(kept.values()), seconds, moved
+    moved = [name for name, parameter in named.items() if not torch.equal(parameter.detach(), before[name])]
+    return trainer.last, sum(stored.values()), seconds, moved

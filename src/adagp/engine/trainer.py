@@ -27,7 +27,7 @@ from adagp.core.precision import Precision
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.engine.batch import Batch, BatchResult, TrainingSetup
 from adagp.engine.distributed import Processes
-from adagp.engine.guard import BackpropCoverage, Guard, Refusals
+from adagp.engine.guard import BackpropCoverage, Guard, RejectionCounts
 from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
 from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.weight_update import WeightUpdateHook
@@ -53,8 +53,7 @@ class PreviousGradients:
 
     def check_unchanged(self) -> None:
         """Raise if there are other gradients than those of the last batch."""
-        present = self._present()
-        if present != self._recorded and any(one is not None and one not in self._recorded for one in present):
+        if not {None, *self._recorded}.issuperset(self._present()):
             raise UsageError(
                 "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
                 "batches, as a GP batch has none to add to: accumulate inside one batch with "
@@ -173,7 +172,7 @@ class Trainer:
             self.sources,
             hooks,
             guard,
-            Refusals(survey.sites),
+            RejectionCounts(survey.sites),
             BackpropCoverage(),
             self.norms,
             self.quality,
@@ -199,7 +198,7 @@ class Trainer:
         return self.optimizers[0]
 
     @property
-    def refusals(self) -> Refusals:
+    def refusals(self) -> RejectionCounts:
         """Counts of what the guard has rejected."""
         return self.setup.refusals
 

@@ -39,7 +39,7 @@ class Validation:
             for site in self.survey.sites
         ]
         lines.append(rest)
-        lines += [f"  {one.name:<32} {one.reason}" for one in self.survey.rest]
+        lines += [f"  {other.name:<32} {other.reason}" for other in self.survey.rest]
         return "\n".join([*lines, *self._remarks()])
 
     def __repr__(self) -> str:
@@ -48,18 +48,18 @@ class Validation:
     def _repr_html_(self) -> str:
         """Return the same as two tables, for notebooks."""
         sites, rest = self._titles()
-        kinds = ((one.name, type(one.module).__name__, f"{one.rows}", f"{one.width}") for one in self.survey.sites)
-        reasons = ((one.name, one.reason) for one in self.survey.rest)
+        kinds = ((site.name, type(site.module).__name__, f"{site.rows}", f"{site.width}") for site in self.survey.sites)
+        reasons = ((other.name, other.reason) for other in self.survey.rest)
         first = html_table(sites, ("site", "layer", "samples", "gradients"), kinds)
         return first + html_table(rest, ("parameter", "why"), reasons, self._remarks())
 
     def _titles(self) -> tuple[str, str]:
         sites, rest = self.survey.sites, self.survey.rest
         predicted = sum(site.weight.numel() for site in sites)
-        held = sum(one.parameter.numel() for one in rest)
+        numbers = sum(other.parameter.numel() for other in rest)
         return (
             f"{len(sites)} sites, {predicted:,} weights: predicted in GP batches",
-            f"{len(rest)} other parameters, {held:,} numbers: frozen in GP batches, backprop in BP batches",
+            f"{len(rest)} other parameters, {numbers:,} numbers: frozen in GP batches, backprop in BP batches",
         )
 
     def _remarks(self) -> list[str]:
@@ -71,19 +71,20 @@ def validate(
 ) -> Validation:
     """Look at a model and its optimizers without changing or running them. `print` the answer to read it."""
     optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
-    optimized = [parameter for one in optimizers for group in one.param_groups for parameter in group["params"]]
-    found = survey(model, optimized, exclude)
-    return Validation(found, tuple(_problems(optimizers, found)), tuple(_notes(model, optimized, found)))
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    optimized = [parameter for group in groups for parameter in group["params"]]
+    surveyed = survey(model, optimized, exclude)
+    return Validation(surveyed, tuple(_problems(optimizers, surveyed)), tuple(_notes(model, optimized, surveyed)))
 
 
-def _problems(optimizers: Sequence[torch.optim.Optimizer], found: Survey) -> list[str]:
+def _problems(optimizers: Sequence[torch.optim.Optimizer], surveyed: Survey) -> list[str]:
     problems = [
         f"{type(optimizer).__name__} calls a closure several times per step, each with a loss and a backward pass; "
         "a GP batch has neither. Use an optimizer whose step() needs no closure."
         for optimizer in optimizers
         if _needs_closure(optimizer)
     ]
-    if not found.sites:
+    if not surveyed.sites:
         problems.append(
             "the model has no layer whose gradient can be predicted: no trainable weight of a convolution, "
             "transposed convolution or linear layer in the optimizer, nor a layer with a rule of your own "
@@ -92,11 +93,11 @@ def _problems(optimizers: Sequence[torch.optim.Optimizer], found: Survey) -> lis
     return problems
 
 
-def _notes(model: nn.Module, optimized: Sequence[nn.Parameter], found: Survey) -> list[str]:
+def _notes(model: nn.Module, optimized: Sequence[nn.Parameter], surveyed: Survey) -> list[str]:
     own = {id(parameter) for parameter in model.parameters()}
     foreign = sum(id(parameter) not in own for parameter in optimized)
     unknown = sorted(
-        {one.reason.removeprefix("no rule for layer type ") for one in found.rest if "no rule" in one.reason}
+        {other.reason.removeprefix("no rule for layer type ") for other in surveyed.rest if "no rule" in other.reason}
     )
     notes = []
     if foreign:
@@ -162,26 +163,26 @@ def trial_forward(model: nn.Module, survey: Survey, sample: Any) -> TrialForward
 
 
 def _layers(survey: Survey, order: dict[str, int], macs: dict[Site, int]) -> tuple[Layer, ...]:
-    held: dict[str, list[str]] = {}
-    for one in survey.rest:
-        held.setdefault(one.name.rpartition(".")[0], []).append(one.name)
+    others: dict[str, list[str]] = {}
+    for other in survey.rest:
+        others.setdefault(other.name.rpartition(".")[0], []).append(other.name)
     sites = {site.name: site for site in survey.sites}
     placed = []
-    for path in dict.fromkeys([*sites, *held]):
+    for path in dict.fromkeys([*sites, *others]):
         site = sites.get(path)
         layer = Layer(
             path,
             "other" if site is None else site.rule.kind,
             is_site=site is not None,
             macs=0 if site is None else macs.get(site, 0),
-            other_parameters=tuple(held.get(path, ())),
+            other_parameters=tuple(others.get(path, ())),
         )
         uncalled = site is not None and path not in order
-        placed.append((len(order) if uncalled else _place(path, order), layer))
+        placed.append((len(order) if uncalled else _position(path, order), layer))
     return tuple(layer for _, layer in sorted(placed, key=lambda pair: pair[0]))
 
 
-def _place(path: str, order: dict[str, int]) -> int:
+def _position(path: str, order: dict[str, int]) -> int:
     while path not in order:
         path = path.rpartition(".")[0]
     return order[path]

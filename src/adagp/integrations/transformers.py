@@ -60,10 +60,10 @@ class PredictedGradientsMixin:
     def _labels(self, inputs: dict[str, Any]) -> Tensor:
         """Return the labels of a batch, by the name that the arguments of the Trainer give them."""
         names = self.args.label_names or ["labels"]  # type: ignore[attr-defined]
-        found = [inputs[name] for name in names if isinstance(inputs.get(name), Tensor)]
-        if not found:
+        labels = [inputs[name] for name in names if isinstance(inputs.get(name), Tensor)]
+        if not labels:
             raise UsageError(f"the method looks at the targets, and a batch has no '{names[0]}' (see label_names).")
-        return found[0].to(self.args.device)  # type: ignore[attr-defined, no-any-return]
+        return labels[0].to(self.args.device)  # type: ignore[attr-defined, no-any-return]
 
     def _attach(self) -> Trainer:
         if self.accelerator.scaler is not None or self.args.n_gpu > 1:  # type: ignore[attr-defined]

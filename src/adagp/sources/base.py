@@ -126,10 +126,10 @@ class ModelCall:
         self.shapes = list(shapes)
         self.errors = [None] * len(shapes)
 
-    def receive(self, place: int, error: Tensor) -> None:
-        """Take note of the loss's gradient at the output number `place`. Gradients of one output add up."""
-        before, error = self.errors[place], error.detach() / self.scale
-        self.errors[place] = error if before is None else before + error
+    def receive(self, index: int, error: Tensor) -> None:
+        """Add the loss's gradient at the output number `index`. Gradients of one output add up."""
+        before, error = self.errors[index], error.detach() / self.scale
+        self.errors[index] = error if before is None else before + error
 
     @property
     def known(self) -> bool:
@@ -162,9 +162,9 @@ def in_step(exchanges: Iterable[Rounds]) -> Rounds:
     """Yield the first rounds of several exchanges together, then the second ones, until all are at their end."""
     waiting = list(exchanges)
     while waiting:
-        drawn = [(one, next(one, None)) for one in waiting]
-        waiting = [one for one, tensors in drawn if tensors is not None]
-        tensors = [tensor for _, found in drawn if found is not None for tensor in found]
+        drawn = [(exchange, next(exchange, None)) for exchange in waiting]
+        waiting = [exchange for exchange, tensors in drawn if tensors is not None]
+        tensors = [tensor for _, yielded in drawn if yielded is not None for tensor in yielded]
         if tensors:
             yield tensors
 
@@ -309,8 +309,8 @@ def _kind(method: Method) -> type[Source]:
 
 def step_generator(seed: int, step: Step, device: torch.device | None = None) -> torch.Generator:
     """Return a generator for the batch at `step`; near steps are unrelated, and so are other users of the same seed."""
-    place = f"source {seed} {step.epoch} {step.batch}"
-    number = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "big")
+    key = f"source {seed} {step.epoch} {step.batch}"
+    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
     return torch.Generator(device or "cpu").manual_seed(number)
 
 

@@ -56,50 +56,55 @@ class AverageSource(Source):
             raise OptionError(f"the average's decay is {decay}; it must be 0 or more and below 1.")
         self.last = last
         self.decay = decay
-        self._kept: dict[int, list[Tensor]] = {}
+        self._history: dict[int, list[Tensor]] = {}
         self._seen: dict[int, int] = {}
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Take note of the weights, as whose gradients those that are kept lie."""
+        """Remember the weights, for the memory layout of stored gradients."""
         self._weights = {site.index: site.weight for site in sites}
 
     @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Take in the true gradients of one batch."""
         for site, gradient in zip(sites, gradients, strict=True):
-            kept = self._kept.setdefault(site.index, [])
+            history = self._history.setdefault(site.index, [])
             seen = self._seen[site.index] = self._seen.get(site.index, 0) + 1
-            if self.decay is not None and kept:
-                kept[0].lerp_(gradient, max(1 / seen, 1 - self.decay))
-            elif len(kept) < self.last:
-                kept.append(gradient.detach().clone())
+            if self.decay is not None and history:
+                history[0].lerp_(gradient, max(1 / seen, 1 - self.decay))
+            elif len(history) < self.last:
+                history.append(gradient.detach().clone())
             else:
-                kept[(seen - 1) % self.last].copy_(gradient)
+                history[(seen - 1) % self.last].copy_(gradient)
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return the averages, as copies."""
-        return [self._mean(self._kept.get(site.index, []), site) for site in sites]
+        return [self._mean(self._history.get(site.index, []), site) for site in sites]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the gradients that are kept, and how many were seen."""
-        return {"kept": {index: list(kept) for index, kept in self._kept.items()}, "seen": dict(self._seen)}
+        """Return the stored gradients, and how many were seen."""
+        stored = {index: list(history) for index, history in self._history.items()}
+        return {"kept": stored, "seen": dict(self._seen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._kept = {
-            index: [sharded_like(one, self._weights[index]).to(self._weights[index].device, copy=True) for one in kept]
-            for index, kept in state["kept"].items()
+        self._history = {
+            index: [self._copy(gradient, self._weights[index]) for gradient in history]
+            for index, history in state["kept"].items()
         }
         self._seen = dict(state["seen"])
 
-    def _mean(self, kept: Sequence[Tensor], site: Site) -> Tensor:
-        if not kept:
+    @staticmethod
+    def _copy(gradient: Tensor, weight: Tensor) -> Tensor:
+        return sharded_like(gradient, weight).to(weight.device, copy=True)
+
+    def _mean(self, gradients: Sequence[Tensor], site: Site) -> Tensor:
+        if not gradients:
             return torch.zeros_like(site.weight)
-        total = kept[0].clone()
-        for one in kept[1:]:
-            total += one
-        return total.div_(len(kept))
+        total = gradients[0].clone()
+        for gradient in gradients[1:]:
+            total += gradient
+        return total.div_(len(gradients))
 
 
 class ReplaySource(AverageSource):

@@ -80,10 +80,8 @@ def class_shares(targets: Any, classes: int) -> Tensor:
     Negative labels mean "none" and are left out.
     """
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() == 0:
-        given = str(targets.dtype) if isinstance(targets, Tensor) else type(targets).__name__
-        raise DataError(
-            f"a source that sees labels needs whole numbers, one or more a sample; the targets are {given}."
-        )
+        kind = str(targets.dtype) if isinstance(targets, Tensor) else type(targets).__name__
+        raise DataError(f"a source that sees labels needs whole numbers, one or more a sample; the targets are {kind}.")
     labels = (targets.flatten(1) if targets.dim() > 1 else targets[:, None]).long()
     if labels.numel() and bool((labels >= classes).any()):
         raise DataError(
@@ -262,8 +260,10 @@ class LearnedSource(TrainedSource, PipelineSource):
             self._stretch(flat, self._scales(seen))
         if self.options.hold_norm:
             self._stretch(flat, self._norms.of(seen) / self._sizes.clamp(min=1e-30))
-        found = {site: site.from_local_rows(one).to(site.weight.dtype) for site, one in zip(seen, flat, strict=True)}
-        return [found.get(site) for site in sites]
+        gradients = {
+            site: site.from_local_rows(rows).to(site.weight.dtype) for site, rows in zip(seen, flat, strict=True)
+        }
+        return [gradients.get(site) for site in sites]
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the norms that the prediction came with; a lower precision than its own may have changed them.
@@ -290,9 +290,9 @@ class LearnedSource(TrainedSource, PipelineSource):
         """
         self.network.eval()
         flat = self.predict(sites, self.shared(sites))
-        weights = [torch.empty_like(site.like, dtype=one.dtype) for site, one in zip(sites, flat, strict=True)]
-        for site, weight, one in zip(sites, weights, flat, strict=True):
-            weight.copy_(one.view(site.rows, -1)[site.local_rows].view(weight.shape))
+        weights = [torch.empty_like(site.like, dtype=rows.dtype) for site, rows in zip(sites, flat, strict=True)]
+        for site, weight, rows in zip(sites, weights, flat, strict=True):
+            weight.copy_(rows.view(site.rows, -1)[site.local_rows].view(weight.shape))
         return weights, gradient_norms(flat if sites[0].is_sharded else weights)
 
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
@@ -306,14 +306,14 @@ class LearnedSource(TrainedSource, PipelineSource):
             predictions = self.predict(sites, self.shared(sites))
             if sites[0].is_sharded:
                 predictions = [
-                    one.view(site.rows, -1)[site.share] for site, one in zip(sites, predictions, strict=True)
+                    rows.view(site.rows, -1)[site.share] for site, rows in zip(sites, predictions, strict=True)
                 ]
             aims = truths if scales is None else torch._foreach_div(list(truths), list(scales))
             losses = [
-                F.mse_loss(one, aim.reshape(one.shape), reduction="sum") / site.weight.numel()
+                F.mse_loss(rows, aim.reshape(rows.shape), reduction="sum") / site.weight.numel()
                 if site.is_sharded
-                else F.mse_loss(one, aim.reshape(one.shape))
-                for site, one, aim in zip(sites, predictions, aims, strict=True)
+                else F.mse_loss(rows, aim.reshape(rows.shape))
+                for site, rows, aim in zip(sites, predictions, aims, strict=True)
             ]
             return self.learner.differentiate(torch.stack(losses).sum())
 

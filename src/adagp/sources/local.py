@@ -74,7 +74,7 @@ def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, loca
         with torch.autocast(kind, enabled=False):
             return weight_gradient(site, inputs, output_gradient, local_only=local_only)
     weight = blank(site.weight)
-    inputs, output_gradient = (batched(site, one.to(weight.dtype)) for one in (inputs.detach(), output_gradient))
+    inputs, output_gradient = (batched(site, tensor.to(weight.dtype)) for tensor in (inputs.detach(), output_gradient))
     if local_only:
         weight, output_gradient = weight[site.local_rows], output_gradient[:, site.local_rows].contiguous()
         if not len(weight):

@@ -60,17 +60,17 @@ def simulate_model(part: Part, workspace: Workspace) -> dict[str, Any]:
     dataset = part.options["dataset"]
     workload = model_workload(part.options["model"], dataset)
     run = paper_run(dataset_info(dataset).train)
-    found = {
+    simulations = {
         dataflow: simulate(
             workload, Accelerator(dataflow=dataflow), run, PREDICTING + (ENLARGED if dataflow == "ws" else ())
         )
         for dataflow in FIGURES.values()
     }
     return {
-        "dataflows": {dataflow: _designs(simulation) for dataflow, simulation in found.items()},
-        "layers": _layers(found["ws"]),
-        "predictor_words": predictor_weights(workload, found["ws"].accelerator),
-        "word_bits": found["ws"].accelerator.width("weights"),
+        "dataflows": {dataflow: _designs(simulation) for dataflow, simulation in simulations.items()},
+        "layers": _layers(simulations["ws"]),
+        "predictor_words": predictor_weights(workload, simulations["ws"].accelerator),
+        "word_bits": simulations["ws"].accelerator.width("weights"),
     }
 
 
@@ -167,10 +167,10 @@ def conclude_speedups(name: str, workspace: Workspace) -> Conclusion:
     }
     for figure, reduce in (("average", mean), ("maximum", max)):
         for dataset in SETS if figure in section.content else ():
-            ours = reduce(_figures(workspace, dataset, "speedup", "max", dataflow))
+            value = reduce(_figures(workspace, dataset, "speedup", "max", dataflow))
             number = section.number(figure, dataset)
             verdicts.append(
-                compare(f"{figure} speed-up, {dataset}, MAX", number, ours, "modelled", Terms(reduced=reasons[figure]))
+                compare(f"{figure} speed-up, {dataset}, MAX", number, value, "modelled", Terms(reduced=reasons[figure]))
             )
     averages = {design: average(workspace, "imagenet", "speedup", design, dataflow) for design in PREDICTING}
     text = ", ".join(f"{design} {value:.3f}" for design, value in averages.items())
@@ -392,20 +392,20 @@ def _pipelines() -> dict[str, Part]:
 def conclude_pipelines(budget: str, workspace: Workspace) -> Conclusion:
     """Compare steps with constant costs, and speed-ups of the thirteen CNNs with modelled costs."""
     section = published(FIGURE_20)
-    found = {model: workspace.result(part) for model, part in _pipelines().items()}
+    results = {model: workspace.result(part) for model, part in _pipelines().items()}
     rows = [
         {
             "model": model,
             "pipeline": name,
             **{f"{design}_modelled_speedup": speedups[name][design] for design in PREDICTING},
         }
-        for model, speedups in found.items()
+        for model, speedups in results.items()
         for name in PIPELINES
     ]
     verdicts = []
     terms = Terms(reduced="stages are cut where the modelled cycles balance; how the paper cuts is not stated")
     for name in PIPELINES:
-        speedups = [speedup[name]["max"] for speedup in found.values()]
+        speedups = [speedup[name]["max"] for speedup in results.values()]
         plain = constant_costs(DEVICES)
         verdicts += [
             compare(

@@ -98,17 +98,17 @@ def try_hypotheses(part: Part, workspace: Workspace) -> dict[str, Any]:
         )
         for dataflow in FIGURES.values()
     }
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for dataset in SETS:
         run = paper_run(dataset_info(dataset).train)
         workloads = [model_workload(model, dataset) for model in PAPER_MODELS]
         for dataflow, accelerator in accelerators.items():
             larger = ("equal-power", "equal-area") if (dataflow, dataset) == ("ws", LARGER_ON) else ()
             simulations = [simulate(workload, accelerator, run, ("max", *larger)) for workload in workloads]
-            found |= _speedups(simulations, dataflow, dataset)
+            figures |= _speedups(simulations, dataflow, dataset)
             if dataflow == "ws":
-                found |= _further(simulations, dataset)
-    return {"figures": found, "tasks": {name: _tasks(terms, accelerators["ws"]) for name, terms in TASKS.items()}}
+                figures |= _further(simulations, dataset)
+    return {"figures": figures, "tasks": {name: _tasks(terms, accelerators["ws"]) for name, terms in TASKS.items()}}
 
 
 def widest_convolution(part: Part, workspace: Workspace) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def widest_convolution(part: Part, workspace: Workspace) -> dict[str, Any]:
 
 def _speedups(simulations: Sequence[Simulation], dataflow: str, dataset: str) -> dict[str, float]:
     speedups = [simulation.speedup("max") for simulation in simulations]
-    found = {f"average speed-up, {dataflow}, {dataset}": mean(speedups)}
-    return found if dataflow == "is" else found | {f"maximum speed-up, {dataflow}, {dataset}": max(speedups)}
+    figures = {f"average speed-up, {dataflow}, {dataset}": mean(speedups)}
+    return figures if dataflow == "is" else figures | {f"maximum speed-up, {dataflow}, {dataset}": max(speedups)}
 
 
 def _further(simulations: Sequence[Simulation], dataset: str) -> dict[str, float]:
@@ -133,16 +133,16 @@ def _further(simulations: Sequence[Simulation], dataset: str) -> dict[str, float
 
 
 def _tasks(terms: Mapping[str, Training], accelerator: Accelerator) -> dict[str, float]:
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for model, training in terms.items():
         run = paper_run(_SAMPLES[model][1], training.epochs, training.batch)
         simulation = simulate(task_workload(model, training), accelerator, run)
-        found |= {f"{model} {design} speed-up": simulation.speedup(design) for design in ("efficient", "max")}
-        found |= {
+        figures |= {f"{model} {design} speed-up": simulation.speedup(design) for design in ("efficient", "max")}
+        figures |= {
             f"{model} speed-up": simulation.speedup(training.design),
             f"{model} cycles": simulation.baseline.cost.cycles,
         }
-    return found
+    return figures
 
 
 def task_workload(model: str, training: Training) -> Workload:
@@ -226,13 +226,14 @@ def figures_of(workspace: Workspace, hypotheses: Hypotheses) -> dict[str, float]
 def explained(figures: Mapping[str, float]) -> list[str]:
     """Return the figures that are within the tolerance of the published ones."""
     numbers = published_numbers()
-    return [name for name, ours in figures.items() if compare(name, numbers[name], ours, "modelled").verdict == WITHIN]
+    verdicts = {name: compare(name, numbers[name], value, "modelled").verdict for name, value in figures.items()}
+    return [name for name, verdict in verdicts.items() if verdict == WITHIN]
 
 
 def conclude(budget: str, workspace: Workspace) -> Conclusion:
     """Count the figures that each set explains, and compare those of the set that explains most."""
-    found = {hypotheses: figures_of(workspace, hypotheses) for hypotheses in every_set()}
-    hits = {hypotheses: explained(figures) for hypotheses, figures in found.items()}
+    figures_by_set = {hypotheses: figures_of(workspace, hypotheses) for hypotheses in every_set()}
+    hits = {hypotheses: explained(figures) for hypotheses, figures in figures_by_set.items()}
     best = max(hits, key=lambda hypotheses: len(hits[hypotheses]))  # of equals the first: nearest to the defaults
     default = Hypotheses()
     explaining = Counter(chain.from_iterable(hits.values()))
@@ -246,22 +247,22 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
         judge(
             "one set explains all figures",
             section.claim("single"),
-            len(hits[best]) == len(found[best]),
+            len(hits[best]) == len(figures_by_set[best]),
             text,
             "modelled",
         )
     ]
     for name, number in published_numbers().items():
         sets = f"{explaining[name]} of {len(hits)} sets come within"
-        terms = Terms(reduced=f"the defaults give {found[default][name]:.4g}; {sets}")
-        verdicts.append(compare(f"{name}, under the best set", number, found[best][name], "modelled", terms))
+        terms = Terms(reduced=f"the defaults give {figures_by_set[default][name]:.4g}; {sets}")
+        verdicts.append(compare(f"{name}, under the best set", number, figures_by_set[best][name], "modelled", terms))
     rows = [
         {
             "hypotheses": str(hypotheses),
             "within": len(hits[hypotheses]),
             **{f"modelled {name}": value for name, value in row.items()},
         }
-        for hypotheses, row in found.items()
+        for hypotheses, row in figures_by_set.items()
     ]
     return Conclusion(rows, verdicts, lambda: _draw(hits))
 

@@ -43,10 +43,10 @@ def synthesize_design(part: Part, workspace: Workspace) -> dict[str, Any]:
         predictor_array = parse_array(PREDICTOR_ARRAY)
         array, number = parse_array(ARRAY), find_format(options["format"])
         blueprint = make_blueprint(options["design"], array, number, predictor_array=predictor_array)
-        found = synthesize(blueprint, parse_target(options["target"]))
+        report = synthesize(blueprint, parse_target(options["target"]))
     except (ToolError, OptionError) as error:
         return {"missing": str(error)}
-    return {"totals": found.totals, "memory_bits": blueprint.memory_bits, "element": dict(found.modules["element"])}
+    return {"totals": report.totals, "memory_bits": blueprint.memory_bits, "element": dict(report.modules["element"])}
 
 
 NETWORK, BATCH, MEGAHERTZ = "64-32-10", 8, 10.0
@@ -73,10 +73,10 @@ def design_power(part: Part, workspace: Workspace) -> dict[str, Any]:
         )
         network = parse_network(NETWORK, batch=BATCH)
         state = random_state(network, blueprint.core.single, samples=digits(network))
-        found = measure_power(blueprint, parse_target("liberty"), network, state, MEGAHERTZ)
+        report = measure_power(blueprint, parse_target("liberty"), network, state, MEGAHERTZ)
     except (ToolError, OptionError) as error:
         return {"missing": str(error)}
-    return {"totals": {"power": 1e6 * found.total.total}, "element": {"power": 1e6 * found.modules["element"].total}}
+    return {"totals": {"power": 1e6 * report.total.total}, "element": {"power": 1e6 * report.modules["element"].total}}
 
 
 def power_parts() -> dict[str, Part]:
@@ -98,10 +98,10 @@ def synthesize_element(part: Part, workspace: Workspace) -> dict[str, Any]:
         from adagp.rtl.verilog import chip_modules
 
         blueprint = make_blueprint("baseline", parse_array(ARRAY), find_format(options["format"]))
-        found = synthesize_kind(chip_modules(blueprint), "element", Target(dsp=options["dsp"]))
+        report = synthesize_kind(chip_modules(blueprint), "element", Target(dsp=options["dsp"]))
     except ToolError as error:
         return {"missing": str(error)}
-    return {"element": dict(found.resources)}
+    return {"element": dict(report.resources)}
 
 
 _MISSING = record_of({"missing": TEXT}, others=ABSENT)
@@ -193,26 +193,26 @@ def _resources(
 ) -> tuple[list[dict[str, Any]], list[Verdict]]:
     """Return the published resources and ours as rows; absolute numbers are shown, not compared."""
     rows, verdicts = [], []
-    found = {design: workspace.result(part) for design, part in parts.items()}
-    base = found["baseline"].get("totals", {})
+    results = {design: workspace.result(part) for design, part in parts.items()}
+    base = results["baseline"].get("totals", {})
     for name in names:
         for design in section.numbers(name):
-            number, totals = section.number(name, design), found[design].get("totals", {})
-            ours = totals.get(OURS.get(name, ""))
-            more = 100 * (ours / base[OURS[name]] - 1) if ours is not None and base.get(OURS[name]) else None
+            number, totals = section.number(name, design), results[design].get("totals", {})
+            measured = totals.get(OURS.get(name, ""))
+            more = 100 * (measured / base[OURS[name]] - 1) if measured is not None and base.get(OURS[name]) else None
             rows.append(
                 {
                     "resource": name,
                     "design": design,
                     "published": number.value,
                     "computed_percent_more": _percent_more(section, name, design),
-                    "measured": ours,
+                    "measured": measured,
                     "measured_percent_more": more,
                 }
             )
-            missing = found[design].get("missing", "")
+            missing = results[design].get("missing", "")
             terms = Terms(reduced=missing) if missing else NO_POWER if name not in OURS else OTHER_CHIP
-            verdicts.append(compare(f"{name}, {design}", number, ours, "measured", terms))
+            verdicts.append(compare(f"{name}, {design}", number, measured, "measured", terms))
     return rows, verdicts
 
 
@@ -220,13 +220,13 @@ def _synthesised_increases(
     section: Section, name: str, parts: Mapping[str, Part], workspace: Workspace
 ) -> list[Verdict]:
     """Return how much more each design takes than the baseline, published and ours."""
-    found = {design: workspace.result(part).get("totals") for design, part in parts.items()}
+    totals = {design: workspace.result(part).get("totals") for design, part in parts.items()}
     verdicts = []
     for design in PREDICTING:
         tolerance = float(section.content["growth"]["tolerance"])
         number = Number(_percent_more(section, name, design), "% more", section.number(name, design).source, tolerance)
-        ours, base = found[design], found["baseline"]
-        more = None if ours is None or base is None else 100 * (ours[OURS[name]] / base[OURS[name]] - 1)
+        own, base = totals[design], totals["baseline"]
+        more = None if own is None or base is None else 100 * (own[OURS[name]] / base[OURS[name]] - 1)
         terms = Terms(reduced="synthesis tools are missing" if more is None else MOSTLY_PES)
         verdicts.append(compare(f"{name} of our {design} over our baseline", number, more, "measured", terms))
     return verdicts
@@ -242,21 +242,21 @@ def _multipliers(section: Section, parts: Mapping[str, Part], workspace: Workspa
     for name in FORMATS:
         with_dsp, without = elements[name, True], elements[name, False]
         for limit in (dsps, 0):
-            ours = None
+            measured = None
             if "totals" in baseline and with_dsp is not None and without is not None:
                 rest = baseline["totals"]["lut"] - ELEMENTS * baseline["element"]["lut"]
-                ours = limited_luts(rest, with_dsp, without, limit)
+                measured = limited_luts(rest, with_dsp, without, limit)
             words = f"LUTs with {name} PEs and at most {limit} DSPs in them"
-            terms = Terms(reduced="synthesis tools are missing") if ours is None else OTHER_CHIP
-            verdicts.append(compare(words, number, ours, "measured", terms))
+            terms = Terms(reduced="synthesis tools are missing") if measured is None else OTHER_CHIP
+            verdicts.append(compare(words, number, measured, "measured", terms))
     return verdicts
 
 
 def _more_pes(section: Section, name: str, resource: str, parts: Mapping[str, Part], workspace: Workspace) -> Verdict:
     """Return how many more PEs a baseline has that takes as much of a resource as `max`, published and by our chips."""
-    found = {design: workspace.result(part) for design, part in parts.items()}
-    figures = {design: chip["totals"][resource] for design, chip in found.items() if "totals" in chip}
-    times = equal_pes(figures, ELEMENTS, found["baseline"].get("element", {}).get(resource, 0.0))
+    results = {design: workspace.result(part) for design, part in parts.items()}
+    figures = {design: chip["totals"][resource] for design, chip in results.items() if "totals" in chip}
+    times = equal_pes(figures, ELEMENTS, results["baseline"].get("element", {}).get(resource, 0.0))
     terms = Terms(reduced="synthesis tools are missing" if times is None else MOSTLY_PES)
     words = f"PEs of a baseline of the {resource} of our max"
     return compare(words, section.number(name, "max"), None if times is None else 100 * (times - 1), "measured", terms)

@@ -28,10 +28,10 @@ def simulate_task(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Cost a model's run of the paper's ladder, weight stationary."""
     options = part.options
     workload = model_workload(options["model"], options["dataset"])
-    found = simulate(workload, Accelerator(), paper_run(options["samples"], batch=options["batch"]))
+    simulation = simulate(workload, Accelerator(), paper_run(options["samples"], batch=options["batch"]))
     return {
-        name: {"cycles": outcome.cost.cycles, "speedup": found.speedup(name)}
-        for name, outcome in found.outcomes.items()
+        name: {"cycles": outcome.cost.cycles, "speedup": simulation.speedup(name)}
+        for name, outcome in simulation.outcomes.items()
     }
 
 
@@ -126,8 +126,8 @@ def conclude(task: TaskStudy, budget: str, workspace: Workspace) -> Conclusion:
             number = section.number("speedup", name)
             verdicts.append(compare(f"speed-up, {design}", number, modelled[design]["speedup"], "modelled", terms))
     rows: list[dict[str, Any]] = [
-        {"design": design, "modelled_cycles": found["cycles"], "modelled_speedup": found["speedup"]}
-        for design, found in modelled.items()
+        {"design": design, "modelled_cycles": figures["cycles"], "modelled_speedup": figures["speedup"]}
+        for design, figures in modelled.items()
     ]
     for method, run_group in runs.items():
         figures = {f"measured_{name}": run_group.mean(workspace, key, scale) for name, key, scale in task.metrics}
@@ -151,8 +151,8 @@ def _similar(task: TaskStudy, workspace: Workspace, runs: dict[str, RunGroup]) -
     key, scale = next((key, scale) for name, key, scale in task.metrics if name == task.main)
     holds, text = None, f"{task.dataset} is not part of the package, and quick works offline"
     if runs:
-        bp, ours = (runs[method].mean(workspace, key, scale) for method in METHODS)
-        holds, text = ours >= bp - section.slack, f"adagp {ours:.4g}, bp {bp:.4g}; one seed"
+        bp, adagp = (runs[method].mean(workspace, key, scale) for method in METHODS)
+        holds, text = adagp >= bp - section.slack, f"adagp {adagp:.4g}, bp {bp:.4g}; one seed"
     quantity = f"ADA-GP as good as backprop ({task.main})"
     return judge(quantity, section.claim("similar"), holds, text)
 

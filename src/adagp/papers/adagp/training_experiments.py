@@ -155,9 +155,9 @@ def conclude_table_1(budget: str, workspace: Workspace) -> Conclusion:
     return Conclusion(rows, verdicts, draw, _missing(groups(budget), finished))
 
 
-def _missing(wanted: Mapping[Key, RunGroup], finished: Mapping[Key, RunGroup]) -> str:
-    total = len({key[:2] for key in wanted})
-    missing = {f"{model} on {dataset}" for dataset, model, _ in wanted.keys() - finished.keys()}
+def _missing(needed: Mapping[Key, RunGroup], finished: Mapping[Key, RunGroup]) -> str:
+    total = len({key[:2] for key in needed})
+    missing = {f"{model} on {dataset}" for dataset, model, _ in needed.keys() - finished.keys()}
     if not missing:
         return ""
     return f"{total - len(missing)} of {total} models are finished; not yet: {', '.join(sorted(missing))}"
@@ -182,13 +182,13 @@ def _answers(
     least = -section.slack if other == "bp" else SMALLEST_GAIN
     gains, verdicts = [], []
     for dataset, model in dict.fromkeys(key[:2] for key in runs):
-        ours, theirs = runs.get((dataset, model, method)), runs.get((dataset, model, other))
-        if ours is None or theirs is None:
+        run, reference = runs.get((dataset, model, method)), runs.get((dataset, model, other))
+        if run is None or reference is None:
             continue
-        gains.append(ours.mean(workspace) - theirs.mean(workspace))
-        our_range, their_range = mean_and_range(ours.values(workspace)), mean_and_range(theirs.values(workspace))
-        text = f"{method} {our_range}, {other} {their_range} %; {ours.extent}"
-        name = f"{quantity}: {ours.options['model']}, {ours.options['dataset']}"
+        gains.append(run.mean(workspace) - reference.mean(workspace))
+        run_range, reference_range = mean_and_range(run.values(workspace)), mean_and_range(reference.values(workspace))
+        text = f"{method} {run_range}, {other} {reference_range} %; {run.extent}"
+        name = f"{quantity}: {run.options['model']}, {run.options['dataset']}"
         verdicts.append(judge(name, section.claim(claim), gains[-1] >= least, text))
     average = interval(gains)
     if average is None or average.low is None or "skip" not in {key[2] for key in runs}:
@@ -206,9 +206,9 @@ def _own_arithmetic() -> list[Verdict]:
     terms = Terms(reduced="the table's own numbers do not give what its text says")
     for dataset in SETS:
         gains = [row["adagp"] - row["bp"] for row in section.content[dataset].values()]
-        for name, ours in (("average", mean(gains)), ("largest", max(gains))):
+        for name, gain in (("average", mean(gains)), ("largest", max(gains))):
             number = section.number("gain", name, dataset)
-            verdicts.append(compare(f"{name} gain over 13 models, {dataset}", number, ours, "computed", terms))
+            verdicts.append(compare(f"{name} gain over 13 models, {dataset}", number, gain, "computed", terms))
     return verdicts
 
 
@@ -306,8 +306,8 @@ def _sweep(budget: str) -> dict[str, RunGroup]:
 def simulate_ratio(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return the modelled speed-up of VGG13 on CIFAR-10 under a ratio, 90 epochs of which 10 are warm-up."""
     run = paper_run(dataset_info("cifar10").train, ratio=part.options["ratio"])
-    found = simulate(model_workload("vgg13", "cifar10"), Accelerator(), run)
-    return {"speedup": found.speedup("max")}
+    simulation = simulate(model_workload("vgg13", "cifar10"), Accelerator(), run)
+    return {"speedup": simulation.speedup("max")}
 
 
 SPEEDUP = record_of({"speedup": POSITIVE})

@@ -128,9 +128,9 @@ def _compare_figures(
 ) -> list[Verdict]:
     machine = Terms(unlike=f"{terms.unlike or terms.reduced}; a CPU that other runs share, not a Titan Xp")
     return [
-        compare(f"{quantity}, {method}", section.number(figure, method), ours[method], "measured", fair)
+        compare(f"{quantity}, {method}", section.number(figure, method), measured[method], "measured", fair)
         for method in gains
-        for quantity, figure, ours, fair in (
+        for quantity, figure, measured, fair in (
             ("measured speed-up", "speedup", gains, machine),
             ("loss of accuracy", "loss", losses, terms),
         )
@@ -178,12 +178,12 @@ def conclude_schedules(budget: str, workspace: Workspace) -> Conclusion:
     means = {key: round(run_group.mean(workspace, BEST), 6) for key, run_group in runs.items()}
     reference_means = {name: round(run_group.mean(workspace, BEST), 6) for name, run_group in references.items()}
     verdicts = [
-        compare(f"accuracy, {name}", section.number(name), ours, "measured", terms)
-        for name, ours in reference_means.items()
+        compare(f"accuracy, {name}", section.number(name), accuracy, "measured", terms)
+        for name, accuracy in reference_means.items()
     ]
     verdicts += [
-        compare(f"accuracy, {method}, schedule {schedule}", section.number(method, schedule), ours, "measured", terms)
-        for (method, schedule), ours in means.items()
+        compare(f"accuracy, {method}, schedule {schedule}", section.number(method, schedule), mean, "measured", terms)
+        for (method, schedule), mean in means.items()
     ]
     verdicts += _judge_schedules(means, reference_means, references["full"].extent)
     named = {**references, **{f"{method} {schedule}": run_group for (method, schedule), run_group in runs.items()}}

@@ -62,12 +62,12 @@ SECONDS = record_of({"exact": POSITIVE, "approximated": POSITIVE})
 
 @cache
 def _cases(budget: str) -> list[tuple[dict[str, Any], Part]]:
-    found = []
+    cases = []
     for case in published(TABLE_1).content["cases"]:
         sizes = {"channels": case["channels"], "size": case["size"]}
         options = {**sizes, "samples": SAMPLES[budget], "rounds": ROUNDS[budget]}
-        found.append((case, Part(time_kernels, f"{case['channels']}x{case['size']}", options, shape=SECONDS)))
-    return found
+        cases.append((case, Part(time_kernels, f"{case['channels']}x{case['size']}", options, shape=SECONDS)))
+    return cases
 
 
 def conclude(budget: str, workspace: Workspace) -> Conclusion:

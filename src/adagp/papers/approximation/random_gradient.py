@@ -32,8 +32,8 @@ class RandomSource(NormalSource):
         """Return random gradients for the sites that were called."""
         drawn = self.normal(sites)
         return [
-            one.div_(self._samples[site]) if site in self._samples else None
-            for site, one in zip(sites, drawn, strict=True)
+            gradient.div_(self._samples[site]) if site in self._samples else None
+            for site, gradient in zip(sites, drawn, strict=True)
         ]
 
     def forget(self) -> None:

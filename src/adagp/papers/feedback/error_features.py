@@ -118,7 +118,7 @@ class SampleAxes:
         """Probe the sites that were kept, given the model's outputs with their graph."""
         waiting, self._waiting = self._waiting, []
         for output in outputs:
-            probed = [(site, kept) for site, kept in waiting if is_ambiguous(kept.shape, output.shape)]
+            probed = [(site, values) for site, values in waiting if is_ambiguous(values.shape, output.shape)]
             if output.requires_grad:
                 self._probe(probed, output)
                 self._probed.update(site.index for site, _ in probed)

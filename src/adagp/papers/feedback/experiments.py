@@ -96,11 +96,11 @@ def compare_methods(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     command = f"adagp reproduce {part.label.rpartition('-')[0]} --budget {part.label.rpartition('-')[2]}"
     folder = workspace.out / "comparisons" / part.key
     try:
-        found = run_comparison(comparison, folder, task, _Silent(), command=command, jobs=1, stop=workspace.stop)
+        report = run_comparison(comparison, folder, task, _Silent(), command=command, jobs=1, stop=workspace.stop)
     except Stopped:
         return None
-    kept = ("regimes", "tuning", "worth", "platforms", "seeds", "batches", "model", "dataset")
-    return {name: found[name] for name in kept}
+    names = ("regimes", "tuning", "worth", "platforms", "seeds", "batches", "model", "dataset")
+    return {name: report[name] for name in names}
 
 
 class _Silent:
@@ -125,9 +125,9 @@ class _Silent:
         """Say nothing."""
 
 
-def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a line for each regime and method; all but the modelled cost is measured."""
-    picked = {name: tuned["picked"] for name, tuned in found["tuning"]["methods"].items()}
+    picked = {name: tuned["picked"] for name, tuned in report["tuning"]["methods"].items()}
     keys = (
         "runs",
         "batches",
@@ -140,25 +140,25 @@ def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
     return [
         {"regime": regime, "method": name, "lr": picked[name], **{key: record[key] for key in keys}}
-        for regime, content in found["regimes"].items()
+        for regime, content in report["regimes"].items()
         for name, record in content["methods"].items()
     ]
 
 
-def _ahead(found: Mapping[str, Any], regime: str, methods: Sequence[str]) -> tuple[bool | None, str]:
+def _ahead(report: Mapping[str, Any], regime: str, methods: Sequence[str]) -> tuple[bool | None, str]:
     """Return whether the best of `methods` is above backprop by intervals that do not overlap, and a text with the figures."""
-    own = found["regimes"][regime]["methods"]
-    shown = ", ".join(
+    own = report["regimes"][regime]["methods"]
+    gains = ", ".join(
         f"{name} {_accuracy(own[name])} after {own[name]['batches']:.0f} batches" for name in ("bp", *methods)
     )
     plain, best = own["bp"], max((own[name] for name in methods), key=lambda record: record["accuracy_mean"])
     if plain["accuracy_high"] is None or best["accuracy_low"] is None:
-        return None, shown
+        return None, gains
     ahead = ", ".join(
         f"{name} {_points(own[name], 'mean')} ({_points(own[name], 'low')} to {_points(own[name], 'high')})"
         for name in methods
     )
-    text = f"{shown}; points ahead of bp, seed by seed: {ahead}; {found['seeds']} seeds"
+    text = f"{gains}; points ahead of bp, seed by seed: {ahead}; {report['seeds']} seeds"
     return bool(best["accuracy_low"] > plain["accuracy_high"]), text
 
 
@@ -174,12 +174,12 @@ def _accuracy(record: Mapping[str, Any]) -> str:
 
 def conclude_platforms(budget: str, workspace: Workspace) -> Conclusion:
     """Judge whether feedback is ahead at equal cycles of an accelerator and of a pipeline, and whether its GP batches pay."""
-    section, found = published(PLATFORMS), workspace.result(comparison_part(PLATFORMS, budget))
+    section, report = published(PLATFORMS), workspace.result(comparison_part(PLATFORMS, budget))
     verdicts: list[Verdict] = []
     for regime in ("accelerator", "pipeline"):
-        holds, text = _ahead(found, regime, (FEEDBACK,))
+        holds, text = _ahead(report, regime, (FEEDBACK,))
         verdicts.append(judge(f"accuracy at equal cycles, {regime}", section.claim(regime), holds, text))
-    worth = found["worth"]["methods"].get(FEEDBACK)
+    worth = report["worth"]["methods"].get(FEEDBACK)
     if worth is not None:
         low, high = (None if end is None else round(end, 2) for end in worth["interval"])
         text = f"worth {worth['worth'] and round(worth['worth'], 2)} ({low} to {high}); " + "; ".join(
@@ -188,18 +188,18 @@ def conclude_platforms(budget: str, workspace: Workspace) -> Conclusion:
         )
         pays = {"pays": True, "does not pay": False}.get(worth["platforms"]["accelerator"]["verdict"])
         verdicts.append(judge("worth of a GP batch", section.claim("worth"), pays, text))
-    rows = _rows(found)
+    rows = _rows(report)
     return Conclusion(rows, verdicts, lambda: _draw(rows))
 
 
 def conclude_long(budget: str, workspace: Workspace) -> Conclusion:
     """Judge whether any prediction is ahead at equal cycles of an accelerator when runs are long."""
-    section, found = published(LONG), workspace.result(comparison_part(LONG, budget))
+    section, report = published(LONG), workspace.result(comparison_part(LONG, budget))
     verdicts = []
     for claim, methods in (("feedback", (FEEDBACK, "feedback@ladder")), ("adagp", ("adagp",)), ("skip", ("skip",))):
-        holds, text = _ahead(found, "accelerator", methods)
+        holds, text = _ahead(report, "accelerator", methods)
         verdicts.append(judge(f"accuracy at equal cycles, {claim}", section.claim(claim), holds, text))
-    rows = _rows(found)
+    rows = _rows(report)
     return Conclusion(rows, verdicts, lambda: _draw(rows))
 
 

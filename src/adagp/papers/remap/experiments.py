@@ -79,9 +79,9 @@ def conclude_accuracy(budget: str, workspace: Workspace) -> Conclusion:
     verdicts: list[Verdict] = []
     for model in MODELS:
         for method in METHODS:
-            ours = pairs[model][method].mean(workspace) if model in pairs else None
+            measured = pairs[model][method].mean(workspace) if model in pairs else None
             terms = TERMS[budget] if model in pairs else UNTRAINED
-            verdicts.append(compare(f"{model}, {method}", section.number(model, method), ours, "measured", terms))
+            verdicts.append(compare(f"{model}, {method}", section.number(model, method), measured, "measured", terms))
     for pair in pairs.values():
         bp, remapped = (pair[method].values(workspace) for method in METHODS)
         verdicts.append(
@@ -159,13 +159,13 @@ def conclude_batches(budget: str, workspace: Workspace) -> Conclusion:
     accuracies = {batch: run_group.mean(workspace) for batch, run_group in runs.items()}
     seconds = {batch: run_group.seconds(workspace) for batch, run_group in runs.items()}
     verdicts = [
-        compare(f"accuracy, batch {batch}", section.number("accuracy", str(batch)), ours, "measured", TERMS[budget])
-        for batch, ours in accuracies.items()
+        compare(f"accuracy, batch {batch}", section.number("accuracy", str(batch)), accuracy, "measured", TERMS[budget])
+        for batch, accuracy in accuracies.items()
     ]
     for name, values, unit in (("accuracy", accuracies, "%"), ("time", seconds, "s")):
-        found = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
+        by_batch = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
         falls = all(values[small] > values[large] for small, large in pairwise(BATCHES))
-        verdicts.append(judge(f"{name} by batch size", section.claim(name), falls, f"{found} {unit}"))
+        verdicts.append(judge(f"{name} by batch size", section.claim(name), falls, f"{by_batch} {unit}"))
     rows = [{"batch_size": batch, **run_group.row(workspace)} for batch, run_group in runs.items()]
     return Conclusion(rows, verdicts, lambda: _draw_curve("batch size", rows, "batch_size"))
 
