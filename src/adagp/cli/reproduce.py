@@ -14,7 +14,7 @@ from adagp.core.options import option, switch
 
 if TYPE_CHECKING:
     from adagp.cli.terminal import Terminal
-    from adagp.program.reproduce.study import Study
+    from adagp.program.reproduce.study import Estimate, Study
 
 MOST_JOBS = 8
 """Default limit of parts at a time: each holds its data set in memory."""
@@ -89,14 +89,12 @@ def _usual_jobs(device: str) -> int:
 def _run(study: "Study", jobs: int, console: "Terminal") -> None:
     """Do the parts under a progress bar; without a terminal, print a line for each."""
     from adagp.cli.progress import JobProgress
-    from adagp.cli.terminal import clock_time
 
     total, left = len(study.parts), len(study.left)
     with JobProgress(console) as progress:
         progress.say(f"Parts: {total}; finished earlier: {total - left}; in parallel: {jobs}.")
-        seconds = study.seconds_left(jobs)
-        if left and seconds is not None:
-            progress.say(f"Remaining: {left} parts, about {clock_time(seconds)} judging by the finished parts.")
+        if left:
+            progress.say(_remaining(left, study.estimate(jobs)))
         if study.is_stale:
             progress.say(
                 "Finished parts in this folder were made by another version of the program. They are kept; to run them again, "
@@ -104,6 +102,19 @@ def _run(study: "Study", jobs: int, console: "Terminal") -> None:
             )
         progress.begin("parts", total, total - left)
         study.run(jobs, progress)
+
+
+def _remaining(parts: int, estimate: "Estimate") -> str:
+    from adagp.cli.terminal import clock_time
+
+    if estimate.unknown == parts:
+        return f"Remaining: {parts} parts; no part of their kind is finished, so the time is not known."
+    text = f"Remaining: {parts} parts, about {clock_time(estimate.seconds)} judging by the finished parts"
+    return (
+        f"{text}; {estimate.unknown} of them not included: none of their kind is finished."
+        if estimate.unknown
+        else f"{text}."
+    )
 
 
 def _report(study: "Study", folder: Path) -> None:

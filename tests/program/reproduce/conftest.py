@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adagp.papers.adagp.error_experiments import PRINTED, SQUARED
 from adagp.papers.adagp.hypotheses import TASKS, published_numbers
 from adagp.papers.camel.experiments import VARIANTS
 from adagp.program.compare.methods import read_candidates
@@ -36,10 +37,17 @@ def result(part: Part) -> dict[str, Any]:
             "best_test_accuracy": accuracy,
             "float_test_accuracy": accuracy,
             "test_loss": 1.0,
+            "cosine": 0.1,
             "test_bleu": 30.0,
             "test_map50": 0.4,
             "seconds_by_phase": {"data": 1.0, "bp": 2.0, "gp": 1.0},
             "batches": {"bp": 10, "gp": 20, "guarded": 0, "warmup": 5},
+        }
+    if kind == "measure_errors":
+        sizes = {PRINTED: 200.0, SQUARED: 0.1, "another": 0.3}
+        sites = ("first", "second")
+        return {
+            name: {"sites": {site: [size, size / 2] for site in sites}, "zero": size} for name, size in sizes.items()
         }
     if kind == "synthesize_design":
         more = 1 + 0.01 * DESIGNS.index(part.options["design"])

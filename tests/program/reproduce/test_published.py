@@ -22,6 +22,7 @@ def numbers(content: Any, *path: str) -> Iterator[tuple[str, ...]]:
 def test_every_number_has_a_source(name: str) -> None:
     section = published(name)
     assert section.paper
+    assert len({item.path for item in section.items()}) == len(section.items())
     for path in numbers(section.content):
         number = section.number(*path)
         assert number.source
@@ -30,10 +31,11 @@ def test_every_number_has_a_source(name: str) -> None:
 
 def test_what_holds_around_a_number_holds_for_it() -> None:
     assert published("adagp-table1").number("cifar10", "vgg13", "bp") == Number(
-        91.52, "% top-1", "Table 1, page 9", 1.0
+        91.52, "% top-1", "Table 1, page 9", 1.0, path="adagp-table1/cifar10/vgg13/bp"
     )
     gain = published("adagp-table1").number("gain", "average", "cifar10")
-    assert gain == Number(0.75, "points", "section 6.1.1, page 9", 0.01)
+    path = "adagp-table1/gain/average/cifar10"
+    assert gain == Number(0.75, "points", "section 6.1.1, page 9", 0.01, path=path)
     assert published("adagp-figure15").number("mse", "largest").read_off
     assert not published("adagp-figure15").number("mape", "first_layer_end").read_off
 

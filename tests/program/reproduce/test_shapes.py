@@ -16,7 +16,7 @@ from adagp.program.reproduce.verdict import markdown
 from adagp.program.run.documents import Both, Either, Fields, ListOf, Plain, Shape, find_fault
 from adagp.program.run.folder import flat_csv, to_json
 
-READ_RUNS = ("adagp-figure15", "dni-comparison", "fast-training", "fast-time-to-accuracy")
+READ_RUNS = ("fast-training", "fast-time-to-accuracy")
 """These read the runs' own folders besides."""
 COMPARISONS = ("feedback-platforms", "long-run")
 """Their part is a whole comparison, of whose report only the outline is checked."""

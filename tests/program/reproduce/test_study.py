@@ -18,7 +18,7 @@ from adagp.papers.approximation.kernels import time_kernels
 from adagp.program.jobs import Job, JobFailure, Stopped
 from adagp.program.reproduce.experiment import choose
 from adagp.program.reproduce.parts import Part, Workspace, run_part
-from adagp.program.reproduce.study import Study
+from adagp.program.reproduce.study import Estimate, Study
 from adagp.program.reproduce.training import group
 
 pytestmark = pytest.mark.medium
@@ -56,7 +56,7 @@ def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
     assert "holds: 10 of 10 convolutions; ImageNet, 90 epochs" in text
     head, *rows = (tmp_path / "verdicts.csv").read_text().splitlines()
     assert head == (
-        "experiment,quantity,kind,claim,published,measured,modelled,computed,difference,verdict,reason,unit,tolerance,source"
+        "experiment,quantity,kind,claim,published,measured,modelled,computed,difference,verdict,reason,unit,tolerance,source,covers"
     )
     assert len(rows) == 2
     before = (tmp_path / "adagp-figure16" / "figure.svg").read_bytes()
@@ -93,7 +93,7 @@ def test_missing_data_are_told_before_any_work(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("forked_jobs")
 def test_a_failed_part_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
-    (missing,) = group(1, weight=9, dataset="cifar10", model="resnet14", epochs=1, method="bp").parts
+    (missing,) = group(1, weight=9, rank=0, dataset="cifar10", model="resnet14", epochs=1, method="bp").parts
     kernel = Part(time_kernels, "2", {"channels": 2, "size": 4, "samples": 2, "rounds": 1})
     study, notes = Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path / "out", tmp_path)), Notes()
     study.parts = [kernel, missing]
@@ -127,8 +127,8 @@ def test_finished_parts_come_from_the_records_and_go_there(tmp_path: Path) -> No
     study = Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path / "out"), records.out)
     study.parts = kernels
     assert study.left == [kernels[0]]
-    assert study.seconds_left(1) == pytest.approx(records.seconds(kernels[1]))
-    assert Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path / "new")).seconds_left(1) is None
+    assert study.estimate(1) == Estimate(records.seconds(kernels[1]), 0)
+    assert Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path / "new")).estimate(1) == Estimate(0.0, 1)
     study.run(1, Notes())
     assert study.left == []
     for part in kernels:

@@ -43,7 +43,7 @@ class Network:
     def run(self, budget: str, method: str, ratio: str | None = None) -> RunGroup:
         """Return the runs of a method; `smaller` is the smaller network by backprop, `bp` the full gradient."""
         seeds, weight, options = self.runs[budget]
-        common = {"dataset": "digits" if budget == "quick" else "cifar10", **OPTIMIZER}
+        common: dict[str, Any] = {"dataset": "digits" if budget == "quick" else "cifar10", **OPTIMIZER}
         if budget != "quick":
             common["batch_size"] = 128
         chosen = {**options, **((self.smaller or {})[budget] if method == "smaller" else {})}

@@ -10,7 +10,7 @@ from adagp.program.figures.style import subplots
 from adagp.program.reproduce.bars import grouped_bars
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
-from adagp.program.reproduce.published import Number, published
+from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.documents import POSITIVE, record_of
 
@@ -64,9 +64,9 @@ SECONDS = record_of({"exact": POSITIVE, "approximated": POSITIVE})
 def _cases(budget: str) -> list[tuple[dict[str, Any], Part]]:
     cases = []
     for case in published(TABLE_1).content["cases"]:
-        sizes = {"channels": case["channels"], "size": case["size"]}
+        sizes = case["set_up"]
         options = {**sizes, "samples": SAMPLES[budget], "rounds": ROUNDS[budget]}
-        cases.append((case, Part(time_kernels, f"{case['channels']}x{case['size']}", options, shape=SECONDS)))
+        cases.append((case, Part(time_kernels, f"{sizes['channels']}x{sizes['size']}", options, shape=SECONDS)))
     return cases
 
 
@@ -75,13 +75,11 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
     section = published(TABLE_1)
     unlike = Terms(unlike=f"one thread of a CPU, batch {SAMPLES[budget]}, not a Titan Xp")
     rows, verdicts = [], []
-    for case, part in _cases(budget):
-        seconds = workspace.result(part)
+    for index, (case, part) in enumerate(_cases(budget)):
+        seconds, sizes = workspace.result(part), case["set_up"]
         speedup = seconds["exact"] / seconds["approximated"]
-        name = f"{case['channels']} channels, {case['size']}x{case['size']}"
-        number = Number(
-            case["speedup"], section.content["unit"], section.content["source"], section.content["tolerance"]
-        )
+        name = f"{sizes['channels']} channels, {sizes['size']}x{sizes['size']}"
+        number = section.number("cases", str(index), "speedup")
         verdicts.append(compare(f"measured speed-up, {name}", number, speedup, "measured", unlike))
         rows.append(
             {

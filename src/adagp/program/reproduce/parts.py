@@ -32,8 +32,9 @@ READS_DATA = "reads_data"
 class Part:
     """A call of `work` with `options`, done once. Two parts with the same key are one.
 
-    `work` is a function of a module, so that other processes find it. `weight` is roughly its seconds at the quick budget;
-    it decides the order only. `shape` is that of the result, which is checked when it is read.
+    `work` is a function of a module, so that other processes find it. `weight` is roughly its seconds at the quick budget.
+    Parts of a lower `rank` run first, among those of the same rank the heavier ones. `shape` is that of the result, which is
+    checked when it is read.
     """
 
     work: Work = field(compare=False)
@@ -41,6 +42,7 @@ class Part:
     options: Mapping[str, Any] = field(compare=False)
     weight: float = field(default=1.0, compare=False)
     shape: Shape = field(default=TableOf(ANYTHING), compare=False)
+    rank: int = field(default=0, compare=False)
     key: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -8,12 +8,16 @@ source     table or figure, section, page where the text has pages
 unit       of the numbers
 tolerance  how far ours may be off before it counts as outside
 read_off   true where the number was not printed but read off a picture's axis; never compared more finely
-claims     what the paper states in words, in ours
+claims     what the paper states in words, in ours; `slack` is by how much one may be missed
+not_tested why no experiment tests the numbers and claims of the section
+set_up     settings of the paper's or our experiments, which are no results; true where the whole section is
 
-`source`, `unit`, `tolerance` and `read_off` hold for all numbers below them, unless given again further in.
+`source`, `unit`, `tolerance`, `read_off` and `not_tested` hold for all numbers below them, unless given again further in.
+A number or claim has a path, such as adagp-table1/cifar10/vgg13/bp, by which verdicts refer to it.
 """
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -25,7 +29,9 @@ from adagp.core.registry import providers
 from adagp.errors import unknown_name
 
 KIND, FILE = "published", "published.toml"
-INHERITED = ("source", "unit", "tolerance", "read_off")
+INHERITED = ("source", "unit", "tolerance", "read_off", "not_tested")
+NO_RESULTS = (*INHERITED, "paper", "slack", "set_up")
+"""Keys of a section whose values are no published results."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Number:
     source: str
     tolerance: float | None = None
     read_off: bool = False
+    path: str = ""
+    not_tested: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class Claim:
 
     text: str
     source: str
+    path: str = ""
+    not_tested: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class Section:
         here: Any = self.content
         known = {name: here[name] for name in INHERITED if name in here}
         for step in path:
-            here = here[step]
+            here = here[int(step) if isinstance(here, list) else step]
             if isinstance(here, dict):
                 known |= {name: here[name] for name in INHERITED if name in here}
         return Number(
@@ -69,6 +79,8 @@ class Section:
             source=known["source"],
             tolerance=known.get("tolerance"),
             read_off=known.get("read_off", False),
+            path="/".join((self.name, *path)),
+            not_tested=known.get("not_tested", ""),
         )
 
     def numbers(self, *path: str) -> dict[str, float]:
@@ -81,12 +93,34 @@ class Section:
     def claim(self, name: str) -> Claim:
         """Return a claim in words; its source may be elsewhere in the paper than that of the numbers."""
         claims = self.content["claims"]
-        return Claim(str(claims[name]), str(claims.get("source", self.content["source"])))
+        reason = claims.get("not_tested", self.content.get("not_tested", ""))
+        return Claim(
+            str(claims[name]), str(claims.get("source", self.content["source"])), f"{self.name}/claims/{name}", reason
+        )
+
+    def items(self) -> list[Number | Claim]:
+        """Return every number and claim of the section, in the order of the file."""
+        if self.content.get("set_up") is True:
+            return []
+        return [self.claim(path[1]) if path[0] == "claims" else self.number(*path) for path in _paths(self.content, ())]
 
     @property
     def slack(self) -> float:
         """By how much a claim of being similar may be missed, as the paper's own figures miss it."""
         return float(self.content["claims"]["slack"])
+
+
+def _paths(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of all numbers and claims below `path`."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            if name not in NO_RESULTS:
+                yield from _paths(value, (*path, name))
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            yield from _paths(value, (*path, str(index)))
+    else:
+        yield path
 
 
 def read_sections(file: Path | Traversable) -> dict[str, Section]:

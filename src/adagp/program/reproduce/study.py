@@ -5,9 +5,11 @@ OUT/parts/*.json       results of finished parts; they are not done again
 OUT/runs/*/            the run folders of training parts
 OUT/NAME/              an experiment: table.csv, figure.svg, figure.png, verdict.csv, verdict.json; missing.txt if it is partial
 OUT/verdicts.md, .csv  over all experiments that the folder holds
+OUT/published.csv      every published number and claim: reproduced, refuted, or not tested with the reason
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -17,6 +19,7 @@ from adagp.core.files import write_atomically
 from adagp.errors import DataError, RunError
 from adagp.program.figures.style import require_matplotlib
 from adagp.program.jobs import Job, JobFailure, JobObserver, run_jobs
+from adagp.program.reproduce.coverage import coverage, coverage_markdown
 from adagp.program.reproduce.experiment import (
     BUDGETS,
     Experiment,
@@ -26,6 +29,7 @@ from adagp.program.reproduce.experiment import (
     write_conclusion,
 )
 from adagp.program.reproduce.parts import Part, Workspace, copy_result, part_job
+from adagp.program.reproduce.published import published_sections
 from adagp.program.reproduce.verdict import markdown, tally
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, one_of, read_document
 from adagp.program.run.folder import flat_csv, is_leftover, locked, to_json
@@ -80,19 +84,15 @@ class Study:
         marker = read_marker(self.workspace.out)
         return marker is not None and marker.get("source") != source_digest()
 
-    def seconds_left(self, at_once: int) -> float | None:
-        """Estimate the seconds until all parts are finished from those of finished ones; None if that is not possible."""
+    def estimate(self, at_once: int) -> "Estimate":
+        """Estimate the seconds until all parts are finished from those of finished ones."""
         finished = [(part, home.seconds(part)) for part in self.parts if (home := self._home(part)) is not None]
-        total = 0.0
-        for part in self.left:
-            seconds = _expected_seconds(part, finished)
-            if seconds is None:
-                return None
-            total += seconds
-        return total / max(1, min(at_once, len(self.left)))
+        expected = [_expected_seconds(part, finished) for part in self.left]
+        known = [seconds for seconds in expected if seconds is not None]
+        return Estimate(sum(known) / max(1, min(at_once, len(self.left))), len(expected) - len(known))
 
     def run(self, at_once: int, observer: JobObserver) -> None:
-        """Do what is left, the heaviest parts first, and conclude each experiment as soon as its parts are there.
+        """Do what is left by rank and weight, and conclude each experiment as soon as its parts are there.
 
         Finished parts are kept, and the verdicts so far written, even if a part fails or the run is stopped:
         also those of experiments that allow a partial conclusion.
@@ -102,7 +102,7 @@ class Study:
         if not marker.is_file():  # an existing one names the state of the program that began the folder
             content = {"budget": self.budget, "means": BUDGETS[self.budget], "source": source_digest()}
             write_atomically(marker, (to_json(content, indent=1) + "\n").encode())
-        parts = [] if self.report_only else sorted(self.left, key=lambda part: -part.weight)
+        parts = [] if self.report_only else sorted(self.left, key=lambda part: (part.rank, -part.weight))
         with locked(self.workspace.out):
             self.share_records()
             try:
@@ -148,11 +148,25 @@ class Study:
         write_conclusion(experiment.conclude(self.budget, self.workspace), self.workspace.out / experiment.name)
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds that the remaining parts take, without the `unknown` ones: none of their kind is finished."""
+
+    seconds: float
+    unknown: int
+
+
 def _expected_seconds(part: Part, finished: Sequence[tuple[Part, float]]) -> float | None:
-    """Return the mean seconds of finished parts of the same model, or else of the same kind."""
-    alike = [(other, seconds) for other, seconds in finished if other.work is part.work]
+    """Return the mean seconds of finished parts of the same model, or else of the same kind, in proportion to their epochs."""
+    alike = [
+        (other, seconds * _epochs(part) / _epochs(other)) for other, seconds in finished if other.work is part.work
+    ]
     same_model = [seconds for other, seconds in alike if other.options.get("model") == part.options.get("model")]
     return mean(same_model or [seconds for _, seconds in alike]) if alike else None
+
+
+def _epochs(part: Part) -> int:
+    return int(part.options.get("epochs", 1))
 
 
 class _Concluding:
@@ -233,6 +247,9 @@ def write_summary(out: Path, budget: str) -> None:
     counts = tally(verdict for verdicts in concluded.values() for verdict in verdicts)
     lines = [f"Budget {budget}: {BUDGETS[budget]}.", ""]
     lines += ["All verdicts: " + ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", ""]
+    covered = coverage(published_sections(), [verdict for verdicts in concluded.values() for verdict in verdicts])
+    write_atomically(out / "published.csv", flat_csv([asdict(row) for row in covered]).encode())
+    lines += [coverage_markdown(covered)]
     for experiment, verdicts in concluded.items():
         missing = read_missing(out / experiment.name)
         lines += [

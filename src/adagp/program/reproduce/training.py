@@ -12,11 +12,15 @@ from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import AMOUNT, COUNT, MODERATE, Both, Fields, Plain, TableOf, record_of
 from adagp.program.run.folder import RunFolder
+from adagp.program.run.record import read_whole_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUMMARY = "summary.json"
+LATE, LAST = 6, 9
+"""Ranks of training runs in the queue of a campaign. Simulations have rank 0 and tables of the papers 1 to 5: what decides most
+verdicts comes first, runs of many epochs and seeds come last."""
 BATCH_PHASES = ("warmup", "bp", "gp")
 KEPT = (
     "test_accuracy",
@@ -54,7 +58,14 @@ def train_run(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     if summary is None:
         return None
     folder.checkpoint.unlink(missing_ok=True)  # a predictor's is large, and the run is over
-    return {name: summary[name] for name in KEPT if name in summary}
+    return {name: summary[name] for name in KEPT if name in summary} | {"cosine": _mean_cosine(folder)}
+
+
+def _mean_cosine(folder: RunFolder) -> float | None:
+    """Return the mean cosine of predicted and true gradients over epochs and sites; None if none was measured."""
+    epochs = read_whole_run(folder.path, "look at").epochs
+    values = [value for epoch in epochs for value in epoch.over_sites("cosine")]
+    return mean(values) if values else None
 
 
 def _train(part: Part, workspace: Workspace, folder: RunFolder) -> dict[str, Any] | None:
@@ -129,15 +140,18 @@ def _figure(workspace: Workspace, part: Part, name: str) -> float:
     return nan if found[name] is None else float(found[name])
 
 
-def group(seeds: int, weight: float = 1.0, **options: Any) -> RunGroup:
-    """Return the runs of a configuration; invalid options raise an error here."""
+def group(seeds: int, weight: float = 1.0, rank: int = LATE, **options: Any) -> RunGroup:
+    """Return the runs of a configuration; invalid options raise an error here. `rank` is the place in the queue."""
     chosen = {name: value for name, value in options.items() if value is not None}
     config = TrainConfig.from_dict(chosen, "reproduce")
     label = f"{config.dataset}-{config.model}-{config.method}"
     if config.dataset != "digits":
         chosen[READS_DATA] = True
     return RunGroup(
-        tuple(Part(train_run, f"{label}-s{seed}", {**chosen, "seed": seed}, weight, TRAINED) for seed in range(seeds))
+        tuple(
+            Part(train_run, f"{label}-s{seed}", {**chosen, "seed": seed}, weight, TRAINED, rank)
+            for seed in range(seeds)
+        )
     )
 
 

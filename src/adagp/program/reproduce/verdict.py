@@ -17,7 +17,10 @@ HOLDS, FAILS = "holds", "does not hold"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One row. A claim has its words in `claim` and no published number; `reason` explains the verdict, or has the figures."""
+    """One row. A claim has its words in `claim` and no published number; `reason` explains the verdict, or has the figures.
+
+    `covers` has the paths of the published numbers or claims that it is about, separated by spaces.
+    """
 
     quantity: str
     kind: Kind
@@ -29,6 +32,7 @@ class Verdict:
     unit: str = ""
     tolerance: float | None = None
     source: str = ""
+    covers: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -46,7 +50,7 @@ class Verdict:
 
 
 KINDS: tuple[Kind, ...] = ("measured", "modelled", "computed")
-_TEXTS = ("quantity", "reason", "claim", "unit", "source")
+_TEXTS = ("quantity", "reason", "claim", "unit", "source", "covers")
 _NUMBERS = ("published", "ours", "tolerance", "difference")
 VERDICTS = ListOf(
     Fields(
@@ -100,6 +104,7 @@ def compare(
         unit=number.unit,
         tolerance=number.tolerance,
         source=number.source,
+        covers=number.path,
     )
 
 
@@ -112,7 +117,7 @@ def _agree(number: Number, ours: float, at_most: bool) -> bool:
 def judge(quantity: str, claim: Claim, holds: bool | None, figures: str, kind: Kind = "measured") -> Verdict:
     """Return the verdict on a claim in words; `figures` has the numbers behind it. None: not measured."""
     verdict = NOT_MEASURED if holds is None else HOLDS if holds else FAILS
-    return Verdict(quantity, kind, verdict, figures, claim=claim.text, source=claim.source)
+    return Verdict(quantity, kind, verdict, figures, claim=claim.text, source=claim.source, covers=claim.path)
 
 
 def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:

@@ -1,0 +1,30 @@
+import pytest
+import torch
+
+from adagp.papers.adagp.error_definitions import DEFINITIONS, figures
+
+
+def test_definitions_by_hand() -> None:
+    truth, prediction = torch.tensor([1.0, -0.5, 0.0]), torch.tensor([0.5, -0.5, 0.25])
+    found = dict(zip(DEFINITIONS, figures(truth, prediction).tolist(), strict=True))
+    assert found == pytest.approx(
+        {
+            "mean of |t-p|/|t|": 25.0,  # of the two entries that are not zero
+            "mean of |t-p|/max(|t|, 1.17e-6)": 100 * (0.5 + 0.25 / 1.17e-6) / 3,
+            "mean |t-p| / mean |t|": 50.0,
+            "difference of mean |t| and mean |p| / mean |t|": 100 * 0.25 / 1.5,
+            "mean |t-p| / max |t|": 25.0,
+            "mean of 2|t-p|/(|t|+|p|)": 100 * (2 / 3 + 2) / 3,
+            "mean of |t-p|/(1+|t|)": 100 * 0.5 / 3,
+            "mean |t-p|, no denominator": 25.0,
+            "mean (t-p)^2, no denominator": 100 * (0.25 + 0.0625) / 3,
+        },
+        rel=1e-5,
+    )
+
+
+def test_predicting_zero_has_100_percent_of_the_usual_mape() -> None:
+    truth = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    found = dict(zip(DEFINITIONS, figures(truth, torch.zeros(50)).tolist(), strict=True))
+    assert found["mean of |t-p|/|t|"] == pytest.approx(100)
+    assert found["mean of 2|t-p|/(|t|+|p|)"] == pytest.approx(200)

@@ -1,0 +1,51 @@
+"""Every published number and claim has an outcome, which follows from our verdicts on it."""
+
+from adagp.program.reproduce.coverage import coverage, coverage_markdown
+from adagp.program.reproduce.published import Section
+from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
+
+CONTENT = {
+    "source": "Table 9",
+    "unit": "%",
+    "tolerance": 1.0,
+    "set_up": {"batch": 32},
+    "accuracy": {"a": 90.0, "b": 80.0},
+    "cases": [{"speed": 2.0}],
+    "watts": {"not_tested": "no such board here", "idle": 3.0},
+    "claims": {"slack": 0.5, "source": "section 1", "faster": "it is faster", "better": "it is better"},
+}
+SECTION = Section("table", "paper", CONTENT)
+
+
+def _verdicts() -> list[Verdict]:
+    first, second = SECTION.number("accuracy", "a"), SECTION.number("accuracy", "b")
+    return [
+        compare("a", first, 90.5, "measured"),
+        compare("a again", first, 70.0, "measured"),
+        compare("b", second, 70.0, "measured", Terms(unlike="digits")),
+        compare("speed", SECTION.number("cases", "0", "speed"), 2.0, "modelled"),
+        judge("faster", SECTION.claim("faster"), False, "1 against 2"),
+    ]
+
+
+def test_outcomes_follow_from_the_verdicts() -> None:
+    rows = {row.path: row for row in coverage({"table": SECTION}, _verdicts())}
+    assert {path: (row.outcome, row.reason) for path, row in rows.items()} == {
+        "table/accuracy/a": ("reproduced in part", "1 of 2 verdicts agree"),
+        "table/accuracy/b": ("not tested", "digits"),
+        "table/cases/0/speed": ("reproduced", ""),
+        "table/watts/idle": ("not tested", "no such board here"),
+        "table/claims/faster": ("refuted", ""),
+        "table/claims/better": ("not tested", "the runs of table are not finished at this budget"),
+    }
+    assert rows["table/accuracy/a"].published == "90 %"
+    assert rows["table/claims/faster"].published == "it is faster"
+    assert rows["table/claims/faster"].source == "section 1"
+
+
+def test_what_was_not_tested_is_counted_by_reason() -> None:
+    text = coverage_markdown(coverage({"table": SECTION}, _verdicts()))
+    assert text.startswith(
+        "Published numbers and claims: 6, of which 1 reproduced, 1 reproduced in part, 1 refuted, 3 not tested.\n"
+    )
+    assert "- not tested, 1: no such board here.\n" in text
