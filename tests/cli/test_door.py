@@ -179,7 +179,7 @@ OPTIONS = {
 
 def is_declared(parameter: inspect.Parameter, declared: Container[str]) -> bool:
     """Return whether a parameter is an option, or an argument without a number that would have to be checked."""
-    if parameter.name == "given" or is_dataclass(parameter.annotation) or parameter.name in declared:
+    if parameter.name == "overrides" or is_dataclass(parameter.annotation) or parameter.name in declared:
         return True
     kind, details = get_args(parameter.annotation)
     return isinstance(details, ArgumentInfo) and not {kind, *get_args(kind)} & {int, float}

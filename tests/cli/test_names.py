@@ -10,7 +10,7 @@ import pytest
 from tests.marks import slow
 
 from adagp.cli.terminal import Terminal
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 
 Program = Callable[..., Any]
 NAMES = (
@@ -32,13 +32,13 @@ NAMES = (
 def test_terminal_tables_and_titles(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from rich.table import Table
 
-    table = Table(title=shown(name))
-    table.add_column(shown(name))
-    table.add_row(shown(name))
+    table = Table(title=escaped(name))
+    table.add_column(escaped(name))
+    table.add_row(escaped(name))
     console = Terminal(width=200)
     console.print(table)
-    console.print(f"Run folder: {shown(name)}", soft_wrap=True)
-    assert capsys.readouterr().out.count(shown(name)) == 4
+    console.print(f"Run folder: {escaped(name)}", soft_wrap=True)
+    assert capsys.readouterr().out.count(escaped(name)) == 4
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,7 +51,7 @@ def test_errors_name_what_was_given(program: Program, name: str) -> None:
     ):
         ended = program(*arguments)
         assert ended.code == 2
-        assert f"'{shown(name)}'" in ended.err
+        assert f"'{escaped(name)}'" in ended.err
         assert ended.err.count("\n") == 1
 
 
@@ -61,7 +61,7 @@ def test_pictures_and_reports(program: Program, run_writer: Callable[[Path], Any
     folder = run_writer(Path.cwd())(name, method="adagp")
     ended = program("plot", folder, "--out", "pictures")
     assert ended.code == 0
-    assert f"sites-{shown(Path(name).name)}.svg" in ended.out
+    assert f"sites-{escaped(Path(name).name)}.svg" in ended.out
     ended = program("report", folder, "--out", "it.html")
     assert ended.code == 0
     page = Path("it.html").read_text("utf-8")

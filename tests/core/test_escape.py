@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 
 
 @pytest.mark.parametrize(
     "text", ["", "run-1", "[bold]x[/]", "[link=https://a]b[/link]", "*?", "$x^2$", "<b>", "Übung 日本"]
 )
 def test_printable_text_is_unchanged(text: str) -> None:
-    assert shown(text) == text
+    assert escaped(text) == text
 
 
 @pytest.mark.parametrize(
@@ -28,15 +28,15 @@ def test_printable_text_is_unchanged(text: str) -> None:
     ],
 )
 def test_unprintable_characters_are_escaped(text: str, seen: str) -> None:
-    assert shown(text) == seen
+    assert escaped(text) == seen
 
 
 def test_own_line_ends_are_kept() -> None:
-    assert shown("a\nb\x1b", lines=True) == "a\nb\\x1b"
+    assert escaped("a\nb\x1b", lines=True) == "a\nb\\x1b"
 
 
 @given(st.text(st.characters()))
 def test_escaped_text_can_always_be_written(text: str) -> None:
-    assert shown(text).encode().decode().isprintable() or any(not letter.isprintable() for letter in text)
-    assert "\n" not in shown(text)
-    assert shown(shown(text)) == shown(text)
+    assert escaped(text).encode().decode().isprintable() or any(not letter.isprintable() for letter in text)
+    assert "\n" not in escaped(text)
+    assert escaped(escaped(text)) == escaped(text)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -74,14 +75,15 @@ def declared_elsewhere(command: Callable[..., None]) -> Sequence[Option]:
     }
     if command not in (train, compare):
         return others.get(command, ())
-    known = [replace(one, help=help_text(one)) for one in known_options().values()]
+    known = [replace(option, help=help_text(option)) for option in known_options().values()]
     if command is train:
         return known
-    return [replace(one, default=COMPARED.get(one.name, one.default)) for one in known if one.compared != "fixed"]
+    compared = [option for option in known if option.compared != "fixed"]
+    return [replace(option, default=COMPARED.get(option.name, option.default)) for option in compared]
 
 
-def _show_versions(wanted: bool) -> None:
-    if wanted:
+def _show_versions(requested: bool) -> None:
+    if requested:
         typer.echo(f"adagp {__version__} (torch {metadata.version('torch')}, Python {sys.version.split()[0]})")
         raise typer.Exit
 
@@ -124,8 +126,8 @@ def _run(words: Sequence[str]) -> None:
 
 def named_methods(words: Sequence[str]) -> list[str]:
     """Return the methods that a command line names as package.module:Class."""
-    places = [place for place, word in enumerate(words[:-1]) if word == "--method"]
-    names = [words[place + 1] for place in places] + [word[9:] for word in words if word.startswith("--method=")]
+    names = [name for flag, name in pairwise(words) if flag == "--method"]
+    names += [word.removeprefix("--method=") for word in words if word.startswith("--method=")]
     return [name for name in names if ":" in name]
 
 

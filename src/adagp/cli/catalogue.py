@@ -25,20 +25,20 @@ def methods(as_json: Json = False) -> None:
     if as_json:
         rows = [
             {
-                "name": one.name,
-                "description": one.description,
-                "schedule": one.schedule,
-                "options": one.defaults,
-                "parallel": list(one.parallel),
-                "simulated": one.builds is None or one.accelerator is not None,
+                "name": method.name,
+                "description": method.description,
+                "schedule": method.schedule,
+                "options": method.defaults,
+                "parallel": list(method.parallel),
+                "simulated": method.builds is None or method.accelerator is not None,
             }
-            for one in known
+            for method in known
         ]
         typer.echo(json.dumps(rows, indent=2))
         return
     columns = ("method", "default schedule", "description; options with their defaults")
     print_table(
-        columns, [(one.name, one.schedule, "; ".join((one.description, *own_options(one)))) for one in known], ()
+        columns, [(each.name, each.schedule, "; ".join((each.description, *own_options(each)))) for each in known], ()
     )
 
 
@@ -118,20 +118,20 @@ def datasets(data_dir: DataFolder = None, as_json: Json = False) -> None:
     from adagp.cli.terminal import print_table
     from adagp.data import DEFAULT_DATA_DIR, describe_datasets
 
-    place = data_dir or DEFAULT_DATA_DIR
-    rows = describe_datasets(place)
+    folder = data_dir or DEFAULT_DATA_DIR
+    rows = describe_datasets(folder)
     if as_json:
         typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))
         return
-    columns = ("data set", "found", "sample", "classes", "train", "test", f"files in {place}")
+    columns = ("data set", "found", "sample", "classes", "train", "test", f"files in {folder}")
     print_table(columns, [_dataset_line(row) for row in rows], right=columns[3:6])
 
 
 def _dataset_line(row: "DatasetRow") -> tuple[str, ...]:
     from adagp.models.registry import LANGUAGE, TRANSLATION
 
-    info, found = row.info, row.found or not row.looked_for
-    there = "yes" if found else "download" if info.fetch else "no"
+    info, is_there = row.info, row.found or not row.looked_for
+    there = "yes" if is_there else "download" if info.fetch else "no"
     sample = "x".join(map(str, info.shape)) or ("text" if info.task in (LANGUAGE, TRANSLATION) else "-")
     counts = (f"{count:,}" if count else "-" for count in (info.classes, info.train, info.test))
     names = ", ".join(info.files) or f"({'part of adagp' if row.found else 'made by its task'})"

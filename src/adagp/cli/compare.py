@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adagp.cli.options import DataFolder, Download, Json
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.files import check_output_folder
 from adagp.core.options import option
 from adagp.errors import OptionError
@@ -32,7 +32,7 @@ _UNKNOWN_LENGTH = 10**9
 
 
 def compare(
-    given: dict[str, Any],
+    overrides: dict[str, Any],
     methods: Annotated[
         str,
         option(
@@ -140,7 +140,7 @@ def compare(
 
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
     chosen = tuple(FORMER.get(regime, regime) for regime in _words(regimes))
-    wanted: dict[str, Any] = {
+    choices: dict[str, Any] = {
         "seeds": seeds,
         "seconds": seconds,
         **measured,
@@ -150,10 +150,11 @@ def compare(
         "curve": tuple(_factor(word) for word in _words(curve or "")),
     }
     if tune is not None:
-        wanted["tuning"] = read_tuning(tune, tune_batches, tune_seeds)
+        choices["tuning"] = read_tuning(tune, tune_batches, tune_seeds)
     elif tune_batches is not None:
         raise OptionError("--tune-batches needs --tune.")
-    comparison, length = _read(methods, read_toml(config) if config else {}, given, settings or [], wanted, data_dir)
+    file = read_toml(config) if config else {}
+    comparison, length = _read(methods, file, overrides, settings or [], choices, data_dir)
     from adagp.cli.terminal import busy
 
     with busy("loading torch and the data set…"):
@@ -183,9 +184,9 @@ def _words(text: str) -> list[str]:
 def _read(
     methods: str,
     file: dict[str, Any],
-    given: dict[str, Any],
+    overrides: dict[str, Any],
     texts: list[str],
-    wanted: dict[str, Any],
+    choices: dict[str, Any],
     data_dir: Path | None,
 ) -> "tuple[Comparison, dict[str, int]]":
     """Return the comparison, its length yet unknown, and what was said of it: epochs or batches."""
@@ -194,15 +195,15 @@ def _read(
 
     candidates = read_candidates(methods)
     common, own = read_settings(texts, candidates)
-    options = {**file, **common, **given}
+    options = {**file, **common, **overrides}
     check_user_options(options)
     length = {name: options.pop(name) for name in ("epochs", "batches") if options.get(name) is not None}
     if len(length) == 2:
         raise OptionError("--epochs and --batches both set the length of the runs; give one of them.")
     TrainConfig.from_dict({"method": "bp", **length}, "command line")
-    place = None if data_dir is None else str(data_dir)
+    data_folder = None if data_dir is None else str(data_dir)
     return Comparison(
-        candidates, options=options, settings=own, batches=_UNKNOWN_LENGTH, data_dir=place, **wanted
+        candidates, options=options, settings=own, batches=_UNKNOWN_LENGTH, data_dir=data_folder, **choices
     ), length
 
 
@@ -245,7 +246,7 @@ def _show(document: dict[str, Any], out: Path) -> None:
     console = print_sheets(sheets(document))
     files = "comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg"
     files += ", worth.png and .svg" if document["worth"] else ""
-    console.print(f"{shown(out)}: {files}", highlight=False, soft_wrap=True)
+    console.print(f"{escaped(out)}: {files}", highlight=False, soft_wrap=True)
 
 
 def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
@@ -275,28 +276,28 @@ def worth(
     plot: Picture = None,
 ) -> None:
     """Report from a comparison how many BP batches a GP batch replaces, what it costs on each platform, and where it pays."""
-    found = read_worth(comparison)
+    report = read_worth(comparison)
     if plot is not None:
         from adagp.program.compare.plots import draw_worth
 
-        draw_worth(found, plot)
+        draw_worth(report, plot)
     if as_json:
-        typer.echo(to_json(found, indent=2))
+        typer.echo(to_json(report, indent=2))
         return
     from adagp.cli.compare import print_sheets
     from adagp.program.compare.tables import worth_sheets
 
-    print_sheets(worth_sheets(found))
+    print_sheets(worth_sheets(report))
 
 
 def read_worth(folder: Path) -> dict[str, Any]:
     """Return the break-even that a comparison found; refuse a folder that has none."""
     from adagp.program.compare.tables import read_report
 
-    found: dict[str, Any] | None = read_report(folder).get("worth")
-    if not found or not found["methods"]:
+    report: dict[str, Any] | None = read_report(folder).get("worth")
+    if not report or not report["methods"]:
         raise RunError(
-            f"'{shown(folder)}' has no break-even: that needs backprop at several lengths. Repeat the "
+            f"'{escaped(folder)}' has no break-even: that needs backprop at several lengths. Repeat the "
             "comparison with --curve 0.5,0.75,1.25; its finished runs are kept."
         )
-    return found
+    return report

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.files import check_output_folder
 from adagp.core.options import option, switch
 from adagp.errors import OptionError, RunError
@@ -44,12 +44,12 @@ def demo(
         for name, configs in contenders.items()
     ]
     console.print(_table(rows, seeds))
-    console.print(f"Runs are in {shown(out)}; plots of the first seed:", highlight=False, soft_wrap=True)
+    console.print(f"Runs are in {escaped(out)}; plots of the first seed:", highlight=False, soft_wrap=True)
     drawn = [demonstration.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")]
     for path in draw(drawn, out / "pictures"):
-        console.print(f"  {shown(path)}", highlight=False, soft_wrap=True)
+        console.print(f"  {escaped(path)}", highlight=False, soft_wrap=True)
     write_report([out], page)
-    console.print(f"Report, to be opened in a browser:\n  {shown(page)}", highlight=False, soft_wrap=True)
+    console.print(f"Report, to be opened in a browser:\n  {escaped(page)}", highlight=False, soft_wrap=True)
 
 
 def _train(jobs: "list[Job]") -> None:
@@ -76,7 +76,7 @@ def plot(
     from adagp.program.figures.curves import draw
 
     for path in draw(runs, out):
-        typer.echo(shown(path))
+        typer.echo(escaped(path))
 
 
 def _table(rows: list[dict[str, Any]], seeds: int) -> Any:

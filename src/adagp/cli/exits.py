@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 import typer
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.files import reason
 from adagp.errors import AdagpError, OptionError
 
@@ -50,9 +50,9 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, AdagpError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        place = f"'{error.filename}'" if error.filename is not None else "a file or standard output"
+        target = f"'{error.filename}'" if error.filename is not None else "a file or standard output"
         word = "write to" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS) else "use"
-        return f"cannot {word} {place}: {reason(error)}."
+        return f"cannot {word} {target}: {reason(error)}."
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if out_of_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
         return "out of memory; use a smaller model, batch size or width."
@@ -61,7 +61,7 @@ def sentence(error: BaseException) -> str | None:
 
 def print_error(text: str) -> None:
     """Print an error, if standard error is open."""
-    text = shown(text)
+    text = escaped(text)
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
     with suppress(OSError):

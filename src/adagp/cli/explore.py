@@ -14,7 +14,7 @@ import typer
 
 from adagp.cli.options import NAMES, OUTPUT, Json, Picture, offer
 from adagp.cli.simulation_options import EPOCHS, BatchSize, PresetName, RunOptions, SampleOptions
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.files import check_output_file, publish
 from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError
@@ -79,7 +79,7 @@ def explore(
     data: SampleOptions,
     plan: RunOptions,
     preset: PresetName = None,
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     objective: Annotated[
         str, option(f"What to minimise: some of {', '.join(OBJECTIVES)}.", panel=_SPACE)
     ] = "cycles,energy,area",
@@ -106,19 +106,19 @@ def explore(
 ) -> None:
     """Simulate every point of a design space and print its Pareto front. Axes: lists, A..B (doubling), A..B:+STEP."""
     base = with_preset(Accelerator(), preset)
-    values = parse_axes(axis_texts(given, preset))
+    values = parse_axes(axis_texts(overrides, preset))
     objectives = parse_objectives(objective)
     _check_output(out, force, plot, objectives)
     machines = accelerators(base, values)  # refuses what cannot be built
     if rows:
-        batches = tuple(values["batch"]) if "batch" in given else (None,)
+        batches = tuple(values["batch"]) if "batch" in overrides else (None,)
         grid = Grid(
             _names(model, "MODEL"), _names(data.dataset, "--dataset"), machines, batches, tuple(values["design"])
         )
         _write_grid(grid, data, plan, None, out, plot, as_json=as_json)
         return
     origin = data.origin(model)
-    recorded = origin.replay is not None and "batch" not in given
+    recorded = origin.replay is not None and "batch" not in overrides
     sizes: Sequence[int | None] = (None,) if recorded else values["batch"]
     runs = tuple(plan.run(origin, batch) for batch in sizes)
     space = Space(origin.workload(), machines, runs, tuple(values["design"]))
@@ -133,10 +133,10 @@ def explore(
     _print_front(space.workload.name, points, front, objectives, as_json)
 
 
-def axis_texts(given: Mapping[str, Any], preset: str | None) -> dict[str, str | None]:
+def axis_texts(overrides: Mapping[str, Any], preset: str | None) -> dict[str, str | None]:
     """Return what each axis is to be: as given, or its default; a preset's own value where it has one."""
     fixed = PRESETS[preset].settings if preset is not None else {}
-    return {axis.name: given.get(axis.name, None if axis.field in fixed else axis.default) for axis in AXES}
+    return {axis.name: overrides.get(axis.name, None if axis.field in fixed else axis.default) for axis in AXES}
 
 
 def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
@@ -249,7 +249,7 @@ def sweep(
     designs: Annotated[str, option("Designs, or all.", panel=_GRID)] = "all",
     batch: BatchSize = None,
     plan: RunOptions,
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     out: Annotated[
         Path | None, option("CSV file.", panel=OUTPUT, unset="standard output", also=check_output_file)
     ] = None,
@@ -264,7 +264,7 @@ def sweep(
     ] = None,
 ) -> None:
     """Deprecated: use adagp explore --rows. Simulates every combination and writes a CSV row for each design."""
-    base = with_settings(Accelerator(), given)
+    base = with_settings(Accelerator(), overrides)
     machines = tuple(
         replace(base, array=parse_array(array), dataflow=dataflow)
         for array in _names(arrays, "--arrays")
@@ -322,7 +322,7 @@ def _grid_rows(grid: Grid, data: SampleOptions, plan: RunOptions) -> Iterator[di
         task = progress.add_task("simulating", total=grid.simulations)
         for model in grid.models:
             for dataset in grid.datasets:
-                progress.update(task, description=escape(shown(f"{model} on {dataset}")))
+                progress.update(task, description=escape(escaped(f"{model} on {dataset}")))
                 origin = replace(data, dataset=dataset).origin(model)
                 epochs = plan.epochs_of(origin)
                 for run in [plan.run(origin, batch) for batch in grid.batches]:

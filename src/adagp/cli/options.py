@@ -3,7 +3,7 @@
 A parameter of a command declares its option by its annotation; if its type is a dataclass, the fields declare theirs.
 Commands that share options share the dataclass, or the annotation. Options that are declared elsewhere (those of runs,
 accelerators, axes) are passed to `with_options`; those that the user set, and no others, arrive by name in the parameter
-`given`.
+`overrides`.
 
 Shells complete the names of models, data sets, methods and the like, and the choices of options, after
 `adagp --install-completion`. Files are left to the shell.
@@ -113,12 +113,12 @@ def _flat_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter
 
 
 def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -> Callable[..., None]:
-    """Return `command` as typer takes it: with `options` in the place of `given`, and all values checked before it begins."""
+    """Return `command` as typer takes it: with `options` in place of `overrides`, and all values checked before it begins."""
     more = {option.name: option for option in options}
     own = own_options(command)
     parameters: list[inspect.Parameter] = []
     for parameter in _flat_parameters(command):
-        if parameter.name == "given":
+        if parameter.name == "overrides":
             parameters += map(_parameter, more.values())
         else:
             parameters.append(_parameter(own[parameter.name]) if parameter.name in own else parameter)
@@ -132,7 +132,7 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
             declared.check(values[declared.name])
         others = {name: values.pop(name) for name in more}
         if more:
-            values["given"] = {name: value for name, value in others.items() if _is_given(context, name)}
+            values["overrides"] = {name: value for name, value in others.items() if _is_given(context, name)}
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)

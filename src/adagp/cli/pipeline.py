@@ -12,7 +12,7 @@ import typer
 
 from adagp.cli.options import OUTPUT, Json, Picture
 from adagp.cli.simulation_options import BATCH_SIZE
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.files import read_text
 from adagp.core.options import Option, declared_options, option, switch
 from adagp.core.plan import Phase
@@ -78,7 +78,7 @@ def pipeline(
     model: Annotated[
         str | None, option("Model whose costs are used instead of constants.", panel=_MODEL, unset="none")
     ] = None,
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     actions: Annotated[bool, switch("--actions", "Print only the actions of each device.", panel=OUTPUT)] = False,
     as_json: Json = False,
     plot: Picture = None,
@@ -88,9 +88,9 @@ def pipeline(
     if plot is not None:
         check_drawable(program)
     if actions:
-        typer.echo(shown(program, lines=True), nl=False)
+        typer.echo(escaped(program, lines=True), nl=False)
         return
-    setting = _constants(program, given) if model is None else _model(program, model, given)
+    setting = _constants(program, overrides) if model is None else _model(program, model, overrides)
     timeline = dry_run(program, setting.costs)
     if plot is not None:
         plot_gantt(timeline, setting.unit, plot)
@@ -118,15 +118,15 @@ class PipelineCosts:
     clock_hz: float | None = None
 
 
-def _constants(program: Program, given: Mapping[str, Any]) -> PipelineCosts:
-    _check_absent(MODELLED, given, "belongs to a model on accelerators; give --model too")
+def _constants(program: Program, overrides: Mapping[str, Any]) -> PipelineCosts:
+    _check_absent(MODELLED, overrides, "belongs to a model on accelerators; give --model too")
     cost = partial(constant_costs, program.stages, devices=len(program.devices))
-    return PipelineCosts(cost(**given), cost(**{**given, "alpha": 0.0}), "steps")
+    return PipelineCosts(cost(**overrides), cost(**{**overrides, "alpha": 0.0}), "steps")
 
 
-def _model(program: Program, model: str, given: Mapping[str, Any]) -> PipelineCosts:
-    _check_absent(CONSTANTS, given, "is a constant; with --model, times come from the model")
-    options = ModelledCosts(**given)
+def _model(program: Program, model: str, overrides: Mapping[str, Any]) -> PipelineCosts:
+    _check_absent(CONSTANTS, overrides, "is a constant; with --model, times come from the model")
+    options = ModelledCosts(**overrides)
     samples, rest = divmod(options.batch, program.micro_batches)
     if samples < 1 or rest:
         raise OptionError(
@@ -145,9 +145,9 @@ def _model(program: Program, model: str, given: Mapping[str, Any]) -> PipelineCo
     return PipelineCosts(costs, plain, "cycles", accelerator.clock_hz)
 
 
-def _check_absent(options: Mapping[str, Option], given: Mapping[str, Any], reason: str) -> None:
+def _check_absent(options: Mapping[str, Option], overrides: Mapping[str, Any], reason: str) -> None:
     for name in options:
-        if name in given:
+        if name in overrides:
             raise OptionError(f"{options[name].flag} {reason}.")
 
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeE
 from rich.table import Column, Table
 
 from adagp.cli.terminal import Pulse, Terminal, clock_time, text_column, time_left
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.program.jobs import Job, JobFailure, StopFlag
 from adagp.program.loggers import build_loggers
 from adagp.program.run.metrics import ACCURACY, SHARE, Metric
@@ -37,13 +37,13 @@ def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) 
             observers.append(stack.enter_context(LoggerObserver(loggers, done, session.task.metric.name)))
         summary = session.run(loop, Observers(observers), stop)
     if summary is None:
-        command = shown(resume_command(session.config, loop.folder.path))
+        command = escaped(resume_command(session.config, loop.folder.path))
         console.print(f"Stopped. Continue with: {command}", highlight=False, soft_wrap=True)
         sys.exit(STOPPED)
     if session.quiet:
         return summary
     console.print(summary_table(summary, session.task.all_metrics))
-    console.print(f"Run folder: {shown(loop.folder.path)}", highlight=False, soft_wrap=True)
+    console.print(f"Run folder: {escaped(loop.folder.path)}", highlight=False, soft_wrap=True)
     return summary
 
 
@@ -157,14 +157,14 @@ def summary_table(summary: dict[str, Any], metrics: Sequence[Metric]) -> Table:
     for name in ("phase", "batches", "seconds", "samples/s"):
         table.add_column(name, justify="left" if name == "phase" else "right")
     counts = summary["batches"]
-    shown = {"warmup": counts["warmup"], "bp": counts["bp"] - counts["warmup"], "gp": counts["gp"] + counts["guarded"]}
-    for phase, count in shown.items():
+    after_warmup, gp = counts["bp"] - counts["warmup"], counts["gp"] + counts["guarded"]
+    for phase, count in (("warmup", counts["warmup"]), ("bp", after_warmup), ("gp", gp)):
         if count:
             seconds = summary["seconds_by_phase"].get(phase, 0.0)
             table.add_row(phase, str(count), f"{seconds:.2f}", f"{summary['samples_per_second'].get(phase, 0):.0f}")
     if counts["guarded"]:
         table.add_row("of gp, rejected by the guard", str(counts["guarded"]), "", "")
-    first, *others = (f"test {one.words} {_figure(summary.get(f'test_{one.name}'), one)}" for one in metrics)
+    first, *others = (f"test {each.words} {_figure(summary.get(f'test_{each.name}'), each)}" for each in metrics)
     loss, seconds = _figure(summary["test_loss"]), f"{summary['seconds']:.1f} s with data and evaluation"
     table.caption = ", ".join([first, f"test loss {loss}", seconds, *others])
     return table
@@ -219,18 +219,18 @@ class JobProgress:
 
     def on_start(self, job: Job) -> None:
         """Show the job below the bar."""
-        self._running[shown(job.name)] = None
+        self._running[escaped(job.name)] = None
         self._show()
 
     def on_share(self, job: Job, share: float) -> None:
         """Move the bar by a part of a step."""
-        self._running[shown(job.name)] = share
+        self._running[escaped(job.name)] = share
         self._show()
 
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
         """Move the bar; tell of a failure. A job that was done before takes no time, so it tells none."""
-        began_here = shown(job.name) in self._running
-        self._running.pop(shown(job.name), None)
+        began_here = escaped(job.name) in self._running
+        self._running.pop(escaped(job.name), None)
         self._before += not began_here
         self.advance()
         if failure is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.options import option, switch
 from adagp.errors import OptionError
 
@@ -34,7 +34,7 @@ def report(
 
     page = out or Path("report.html")
     count = write_report(runs, page, phases)
-    typer.echo(f"{shown(page)}: {count} run{'' if count == 1 else 's'}, {page.stat().st_size / 1e6:.1f} MB")
+    typer.echo(f"{escaped(page)}: {count} run{'' if count == 1 else 's'}, {page.stat().st_size / 1e6:.1f} MB")
 
 
 def _check_without_watch(options: dict[str, object]) -> None:

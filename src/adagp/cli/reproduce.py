@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adagp.cli.options import DataFolder, experiments, offer
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.files import check_output_folder
 from adagp.core.options import option, switch
 
@@ -133,7 +133,7 @@ def _report(study: "Study", folder: Path) -> None:
         missing = read_missing(folder / experiment.name)
         table.add_row(experiment.name, f"{words} (partial: {missing})" if missing else words)
     console.print(table)
-    console.print(f"All numbers: {shown(folder / 'verdicts.md')}", highlight=False, soft_wrap=True)
+    console.print(f"All numbers: {escaped(folder / 'verdicts.md')}", highlight=False, soft_wrap=True)
 
 
 def _list() -> None:

@@ -64,7 +64,7 @@ class ChipOptions:
 
     def blueprint(self, design: str) -> "Blueprint":
         """Return the chip of a design."""
-        words = {one.name: getattr(self, one.name) for one in fields(self) if one.name.endswith("_words")}
+        words = {field.name: getattr(self, field.name) for field in fields(self) if field.name.endswith("_words")}
         words |= {"stages": self.pipeline_stages}
         return make_chip(design, self.array, self.predictor_array, self.number, **words)
 
@@ -82,8 +82,8 @@ def make_chip(design: str, array: str, predictor_array: str | None, number: str,
     from adagp.rtl.blueprint import make_blueprint
     from adagp.rtl.formats import find_format
 
-    beside = None if predictor_array is None else parse_array(predictor_array)
-    return make_blueprint(design, parse_array(array), find_format(number), predictor_array=beside, **details)
+    second = None if predictor_array is None else parse_array(predictor_array)
+    return make_blueprint(design, parse_array(array), find_format(number), predictor_array=second, **details)
 
 
 rtl = typer.Typer(
@@ -220,15 +220,15 @@ def synthesize(
     chosen = parse_target(f"liberty:{liberty}" if liberty is not None else target)
     report: dict[str, Any] = {}
     for name, blueprint in blueprints.items():
-        found = synthesis(blueprint, chosen, lambda kind, name=name: typer.echo(f"{name}: {kind}", err=True))  # type: ignore[misc]
+        result = synthesis(blueprint, chosen, lambda kind, name=name: typer.echo(f"{name}: {kind}", err=True))  # type: ignore[misc]
         report[name] = {
-            "totals": found.totals,
+            "totals": result.totals,
             "memory_bits": blueprint.memory_bits,
-            "modules": {kind: {"count": found.counts[kind], **one} for kind, one in found.modules.items()},
+            "modules": {kind: {"count": result.counts[kind], **used} for kind, used in result.modules.items()},
         }
     about: dict[str, Any] = {"target": chosen.name, "array": chip.array, "format": chip.number}
     if chosen.liberty is not None:
-        areas = {name: one["totals"]["area"] for name, one in report.items()}
+        areas = {name: chip_report["totals"]["area"] for name, chip_report in report.items()}
         one_pe = next(iter(report.values()))["modules"]["element"]["area"]
         about["equal_area_pes"] = equal_pes(areas, next(iter(blueprints.values())).core.array.pes, one_pe)
     if as_json:
@@ -280,7 +280,7 @@ def power(
     }
     one_pe = next(iter(report.values()))["modules"]["element"]["watts"]
     pes = next(iter(blueprints.values())).core.array.pes
-    about["equal_power_pes"] = equal_pes({name: one["watts"] for name, one in report.items()}, pes, one_pe)
+    about["equal_power_pes"] = equal_pes({name: figures["watts"] for name, figures in report.items()}, pes, one_pe)
     if as_json:
         typer.echo(json.dumps({**about, "designs": report}, indent=2))
     else:
@@ -292,20 +292,20 @@ def _print_power(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    for design, found in report.items():
+    for design, chip in report.items():
         table = Table(title=design, title_justify="left")
         for column in ("module", "count", "milliwatts each", "changes per cycle and pin"):
             table.add_column(column, justify="left" if column == "module" else "right")
-        for kind, one in found["modules"].items():
-            row = (f"{1e3 * one['watts']:,.4f}", f"{one['changes_per_cycle']:.4f}")
-            table.add_row(kind, str(one["count"]), *row)
-        table.add_row("total", "", f"{1e3 * found['watts']:,.3f}", "", style="bold")
+        for kind, module in chip["modules"].items():
+            row = (f"{1e3 * module['watts']:,.4f}", f"{module['changes_per_cycle']:.4f}")
+            table.add_row(kind, str(module["count"]), *row)
+        table.add_row("total", "", f"{1e3 * chip['watts']:,.3f}", "", style="bold")
         Console().print(table)
-        met = "met" if found["timing_met"] else "not met"
+        met = "met" if chip["timing_met"] else "not met"
         typer.echo(
-            f"{found['megahertz']:g} MHz is {met}: the critical path takes {found['shortest_period_ns']:.2f} ns, "
-            f"from {found['longest_path']['from']} to {found['longest_path']['to']}. "
-            f"{found['cycles']:,} cycles, {1e6 * found['joules']:.3f} microjoules. "
+            f"{chip['megahertz']:g} MHz is {met}: the critical path takes {chip['shortest_period_ns']:.2f} ns, "
+            f"from {chip['longest_path']['from']} to {chip['longest_path']['to']}. "
+            f"{chip['cycles']:,} cycles, {1e6 * chip['joules']:.3f} microjoules. "
             "Memory banks, wires and the clock tree are not included."
         )
 
@@ -313,12 +313,12 @@ def _print_power(report: dict[str, Any]) -> None:
 def _print_resources(report: dict[str, Any]) -> None:
     from adagp.cli.terminal import Terminal, table_of
 
-    for design, found in report.items():
-        names = list(found["totals"])
-        rows = [(kind, one["count"], one) for kind, one in found["modules"].items()]
+    for design, chip in report.items():
+        names = list(chip["totals"])
+        rows = [(kind, resources["count"], resources) for kind, resources in chip["modules"].items()]
         texts = [
-            (kind, str(count), *(f"{one[name]:,.0f}" for name in names))
-            for kind, count, one in (*rows, ("total", "", found["totals"]))
+            (kind, str(count), *(f"{resources[name]:,.0f}" for name in names))
+            for kind, count, resources in (*rows, ("total", "", chip["totals"]))
         ]
         Terminal().print(table_of(("module", "count", *names), texts, title=design, title_justify="left"))
 

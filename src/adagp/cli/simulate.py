@@ -97,15 +97,15 @@ def recorded_epochs(record: RunRecord, target: float | None) -> list[EpochRecord
     if target is not None:
         record.metric.check_target(target)
 
-    def epoch(one: Epoch) -> EpochRecord:
-        reached = target is not None and record.metric.reaches(one.test_value, target)
+    def epoch(recorded: Epoch) -> EpochRecord:
+        reached = target is not None and record.metric.reaches(recorded.test_value, target)
         layers = {
             name: LayerRecord(_known(figures.get("weight_density")), _known(figures.get("input_density")))
-            for name, figures in one.sites.items()
+            for name, figures in recorded.sites.items()
         }
-        return EpochRecord(one.batches.get("bp", 0), one.batches.get("gp", 0), layers, reached)
+        return EpochRecord(recorded.batches.get("bp", 0), recorded.batches.get("gp", 0), layers, reached)
 
-    return [epoch(one) for one in record.epochs]
+    return [epoch(recorded) for recorded in record.epochs]
 
 
 def _known(value: float | None) -> float:
@@ -115,8 +115,8 @@ def _known(value: float | None) -> float:
 def assumed_epochs(workload: Workload, batches: int, settings: SystemSettings) -> list[EpochRecord]:
     """Return one long epoch by backprop with the densities that are assumed."""
     layers = {
-        layer.name: LayerRecord(settings.weight_density, settings.input_density if place else 1.0)
-        for place, layer in enumerate(workload.array_layers)
+        layer.name: LayerRecord(settings.weight_density, settings.input_density if index else 1.0)
+        for index, layer in enumerate(workload.array_layers)
     }
     return [EpochRecord(batches, 0, layers)]
 
@@ -138,7 +138,7 @@ def simulate_systems(
     epochs = assumed_epochs(workload, batches, settings) if record is None else recorded_epochs(record, settings.target)
     options = SystemOptions(settings.retention, settings.micro_batch)
     outcomes = {name: run_on_system(name, workload, batch, epochs, options) for name in names}
-    rows = {name: outcome_row(one, settings.target) for name, one in outcomes.items()}
+    rows = {name: outcome_row(outcome, settings.target) for name, outcome in outcomes.items()}
     if as_json:
         typer.echo(to_json({"model": workload.name, "batch": batch, "modelled": rows}, indent=2))
         return
@@ -155,8 +155,8 @@ def outcome_row(outcome: SystemOutcome, target: float | None) -> dict[str, Any]:
         "joules_per_batch": outcome.batch.batch().joules,
     }
     if target is not None:
-        found = outcome.to_target
-        reached = None if found is None else {"cycles": found.cycles, "joules": found.joules}
+        cost = outcome.to_target
+        reached = None if cost is None else {"cycles": cost.cycles, "joules": cost.joules}
         row["to_target"] = reached or "not reached"
     return row | {"notes": dict(outcome.batch.notes)}
 
@@ -219,7 +219,7 @@ def simulate(
     ] = "all",
     systems: SystemSettings,
     preset: PresetName = None,
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     per_layer: Annotated[bool, switch("--per-layer", "Print a row for each layer.", panel=OUTPUT)] = False,
     as_json: Json = False,
     layers_csv: Annotated[
@@ -242,7 +242,7 @@ def simulate(
     out: Annotated[Path | None, option("New output folder for --export.", panel=OUTPUT, unset="none")] = None,
 ) -> None:
     """Model cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
-    accelerator = with_settings(with_preset(Accelerator(), preset), given)
+    accelerator = with_settings(with_preset(Accelerator(), preset), overrides)
     others = chosen_systems(design)
     designs = () if others else parse_designs(design)
     if export is not None or out is not None:

@@ -114,8 +114,8 @@ class RunOptions:
         """Return the recorded run, or the scheduled one in batches of so many samples."""
         if origin.replay is not None:
             find_source(self.method)  # so that a name that is none is refused
-            said = {"batch-size": batch, "epochs": self.epochs, "samples": self.samples, "warmup": self.warmup}
-            for name in (name for name, value in said.items() if value is not None):
+            recorded = {"batch-size": batch, "epochs": self.epochs, "samples": self.samples, "warmup": self.warmup}
+            for name in (name for name, value in recorded.items() if value is not None):
                 raise OptionError(f"--{name} is recorded in the run that is replayed; leave it out.")
             return origin.replay
         epochs, samples = self.epochs_of(origin), self.samples or origin.samples

@@ -12,7 +12,7 @@ from rich.progress import TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 
 SIGN_SECONDS = 30.0
 """Without a terminal, a status line is printed this long after the last line."""
@@ -26,14 +26,14 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return what strings, table cells and titles become."""
-        return super().render_str(shown(text, lines=True), **options)
+        return super().render_str(escaped(text, lines=True), **options)
 
 
 def table_of(columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), **look: Any) -> Table:
     """Return a table; the first column and those in `left` hold names, the others figures."""
     table = Table(**look)
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="left" if place == 0 or name in left else "right", overflow="fold")
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index == 0 or name in left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
@@ -108,17 +108,17 @@ def print_table(columns: Sequence[str], rows: Rows, right: Collection[str]) -> N
 
 def write_table(console: Console, columns: Sequence[str], rows: Rows, right: Collection[str]) -> None:
     """Print a table as wide as the console is."""
-    widths = [max([len(name), *(len(row[place]) for row in rows)]) for place, name in enumerate(columns)]
+    widths = [max([len(name), *(len(row[index]) for row in rows)]) for index, name in enumerate(columns)]
     least = sum(widths[:-1]) + min(widths[-1], LEAST_LAST)
     if least + 3 * len(columns) + 1 <= console.width:
         console.print(_table(columns, rows, right, Table()))
     elif least + 2 * len(columns) <= console.width:
         console.print(_table(columns, rows, right, _plain()))
     else:
-        beside = len(columns) - 1
-        while beside > 1 and sum(widths[:beside]) + 2 * (beside - 1) > console.width:
-            beside -= 1
-        _write_in_two(console, columns, rows, right, beside)
+        upper = len(columns) - 1
+        while upper > 1 and sum(widths[:upper]) + 2 * (upper - 1) > console.width:
+            upper -= 1
+        _write_in_two(console, columns, rows, right, upper)
 
 
 def _plain() -> Table:
@@ -134,22 +134,22 @@ def _table(columns: Sequence[str], rows: Rows, right: Collection[str], table: Ta
     return table
 
 
-def _write_in_two(console: Console, columns: Sequence[str], rows: Rows, right: Collection[str], beside: int) -> None:
+def _write_in_two(console: Console, columns: Sequence[str], rows: Rows, right: Collection[str], upper: int) -> None:
     """Print the first columns as a table, and below each row the last one, indented, with any others after it by name."""
-    widths = [max([len(name), *(len(row[place]) for row in rows)]) for place, name in enumerate(columns)]
+    widths = [max([len(name), *(len(row[index]) for row in rows)]) for index, name in enumerate(columns)]
 
     def line(cells: Sequence[str]) -> str:
         aligned = (
             f"{cell:>{width}}" if name in right else f"{cell:<{width}}"
-            for cell, width, name in zip(cells, widths[:beside], columns, strict=False)
+            for cell, width, name in zip(cells, widths[:upper], columns, strict=False)
         )
         return "  ".join(aligned).rstrip()
 
     def below(text: str) -> str:
         return fill(text, console.width, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
 
-    console.print(f"{line(columns[:beside])}\n{below(columns[-1])}", style="bold", soft_wrap=True)
+    console.print(f"{line(columns[:upper])}\n{below(columns[-1])}", style="bold", soft_wrap=True)
     for row in rows:
-        others = zip(columns[beside:-1], row[beside:-1], strict=True)
+        others = zip(columns[upper:-1], row[upper:-1], strict=True)
         named = "; ".join(f"{name}: {cell}" for name, cell in others if cell != "-")
-        console.print(f"{line(row[:beside])}\n{below(f'{row[-1]} ({named})' if named else row[-1])}", soft_wrap=True)
+        console.print(f"{line(row[:upper])}\n{below(f'{row[-1]} ({named})' if named else row[-1])}", soft_wrap=True)

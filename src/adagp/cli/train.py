@@ -25,7 +25,7 @@ _RUN = "Run"
 
 
 def train(
-    given: dict[str, Any],
+    overrides: dict[str, Any],
     data_dir: DataFolder = None,
     download: Download = False,
     out: Annotated[Path | None, option("Run folder.", panel=_RUN, unset="a new one in runs/")] = None,
@@ -72,17 +72,17 @@ def train(
 ) -> None:
     """Train a model with predicted gradients, or with plain backprop for comparison."""
     if config is not None:
-        given = read_toml(config) | given
-    _check_options(given, out, resume, force=force, trust=trust)
+        overrides = read_toml(config) | overrides
+    _check_options(overrides, out, resume, force=force, trust=trust)
     loggers = list(dict.fromkeys((log.split(",") if log else []) + (["tensorboard"] if tensorboard else [])))
     if loggers:
         require_loggers(loggers)
-    place: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
-    place |= {"checkpoint_seconds": checkpoint_seconds, "timeout": timeout}
+    environment: dict[str, Any] = {"data_dir": data_dir, "download": download, "threads": threads}
+    environment |= {"checkpoint_seconds": checkpoint_seconds, "timeout": timeout}
     if resume is None:
-        begin = partial(_start, TrainConfig.from_dict(given, "command line"), place, out, force)
+        begin = partial(_start, TrainConfig.from_dict(overrides, "command line"), environment, out, force)
     else:
-        begin = partial(_resume, RunFolder.open(resume), given, place, trust)
+        begin = partial(_resume, RunFolder.open(resume), overrides, environment, trust)
     from adagp.cli.terminal import busy
 
     with busy("loading torch…") as say:
@@ -97,20 +97,20 @@ def train(
 
 
 def _check_options(
-    given: Mapping[str, Any], out: Path | None, resume: Path | None, *, force: bool, trust: bool
+    overrides: Mapping[str, Any], out: Path | None, resume: Path | None, *, force: bool, trust: bool
 ) -> None:
     if resume is not None:
         if out is not None or force:
             raise OptionError("--resume continues in the run's folder; leave out --out and --force.")
-    elif "epochs" in given and "batches" in given:
+    elif "epochs" in overrides and "batches" in overrides:
         raise OptionError("--epochs and --batches both set the length of the run; give one of them.")
     elif trust:
         raise OptionError("--trust needs --resume: it allows the user code that is named in the run folder to run.")
 
 
-def _start(options: TrainConfig, place: dict[str, Any], out: Path | None, force: bool) -> "tuple[Session, Loop]":
+def _start(options: TrainConfig, environment: dict[str, Any], out: Path | None, force: bool) -> "tuple[Session, Loop]":
     name = f"{options.dataset}-{options.model}-{options.method}-s{options.seed}".replace("/", "_").replace(":", "_")
-    session = _session(options, place)
+    session = _session(options, environment)
     folder = session.agreed_folder(out or unused_path(Path("runs") / name))
     return session, session.resume(folder) if restarted(folder) else session.start(folder, force=force)
 
@@ -125,31 +125,33 @@ def restarted(folder: Path) -> bool:
     return int(count) > 0 and RunFolder(folder).begun
 
 
-def _session(options: TrainConfig, place: dict[str, Any]) -> "Session":
+def _session(options: TrainConfig, environment: dict[str, Any]) -> "Session":
     if options.parallel == "none":
         from adagp.program.train.session import Session
 
-        return Session(options, **{name: value for name, value in place.items() if name != "timeout"})
+        return Session(options, **{name: value for name, value in environment.items() if name != "timeout"})
     from adagp.program.distributed.session import ParallelSession
 
-    return ParallelSession(options, **place)
+    return ParallelSession(options, **environment)
 
 
-def _resume(folder: RunFolder, given: dict[str, Any], place: dict[str, Any], trust: bool) -> "tuple[Session, Loop]":
+def _resume(
+    folder: RunFolder, overrides: dict[str, Any], environment: dict[str, Any], trust: bool
+) -> "tuple[Session, Loop]":
     from adagp.program.train.session import read_config
 
-    saved, saved_place = read_config(folder, [str(given.get(option)) for option in CODE], trust=trust)
-    check_unchanged(saved, given, folder.path)
-    place["data_dir"] = place["data_dir"] or saved_place
-    session = _session(saved, place)
+    saved, saved_data_dir = read_config(folder, [str(overrides.get(option)) for option in CODE], trust=trust)
+    check_unchanged(saved, overrides, folder.path)
+    environment["data_dir"] = environment["data_dir"] or saved_data_dir
+    session = _session(saved, environment)
     return session, session.resume(folder.path)
 
 
-def check_unchanged(saved: TrainConfig, given: dict[str, Any], path: Path) -> None:
+def check_unchanged(saved: TrainConfig, overrides: dict[str, Any], path: Path) -> None:
     """Check that a run is resumed with the options that it was started with."""
     before = saved.as_dict()
     changed = [
-        f"{name} (was {before.get(name)}, now {value})" for name, value in given.items() if before.get(name) != value
+        f"{name} (was {before.get(name)}, now {new})" for name, new in overrides.items() if before.get(name) != new
     ]
     if changed:
         raise RunError(

@@ -11,18 +11,18 @@ _HIDDEN = re.compile(
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-def shown(text: object, *, lines: bool = False) -> str:
+def escaped(text: object, *, lines: bool = False) -> str:
     r"""Return `text` with characters that are invisible or control a terminal escaped as in Python.
 
     A byte of a file name that is not UTF-8 becomes \xff. With `lines`, newlines stay.
 
-    >>> shown("run\x1b[31m\n")
+    >>> escaped("run\x1b[31m\n")
     'run\\x1b[31m\\n'
     """
-    return _HIDDEN.sub(lambda match: _escaped(match[0], lines), str(text))
+    return _HIDDEN.sub(lambda match: _escaped_character(match[0], lines), str(text))
 
 
-def _escaped(character: str, lines: bool) -> str:
+def _escaped_character(character: str, lines: bool) -> str:
     if character in _SHORT:
         return character if lines and character == "\n" else _SHORT[character]
     code = ord(character)

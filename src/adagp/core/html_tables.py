@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 
 
 def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:
@@ -31,4 +31,4 @@ def _is_numeric(text: str, tag: str) -> bool:
 
 
 def _safe(text: str) -> str:
-    return escape(shown(text))
+    return escape(escaped(text))

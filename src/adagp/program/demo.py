@@ -31,7 +31,7 @@ def plan(seeds: int, epochs: int) -> dict[str, list[TrainConfig]]:
         "adagp": predicted,
         "bp short": replace(backprop, epochs=max(1, round(epochs * (1 - share)))),
     }
-    return {name: [replace(one, seed=seed) for seed in range(seeds)] for name, one in methods.items()}
+    return {name: [replace(config, seed=seed) for seed in range(seeds)] for name, config in methods.items()}
 
 
 def prepare_folder(out: Path, *, force: bool) -> None:

@@ -316,9 +316,9 @@ def _printing_to(log: Path) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, kept in zip((1, 2), before, strict=True):
-            os.dup2(kept, number)
-            os.close(kept)
+        for number, saved in zip((1, 2), before, strict=True):
+            os.dup2(saved, number)
+            os.close(saved)
 
 
 def die_with_parent(parent: int) -> None:

@@ -75,15 +75,15 @@ class CsvFile(Logger):
 
     def __init__(self, folder: Path, done: int = 0) -> None:
         path = folder / "scalars.csv"
-        kept: list[list[str]] = []
+        rows: list[list[str]] = []
         if done and path.is_file():
             lines = read_text(path, "the figures so far", RunError).splitlines()
             try:
-                kept = [row for row in csv.reader(lines) if len(row) == len(NAMES) and _step(row) <= done]
+                rows = [row for row in csv.reader(lines) if len(row) == len(NAMES) and _step(row) <= done]
             except csv.Error as error:
                 raise RunError(f"cannot read the figures so far '{path}': {error}.") from None
         text = StringIO()
-        csv.writer(text, lineterminator="\n").writerows([NAMES, *kept])
+        csv.writer(text, lineterminator="\n").writerows([NAMES, *rows])
         write_atomically(path, text.getvalue().encode())  # what is kept is never half there
         self._file: Any = path.open("a", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
@@ -169,10 +169,10 @@ class WandbRun(Logger):
 def _read(path: Path) -> dict[str, Any]:
     """Return the note of a run that is continued: its identity, and the last step that was written."""
     try:
-        found = json.loads(read_text(path, "the note", RunError))
+        content = json.loads(read_text(path, "the note", RunError))
     except (ValueError, RecursionError):
-        found = None
-    known = found if isinstance(found, dict) else {}
+        content = None
+    known = content if isinstance(content, dict) else {}
     name, step = known.get("id"), known.get("step")
     if not isinstance(name, str) or not NAME.fullmatch(name) or type(step) is not int:
         raise RunError(f"cannot read '{path}': it must hold the id and the last step of a W&B run.")
@@ -205,9 +205,9 @@ class MlflowRun(Logger):
         if step <= self._last:
             return
         now = int(time.time() * 1000)
-        found = [self._metric(name, value, now, step) for name, value in {**values, "batch": step}.items()]
-        for first in range(0, len(found), 1000):  # as many as it takes at once
-            self._client.log_batch(self._id, metrics=found[first : first + 1000])
+        metrics = [self._metric(name, value, now, step) for name, value in {**values, "batch": step}.items()]
+        for first in range(0, len(metrics), 1000):  # as many as it takes at once
+            self._client.log_batch(self._id, metrics=metrics[first : first + 1000])
 
     def on_end(self) -> None:
         """Mark the run as finished."""

@@ -238,10 +238,10 @@ class ComparisonFolder:
 
     def _changed_methods(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         """Return which parts of the methods changed although they must not."""
-        known, wanted = _methods_by_name(before), _methods_by_name(now)
-        if any(candidate != wanted.get(name) for name, candidate in known.items()):
+        known, current = _methods_by_name(before), _methods_by_name(now)
+        if any(candidate != current.get(name) for name, candidate in known.items()):
             return ["methods"]  # not even dropped: a later method of the same name would take over its runs
-        if known != wanted and self.timing.is_file():
+        if known != current and self.timing.is_file():
             return ["methods, which were timed together,"]
         names = {*known, *(candidate["method"] for candidate in known.values())}
         old, new = ({name: values["settings"].get(name) for name in names} for values in (before, now))

@@ -205,11 +205,11 @@ class Tuning:
     def check(self, options: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Check the values, and that the option is not set elsewhere."""
         self._check_values()
-        places = [f"--set {name}.{self.option}" for name, own in settings.items() if self.option in own]
+        flags = [f"--set {name}.{self.option}" for name, own in settings.items() if self.option in own]
         if self.option in options:
-            places.append(f"--{self.option.replace('_', '-')}")
-        if places:
-            raise OptionError(f"--tune chooses {self.option}, but {places[0]} sets it; remove one of them.")
+            flags.append(f"--{self.option.replace('_', '-')}")
+        if flags:
+            raise OptionError(f"--tune chooses {self.option}, but {flags[0]} sets it; remove one of them.")
 
     def _check_values(self) -> None:
         if len(self.values) < 2 or len(set(self.values)) < len(self.values):

@@ -6,7 +6,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.html_tables import html_table
 from adagp.core.plan import Phase
 from adagp.errors import RunError
@@ -146,10 +146,10 @@ def _platform_note(platform: Record) -> str:
     note = f"A batch costs, in batches of plain backprop: {'; '.join(parts)}." if parts else ""
     if "bound" in plain:
         used = ", ".join(f"{name} {method['schedule']}" for name, method in platform["methods"].items())
-        kept = ", ".join(f"{name} {method['kept_bytes'] / 1e6:.2f} MB" for name, method in platform["methods"].items())
+        peaks = ", ".join(f"{name} {method['kept_bytes'] / 1e6:.2f} MB" for name, method in platform["methods"].items())
         note += (
             f" Pipelines: {used}. Without bubbles a batch of plain backprop would cost {plain['bound'] / unit:.3f}. "
-            f"Peak activations on a device: {kept}."
+            f"Peak activations on a device: {peaks}."
         )
     return note
 
@@ -320,12 +320,12 @@ def read_comparison(folder: Path | str) -> FinishedComparison:
     try:
         return FinishedComparison(document, tuple(sheets(document)))
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
-        raise RunError(f"'{shown(folder)}' holds a report.json that is not the report of a comparison.") from None
+        raise RunError(f"'{escaped(folder)}' holds a report.json that is not the report of a comparison.") from None
 
 
 def read_report(folder: Path) -> Record:
     """Return the content of report.json; raise `RunError` if the folder has none."""
     if not (folder / "report.json").is_file():
-        raise RunError(f"'{shown(folder)}' holds no finished comparison: it has no report.json.")
+        raise RunError(f"'{escaped(folder)}' holds no finished comparison: it has no report.json.")
     document = RunFolder(folder).read_json("report.json")
     return document if isinstance(document, dict) else {}

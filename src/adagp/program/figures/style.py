@@ -12,7 +12,7 @@ from math import cos, hypot, radians, sin
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.files import check_output_file, publish
 from adagp.errors import OptionError
 
@@ -111,7 +111,7 @@ def save(figure: "Figure", path: Path) -> Path:
     from matplotlib.ticker import LogFormatter
 
     for text in figure.findobj(Text):
-        text.set_text(shown(text.get_text(), lines=True))
+        text.set_text(escaped(text.get_text(), lines=True))
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "log":  # its default labels need math text

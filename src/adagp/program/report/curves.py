@@ -112,7 +112,7 @@ def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, fo
     position, hue = {"x": x, "y": axis("value", None, rough)}, {"color": colour(names)}
     ends = {"x": x, "y": {**position["y"], "field": "low"}, "y2": {"field": "high"}}
     hover = {"name": "at", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
-    shown = {
+    opacity = {
         "condition": [{"param": "at", "empty": False, "value": 1}, {"test": "datum.alone", "value": 1}],
         "value": 0,
     }
@@ -129,7 +129,7 @@ def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, fo
         "transform": [interval_text("low", "high", fine, "interval")],
         "params": [hover],
         "mark": {"type": "point", "filled": True, "size": 70, "aria": False},
-        "encoding": {**position, **hue, "opacity": shown, "tooltip": tips},
+        "encoding": {**position, **hue, "opacity": opacity, "tooltip": tips},
     }
     return [*([band] if any("low" in row for row in rows) else []), line, dots]
 
@@ -239,8 +239,8 @@ def _label_slots(
 ) -> list[dict[str, Any]]:
     """Return the rows with `slot`, the height of their label at the right: near the point, without overlap."""
     pixel = (ends[1] - ends[0]) / height
-    wanted = [((row[name] - ends[0]) / pixel, row["group"]) for row in rows]
-    slots = spread_labels(wanted, LABEL_HEIGHT, height)
+    labels = [((row[name] - ends[0]) / pixel, row["group"]) for row in rows]
+    slots = spread_labels(labels, LABEL_HEIGHT, height)
     return [{**row, "slot": ends[0] + slots[row["group"]] * pixel} for row in rows]
 
 

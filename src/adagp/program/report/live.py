@@ -19,7 +19,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.errors import OptionError
 from adagp.program.report.page import TEMPLATES, fill_template, library, require_library, write_chapter
 from adagp.program.report.run_groups import chapters
@@ -42,8 +42,8 @@ class LiveReport:
     def __init__(self, paths: Sequence[Path]) -> None:
         require_library()
         self._watch = Watch(paths)
-        self._places = ", ".join(shown(path) for path in paths)
-        self._command = shown(shlex.join(["adagp", "report", *map(str, paths), "--watch"]))
+        self._places = ", ".join(escaped(path) for path in paths)
+        self._command = escaped(shlex.join(["adagp", "report", *map(str, paths), "--watch"]))
         self._lock = Lock()
         self._looked = -POLL_SECONDS
         self._runs: list[WatchedRun] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp._version import __version__
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.core.files import check_output_file, publish
 from adagp.errors import OptionError
 from adagp.pipe import parse_phases
@@ -34,7 +34,7 @@ def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) ->
     check(out, phases)
     records = collect(paths)
     words = ["adagp", "report", *map(str, paths), "--out", str(out), *(["--phases", phases] if phases else [])]
-    publish(out, render(records, shown(shlex.join(words)), phases).encode("utf-8", "backslashreplace"))
+    publish(out, render(records, escaped(shlex.join(words)), phases).encode("utf-8", "backslashreplace"))
     return len(records)
 
 
@@ -154,8 +154,8 @@ def _time(chapter: Chapter, key: str) -> PageSection:
         "At equal time, the mean time at which the runs of one method end, each other run counts with its last finished epoch. "
         "A run that is cut off there has not decayed its learning rate fully: see the curves, too."
     )
-    shown = (summary, tables.moments_table(moments(chapter)))
-    return PageSection(name, title, MEASURED, (remark,), charts, shown, _legend(chapter))
+    sheets = (summary, tables.moments_table(moments(chapter)))
+    return PageSection(name, title, MEASURED, (remark,), charts, sheets, _legend(chapter))
 
 
 def _curves(chapter: Chapter, key: str) -> PageSection:
@@ -206,8 +206,8 @@ def _accelerator(modelled: Accelerated, key: str) -> PageSection:
         f"Modelled, not measured: {first['model']}, batch size {first['batch']}, {first['array']} processing elements, "
         f"dataflow {first['dataflow']}, with the phases of each method's first run."
     )
-    charts, shown = tuple(panels.designs(modelled)), (tables.designs_table(modelled),)
-    return PageSection(name, title, MODELLED, (setting, *modelled.remarks), charts, shown)
+    charts, sheets = tuple(panels.designs(modelled)), (tables.designs_table(modelled),)
+    return PageSection(name, title, MODELLED, (setting, *modelled.remarks), charts, sheets)
 
 
 def _pipelines(phases: str, key: str) -> PageSection:
@@ -218,5 +218,5 @@ def _pipelines(phases: str, key: str) -> PageSection:
     )
     charts = tuple(panels.gantt(simulated))
     legend = tuple({key: None for chart in charts for key in chart.legend})
-    shown = (tables.pipelines_table(simulated),)
-    return PageSection(f"{key}-pipelines", "Across devices", MODELLED, (remark,), charts, shown, legend)
+    sheets = (tables.pipelines_table(simulated),)
+    return PageSection(f"{key}-pipelines", "Across devices", MODELLED, (remark,), charts, sheets, legend)

@@ -64,8 +64,8 @@ def moments(chapter: Chapter) -> list[EqualTime]:
         if _end(group) > latest * (1 + SAME):
             chosen.append(group)
             latest = _end(group)
-    kept = chosen if len(chosen) <= MOST_MOMENTS else [*chosen[: MOST_MOMENTS - 1], chosen[-1]]
-    return [_moment(_end(group), group, chapter) for group in kept]
+    listed = chosen if len(chosen) <= MOST_MOMENTS else [*chosen[: MOST_MOMENTS - 1], chosen[-1]]
+    return [_moment(_end(group), group, chapter) for group in listed]
 
 
 def value_at(run: RunRecord, seconds: float) -> float | None:

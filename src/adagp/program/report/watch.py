@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.errors import RunError
 from adagp.program.report.tables import UNKNOWN, Cell, Table, count, table, words
 from adagp.program.run.documents import ANYTHING, COUNT, ListOf, TableOf, read_document, record_of
@@ -244,7 +244,7 @@ def _comparison(folder: Path, runs: Sequence[WatchedRun]) -> str:
     planned = _planned(folder) if running else None
     if planned is None:
         return ""
-    text = f"Comparison {shown(folder.name)}: {len(finished)} of about {max(planned, len(runs))} runs are finished"
+    text = f"Comparison {escaped(folder.name)}: {len(finished)} of about {max(planned, len(runs))} runs are finished"
     left = _comparison_time_left(finished, running, planned)
     return f"{text}." if left is None else f"{text}, about {duration(left)} left."
 

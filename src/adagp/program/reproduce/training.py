@@ -132,12 +132,12 @@ class RunGroup:
 
 def _figure(workspace: Workspace, part: Part, name: str) -> float:
     """Return one figure of a run; one that was not finite, in a run that diverged, is not a number."""
-    found = workspace.result(part)
-    if name not in found:
+    result = workspace.result(part)
+    if name not in result:
         raise RunError(
             f"cannot read '{workspace.result_file(part)}': '{name}' is missing. Delete the file to have it made again."
         )
-    return nan if found[name] is None else float(found[name])
+    return nan if result[name] is None else float(result[name])
 
 
 def group(seeds: int, weight: float = 1.0, rank: int = LATE, **options: Any) -> RunGroup:

@@ -129,11 +129,11 @@ def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
     """Return the rows as a Markdown table; numbers that were not measured are counted below it, by their reason."""
-    shown = [verdict for verdict in verdicts if verdict.verdict != NOT_MEASURED]
+    measured = [verdict for verdict in verdicts if verdict.verdict != NOT_MEASURED]
     lines = []
-    if shown:
+    if measured:
         head = ("quantity", "published", *(f"ours, {kind}" for kind in KINDS), "difference", "tolerance", "verdict")
-        lines += [_line(head), _line(["---"] * len(head)), *map(_row, shown), ""]
+        lines += [_line(head), _line(["---"] * len(head)), *map(_row, measured), ""]
     counts: dict[str, int] = {}
     for verdict in verdicts:
         if verdict.verdict == NOT_MEASURED:

@@ -401,22 +401,22 @@ class TrainConfig(RunSettings):
         """
         check_names_and_types(values, origin)
         dataset = values.get("dataset", cls.dataset)
-        given = {**DATASET_DEFAULTS.get(dataset, {}), **values}
-        method, model = find_method(given.get("method", cls.method)), given.get("model", cls.model)
-        applicable = applicable_options(method, model, given)
+        options = {**DATASET_DEFAULTS.get(dataset, {}), **values}
+        method, model = find_method(options.get("method", cls.method)), options.get("model", cls.model)
+        applicable = applicable_options(method, model, options)
         own: dict[str, Any] = {}
-        for name in [name for name in given if name not in CONFIG_OPTIONS]:
-            value = given.pop(name)
+        for name in [name for name in options if name not in CONFIG_OPTIONS]:
+            value = options.pop(name)
             if name not in applicable and foreign == "refuse":
                 raise _foreign_option(name, method.name, model)
             if name in applicable and value is not None:  # None: its default
                 own[name] = value
-        return cls(**given, own_options=own)
+        return cls(**options, own_options=own)
 
 
 def _foreign_option(name: str, method: str, model: str) -> OptionError:
     flag = f"--{name.replace('_', '-')}"
-    owners = [(kind, owner) for kind, owner, options in _options_by_owner() if name in {one.name for one in options}]
+    owners = [(kind, owner) for kind, owner, own in _options_by_owner() if name in {option.name for option in own}]
     kind = owners[0][0] if owners else "method"
     if kind == "weight update hook":
         switch = WEIGHT_UPDATE_HOOKS[owners[0][1]].switch.replace("_", "-")
@@ -444,9 +444,9 @@ def check_trusted_code(
     """
     plugins = [name for name in config.get("plugins") or () if name not in loaded_plugins()]
     if not trust:
-        wanted = [("plugin", name) for name in plugins]
-        wanted += [(option, str(config[option])) for option in CODE if _is_code(option, config.get(option), named)]
-        for option, name in wanted:
+        code = [("plugin", name) for name in plugins]
+        code += [(option, str(config[option])) for option in CODE if _is_code(option, config.get(option), named)]
+        for option, name in code:
             raise RunError(
                 f"the run in '{path}' wants to run code that it names itself: --{option} {name}. If you know it and trust "
                 f"it, give --{option} {name} as well, or {TRUST}."

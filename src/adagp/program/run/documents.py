@@ -179,40 +179,40 @@ def _check_scalar(value: Any) -> None:
         raise RunError(f"it holds a number beyond {float(HIGHEST):.2g}.")
 
 
-def find_fault(value: Any, shape: Shape, place: str = "") -> str | None:
+def find_fault(value: Any, shape: Shape, path: str = "") -> str | None:
     """Return a sentence about the first part of `value` that has another shape; None if there is none."""
     if isinstance(shape, Plain):
-        return None if shape.accepted(value) else _sentence(value, place, shape.words)
+        return None if shape.accepted(value) else _sentence(value, path, shape.words)
     if isinstance(shape, Both):
-        return find_fault(value, shape.shape, place) or find_fault(value, shape.also, place)
+        return find_fault(value, shape.shape, path) or find_fault(value, shape.also, path)
     if isinstance(shape, Either):
-        return find_fault(value, shape.first, place) and find_fault(value, shape.second, place)
+        return find_fault(value, shape.first, path) and find_fault(value, shape.second, path)
     if isinstance(shape, ListOf):
-        return _find_list_fault(value, shape, place)
-    return _find_table_fault(value, shape, place)
+        return _find_list_fault(value, shape, path)
+    return _find_table_fault(value, shape, path)
 
 
-def _find_list_fault(value: Any, shape: ListOf, place: str) -> str | None:
+def _find_list_fault(value: Any, shape: ListOf, path: str) -> str | None:
     if not isinstance(value, list):
-        return _sentence(value, place, "a list")
-    faults = (find_fault(item, shape.item, f"{place}[{number}]") for number, item in enumerate(value))
+        return _sentence(value, path, "a list")
+    faults = (find_fault(item, shape.item, f"{path}[{number}]") for number, item in enumerate(value))
     return next(filter(None, faults), None)
 
 
-def _find_table_fault(value: Any, shape: TableOf | Fields, place: str) -> str | None:
+def _find_table_fault(value: Any, shape: TableOf | Fields, path: str) -> str | None:
     if not isinstance(value, dict):
-        return _sentence(value, place, "a table")
+        return _sentence(value, path, "a table")
     if isinstance(shape, TableOf):
         shape = Fields({}, others=shape.value)
     for name in shape.required:
         if name not in value:
-            return f"{place + ': ' if place else ''}'{name}' is missing."
-    prefix = f"{place}." if place else ""
+            return f"{path + ': ' if path else ''}'{name}' is missing."
+    prefix = f"{path}." if path else ""
     faults = (find_fault(item, shape.known.get(name, shape.others), f"{prefix}{name}") for name, item in value.items())
     return next(filter(None, faults), None)
 
 
-def _sentence(value: Any, place: str, allowed: str) -> str:
-    given = json.dumps(value)
-    given = given if len(given) <= 40 else f"{given[:37]}..."
-    return f"{f'{place!r} is' if place else 'it holds'} {given}; it must be {allowed}."
+def _sentence(value: Any, path: str, allowed: str) -> str:
+    text = json.dumps(value)
+    text = text if len(text) <= 40 else f"{text[:37]}..."
+    return f"{f'{path!r} is' if path else 'it holds'} {text}; it must be {allowed}."

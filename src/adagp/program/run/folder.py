@@ -149,11 +149,11 @@ class RunFolder:
         return cls(path)
 
     def _check_contents(self, force: bool) -> None:
-        held = sorted(entry.name for entry in self.path.iterdir() if not is_leftover(entry.name))
-        if not held or (STARTING in held and CONFIG not in held):  # nothing, or a start that was interrupted
+        names = sorted(entry.name for entry in self.path.iterdir() if not is_leftover(entry.name))
+        if not names or (STARTING in names and CONFIG not in names):  # nothing, or a start that was interrupted
             return
-        if CONFIG not in held:
-            raise RunError(f"'{self.path}' holds files that are not a run ({held[0]}, ...); give another --out.")
+        if CONFIG not in names:
+            raise RunError(f"'{self.path}' holds files that are not a run ({names[0]}, ...); give another --out.")
         if not force:
             raise RunError(
                 f"'{self.path}' holds a run already. Give another --out, --resume {self.path} to continue it, "
@@ -313,7 +313,7 @@ def flat_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 LOCK = ".lock"
 """The file in a folder that is locked; it holds the id of the process that locked it last, and may be deleted."""
 _KERNEL_LOCKS = Path("/proc/locks")
-_held: dict[Path, int] = {}
+_locks: dict[Path, int] = {}
 """Open lock files of this process by folder."""
 
 
@@ -327,12 +327,12 @@ def hold(folder: Path) -> bool:
         import fcntl
     except ImportError:
         return False
-    place = folder.resolve()
-    if place in _held:
+    path = folder.resolve()
+    if path in _locks:
         return False
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # whatever a foreign folder has there
     try:
-        file = os.open(place / LOCK, flags, 0o666)
+        file = os.open(path / LOCK, flags, 0o666)
     except OSError as error:
         raise RunError(f"cannot lock the folder '{folder}': {error.strerror}.") from None
     try:
@@ -347,13 +347,13 @@ def hold(folder: Path) -> bool:
     with suppress(OSError):
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
-    _held[place] = file
+    _locks[path] = file
     return True
 
 
 def release(folder: Path) -> None:
     """Release the lock on `folder`, if this process holds it."""
-    file = _held.pop(folder.resolve(), None)
+    file = _locks.pop(folder.resolve(), None)
     if file is not None:
         os.close(file)
 
@@ -361,11 +361,11 @@ def release(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock on `folder` for a while."""
-    taken = hold(folder)
+    acquired = hold(folder)
     try:
         yield
     finally:
-        if taken:
+        if acquired:
             release(folder)
 
 
@@ -373,11 +373,11 @@ def is_held(folder: Path) -> bool:
     """Return whether a process has locked `folder`, without trying the lock, which could make another process fail."""
     try:
         number = (folder / LOCK).stat().st_ino
-        held = _KERNEL_LOCKS.read_text().splitlines()
+        locks = _KERNEL_LOCKS.read_text().splitlines()
     except OSError:
         return _owner_lives(folder)
     return any(
-        words[1] == "FLOCK" and words[5].endswith(f":{number}") for line in held if len(words := line.split()) > 5
+        words[1] == "FLOCK" and words[5].endswith(f":{number}") for line in locks if len(words := line.split()) > 5
     )
 
 

@@ -97,9 +97,9 @@ class Metric:
     def front(self, points: Mapping[T, tuple[float, float]]) -> list[T]:
         """Return those of `points` (seconds, value) that no other beats in both, the fastest first."""
         front: list[T] = []
-        for one in sorted(points, key=lambda one: (points[one][0], -self.sign * points[one][1])):
-            if not front or self.sign * points[one][1] > self.sign * points[front[-1]][1]:
-                front.append(one)
+        for name in sorted(points, key=lambda name: (points[name][0], -self.sign * points[name][1])):
+            if not front or self.sign * points[name][1] > self.sign * points[front[-1]][1]:
+                front.append(name)
         return front
 
 
@@ -112,12 +112,12 @@ def read_metrics(content: Mapping[str, Any]) -> tuple[Metric, ...]:
     if "metrics" not in content:
         return (ACCURACY,)
     try:
-        found = tuple(Metric(**one) for one in content["metrics"])
+        metrics = tuple(Metric(**entry) for entry in content["metrics"])
     except (AttributeError, OptionError, TypeError):
-        found = ()
-    if not found or not all(_is_whole(one) for one in found):
+        metrics = ()
+    if not metrics or not all(_is_whole(entry) for entry in metrics):
         raise RunError("its metrics cannot be read.")
-    return found
+    return metrics
 
 
 def _is_whole(metric: Metric) -> bool:

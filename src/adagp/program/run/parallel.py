@@ -52,12 +52,12 @@ class ParallelLayout:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of its dimensions."""
-        return tuple(one.kind for one in self.dimensions)
+        return tuple(dimension.kind for dimension in self.dimensions)
 
     @property
     def schedule(self) -> str:
         """The name of its pipeline; empty, if there is none."""
-        return next((one.schedule for one in self.dimensions if one.kind == PIPELINE), "")
+        return next((dimension.schedule for dimension in self.dimensions if dimension.kind == PIPELINE), "")
 
     @property
     def copies(self) -> str:
@@ -68,11 +68,11 @@ class ParallelLayout:
         """Return the processes of each dimension by its kind; raise if `processes` is not its number of processes."""
         if len(self.dimensions) == 1 and self.dimensions[0].size is None:
             return {self.dimensions[0].kind: processes}
-        found = {one.kind: one.size or 1 for one in self.dimensions}
-        wanted = prod(found.values())
-        if wanted != processes:
-            raise OptionError(f"--parallel {self} is for {wanted} processes; there are {processes}.")
-        return found
+        sizes = {dimension.kind: dimension.size or 1 for dimension in self.dimensions}
+        needed = prod(sizes.values())
+        if needed != processes:
+            raise OptionError(f"--parallel {self} is for {needed} processes; there are {processes}.")
+        return sizes
 
 
 def parse_parallel(text: str) -> ParallelLayout:
@@ -80,10 +80,10 @@ def parse_parallel(text: str) -> ParallelLayout:
     if text == NONE:
         return ParallelLayout()
     dimensions = tuple(_dimension(text, part) for part in text.split(","))
-    kinds = [one.kind for one in dimensions]
+    kinds = [dimension.kind for dimension in dimensions]
     if sorted(set(kinds), key=KINDS.index) != kinds:
         raise OptionError(f"--parallel {text}: each dimension may stand there once, in the order {', '.join(KINDS)}.")
-    if len(dimensions) > 1 and any(one.size is None for one in dimensions):
+    if len(dimensions) > 1 and any(dimension.size is None for dimension in dimensions):
         raise OptionError(f"--parallel {text}: give the processes of each dimension, for example data=2,pipeline=4.")
     if FSDP in kinds and DATA in kinds:
         raise OptionError(f"--parallel {text}: fsdp splits each batch, too, as data does; give one of the two.")

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-from adagp.core.escape import shown
+from adagp.core.escape import escaped
 from adagp.errors import RunError
 from adagp.program.run.documents import ANYTHING, COUNT, Fields, parse_document, read_text
 from adagp.program.run.folder import CONFIG, MOST_METRICS, SHAPES, RunFolder
@@ -178,18 +178,18 @@ def collect(paths: Sequence[Path]) -> list[RunRecord]:
 
     An empty folder is a run of which nothing is there yet. A path that is nothing of this is refused.
     """
-    found = name_runs((path, folder) for path in paths for folder in _runs_below(path))
-    return [read_run(path, name) for path, name in found.items()]
+    named = name_runs((path, folder) for path in paths for folder in _runs_below(path))
+    return [read_run(path, name) for path, name in named.items()]
 
 
-def name_runs(places: Iterable[tuple[Path, Path]]) -> dict[Path, str]:
-    """Return a name for each run folder of `places`, pairs of a folder that the user named and one below it, or itself."""
-    found: dict[Path, str] = {}
-    for path, folder in places:
-        name = shown(path.name if folder == path else folder.relative_to(path).as_posix())
-        found.setdefault(folder.resolve(), name or str(folder))
-    counts = Counter(found.values())
-    return {path: name if counts[name] == 1 else str(path) for path, name in found.items()}
+def name_runs(folders: Iterable[tuple[Path, Path]]) -> dict[Path, str]:
+    """Return a name for each run folder of `folders`, pairs of a folder that the user named and one below it, or itself."""
+    names: dict[Path, str] = {}
+    for path, folder in folders:
+        name = escaped(path.name if folder == path else folder.relative_to(path).as_posix())
+        names.setdefault(folder.resolve(), name or str(folder))
+    counts = Counter(names.values())
+    return {path: name if counts[name] == 1 else str(path) for path, name in names.items()}
 
 
 def _runs_below(path: Path) -> list[Path]:
@@ -249,7 +249,7 @@ def read_whole_run(path: Path, purpose: str) -> RunRecord:
     `purpose` ends the sentence "there is nothing to ...".
     """
     RunFolder.open(path)
-    record = read_run(path, shown(path.name))
+    record = read_run(path, escaped(path.name))
     _refuse_damage(record)
     if not record.epochs:
         raise _nothing_to(purpose, path)
@@ -262,16 +262,16 @@ def collect_whole(paths: Sequence[Path], purpose: str) -> list[RunRecord]:
     A run without a finished epoch is an error where it is named itself, and left out where it is below a named folder.
     """
     named = {path.resolve() for path in paths}
-    found = []
+    records = []
     for record in collect(paths):
         _refuse_damage(record)
         if record.epochs:
-            found.append(record)
+            records.append(record)
         elif record.path in named:
             raise _nothing_to(purpose, record.path)
-    if not found:
+    if not records:
         raise _nothing_to(purpose, paths[0], "no run below")
-    return found
+    return records
 
 
 def _refuse_damage(record: RunRecord) -> None:
@@ -336,7 +336,7 @@ def _epoch(row: dict[str, Any], metric: str) -> Epoch:
         batches=batches,
         seconds=seconds,
         refused=_number(row.get("refused")) or 0.0,
-        sites={str(site): dict(_numbers(found)) for site, found in sites.items()} if isinstance(sites, dict) else {},
+        sites={str(site): dict(_numbers(row)) for site, row in sites.items()} if isinstance(sites, dict) else {},
     )
 
 
@@ -351,5 +351,5 @@ def _number(value: Any) -> float | None:
 
 def _listed(word: str, numbers: Sequence[str]) -> str:
     """Return `epoch 3`, `epochs 3, 4` or, where there are many, the first few of them."""
-    shown = ", ".join(numbers[:5]) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
-    return f"{word}{'s' if len(numbers) > 1 else ''} {shown}"
+    first = ", ".join(numbers[:5]) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    return f"{word}{'s' if len(numbers) > 1 else ''} {first}"
