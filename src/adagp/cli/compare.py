@@ -210,7 +210,6 @@ def _read(
 def _with_data(
     comparison: "Comparison", length: dict[str, int], data_dir: Path | None, download: bool
 ) -> "tuple[Task, Comparison]":
-    """Return the task, and the comparison with the length that its data give it."""
     from dataclasses import replace
 
     from adagp.program.figures.style import require_matplotlib

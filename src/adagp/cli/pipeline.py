@@ -54,8 +54,7 @@ class ModelledCosts:
     design: Annotated[str, _modelled("Design of each accelerator.")] = "max"
     dataflow: Annotated[str, replace(SETTINGS["dataflow"], panel=_MODEL)] = "ws"
     bandwidth: Annotated[
-        float,
-        replace(SETTINGS["bandwidth"], help="Bandwidth between devices in gigabytes per second.", panel=_MODEL),
+        float, replace(SETTINGS["bandwidth"], help="Bandwidth between devices in gigabytes per second.", panel=_MODEL)
     ] = inf
     latency: Annotated[float, _modelled("Latency of a transfer in microseconds.", low=0, high=1e9)] = 0.0
 

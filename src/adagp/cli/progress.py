@@ -136,7 +136,6 @@ class LiveProgress:
         )
 
     def _sign(self, status: BatchStatus) -> str:
-        """Return where the run is, and how long the rest may take."""
         done = self._done(status)
         rest = time_left(self._clock() - self._began, done - self._before, self._batches - self._before)
         left = "" if rest is None else f", about {clock_time(rest)} left"

@@ -38,10 +38,7 @@ Format = Annotated[
     ),
 ]
 ValueWords = Annotated[int, option("Words in each bank of values.", panel=CHIP, low=1)]
-Stages = Annotated[
-    int,
-    option("1: a register after each multiplier, for a faster clock.", panel=CHIP, low=0, high=1),
-]
+Stages = Annotated[int, option("1: a register after each multiplier, for a faster clock.", panel=CHIP, low=0, high=1)]
 SumWords = Annotated[int, option("Words in each bank of sums.", panel=CHIP, low=1)]
 
 

@@ -17,24 +17,10 @@ from adagp.errors import OptionError
 from adagp.hw import Accelerator, Workload
 from adagp.hw import simulate as run_simulation
 from adagp.hw.export import EXPORTERS, check_export, export_workload
-from adagp.hw.report import (
-    DESIGN_COLUMNS,
-    design_heading,
-    design_notes,
-    design_row,
-    layer_rows,
-    simulation_report,
-)
+from adagp.hw.report import DESIGN_COLUMNS, design_heading, design_notes, design_row, layer_rows, simulation_report
 from adagp.hw.settings import PANEL, with_preset, with_settings
 from adagp.hw.simulate import DESIGNS, parse_designs
-from adagp.hw.systems import (
-    SYSTEMS,
-    EpochRecord,
-    LayerRecord,
-    SystemOptions,
-    SystemOutcome,
-    run_on_system,
-)
+from adagp.hw.systems import SYSTEMS, EpochRecord, LayerRecord, SystemOptions, SystemOutcome, run_on_system
 from adagp.program.figures.accelerator import plot_simulation
 from adagp.program.run.folder import flat_csv, to_json
 from adagp.program.run.record import Epoch, RunRecord, read_whole_run

@@ -51,12 +51,7 @@ def models_folder() -> Path | None:
 
 
 def cached(
-    kind: str,
-    key: Mapping[str, Any],
-    find: Callable[[], T],
-    *,
-    write: Callable[[T], str],
-    read: Callable[[str], T],
+    kind: str, key: Mapping[str, Any], find: Callable[[], T], *, write: Callable[[T], str], read: Callable[[str], T]
 ) -> T:
     """Return what `find()` returns: of the cache, where it has been found before for this `kind` and `key`.
 

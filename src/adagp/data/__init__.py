@@ -7,12 +7,4 @@ from adagp.data.images import ImageSet, read_npz
 from adagp.data.load import DEFAULT_DATA_DIR, describe_datasets, load_images
 from adagp.data.registry import DATASETS, DatasetInfo
 
-__all__ = [
-    "DATASETS",
-    "DEFAULT_DATA_DIR",
-    "DatasetInfo",
-    "ImageSet",
-    "describe_datasets",
-    "load_images",
-    "read_npz",
-]
+__all__ = ["DATASETS", "DEFAULT_DATA_DIR", "DatasetInfo", "ImageSet", "describe_datasets", "load_images", "read_npz"]

@@ -127,7 +127,6 @@ class ImageBatches:
         self.labels = torch.tensor(labels)
 
     def __len__(self) -> int:
-        """Return the batches in an epoch."""
         return batch_count(len(self.images), self.batch_size, self.drop_last)
 
     def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:

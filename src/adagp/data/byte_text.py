@@ -57,7 +57,6 @@ class ByteBatches:
         self.seed, self.shuffle = seed, shuffle
 
     def __len__(self) -> int:
-        """Return the batches in an epoch."""
         return batch_count(self.pieces, self.batch_size, drop_last=self.shuffle)
 
     def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:

@@ -272,7 +272,6 @@ class BoxedBatches:
         self._scale = 1 / torch.tensor(IMAGENET_STD).view(-1, 1, 1)
 
     def __len__(self) -> int:
-        """Return the batches in an epoch."""
         return batch_count(len(self.samples), self.batch_size, self.train)
 
     def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[BoxedBatch]:
@@ -293,10 +292,7 @@ class BoxedBatches:
     def facts(self) -> dict[str, Any]:
         """How many samples there are, and a digest of their names and objects; the pictures themselves are not compared."""
         names = [sample.picture.name for sample in self.samples]
-        return {
-            "samples": len(names),
-            "digest": fingerprint([*names, self._boxes.numpy(), self._labels.numpy()]),
-        }
+        return {"samples": len(names), "digest": fingerprint([*names, self._boxes.numpy(), self._labels.numpy()])}
 
     def _images(self, chosen: Tensor) -> Tensor:
         if self._pixels is None:

@@ -82,7 +82,6 @@ class FolderBatches:
         self.normalise = normaliser(IMAGENET_MEAN, IMAGENET_STD, channels_last)
 
     def __len__(self) -> int:
-        """Return the batches in an epoch."""
         return batch_count(len(self.pictures), self.batch_size, self.train)
 
     def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
@@ -205,12 +204,7 @@ def image_loaders(
 
 
 def loaders_of(
-    images: ImageSet,
-    batch_size: int,
-    *,
-    seed: int = 0,
-    augment: bool | None = None,
-    channels_last: bool = False,
+    images: ImageSet, batch_size: int, *, seed: int = 0, augment: bool | None = None, channels_last: bool = False
 ) -> ImageLoaders:
     """Return the batches of a set in memory, normalised with the training images' mean and deviation."""
     mean, std = channel_statistics(images.x_train)

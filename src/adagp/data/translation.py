@@ -152,7 +152,6 @@ class Vocabulary:
         return cls(tokenizer)
 
     def __len__(self) -> int:
-        """Return the number of pieces, marks included."""
         return self._tokenizer.get_vocab_size()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -205,7 +204,6 @@ class SentenceBatches:
         self._lengths: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        """Return the batches in an epoch."""
         return batch_count(len(self.source), self.batch_size, drop_last=self.shuffle)
 
     def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[SentenceBatch]:

@@ -137,12 +137,7 @@ class Batch:
     """
 
     def __init__(
-        self,
-        setup: TrainingSetup,
-        plan: Plan,
-        step: Step,
-        targets: Any = None,
-        sites: Sequence[Site] | None = None,
+        self, setup: TrainingSetup, plan: Plan, step: Step, targets: Any = None, sites: Sequence[Site] | None = None
     ) -> None:
         self._setup = setup
         self.plan = plan
@@ -438,7 +433,6 @@ class Batch:
                 assign_gradient(site.weight, sharded_like(gradient, site.weight) if site.is_sharded else gradient)
 
     def _produce(self, source: Source, sites: Sequence[Site]) -> tuple[list[tuple[Site, Tensor]], Tensor]:
-        """Return the gradients that `source` produces for some of `sites`, and their norms."""
         setup = self._setup
         servable = setup.coverage.servable(sites, self._called)
         gradients = source.produce(servable)

@@ -151,7 +151,6 @@ class Processes:
 
 
 def _roots(model: nn.Module) -> list[Any]:
-    """Return the outermost modules that FSDP2 has sharded."""
     roots: list[Any] = []
     inside: set[int] = set()
     for module in model.modules():

@@ -191,10 +191,7 @@ class DensityMeter:
         sums = self._sums.tolist()
         self._sums.zero_()
         return {
-            site.name: {
-                "weight_density": density(site.weight),
-                "input_density": nonzero / total if total else None,
-            }
+            site.name: {"weight_density": density(site.weight), "input_density": nonzero / total if total else None}
             for site, (nonzero, total) in zip(self._sites, sums, strict=True)
         }
 

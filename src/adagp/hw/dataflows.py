@@ -132,11 +132,7 @@ class Placement:
         return load + array.rows + array.columns - 2
 
 
-SYSTOLIC = {
-    "ws": ("depth", "columns", "rows"),
-    "os": ("rows", "columns", "depth"),
-    "is": ("depth", "rows", "columns"),
-}
+SYSTOLIC = {"ws": ("depth", "columns", "rows"), "os": ("rows", "columns", "depth"), "is": ("depth", "rows", "columns")}
 """Down, across and time of a forward product; the name has the matrix that stays: weights, outputs or inputs."""
 
 _ORDINARY = {

@@ -120,7 +120,6 @@ def _rule_of(layer_type: type[nn.Module]) -> Rule | None:
 
 
 def _key(layer_type: type) -> type[nn.Module] | str:
-    """Return what a layer type is called in the table."""
     name = f"{layer_type.__module__}.{layer_type.__qualname__}"
     return name if name in RULES else layer_type
 

@@ -3,10 +3,4 @@
 from adagp.models.build import build_model
 from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo
 
-__all__ = [
-    "IMAGES",
-    "LANGUAGE",
-    "MODELS",
-    "ModelInfo",
-    "build_model",
-]
+__all__ = ["IMAGES", "LANGUAGE", "MODELS", "ModelInfo", "build_model"]

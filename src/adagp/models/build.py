@@ -179,7 +179,6 @@ def _build_users(reference: str, classes: int, image: Image, width: float, task:
 
 
 def _try_out(model: "nn.Module", name: str, classes: int, image: Image, task: str, length: int) -> None:
-    """Raise if a model does not do what its task needs."""
     if task == IMAGES:
         check_scores(model, name, classes, image)
     elif task == LANGUAGE:

@@ -292,13 +292,7 @@ def inception_v3(name: str, classes: int, image: tuple[int, int, int], width: fl
     )
     stem_halvings = halvings(image)
     if stem_halvings < PUBLISHED:
-        stem = (
-            model.Conv2d_1a_3x3,
-            model.Conv2d_2a_3x3,
-            model.Conv2d_2b_3x3,
-            model.maxpool1,
-            model.Conv2d_4a_3x3,
-        )
+        stem = (model.Conv2d_1a_3x3, model.Conv2d_2a_3x3, model.Conv2d_2b_3x3, model.maxpool1, model.Conv2d_4a_3x3)
         for layer in stem:
             keep_size(layer)
         set_pool_stride(model.maxpool2, 1 + stem_halvings)

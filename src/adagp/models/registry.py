@@ -112,10 +112,7 @@ def _image_models() -> Iterator[ModelInfo]:
         text = f"densely connected network of {depth} layers (Huang et al. 2016)"
         yield model(f"densenet{depth}", "cnns:densenet", "torchvision", text, smallest=8)
     yield model(
-        "mobilenet_v2",
-        "cnns:mobilenet_v2",
-        "torchvision",
-        "inverted residuals, depthwise (Sandler et al. 2018)",
+        "mobilenet_v2", "cnns:mobilenet_v2", "torchvision", "inverted residuals, depthwise (Sandler et al. 2018)"
     )
     yield model(
         "inception_v3",
@@ -126,12 +123,7 @@ def _image_models() -> Iterator[ModelInfo]:
         pixels=299,
     )
     yield model(
-        "inception_v4",
-        "cnns:inception_v4",
-        "timm",
-        "Inception-V4 (Szegedy et al. 2016)",
-        smallest=7,
-        pixels=299,
+        "inception_v4", "cnns:inception_v4", "timm", "Inception-V4 (Szegedy et al. 2016)", smallest=7, pixels=299
     )
 
 

@@ -250,7 +250,6 @@ PRIORITIES: tuple[Priority, ...] = (
 
 @lru_cache(maxsize=16)
 def _listed(devices: int, micro_batches: int) -> tuple[tuple[Action, ...], ...]:
-    """Return the actions of a BP batch by device, as the list scheduler orders them."""
     schedules = [_ListScheduler(devices, micro_batches, priority) for priority in PRIORITIES]
     for schedule in schedules:
         while not schedule.finished:

@@ -196,12 +196,7 @@ def find_origin(
 
 
 def _replay(
-    model: str | None,
-    folder: Path,
-    shape: tuple[int, ...] | None,
-    method: str,
-    trust: bool,
-    target: float | None,
+    model: str | None, folder: Path, shape: tuple[int, ...] | None, method: str, trust: bool, target: float | None
 ) -> Origin:
     """The run's own model, unless another is named: what would this run's phases have been worth there?"""
     record = read_whole_run(folder, "replay")
@@ -257,7 +252,6 @@ def parse_shape(text: str | None, any_sizes: bool = False) -> tuple[int, ...] | 
 
 
 def _takes_any_sizes(model: str) -> bool:
-    """Whether the input of a model may be something else than an image."""
     return ":" in model or Path(model).suffix in READERS or (model in MODELS and MODELS[model].task == LANGUAGE)
 
 

@@ -46,7 +46,6 @@ def read_ports(path: Path, scopes: Mapping[str, Mapping[str, int]], cycles: int)
 
 
 def _value_changes(lines: Iterable[str]) -> Iterator[tuple[int, str, int]]:
-    """Yield the cycle, the code and the new value of each change."""
     cycle = 0
     for line in lines:
         first = line[0]

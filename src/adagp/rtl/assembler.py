@@ -131,7 +131,6 @@ class Code:
         return Pool(self._take("pooled totals", needed, self.sizes.pool_words), height, width, cells)
 
     def _take(self, bank: str, needed: int, limit: int) -> int:
-        """Take words of a bank; return where they begin."""
         here = self.used.get(bank, 0)
         if here + needed > limit:
             raise OptionError(

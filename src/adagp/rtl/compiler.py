@@ -63,7 +63,6 @@ class LayerCode:
         return regions
 
     def _matrix(self, name: str, first: int, second: int) -> Matrix:
-        """Return a region for a matrix of `first` x `second` where the dataflow wants it."""
         extents = (first, second) if self.straight(name) else (second, first)
         return self.code.matrix(value_store(self._roles[name]), *extents)
 
@@ -133,7 +132,6 @@ class LayerCode:
             self.code.elements((outputs, 1, inputs), weights, weights, of_tap, factor=-self.network.rate)
 
     def _tap(self, gradient: Operand, tap: int) -> Operand:
-        """Walk a gradient's words of one tap only."""
         outer, middle, _ = gradient.strides
         return replace(gradient, address=gradient.address + tap, strides=(outer, middle, len(self.network.shifts)))
 
@@ -365,7 +363,6 @@ class Compiler:
         return 0 if self.own is self.main else 1
 
     def _write(self, state: State) -> None:
-        """Say what the host writes before the batch."""
         layers, at = self.layers, self._predictor_core
         self.contents = [
             (0, layers.layers[0].inputs, layers.turned("x", state.inputs)),
@@ -461,11 +458,9 @@ class Compiler:
         return moves
 
     def _load_predictor(self) -> None:
-        """In design low, fetch the predictor's weights."""
         for counts, here, away in self._swapped():
             self.main.elements(counts, here, away)
 
     def _store_predictor(self) -> None:
-        """In design low, write the predictor's weights back."""
         for counts, here, away in self._swapped():
             self.main.elements(counts, away, here)

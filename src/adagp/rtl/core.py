@@ -198,10 +198,7 @@ class Core(Block):
                 bank.write_data.eq(self.program_in),
                 bank.write.eq(self.program_write & (self.program_slice == slice_)),
             ]
-        m.d.comb += [
-            self.sequencer.instruction.as_value().eq(word),
-            self.unit.instruction.as_value().eq(word),
-        ]
+        m.d.comb += [self.sequencer.instruction.as_value().eq(word), self.unit.instruction.as_value().eq(word)]
         with m.FSM():
             with m.State("HALTED"):
                 m.d.comb += self.halted.eq(1)

@@ -157,7 +157,6 @@ def structural_verilog(kind: str, module: Mapping[str, Any]) -> str:
 
 
 def _port_bits(name: str, bits: Sequence[Net]) -> list[tuple[str, Net]]:
-    """Return the bits of a port in Verilog's notation, each with its net."""
     return [(f"{name}[{index}]" if len(bits) > 1 else name, bit) for index, bit in enumerate(bits)]
 
 

@@ -110,7 +110,6 @@ def check_sums(sizes: CoreSizes, mapping: Mapping) -> None:
 
 
 def _words(sizes: CoreSizes, mapping: Mapping, role: str) -> int:
-    """Return the words that a matrix takes in each bank."""
     lines, extent = mapping.extents(role)
     return -(-lines // (sizes.array.rows if role == "row" else sizes.array.columns)) * extent
 

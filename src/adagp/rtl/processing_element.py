@@ -59,10 +59,7 @@ class ArrayElement(Block):
         `ends` it is the last of a fold."""
         full, pending, keeps, appends = (Signal(name=name) for name in ("full", "pending", "keeps", "appends"))
         across, down, stationary = map(self._is, Mode)
-        m.d.comb += [
-            keeps.eq(self.tag & ~full & ~stationary),
-            appends.eq(pending & ~self.tag & stationary),
-        ]
+        m.d.comb += [keeps.eq(self.tag & ~full & ~stationary), appends.eq(pending & ~self.tag & stationary)]
         m.d.sync += [
             self.step_out.eq(self.step),
             self.last_out.eq(self.last),

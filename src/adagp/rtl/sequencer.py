@@ -308,7 +308,6 @@ class Sequencer(Block):
         return command, final & (left == 1)
 
     def _delay(self, m: Module, early: Any, late: Any, cycles: int) -> None:
-        """Give `early` as `late` after so many cycles."""
         words = Signal(len(early.as_value()) * cycles)
         m.d.sync += words.eq(Cat(early.as_value(), words))
         m.d.comb += late.as_value().eq(words[-len(early.as_value()) :])

@@ -66,7 +66,6 @@ def run_batch(
 
 
 def _read(chip: SimulatedChip, job: CompiledBatch, state: State) -> State:
-    """Return what is on the chip after a batch."""
     weights = tuple(_weights(chip, taps, job.straight) for taps in job.weights)
     kernel, readout = state.kernel, state.readout
     if job.kernel is not None and job.readout is not None:

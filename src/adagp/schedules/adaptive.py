@@ -151,7 +151,6 @@ class Adaptive(Schedule):
         memory.usual_loss = _follow(memory.usual_loss, report.loss, 0.05)
 
     def _decide(self, report: Report) -> None:
-        """Set the length of the coming GP phase, or pause."""
         memory = self.memory
         cosine, ratio = memory.cosine or 0.0, memory.norm_ratio or 0.0
         rise = 0.0
@@ -172,7 +171,6 @@ class Adaptive(Schedule):
             memory.left_predicted = memory.length
 
     def _pause(self, report: Report, signature: str, why: str) -> None:
-        """Go back to backprop for a while, and say why."""
         memory = self.memory
         memory.pauses += 1
         memory.paused = True
@@ -187,7 +185,6 @@ class Adaptive(Schedule):
 
 
 def _follow(average: float | None, value: float | None, share: float) -> float | None:
-    """Return a running average after one more value."""
     if value is None:
         return average
     return value if average is None else average + share * (value - average)

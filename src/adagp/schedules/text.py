@@ -134,8 +134,7 @@ SCHEDULE_FORMS.add(
     TextForm(f"{_RUNG}(,{_RUNG})*", lambda text, epochs, source: Ladder(_rungs(text), source)),
 )
 SCHEDULE_FORMS.add(
-    "epochs:K:M",
-    TextForm(f"epochs:{_RUNG}", lambda text, epochs, source: EpochAlternation(_rungs(text)[0], source)),
+    "epochs:K:M", TextForm(f"epochs:{_RUNG}", lambda text, epochs, source: EpochAlternation(_rungs(text)[0], source))
 )
 SCHEDULE_FORMS.add("bp", TextForm("bp", lambda text, epochs, source: BackpropOnly()))
 SCHEDULE_FORMS.add("approx:1|2|3|2-layer", TextForm("|".join(APPROXIMATIONS), _approximation, lambda epochs: 0))

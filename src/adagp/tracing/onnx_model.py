@@ -114,7 +114,6 @@ def _fill_open_sizes(value: Any, defaults: tuple[int, ...], symbols: dict[str, i
 
 
 def _check_shape(sizes: Any, shape: tuple[int, ...]) -> None:
-    """Check the shape of a sample against the sizes that the file fixes."""
     if len(shape) != len(sizes) - 1:
         raise DataError(f"its samples have {len(sizes) - 1} sizes, --input {_shape(shape)} has {len(shape)}.")
     for axis, (size, expected) in enumerate(zip(sizes[1:], shape, strict=True), start=1):
@@ -188,7 +187,6 @@ class _Reader:
         return self.tracer.weights.find(tensor) is not None
 
     def _results(self, node: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Enter tensors of the outputs' shapes."""
         needed = any(tensor.requires_grad for tensor in tensors)
         results = []
         for output in filter(None, node.output):

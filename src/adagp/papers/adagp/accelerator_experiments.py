@@ -237,13 +237,7 @@ def conclude_layers(budget: str, workspace: Workspace) -> Conclusion:
                 reduced=f"ImageNet, {EPOCHS} epochs; the paper states neither data set nor epochs, nor the buffer's port"
             ),
         ),
-        judge(
-            "cycles by layer",
-            section.claim("cheaper"),
-            len(cheaper) == len(convolutions),
-            text,
-            "modelled",
-        ),
+        judge("cycles by layer", section.claim("cheaper"), len(cheaper) == len(convolutions), text, "modelled"),
     ]
 
     return Conclusion(rows, verdicts, lambda: _draw_layers(rows))

@@ -215,6 +215,5 @@ class LabelledSource(PredictedSource):
 
 
 def _overlap(rows: slice, share: slice) -> slice:
-    """Return the rows that are in both slices."""
     first = max(rows.start, share.start)
     return slice(first, max(first, min(rows.stop, share.stop)))

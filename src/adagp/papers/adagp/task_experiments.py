@@ -80,10 +80,7 @@ TRANSFORMER = TaskStudy(
     (("accuracy", "test_accuracy", 100.0), ("loss", "test_loss", 1.0), ("bleu", "test_bleu", 1.0)),
     "bleu",
     {"baseline": "bp", "max": "adagp"},
-    {
-        "standard": {"width": 0.25, "vocabulary": 4000, "batch_size": 64, "epochs": 6},
-        "full": {"epochs": EPOCHS},
-    },
+    {"standard": {"width": 0.25, "vocabulary": 4000, "batch_size": 64, "epochs": 6}, "full": {"epochs": EPOCHS}},
     "a quarter of the width and 6 epochs",
 )
 YOLO = TaskStudy(

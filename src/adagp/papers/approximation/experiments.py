@@ -89,11 +89,7 @@ def _contenders(name: str, budget: str) -> dict[str, RunGroup]:
     return {method: network.run(budget, method) for method in methods}
 
 
-NETWORKS = {
-    "approximation-table2": TWO_LAYERS,
-    "approximation-table3": RESNET_20,
-    "approximation-table4": VGG_19,
-}
+NETWORKS = {"approximation-table2": TWO_LAYERS, "approximation-table3": RESNET_20, "approximation-table4": VGG_19}
 
 
 def conclude_tradeoff(name: str, budget: str, workspace: Workspace) -> Conclusion:

@@ -79,11 +79,7 @@ class SyntheticSource(LocalSource, TrainedSource):
     takes_sharded = True  # it uses none
 
     def __init__(
-        self,
-        options: LearningOptions | None = None,
-        hidden: int = 32,
-        labels: bool = False,
-        classes: int | None = None,
+        self, options: LearningOptions | None = None, hidden: int = 32, labels: bool = False, classes: int | None = None
     ) -> None:
         if hidden < 1:
             raise OptionError(f"the synthetic-gradient networks have {hidden} hidden channels; it must be 1 or more.")

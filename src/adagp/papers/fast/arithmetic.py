@@ -147,7 +147,6 @@ class _SiteMode(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Make a site's product; pass all else on."""
         kwargs = kwargs or {}
         if function is Tensor.backward:
             return self._backward(*args, **kwargs)

@@ -128,7 +128,6 @@ def _until(part: Part, target: float, workspace: Workspace, workload: Workload) 
 
 
 def _time_row(name: str, runs: RunGroup, target: float, workspace: Workspace) -> dict[str, Any]:
-    """Return means over the seeds that reach the target."""
     reached = [pair for pair in time_to_accuracy(runs, target, workspace) if pair is not None]
     seconds, joules = (mean(values) for values in zip(*reached, strict=True)) if reached else (None, None)
     return {

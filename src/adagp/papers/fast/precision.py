@@ -300,7 +300,6 @@ def _bits(text: str, bits: int) -> int:
 
 
 def _split(text: str, split: str) -> tuple[int | None, int | None, str]:
-    """Return the two widths of `A-B@WHERE`, and where they change."""
     match = re.fullmatch(r"(fp32|\d{1,9})-(fp32|\d{1,9})@(.+)", split)
     if not match:
         raise unreadable_precision(text)

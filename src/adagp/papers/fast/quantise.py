@@ -167,7 +167,6 @@ class _GroupSteps:
 def _convert(
     numbers: Tensor, result: Tensor, steps: _GroupSteps, block_format: BlockFormat, noise: Tensor | None
 ) -> None:
-    """Write numbers in groups, converted with their steps, to `result`."""
     rounding, largest = block_format.rounding, block_format.largest
     _round(numbers, result, steps.inverse, rounding, noise)
     if block_format.overflow == "raise":
@@ -181,7 +180,6 @@ def _convert(
 
 
 def _round(numbers: Tensor, result: Tensor, inverse: Tensor, rounding: str, noise: Tensor | None) -> None:
-    """Write the signed magnitudes of `numbers` to `result`."""
     torch.mul(numbers, inverse, out=result).trunc_()
     if rounding == "nearest":
         # A whole number of halves, pushed away from zero by less than its distance to any other tie, so that ties follow.

@@ -204,7 +204,6 @@ def conclude_long(budget: str, workspace: Workspace) -> Conclusion:
 
 
 def _draw(rows: Sequence[Mapping[str, Any]]) -> "Figure":
-    """Draw a panel for each regime: accuracy with its interval by method."""
     regimes = list(dict.fromkeys(row["regime"] for row in rows))
     figure, (axes,) = subplots(1, len(regimes), (1 + 4 * len(regimes), 4.5), share_y=True)
     for axis, regime in zip(axes, regimes, strict=True):

@@ -106,9 +106,7 @@ def feedback_gradient(site: SiteWork) -> Cost:
     samples = sizes.features + 1 + work.subtracts
     few = layer.product(samples) if isinstance(layer, Convolution) else Product(samples, sizes.inputs, sizes.outputs)
     cost = accelerator.tiled_cost(
-        common,
-        _mixing(accelerator, sizes),
-        accelerator.trained_with(few, Operation.WEIGHT_GRADIENT),
+        common, _mixing(accelerator, sizes), accelerator.trained_with(few, Operation.WEIGHT_GRADIENT)
     )
     if not work.subtracts:
         return cost
@@ -124,7 +122,6 @@ def _mixing(accelerator: Accelerator, sizes: FeedbackSizes) -> Product:
 
 
 def _mean_bits(accelerator: Accelerator, sizes: FeedbackSizes) -> int:
-    """Return the bits of the running mean of mixed inputs."""
     return (sizes.features + 1) * sizes.inputs * accelerator.width("sums")
 
 

@@ -176,7 +176,6 @@ class FeedbackSource(LocalSource, ErrorSource):
                     self._add_inputs(call, site_call)
 
     def _learn(self, call: ModelCall, site: Site, gradient: Tensor) -> None:
-        """Add one forward call by backprop to the site's fit."""
         rows = self._rows_of(call, site, gradient.shape)
         if site.index not in self._fits:
             self._fits[site.index] = SiteRegression.fresh(site, self._initial_moments(rows), gradient)
@@ -184,14 +183,12 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._fits[site.index].learn(rows, gradient, self._context.scale)
 
     def _add_inputs(self, call: ModelCall, site_call: SiteCall) -> None:
-        """Add one forward call by backprop to the site's bias correction."""
         site, inputs = site_call.site, site_call.kept_inputs().detach()
         correction = self._corrections.setdefault(site.index, BiasCorrection())
         rows = as_rows(site, inputs, is_channels_last(inputs))
         correction.sums.add(self._rows_of(call, site, site_call.shape), rows)
 
     def _predict(self, call: ModelCall, site_call: SiteCall) -> None:
-        """Add the weight gradient of one forward call of a site."""
         site, fit = site_call.site, self._fits.get(site_call.site.index)
         if fit is None:  # there was no true gradient yet
             self.add(site, torch.zeros_like(blank(site.weight)))

@@ -109,7 +109,6 @@ class DropBack(WeightUpdateHook):
             self.initial.free()
 
     def _changes(self, initial: Mapping[str, Tensor], factor: float) -> list[Tensor]:
-        """Return how far each parameter is from `factor` times its initial value."""
         return [
             weight - factor * initial[name] if factor else weight.detach() for name, weight in self._parameters.items()
         ]
@@ -171,7 +170,6 @@ class DropBack(WeightUpdateHook):
 
     @property
     def _factor(self) -> float:
-        """The factor that is in the weights now."""
         return self.factor(self._steps - 1)
 
     def _bases(self, factor: float) -> dict[str, Tensor]:

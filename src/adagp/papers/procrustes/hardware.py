@@ -181,6 +181,5 @@ def _needed(layer: ArrayLayer) -> list[str]:
 
 
 SYSTEMS.add(
-    "procrustes",
-    System("procrustes", "sparse training: zero weights and inputs are left out", CLOCK_HZ, training_cost),
+    "procrustes", System("procrustes", "sparse training: zero weights and inputs are left out", CLOCK_HZ, training_cost)
 )

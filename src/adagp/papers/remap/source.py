@@ -37,11 +37,7 @@ class RemapNetwork(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for inputs in (1, channels, channels, channels):
-            layers += [
-                nn.Conv2d(inputs, channels, kernel_size=3, padding=1),
-                nn.BatchNorm2d(channels),
-                nn.ReLU(),
-            ]
+            layers += [nn.Conv2d(inputs, channels, kernel_size=3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
         self.features = nn.Sequential(*layers, nn.Flatten())
         self.readout = nn.Linear(channels * grid * grid, outputs)
         nn.init.zeros_(self.readout.weight)

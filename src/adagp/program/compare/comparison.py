@@ -229,7 +229,6 @@ class ComparisonFolder:
             folder.write_json(FILE, now)
 
     def _create(self) -> list[str]:
-        """Create the folder if it is missing, and return the names of its files."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             return sorted(file.name for file in self.path.iterdir() if not file.name.startswith("."))
@@ -237,7 +236,6 @@ class ComparisonFolder:
             raise RunError(f"cannot write the folder '{self.path}': {error.strerror}.") from None
 
     def _changed_methods(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        """Return which parts of the methods changed although they must not."""
         known, current = _methods_by_name(before), _methods_by_name(now)
         if any(candidate != current.get(name) for name, candidate in known.items()):
             return ["methods"]  # not even dropped: a later method of the same name would take over its runs

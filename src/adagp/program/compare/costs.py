@@ -236,7 +236,6 @@ def equal_lengths(work: ComparisonWork, regime: str, batches: int, costs: dict[s
 
 
 def _fitting_batches(work: ComparisonWork, candidate: Candidate, budget: float, cost: RunCost) -> int:
-    """Return `longest_run` of a method; errors name it."""
     try:
         return longest_run(budget, work.comparison.config(candidate, 0), cost, work.batches_per_epoch)
     except OptionError as error:

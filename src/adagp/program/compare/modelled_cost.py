@@ -304,7 +304,6 @@ class PipelineCost:
         return sum(count * self._window(name, config, source, window) for window, count in windows.items())
 
     def _cut(self, config: TrainConfig, share: float | None) -> Iterator[BatchWindow]:
-        """Yield the windows of a run."""
         variation, waiting, taught = batch_variation(config.method, config.method_options), 0, 0
         planned = planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share)
         if share is not None:
@@ -380,7 +379,6 @@ class PipelineCost:
 
 
 def _balanced(costs: Costs, stages: int) -> Costs:
-    """Divide the work of one stage equally among `stages`."""
     (whole,) = costs.stages
     parts = {name: value and value / stages for name, value in vars(whole).items()}
     return replace(

@@ -76,7 +76,6 @@ def _error_bar(record: Record, name: str, factor: float) -> list[list[float]] | 
 
 
 def _bars(record: Record, point: tuple[float, float], metric: Metric) -> Iterator[tuple[Point, Point]]:
-    """Yield the begin and end of each error bar of a point."""
     if record["seconds_low"] is not None:
         yield (record["seconds_low"], point[1]), (record["seconds_high"], point[1])
     if record[f"{metric.name}_low"] is not None:

@@ -135,7 +135,6 @@ def _title(document: Record, regime: str) -> str:
 
 
 def _platform_note(platform: Record) -> str:
-    """Return the cost of each kind of batch, in batches of plain backprop."""
     plain = platform["methods"][BACKPROP]
     unit = plain["costs"][BATCHES] / sum(kind["batches"] for kind in plain["kinds"])
     parts = [

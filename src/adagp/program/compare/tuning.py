@@ -71,7 +71,6 @@ def _read(work: ComparisonWork) -> Record:
 
 
 def _tunable(work: ComparisonWork, tuning: Tuning) -> list[Candidate]:
-    """Return the methods that have the tuned option."""
     comparison = work.comparison
     if tuning.option in CONFIG_OPTIONS:
         return list(comparison.candidates)
@@ -101,7 +100,6 @@ def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int
 def _trials(
     work: ComparisonWork, tuning: Tuning, candidate: Candidate, batches: int
 ) -> Iterator[tuple[float, ComparedRun]]:
-    """Yield the tuned value and the run, for each value and seed."""
     config = work.comparison.config(candidate, 0, batches)
     for value in tuning.values:
         for seed in range(FIRST_SEED, FIRST_SEED + tuning.seeds):

@@ -72,7 +72,6 @@ def run_comparison(
 
 
 def _train_regimes(work: ComparisonWork) -> dict[str, list[ComparedRun]]:
-    """Train the runs of each regime, and return them in the order of the comparison."""
     comparison, regimes = work.comparison, {}
     # Equal batches come first: the cost of an adaptive schedule is known only from its runs there.
     for regime in REGIMES:
@@ -131,7 +130,6 @@ def _alignment_job(work: ComparisonWork, candidate: Candidate, seed: int) -> Job
 def _document(
     work: ComparisonWork, regimes: dict[str, list[ComparedRun]], target: float | None, command: str
 ) -> Record:
-    """Return the content of report.json."""
     comparison = work.comparison
     measured_costs = calibration(work) if SECONDS in comparison.regimes else None
     platforms = {regime: modelled_costs(work, regime) for regime in comparison.regimes if regime in MODELLED}

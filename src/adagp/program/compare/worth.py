@@ -86,7 +86,6 @@ def _signed(values: BySeed, metric: Metric) -> BySeed:
 
 
 def _error(values: Collection[float]) -> float:
-    """Return the standard error of the mean; 0 for one value."""
     return sqrt(variance(values) / len(values)) if len(values) > 1 else 0.0
 
 
@@ -279,7 +278,6 @@ def measured_price(calibration: Record | None, name: str, reference: str) -> dic
 
 
 def _mean_cost(costs: list[BatchCost], *, predicted: bool) -> float:
-    """Return the mean cost of the GP batches, or of the others."""
     chosen = [kind for kind in costs if (kind.phase is Phase.GP) is predicted]
     batches = sum(kind.batches for kind in chosen)
     return sum(kind.batches * kind.cost for kind in chosen) / batches if batches else 0.0

@@ -121,7 +121,6 @@ class ErrorBroadcast:
         self._calls.clear()
 
     def _exchange(self, batch: int) -> None:
-        """Exchange the features of a batch: along the pipeline, then between its copies."""
         first = batch * self._micro_batches
         for device, share in enumerate(self._shares):
             if not share:
@@ -156,7 +155,6 @@ def last_stage_shares(program: Program) -> list[list[int]]:
 
 
 def _joined(calls: Sequence[_MicroBatchCall], samples: int) -> SiteCall:
-    """Return the calls of one site in several micro-batches of `samples` each as one."""
     first = calls[0]
     axis = _sample_axis(first.site, first.shape, samples)
     shape = Size((*first.shape[:axis], len(calls) * first.shape[axis], *first.shape[axis + 1 :]))
@@ -173,7 +171,6 @@ def _joined(calls: Sequence[_MicroBatchCall], samples: int) -> SiteCall:
 
 
 def _sample_axis(site: Site, shape: Size, samples: int) -> int:
-    """Return the axis of a site's input and output that counts the samples."""
     if len(shape) < 3 or site.rule.kind != "linear" or shape[1] != samples:
         return 0
     return 1 if shape[0] != samples or site.sequence_first else 0

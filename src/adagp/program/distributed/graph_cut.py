@@ -115,7 +115,6 @@ def _forwards_kept(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def _tie(model: nn.Module, modules: Sequence[nn.Module]) -> None:
-    """Give the stages the model's own parameters and buffers."""
     parameters, buffers = dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers())
     for module in modules:
         for path, part in module.named_modules():

@@ -133,7 +133,6 @@ class PipelineLoop(ParallelLoop):
     # State that is distributed over the processes, and collected in the first one.
 
     def _names(self) -> set[str]:
-        """Return the names of the model's parameters and buffers that this process holds."""
         own = {id(tensor) for stage in self.placement.local for tensor in self.stages[stage].tensors}
         return {name for name, tensor in self.trainer.model.state_dict(keep_vars=True).items() if id(tensor) in own}
 
@@ -204,7 +203,6 @@ class PipelineLoop(ParallelLoop):
         return parts
 
     def _adopt(self, part: dict[str, Any]) -> None:
-        """Restore the norms, quality metrics and source states of some stages."""
         trainer = self.trainer
         for statistic, name in ((trainer.norms, "norms"), (trainer.quality, "quality")):
             state = statistic.state_dict()

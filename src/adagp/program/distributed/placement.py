@@ -76,10 +76,7 @@ def assign_stages(pipeline: str, devices: int, micro_batches: int) -> tuple[int,
     """
     program = program_order(pipeline, devices, micro_batches, (True, True, False)).program
     work = [
-        (
-            Counter((action.stage, action.kind) for action in row),
-            [action for action in row if action.kind == UPDATE],
-        )
+        (Counter((action.stage, action.kind) for action in row), [action for action in row if action.kind == UPDATE])
         for row in program.devices
     ]
     holders = [tuple(sorted({action.stage for action in row})) for row in program.devices]

@@ -240,7 +240,6 @@ def _backward_of(order: Order, stage: int, number: int) -> Action:
 
 
 def _with_gradient(values: Sequence[Tensor]) -> Values:
-    """Return the values at a cut that have a gradient."""
     return [value for value in values if value.is_floating_point()]
 
 
@@ -256,7 +255,6 @@ def _for_outputs(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> list
 
 
 def _differentiate(outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None) -> None:
-    """Run autograd from the outputs of a stage, or from the loss."""
     if gradients is None:
         outputs[0].backward()
         return

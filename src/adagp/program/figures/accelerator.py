@@ -171,7 +171,6 @@ def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _joules(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the joules of each layer in one BP batch, by component."""
     bottom = [0.0] * len(rows)
     for part in ENERGY_PARTS:
         heights = [row["energy"][part] for row in rows]

@@ -98,7 +98,6 @@ def site_cosines(run: RunRecord) -> "Figure":
 
 
 def _predicted(run: RunRecord) -> float:
-    """Return the sum over epochs of the share of GP batches."""
     return sum(epoch.predicted_share for epoch in run.epochs)
 
 

@@ -164,13 +164,11 @@ def place_boxes(
 
 
 def _crowd(points: Sequence[tuple[float, float]], index: int) -> float:
-    """Return how crowded the surroundings of a point are."""
     x, y = points[index]
     return sum(1.0 / (10.0 + hypot(x - other[0], y - other[1])) for other in points)
 
 
 def _positions(point: tuple[float, float], size: tuple[float, float]) -> Iterator[tuple[float, Box]]:
-    """Yield the distance and the box of each position around a point."""
     for radius in RADII:
         for angle in ANGLES:
             x, y = point[0] + radius * cos(radians(angle)), point[1] + radius * sin(radians(angle))
@@ -179,7 +177,6 @@ def _positions(point: tuple[float, float], size: tuple[float, float]) -> Iterato
 
 
 def _shared(box: Box, other: Box) -> float:
-    """Return the area of the intersection."""
     width = min(box[2], other[2]) - max(box[0], other[0])
     height = min(box[3], other[3]) - max(box[1], other[1])
     return width * height if width > 0 and height > 0 else 0.0

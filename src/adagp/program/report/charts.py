@@ -218,7 +218,6 @@ def _heat_map(groups: Sequence[MethodRuns], name: str, select: str) -> Chart:
 
 
 def _is_deep(group: MethodRuns) -> bool:
-    """Return whether the model has more sites than a heat map has rows."""
     return any(len(epoch.sites) > MOST_ROWS for epoch in group.runs[0].epochs[:1])
 
 

@@ -155,7 +155,6 @@ def predicting(chapter: Chapter) -> list[str]:
 
 
 def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
-    """Return the shading of each epoch, and its ratio above where it changes."""
     if not shades:
         return []
     chosen = {"filter": "datum.group === phases_of"}
@@ -228,7 +227,6 @@ def _interval_tips(figures: Sequence[tuple[str, str, str]]) -> tuple[list[Spec],
 
 
 def _extent(rows: Sequence[dict[str, Any]], name: str) -> tuple[float, float]:
-    """Return the ends of an axis with a margin around all points and their intervals."""
     ends = [row[key] for row in rows for key in (name, f"{name}_low", f"{name}_high") if key in row]
     margin = 0.06 * (max(ends) - min(ends)) or 0.05 * abs(ends[0]) or 1.0
     return min(ends) - margin, max(ends) + margin

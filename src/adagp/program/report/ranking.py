@@ -75,7 +75,6 @@ def value_at(run: RunRecord, seconds: float) -> float | None:
 
 
 def _end(group: MethodRuns) -> float:
-    """Return the mean training seconds of the method's runs; 0 if there are none."""
     seconds = group.over_runs(training_seconds)
     return seconds.mean if seconds else 0.0
 
@@ -228,7 +227,6 @@ def _tie(ranking: Sequence[Standing], gaps: Sequence[Interval], metric: Metric) 
 
 
 def _ahead(first: Sequence[float], second: Sequence[float], metric: Metric) -> Interval:
-    """Return by how much the first is better than the second."""
     return difference(first, second) if metric.higher_is_better else difference(second, first)
 
 
@@ -275,5 +273,4 @@ def _unevenness(chapter: Chapter, method: str) -> float:
 
 
 def _pace(run: RunRecord) -> float:
-    """Return the mean seconds of a BP batch, warm-up included; 0 if there are none."""
     return (seconds_of(run, "bp") + seconds_of(run, "warmup")) / max(1, batches(run, "bp"))

@@ -75,8 +75,6 @@ def _final(cell: Cell, runs: MethodRuns | RunRecord) -> Cell:
 
 
 def _result_cell(group: MethodRuns, metric: Metric) -> Cell:
-    """Return a further metric from the runs' summaries."""
-
     def of_run(run: RunRecord) -> float | None:
         result = run.summary.get(f"test_{metric.name}")
         return float(result) if isinstance(result, int | float) else None

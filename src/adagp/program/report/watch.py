@@ -191,7 +191,6 @@ def _known_cell(value: float | None, text: Callable[[float], str]) -> Cell:
 
 
 def _share(counts: Mapping[str, int]) -> Cell:
-    """Return the share of GP batches in the present epoch, or in the last one."""
     predicted = counts.get("gp", 0) + counts.get("guarded", 0)
     whole = predicted + counts.get("bp", 0)
     return Cell(f"{predicted / whole:.0%}", predicted / whole) if whole else Cell(UNKNOWN)

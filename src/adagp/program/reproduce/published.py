@@ -111,7 +111,6 @@ class Section:
 
 
 def _paths(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of all numbers and claims below `path`."""
     if isinstance(content, dict):
         for name, value in content.items():
             if name not in NO_RESULTS:

@@ -74,7 +74,6 @@ class Study:
         return [part for part in self.parts if self._home(part) is None]
 
     def _home(self, part: Part) -> Workspace | None:
-        """Return where the part is finished, if it is."""
         workspaces = [self.workspace] if self.records is None else [self.workspace, self.records]
         return next((workspace for workspace in workspaces if workspace.finished(part)), None)
 

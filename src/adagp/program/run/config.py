@@ -207,19 +207,9 @@ DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
         "lr_scheduler": "cosine",
         "label_smoothing": 0.1,
     },
-    "persuasion": {
-        "model": "decoder",
-        "optimizer": "adamw",
-        "lr": 1e-3,
-        "lr_scheduler": "cosine",
-    },
+    "persuasion": {"model": "decoder", "optimizer": "adamw", "lr": 1e-3, "lr_scheduler": "cosine"},
     # learning rate and weight decay are ADA-GP's for YOLO-v3; it names no optimizer for it
-    "voc": {
-        "model": "yolov3",
-        "optimizer": "adam",
-        "lr": 3e-5,
-        "weight_decay": 1e-4,
-    },
+    "voc": {"model": "yolov3", "optimizer": "adam", "lr": 3e-5, "weight_decay": 1e-4},
 }
 """What suits a data set: these take the place of the defaults where the user gives none."""
 

@@ -121,7 +121,6 @@ def read_metrics(content: Mapping[str, Any]) -> tuple[Metric, ...]:
 
 
 def _is_whole(metric: Metric) -> bool:
-    """Return whether a metric that was read from a file has values of the right kinds."""
     values: dict[str, Any] = asdict(metric)
     ends = (values[name] for name in ("lowest", "highest") if values[name] is not None)
     return all(isinstance(values[name], str) for name in ("unit", "title")) and all(

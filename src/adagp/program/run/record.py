@@ -299,7 +299,6 @@ def _object(folder: Path, name: str, damage: list[str]) -> dict[str, Any]:
 
 
 def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
-    """Yield the epochs that can be read, in rising order."""
     if not path.is_file():
         return
     try:

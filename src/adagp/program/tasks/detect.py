@@ -120,7 +120,6 @@ class Detection(Task):
         return {"test_map50": sum(each.values()) / max(1, len(each)), "test_ap50": each}
 
     def _answers(self, model: nn.Module) -> Iterator[tuple[Any, Any]]:
-        """Yield the model's answers to the test batches, with the targets on its device."""
         device = next(model.parameters()).device
         for images, (boxes, labels) in self.test.epoch(0):
             yield model(images.to(device)), (boxes.to(device), labels.to(device))

@@ -368,7 +368,6 @@ class Loop:
             before = time.perf_counter()
 
     def _read(self, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
-        """Yield what this process trains on of the batches of `epoch`, from `start` on."""
         return self.task.batches(epoch, start)
 
     def _stops(self) -> bool:
@@ -445,7 +444,6 @@ class Loop:
         return {name: value for read in readers if callable(read) for name, value in read().items()}
 
     def _extra(self) -> dict[str, Any]:
-        """Return further figures of an epoch, for loops that have some."""
         return {}
 
     def _clock(self) -> float:
