@@ -160,6 +160,7 @@ class OutputErrors:
     def enter(self, call: ModelCall) -> None:
         """Pass a forward call that begins to the sources."""
         call.scale = self._scale
+        call.keeps_outputs = any(source.needs_outputs for source in self._wanting.values())
         self._calls.append(call)
         for source in self._wanting.values():
             source.enter(call)
@@ -362,7 +363,7 @@ class ModelHooks:
         if self._listeners.on_call is None or call is None or not self.records():
             return None
         tensors = selected(output, self._output)
-        call.open([tensor.shape for tensor in tensors])
+        call.open(tensors)
         on_return = self._listeners.on_return
         if on_return is not None:
             with self.suspended():

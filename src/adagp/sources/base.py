@@ -113,18 +113,21 @@ class ModelCall:
     """One forward call of the model, and the loss's gradients at its outputs, as far as they are known.
 
     There is one for each output that was looked at; None where the loss does not depend on it, or before the backward pass.
-    `scale` is what the loss was multiplied by.
+    `scale` is what the loss was multiplied by. The values of the outputs are there if `keeps_outputs`.
     """
 
     def __init__(self) -> None:
         self.scale = 1.0
+        self.keeps_outputs = False
         self.shapes: list[Size] = []
+        self.outputs: list[Tensor] = []
         self.errors: list[Tensor | None] = []
 
-    def open(self, shapes: Sequence[Size]) -> None:
-        """Take note of the outputs, by their shapes."""
-        self.shapes = list(shapes)
-        self.errors = [None] * len(shapes)
+    def open(self, outputs: Sequence[Tensor]) -> None:
+        """Take note of the outputs: of their shapes, and of their values if these are wanted."""
+        self.shapes = [output.shape for output in outputs]
+        self.outputs = [output.detach() for output in outputs] if self.keeps_outputs else []
+        self.errors = [None] * len(outputs)
 
     def receive(self, index: int, error: Tensor) -> None:
         """Add the loss's gradient at the output number `index`. Gradients of one output add up."""
@@ -188,6 +191,8 @@ class Source(ABC):
     needs_error: bool = False
     """Whether it wants the gradient of the loss at the model's output, in GP batches too. The model still runs without
     autograd there; only the loss is differentiated."""
+    needs_outputs: bool = False
+    """Whether it also wants the values of the model's outputs (`ModelCall.outputs`)."""
     needs_backward: bool = False
     """Whether the sites that it serves need a backward pass through the layers above them."""
     needs_shapes: bool = False

@@ -24,6 +24,7 @@ class MixedSource(Source):
         self.learns = any(source.learns for source, _ in self.parts)
         self.needs_targets = any(source.needs_targets for source, _ in self.parts)
         self.needs_error = any(source.needs_error for source, _ in self.parts)
+        self.needs_outputs = any(source.needs_outputs for source, _ in self.parts)
         self.needs_backward = any(source.needs_backward for source, _ in self.parts)
         self.needs_shapes = any(source.needs_shapes for source, _ in self.parts)
         self.joins = all(source.joins for source, _ in self.parts)

@@ -93,8 +93,8 @@ class ErrorSource(PipelineSource):
         """Whether it learns from the output gradients of this batch."""
 
     @abstractmethod
-    def features_of(self, errors: Sequence[Tensor]) -> Tensor:
-        """Return the features of the errors at the model's outputs, samples first: what is broadcast."""
+    def features_of(self, errors: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
+        """Return the features of the model's outputs and of the errors there, samples first: what is broadcast."""
 
     @abstractmethod
     def catch_up(self, features: Tensor, calls: Sequence[SiteCall], whole: Tensor | None = None) -> None:

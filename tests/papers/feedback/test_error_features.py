@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Size, Tensor, nn
 
 from adagp.errors import ModelError
@@ -16,21 +17,47 @@ CONVOLUTION, LINEAR = survey(nn.Sequential(nn.Conv2d(1, 2, 1), nn.Linear(4, 3)))
 
 def test_few_outputs_are_used_unchanged() -> None:
     error = torch.randn(5, 10)
-    assert torch.equal(ErrorFeatures(10, 0).of(error), error)
-    assert ErrorFeatures(10, 0).of(torch.randn(5)).shape == (5, 1)
-    assert ErrorFeatures(100, 0).of(torch.randn(5, 2, 3, 4)).shape == (5, 24)
+    assert torch.equal(ErrorFeatures(10, 0).of_several([error]), error)
+    assert ErrorFeatures(10, 0).of_several([torch.randn(5)]).shape == (5, 1)
+    assert ErrorFeatures(100, 0).of_several([torch.randn(5, 2, 3, 4)]).shape == (5, 24)
 
 
 def test_many_outputs_are_projected_and_inner_products_kept() -> None:
     features = ErrorFeatures(400, 0)
     error = torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))
-    found = features.of(error)
+    found = features.of_several([error])
     assert found.shape == (3, 400)
     torch.testing.assert_close(found @ found.T, error @ error.T, rtol=0.15, atol=150)
-    assert torch.equal(found, features.of(error))
-    assert torch.equal(found, ErrorFeatures(400, 0).of(error)), "a function of the seed"
-    assert not torch.equal(found, ErrorFeatures(400, 1).of(error))
-    assert features.of(torch.randn(2, 7, 1000)).shape == (2, 7, 400)
+    assert torch.equal(found, features.of_several([error]))
+    assert torch.equal(found, ErrorFeatures(400, 0).of_several([error])), "a function of the seed"
+    assert not torch.equal(found, ErrorFeatures(400, 1).of_several([error]))
+    assert features.of_several([torch.randn(2, 7, 1000)]).shape == (2, 7, 400)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+def test_error_and_class_features_span_the_label(reduction: str, factor: float) -> None:
+    """However the loss is scaled: softmax and error are multiples of each other's scale, and their difference is the label."""
+    outputs = torch.randn(6, 4, requires_grad=True)
+    targets = torch.tensor([0, 3, 2, 2, 1, -100])
+    (factor * F.cross_entropy(outputs, targets, reduction=reduction)).backward()
+    assert outputs.grad is not None
+    features = ErrorFeatures(4, 0, classes=True).of_several([outputs.grad], [outputs])
+    assert features.shape == (6, 8)
+    assert torch.equal(features[:, :4], outputs.grad)
+    scale = factor * (1 / 5 if reduction == "mean" else 1)
+    labels = (features[:, 4:] - features[:, :4]) / scale
+    torch.testing.assert_close(labels[:5], F.one_hot(targets[:5], 4).float())
+    assert not features[5].any(), "an ignored sample has no features"
+
+
+def test_class_features_of_sequences_of_several_outputs_and_of_no_error() -> None:
+    words, other = torch.randn(2, 3, 5), torch.randn(2, 7)
+    features = ErrorFeatures(4, 0, classes=True)
+    assert features.of_several([torch.randn(2, 3, 5)], [words]).shape == (2, 3, 8)
+    joined = ErrorFeatures(50, 0, classes=True).of_several([torch.randn(2, 3, 5), torch.randn(2, 7)], [words, other])
+    assert joined.shape == (2, 2 * (15 + 7))
+    assert not features.of_several([torch.zeros(2, 7)], [other]).any()
 
 
 def test_one_row_per_sample() -> None:

@@ -3,7 +3,7 @@ from tests.hw.small_workload import ACCELERATOR, LAYERS, small_stages
 
 from adagp.core.methods import batch_variation
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan
-from adagp.hw import Stage, Workload, stages
+from adagp.hw import Linear, Stage, Workload, stages
 from adagp.hw.stages import duties
 from adagp.papers.feedback.hardware import FeedbackWork, feedback_turns
 from adagp.papers.feedback.source import EveryN
@@ -64,6 +64,22 @@ def test_updates_are_counted_as_the_source_counts_them(learn: int, correct: int)
 def test_without_a_correction_nothing_is_charged_for_it() -> None:
     config = TrainConfig.from_dict({"method": "feedback", "correction": 0.0}, "test")
     assert feedback_turns(config.method_options).at(0) == FeedbackWork(fits=True, corrects=False, subtracts=False)
+
+
+def test_class_features_are_charged_as_twice_the_features() -> None:
+    config = TrainConfig.from_dict({"method": "feedback", "class_features": True}, "test")
+    variant = feedback_turns(config.method_options).predicted
+    plan = Plan(Phase.GP, default="feedback", hold_rest=True)
+    wide = Linear("head", 1, 64, 20)
+    networks = (
+        stages(Workload("w", LAYERS), ACCELERATOR, 40),
+        stages(Workload("w", (*LAYERS[:-1], wide)), ACCELERATOR, 40),
+    )
+    ten_and_softmax, twenty = (
+        duties(network, plan, ACCELERATOR, False, variant=work)[1]
+        for network, work in zip(networks, (variant, FeedbackWork()), strict=True)
+    )
+    assert ten_and_softmax.backward == twenty.backward
 
 
 def test_a_batch_without_an_update_costs_nothing_to_learn_from() -> None:

@@ -59,8 +59,13 @@ def predicted(trainer: Trainer, inputs: Tensor, targets: Tensor) -> list[Tensor]
     return gradients
 
 
-def slow_feedback(model: nn.Sequential, seen: list[tuple[Tensor, Tensor]], now: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """All batches at once: collect errors and output gradients, solve the normal equations, take local gradients."""
+def slow_feedback(
+    model: nn.Sequential, seen: list[tuple[Tensor, Tensor]], now: tuple[Tensor, Tensor], *, classes: bool = False
+) -> list[Tensor]:
+    """All batches at once: collect errors and output gradients, solve the normal equations, take local gradients.
+
+    With `classes` the features are the error and the softmax, which is as much smaller than a loss's own by its mean.
+    """
 
     def errors_and_slopes(inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[int, Tensor], dict[int, Tensor]]:
         hidden, outputs, entries = inputs, {}, {}
@@ -75,7 +80,8 @@ def slow_feedback(model: nn.Sequential, seen: list[tuple[Tensor, Tensor]], now: 
         F.cross_entropy(hidden, targets).backward()
         assert hidden.grad is not None
         slopes = {place: one.grad for place, one in outputs.items() if one.grad is not None}
-        return hidden.grad, slopes, entries
+        softmax = hidden.detach().softmax(1) / len(hidden)
+        return torch.cat([hidden.grad, softmax], dim=1) if classes else hidden.grad, slopes, entries
 
     decay, ridge = 0.9, 1e-2
     moments: dict[int, tuple[Tensor, Tensor]] = {}
@@ -91,21 +97,22 @@ def slow_feedback(model: nn.Sequential, seen: list[tuple[Tensor, Tensor]], now: 
     sites = {int(site.name): site for site in adagp.validate(model, torch.optim.SGD(model.parameters())).survey.sites}
     gradients = []
     for place, (second, cross) in moments.items():
-        steadied = second + ridge * second.diagonal().mean() * torch.eye(6)
+        steadied = second + ridge * second.diagonal().mean() * torch.eye(len(second))
         guess = (error @ torch.linalg.inv(steadied) @ cross).view(slopes[place].shape)
         gradients.append(weight_gradient(sites[place], entries[place], guess))
     return gradients
 
 
-def test_equals_least_squares_over_all_batches() -> None:
+@pytest.mark.parametrize("classes", [False, True])
+def test_equals_least_squares_over_all_batches(classes: bool) -> None:
     model = small_model()
     by_hand = copy.deepcopy(model)
-    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=0))
+    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=0, class_features=classes))
     *seen, now = batches(5)
     for inputs, targets in seen:
         trainer.step(inputs, targets, F.cross_entropy)
     found = predicted(trainer, *now)
-    for one, other in zip(found, slow_feedback(by_hand, seen, now), strict=True):
+    for one, other in zip(found, slow_feedback(by_hand, seen, now, classes=classes), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 

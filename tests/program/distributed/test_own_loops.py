@@ -42,7 +42,12 @@ BATCHES = 12
 TOLERANCE = 1e-5
 """Of weights of order 1 after twelve batches, six of them GP."""
 FREE: dict[str, Any] = {"engine": adagp.EngineOptions(guard=adagp.Guard(1e6))}
-OPTIONS: dict[str, dict[str, Any]] = {"adagp": {"predictor_lr": 1e-2} | FREE, "feedback": FREE, "zero": FREE, "bp": {}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "adagp": {"predictor_lr": 1e-2} | FREE,
+    "feedback": {"class_features": True} | FREE,
+    "zero": FREE,
+    "bp": {},
+}
 """Predictions large enough to matter, and nothing that the guard refuses."""
 
 

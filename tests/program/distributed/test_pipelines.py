@@ -63,7 +63,7 @@ def test_schedules_of_torch(name: str, method: str, start: Any, alone: Any) -> N
     ("parallel", "options"),
     [
         slow("data=2,pipeline=2", {}),
-        ("data=2,pipeline=2", {"method": "feedback"}),
+        ("data=2,pipeline=2", {"method": "feedback", "class_features": True}),
         slow("data=2,pipeline:chimera=2", {"method": "feedback"}),
         slow("data=2,pipeline:zb-v=2", {"runtime": "torch", "method": "feedback"}),
     ],

@@ -9,6 +9,7 @@ _OPTIONS = (
     method_option(
         "features", int, 64, "Maximum number of features of the output error that feedback uses.", low=1, high=8192
     ),
+    method_option("class_features", bool, False, "Also use the softmax of the outputs as features: as many again."),
     method_option("learn_every", int, 1, "Update feedback every N BP batches.", low=1),
     method_option("correct_every", int, 1, "Update feedback's bias correction every N BP batches.", low=1),
     method_option(

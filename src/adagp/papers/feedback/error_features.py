@@ -1,4 +1,4 @@
-"""Features of the error at a model's output, and which of their rows belongs to which row of a site's output.
+"""Features of a model's output and of the error there, and which of their rows belongs to which row of a site's output.
 
 The rows of a site are its samples, or the positions of a linear layer over sequences. A linear layer takes `(samples,
 positions, numbers)` as well as `(positions, samples, numbers)`; `SampleAxes` finds out which.
@@ -19,11 +19,14 @@ class ErrorFeatures:
 
     A random projection keeps inner products in expectation. An error `(N, T, V)` is one of sequences: V is projected.
     Other errors are flattened, samples first. Of several outputs, those count that the loss depends on in the first batch.
+
+    With `classes` there are as many features again: the softmax of the outputs (`class_features`), projected alike.
     """
 
-    def __init__(self, most: int, seed: int) -> None:
+    def __init__(self, most: int, seed: int, *, classes: bool = False) -> None:
         self.most = most
         self.seed = seed
+        self.classes = classes
         self.outputs: list[int] = []
         self._projection: Tensor | None = None
 
@@ -43,24 +46,22 @@ class ErrorFeatures:
         for index in self.outputs:
             error = call.errors[index]
             errors.append(first.new_zeros(call.shapes[index]) if error is None else error)
-        return self.of_several(errors)
+        return self.of_several(errors, [call.outputs[index] for index in self.outputs] if self.classes else ())
 
-    def of_several(self, errors: Sequence[Tensor]) -> Tensor:
-        """Return the features of the errors at several outputs, as `of` does."""
-        if len(errors) == 1:
-            return self.of(errors[0])
-        alike = all(error.dim() == 3 and error.shape[:2] == errors[0].shape[:2] for error in errors)
+    def of_several(self, errors: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Tensor:
+        """Return the features of the errors at several outputs, `(N, features)`, or `(N, T, features)` of sequences."""
         if any(len(error) != len(errors[0]) for error in errors):
             raise ModelError(
                 "the outputs that the loss depends on differ in their number of samples: "
                 f"{', '.join(str(tuple(error.shape)) for error in errors)}. Say which one counts: adagp.attach(output=...)."
             )
-        return self.of(torch.cat(list(errors) if alike else [error.flatten(1) for error in errors], dim=-1))
+        error = _side_by_side([error.detach().float() for error in errors])
+        if not self.classes:
+            return self._projected(error)
+        softmax = _side_by_side([_rows(output.detach().float()).softmax(-1) for output in outputs])
+        return torch.cat([self._projected(error), self._projected(class_features(softmax, error))], dim=-1)
 
-    def of(self, error: Tensor) -> Tensor:
-        """Return `(N, features)`, or `(N, T, features)` of sequences."""
-        error = error.detach().float()
-        rows = error[:, None] if error.dim() == 1 else error if error.dim() == 3 else error.flatten(1)
+    def _projected(self, rows: Tensor) -> Tensor:
         width = rows.shape[-1]
         if width <= self.most:
             return rows
@@ -69,6 +70,32 @@ class ErrorFeatures:
             signs = torch.randint(0, 2, (width, self.most), generator=generator) * 2 - 1
             self._projection = (signs / self.most**0.5).to(rows)
         return rows @ self._projection
+
+
+def class_features(softmax: Tensor, error: Tensor) -> Tensor:
+    """Return s * softmax of each row, where the error of cross-entropy is s * (softmax - label).
+
+    Error and softmax together span the label without reading it. The factor s, 1 over the samples for a mean loss, makes both
+    equally large, also where a loss is a sum, or divided by the number of micro-batches. It is the ratio of what is positive
+    in the errors to the softmax there, as a label makes one number of a row negative. A row without error, such as that of a
+    padded position, is no sample and has no features.
+    """
+    positive = error > 0
+    scale = (error * positive).sum() / (softmax * positive).sum().clamp(min=torch.finfo(softmax.dtype).tiny)
+    return softmax * (scale * error.ne(0).any(-1, keepdim=True))
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Return `(N, numbers)`, or `(N, T, numbers)` of sequences."""
+    return tensor[:, None] if tensor.dim() == 1 else tensor if tensor.dim() == 3 else tensor.flatten(1)
+
+
+def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the rows of several tensors as one; those of sequences stay by position if all have the same positions."""
+    if len(tensors) == 1:
+        return _rows(tensors[0])
+    alike = all(tensor.dim() == 3 and tensor.shape[:2] == tensors[0].shape[:2] for tensor in tensors)
+    return torch.cat(list(tensors) if alike else [tensor.flatten(1) for tensor in tensors], dim=-1)
 
 
 def rows_for(site: Site, shape: Size, features: Tensor, axis: int = 0) -> Tensor:

@@ -16,6 +16,8 @@ from adagp.hw.workload import ArrayLayer, Convolution, Linear
 class FeedbackWork:
     """What feedback does in a batch. It uses at most `features` numbers of the output's error, and as many again of their mean.
 
+    With `class_features` both numbers are twice as large: the softmax of the outputs is used as well.
+
     In a batch by backprop it may learn (`fits`), and take note of its inputs, for what predictions lack (`corrects`). Where a
     run does so at all, the prediction for recent batches by backprop is subtracted from that for a GP batch (`subtracts`).
     """
@@ -24,6 +26,7 @@ class FeedbackWork:
     fits: bool = True
     corrects: bool = True
     subtracts: bool = True
+    class_features: bool = False
 
 
 FULL_FEEDBACK = FeedbackWork()
@@ -61,7 +64,7 @@ def _turn(work: FeedbackWork, fits: bool, corrects: bool) -> FeedbackWork:
 def feedback_turns(options: Mapping[str, Any]) -> FeedbackTurns:
     """Return the turns of a run with these options of feedback."""
     corrects = options["correction"] > 0
-    work = FeedbackWork(options["features"], subtracts=corrects)
+    work = FeedbackWork(options["features"], subtracts=corrects, class_features=options["class_features"])
     return FeedbackTurns(work, options["learn_every"], options["correct_every"], corrects)
 
 
@@ -79,10 +82,10 @@ class FeedbackSizes:
     features: int
 
 
-def feedback_sizes(layer: ArrayLayer, batch: int, error_words: int, most: int) -> FeedbackSizes:
-    """Return a sample's whole map as a row, or each position of a linear layer; features are `most` at most."""
+def feedback_sizes(layer: ArrayLayer, batch: int, error_words: int, work: FeedbackWork) -> FeedbackSizes:
+    """Return a sample's whole map as a row, or each position of a linear layer."""
     positions = layer.rows if isinstance(layer, Linear) else 1
-    features = max(1, min(error_words, most))
+    features = max(1, min(error_words, work.features)) * (1 + work.class_features)
     return FeedbackSizes(batch * positions, layer.input_words // positions, layer.output_words // positions, features)
 
 
@@ -94,7 +97,7 @@ def feedback_gradient(site: SiteWork) -> Cost:
     the prediction for recent batches, their mixed inputs are brought from memory, and one sample is added.
     """
     layer, accelerator, work = site.layer, site.accelerator, _batch_work(site)
-    sizes = feedback_sizes(layer, site.batch, site.error_words, work.features)
+    sizes = feedback_sizes(layer, site.batch, site.error_words, work)
     common = accelerator.trained_with(Product(1, sizes.features, sizes.outputs), Operation.FORWARD)  # the mean's part
     if sizes.rows <= sizes.features and not work.subtracts:
         project = Product(sizes.rows, sizes.features + 1, sizes.outputs)
@@ -130,7 +133,7 @@ def feedback_regression(site: SiteWork) -> Predictions | None:
     layer, accelerator, work = site.layer, site.accelerator, _batch_work(site)
     if not site.learns or not (work.fits or work.corrects):
         return None
-    sizes = feedback_sizes(layer, site.batch, site.error_words, work.features)
+    sizes = feedback_sizes(layer, site.batch, site.error_words, work)
     truth = layer.weights * accelerator.width("gradients")
     costs = []
     for array in (accelerator, on_predictor_array(accelerator)):

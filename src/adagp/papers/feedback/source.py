@@ -41,7 +41,8 @@ class FeedbackSource(LocalSource, ErrorSource):
     locally from its input and the predicted output gradient. All sites are independent of each other.
 
     At most `features` numbers of the error are used per row, a random projection of it where it has more. The work beyond the
-    forward pass grows with them: (features + 2) / samples of what the true weight gradient takes.
+    forward pass grows with them: (features + 2) / samples of what the true weight gradient takes. With `class_features` there
+    are as many again, of the softmax of the outputs.
 
     `correction` is the EMA rate of the bias correction: the running mean of what predictions lack in BP batches, which is added
     in GP batches.
@@ -62,6 +63,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         correction: float = 0.3,
         learn_every: int = 1,
         correct_every: int = 1,
+        class_features: bool = False,
         seed: int = 0,
     ) -> None:
         if features < 1:
@@ -79,7 +81,8 @@ class FeedbackSource(LocalSource, ErrorSource):
         self.decay = decay
         self.ridge = ridge
         self.correction = correction
-        self._errors = ErrorFeatures(features, seed)
+        self.needs_outputs = class_features
+        self._errors = ErrorFeatures(features, seed, classes=class_features)
         self._axes = SampleAxes()
         self._fits: dict[int, SiteRegression] = {}
         self._corrections: dict[int, BiasCorrection] = {}
@@ -166,14 +169,17 @@ class FeedbackSource(LocalSource, ErrorSource):
         if call in self._features:
             return
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
-            self._features[call] = self._errors.of_call(call)
-            if self._context.several:
-                return  # `join` does it, for the samples of all processes
-            for site_call in self._pending.pop(call, []):
-                if site_call.produce:
-                    self._predict(call, site_call)
-                if site_call.observe:
-                    self._add_inputs(call, site_call)
+            self._use_features(call, self._errors.of_call(call))
+
+    def _use_features(self, call: ModelCall, features: Tensor) -> None:
+        self._features[call] = features
+        if self._context.several:
+            return  # `join` does it, for the samples of all processes
+        for site_call in self._pending.pop(call, []):
+            if site_call.produce:
+                self._predict(call, site_call)
+            if site_call.observe:
+                self._add_inputs(call, site_call)
 
     def _learn(self, call: ModelCall, site: Site, gradient: Tensor) -> None:
         rows = self._rows_of(call, site, gradient.shape)
@@ -281,19 +287,19 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     # In a pipeline (`ErrorSource`).
 
-    def features_of(self, errors: Sequence[Tensor]) -> Tensor:
-        """Return the features of the errors at the model's outputs, samples first."""
-        return self._errors.of_several(errors)
+    def features_of(self, errors: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
+        """Return the features of the model's outputs and of the errors there, samples first."""
+        return self._errors.of_several(errors, outputs)
 
     def catch_up(self, features: Tensor, calls: Sequence[SiteCall], whole: Tensor | None = None) -> None:
         """See forward calls of sites that the pipeline has kept, as `watch` and `observe_error` would have."""
         call = ModelCall()
-        call.open([features.shape])
-        call.receive(0, features)
+        self._errors.outputs = self._errors.outputs or [0]
         if whole is not None:
             self._whole[call] = whole
         self._pending[call] = [site_call for site_call in calls if site_call.inputs is not None]
-        self._use_error(call)
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+            self._use_features(call, features)
         for site_call in calls:
             if site_call.gradient is not None:
                 self._learn(call, site_call.site, site_call.gradient)

@@ -60,7 +60,7 @@ class ErrorBroadcast:
         self._shares = shares
         floating = [output for output in outputs if output.is_floating_point()]
         empty = [torch.zeros(output.shape, dtype=output.dtype, device=device) for output in floating]
-        self._like = source.features_of(empty)
+        self._like = source.features_of(empty, empty)
         self._calls: dict[tuple[int, int], list[_MicroBatchCall]] = {}
         self._features: dict[int, Tensor] = {}
         self._whole: dict[int, Tensor] = {}
@@ -90,9 +90,9 @@ class ErrorBroadcast:
 
         return on_gradient(output, receive)
 
-    def note_error(self, number: int, errors: Sequence[Tensor]) -> None:
-        """Keep the features of the loss's gradients at the model's outputs for a micro-batch."""
-        self._features[number] = self.source.features_of(errors)
+    def note_error(self, number: int, errors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Keep the features of a micro-batch: of the model's floating-point outputs, and of the loss's gradients there."""
+        self._features[number] = self.source.features_of(errors, outputs)
 
     # When a stage is updated.
 

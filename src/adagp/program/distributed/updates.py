@@ -122,7 +122,8 @@ class StageUpdates:
         sums.right += float(right)
         sums.answers += answers
         if self.errors is not None and self.errors.is_needed(plan):
-            self.errors.note_error(number, self._errors(outputs, part, share))
+            floating = [output.detach() for output in outputs if output.is_floating_point()]
+            self.errors.note_error(number, self._errors(outputs, part, share), floating)
         return loss
 
     def _share(self, part: Any, targets: Any) -> float:
