@@ -1,15 +1,17 @@
-# Two commands do all set-up: `make demo` and `make test`.
+# Two commands do all set-up: `make demo` installs what the demonstration needs, `make test` everything.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.ready-demo
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal
 
 .PHONY: demo test test-fast test-medium test-slow lint format docs notebooks bench results clean
 
-demo: $(READY)
+demo: $(DEMO_READY)
 	$(BIN)/adagp demo --out runs/demo --force
-	@echo "Next: source $(BIN)/activate, which makes adagp a command; then adagp --help"
+	@echo "First: source $(BIN)/activate, which makes adagp a command."
 
 test: $(READY)
 	$(MAKE) --no-print-directory --jobs 2 lint test-medium
@@ -50,7 +52,11 @@ clean:
 
 $(READY): pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[all,dev,docs]'
+	$(PIP) --require-hashes --no-deps -r requirements.lock
+	$(PIP) -c constraints.txt -e '.[all,dev,docs]'
+	touch $@ $(DEMO_READY)
+
+$(DEMO_READY): pyproject.toml constraints.txt
+	test -e $@ || $(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt -e '.[plot,report]'
 	touch $@

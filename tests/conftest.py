@@ -194,7 +194,8 @@ def writer(root: Path) -> WriteRun:
         metrics: tuple[Metric, ...] = (),
         **options: Any,
     ) -> Path:
-        config = TrainConfig(**({"epochs": 4} | options))
+        settings: dict[str, Any] = {"method": "adagp", "epochs": 4, **options}
+        config = TrainConfig(**settings)
         folder = RunFolder(root / name)
         folder.path.mkdir(parents=True)
         more = {"metrics": [asdict(metric) for metric in metrics]} if metrics else {}

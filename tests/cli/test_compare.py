@@ -163,7 +163,7 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
         (["--set", "seed=1"], "option 'seed' cannot be set here: the comparison chooses it for each run."),
         (
             ["--batches", "50", "--warmup-batches", "50"],
-            "method 'adagp': warm-up of 50 batches does not fit a run of 50: nothing would be predicted. "
+            "method 'feedback@1:1': warm-up of 50 batches does not fit a run of 50: nothing would be predicted. "
             "Give --warmup-batches 0 to 49, or more batches.",
         ),
         (

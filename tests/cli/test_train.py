@@ -55,7 +55,7 @@ def test_json_is_one_document_with_stable_fields(program: Program, short: tuple[
 def test_without_json_standard_output_stays_empty(program: Program, short: tuple[str, ...]) -> None:
     ended = program("train", *short, "--out", "run")
     assert ended.out == ""
-    assert "digits_cnn on digits, method adagp" in ended.err
+    assert "digits_cnn on digits, method feedback" in ended.err
     assert ended.err.endswith("Run folder: run\n")
 
 
@@ -109,7 +109,7 @@ def test_force_starts_anew(program: Program, finished: Path, short: tuple[str, .
 
 def test_without_out_runs_get_folders_of_their_own(program: Program, short: tuple[str, ...]) -> None:
     found = [strict(program("train", *short, "--json").out)["run"] for _ in range(2)]
-    assert found == ["runs/digits-digits_cnn-adagp-s0", "runs/digits-digits_cnn-adagp-s0-2"]
+    assert found == ["runs/digits-digits_cnn-feedback-s0", "runs/digits-digits_cnn-feedback-s0-2"]
 
 
 def test_the_command_line_wins_over_the_configuration_file(program: Program) -> None:
@@ -156,7 +156,7 @@ def test_batches_alone_are_enough(program: Program) -> None:
     assert ended.code == 0, ended.err
     summary = strict(ended.out)
     assert summary["batches"]["warmup"] == 2
-    assert summary["batches"]["gp"] + summary["batches"]["guarded"] == 14
+    assert summary["batches"]["gp"] + summary["batches"]["guarded"] == 9
     assert summary["command"] == "adagp train --batches 20 --warmup-batches 2 --width 0.25"
 
 

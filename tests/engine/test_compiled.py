@@ -24,7 +24,7 @@ def build(change: Callable[[nn.Module], nn.Module] = lambda model: model, **opti
         nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return attach(change(model), optimizer, epochs=2, batches_per_epoch=4, **options)
+    return attach(change(model), optimizer, **{"method": "adagp", "epochs": 2, "batches_per_epoch": 4, **options})
 
 
 def train(trainer: Trainer) -> dict[str, Any]:

@@ -145,7 +145,10 @@ def test_a_method_and_its_options_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"features": 2}, "attach has no option 'features'; options of a method go with method=...."),
+        (
+            {"features": 2, "schedule": Ladder()},
+            "attach has no option 'features'; options of a method go with method=....",
+        ),
         ({"method": "adagp", "features": 2}, "unknown option of method 'adagp' 'features'."),
         ({"method": "skip", "features": 2}, "method 'skip' has no options; got 'features'."),
         ({"method": "feedback", "features": 0}, "--features is 0; it must be 1 or more."),

@@ -29,7 +29,13 @@ def build(last: bool, schedule: str | Schedule) -> Trainer:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     return attach(
-        model, optimizer, epochs=2, batches_per_epoch=6, schedule=schedule, engine=EngineOptions(metrics_every=2)
+        model,
+        optimizer,
+        method="adagp",
+        epochs=2,
+        batches_per_epoch=6,
+        schedule=schedule,
+        engine=EngineOptions(metrics_every=2),
     )
 
 

@@ -12,7 +12,7 @@ from adagp.core.escape import escaped
 from adagp.core.files import check_output_folder
 from adagp.core.options import option
 from adagp.errors import OptionError
-from adagp.program.compare.methods import COMPARED_EPOCHS
+from adagp.program.compare.methods import COMPARED_EPOCHS, COMPARED_METHODS
 from adagp.program.run.config import TrainConfig, read_toml
 from adagp.program.run.folder import to_json
 
@@ -39,7 +39,7 @@ def compare(
             "Methods, separated by commas; METHOD@SCHEDULE gives one its own schedule, NAME:METHOD another name.",
             panel=_WHAT,
         ),
-    ] = "bp,adagp,skip",
+    ] = COMPARED_METHODS,
     seeds: Annotated[int, option("Number of seeds (runs) per method.", panel=_WHAT, low=1, high=10_000)] = 3,
     regimes: Annotated[
         str,
@@ -241,11 +241,16 @@ def _run_with_progress(
 
 def _show(document: dict[str, Any], out: Path) -> None:
     from adagp.program.compare.tables import sheets
+    from adagp.program.compare.verdict import verdict_lines
 
     console = print_sheets(sheets(document))
     files = "comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg"
     files += ", worth.png and .svg" if document["worth"] else ""
-    console.print(f"{escaped(out)}: {files}", highlight=False, soft_wrap=True)
+    console.print(f"{escaped(out)}: {files}\n", highlight=False, soft_wrap=True)
+    for line in verdict_lines(document):
+        console.print(line, highlight=False)
+    command = shlex.join(["adagp", "report", str(out), "--out", str(out / "report.html")])
+    console.print(f"Next: {escaped(command)}", highlight=False, soft_wrap=True)
 
 
 def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
@@ -291,7 +296,7 @@ def worth(
 
 def read_worth(folder: Path) -> dict[str, Any]:
     """Return the break-even that a comparison found; refuse a folder that has none."""
-    from adagp.program.compare.tables import read_report
+    from adagp.program.compare.verdict import read_report
 
     report: dict[str, Any] | None = read_report(folder).get("worth")
     if not report or not report["methods"]:

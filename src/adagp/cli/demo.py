@@ -9,63 +9,59 @@ import typer
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_folder
 from adagp.core.options import option, switch
-from adagp.errors import OptionError, RunError
+from adagp.errors import RunError
 
 if TYPE_CHECKING:
-    from adagp.program.jobs import Job
+    from adagp.program.compare.comparison import Comparison
+
+NEXT = "adagp train --epochs 1"
 
 
 def demo(
-    out: Annotated[Path, option("Output folder for runs and plots.", also=check_output_folder)] = Path("runs/demo"),
-    seeds: Annotated[int, option("Number of seeds (runs) per method.", low=1, high=10_000)] = 5,
-    epochs: Annotated[int, option("Epochs of each run.", low=1, high=100_000)] = 20,
+    out: Annotated[Path, option("Output folder for runs and report.", also=check_output_folder)] = Path("runs/demo"),
+    seeds: Annotated[int, option("Number of seeds (runs) per method.", low=1, high=10_000)] = 3,
+    batches: Annotated[int, option("Batches of each run; an epoch has 44.", low=9, high=1_000_000)] = 440,
     force: Annotated[bool, switch("--force", "Overwrite an earlier demo in --out.")] = False,
 ) -> None:
-    """Train on the built-in digits with backprop and with ADA-GP, and compare."""
-    if seeds < 1 or epochs < 2:
-        raise OptionError(f"the demo needs at least 1 seed and 2 epochs; got {seeds} and {epochs}.")
+    """Compare backprop with predicted gradients on the built-in digits, and replay the runs on a modelled accelerator."""
     from adagp.cli.terminal import Terminal
     from adagp.program import demo as demonstration
-    from adagp.program.figures.curves import draw
     from adagp.program.figures.style import require_matplotlib
     from adagp.program.report.page import require_library, write_report
 
-    page = out / "report.html"
     require_matplotlib()
     require_library()
     demonstration.prepare_folder(out, force=force)
+    document = _compare(demonstration.demo_comparison(seeds, batches), out)
     console = Terminal()
-    contenders = demonstration.plan(seeds, epochs)
-    console.print("Schedule of ADA-GP:", highlight=False)
-    console.print(contenders["adagp"][0].schedule().table(epochs, demonstration.BATCHES), highlight=False)
-    _train(demonstration.training_jobs(contenders, out))
-    rows = [
-        demonstration.compare(name, demonstration.read_summaries(out, name, configs))
-        for name, configs in contenders.items()
-    ]
-    console.print(_table(rows, seeds))
-    console.print(f"Runs are in {escaped(out)}; plots of the first seed:", highlight=False, soft_wrap=True)
-    drawn = [demonstration.run_path(out, name, contenders[name][0]) for name in ("bp", "adagp")]
-    for path in draw(drawn, out / "pictures"):
-        console.print(f"  {escaped(path)}", highlight=False, soft_wrap=True)
+    console.print(_table(document))
+    page = out / "report.html"
     write_report([out], page)
-    console.print(f"Report, to be opened in a browser:\n  {escaped(page)}", highlight=False, soft_wrap=True)
+    speedup = demonstration.modelled_speedup(out)
+    for sentence in demonstration.conclusion(document, speedup):
+        console.print(f"- {sentence}", highlight=False)
+    console.print(f"Open {escaped(page)} in a browser. Next: {NEXT}", highlight=False, soft_wrap=True)
 
 
-def _train(jobs: "list[Job]") -> None:
+def _compare(comparison: "Comparison", out: Path) -> dict[str, Any]:
     """Train the runs, as many at a time as there are CPU cores; Ctrl-C ends the demonstration."""
     from adagp.cli.progress import STOPPED, JobProgress
     from adagp.cli.terminal import Terminal
-    from adagp.program.jobs import StopFlag, Stopped, run_jobs, usable_cores
+    from adagp.program.compare.workflow import run_comparison
+    from adagp.program.jobs import StopFlag, Stopped, usable_cores
+    from adagp.program.tasks.base import build_task
 
+    task = build_task(comparison.config(comparison.reference, 0), None, False)
     try:
         with StopFlag() as stop, JobProgress(Terminal(stderr=True)) as progress:
-            progress.begin("training on the digits", len(jobs))
-            failures = run_jobs(jobs, usable_cores(), progress, stop)
+            document = run_comparison(
+                comparison, out, task, progress, command="adagp demo", jobs=usable_cores(), stop=stop
+            )
     except Stopped:
         sys.exit(STOPPED)
-    if failures:
-        raise RunError(f"{failures[0].name} failed: {failures[0].reason}")
+    if document["failed"]:
+        raise RunError(f"{document['failed'][0]['name']} failed: {document['failed'][0]['reason']}")
+    return document
 
 
 def plot(
@@ -79,23 +75,20 @@ def plot(
         typer.echo(escaped(path))
 
 
-def _table(rows: list[dict[str, Any]], seeds: int) -> Any:
+def _table(document: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    table = Table(title=f"digits_cnn on digits, {seeds} seeds each")
-    for name in ("", "epochs", "BP", "GP", "accuracy", "range, %", "cosine", "previous"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for row in rows:
+    rows = document["regimes"]["batches"]["methods"]
+    table = Table(title=f"digits_cnn on digits, {document['batches']} batches, {document['seeds']} seeds each")
+    for name in ("method", "BP batches", "GP batches", "accuracy", "95% interval, %"):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    for name, row in rows.items():
+        low, high = row["accuracy_low"], row["accuracy_high"]
         table.add_row(
-            row["name"],
-            *(str(row[key]) for key in ("epochs", "bp_batches", "gp_batches")),
-            f"{row['accuracy_mean']:.2%}",
-            f"{100 * row['accuracy_low']:.1f} to {100 * row['accuracy_high']:.1f}",
-            *("-" if row[key] is None else f"{row[key]:.3f}" for key in ("cosine", "cosine_previous")),
+            name,
+            f"{row['bp_batches']:.0f}",
+            f"{row['gp_batches'] + row['guarded_batches']:.0f}",
+            f"{row['accuracy_mean']:.1%}",
+            "-" if low is None else f"{100 * low:.1f} to {100 * high:.1f}",
         )
-    table.caption = (
-        "BP, GP: batches of a run. bp short: about as many batches as adagp has BP batches, as if its GP batches were left "
-        "out. cosine: predicted against true gradient, mean over sites and epochs; previous: the previous true gradient "
-        "against it (baseline)."
-    )
     return table

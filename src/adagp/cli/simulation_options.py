@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from adagp.core.methods import find_source
+from adagp.core.methods import DEFAULT_METHOD, find_source
 from adagp.core.options import option
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
@@ -92,7 +92,9 @@ class RunOptions:
         ),
     ] = None
     samples: Annotated[int | None, option("Number of training samples.", panel=RUN, unset=_THE_SETS, low=1)] = None
-    ratio: Annotated[str, option("Schedule, as for adagp train (adaptive ones excepted).", panel=RUN)] = "ladder"
+    ratio: Annotated[
+        str | None, option("Schedule, as for adagp train (adaptive ones excepted).", panel=RUN, unset="the method's")
+    ] = None
     warmup: Annotated[
         int | None, option("Epochs of warm-up (backprop only).", panel=RUN, unset="the schedule's own", low=0)
     ] = None
@@ -104,7 +106,7 @@ class RunOptions:
             "--source",
             panel=RUN,
         ),
-    ] = "adagp"
+    ] = DEFAULT_METHOD
 
     def epochs_of(self, origin: Origin) -> int:
         """Return the number of epochs."""
@@ -123,6 +125,7 @@ class RunOptions:
 
     def schedule(self, epochs: int) -> Schedule:
         """Return the schedule of a run of `epochs`; refuse one that cannot be simulated."""
-        schedule = parse_schedule(self.ratio, epochs, self.warmup, find_source(self.method).source)
+        method = find_source(self.method)
+        schedule = parse_schedule(self.ratio or method.schedule, epochs, self.warmup, method.source)
         check_countable(schedule)
         return schedule

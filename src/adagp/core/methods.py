@@ -22,6 +22,10 @@ from adagp.core.registry import Registry
 from adagp.errors import OptionError, unknown_name
 
 PANEL = "Options of methods"
+DEFAULT_METHOD = "feedback"
+"""The method of `attach`, `adagp train`, `compare`, `simulate` and the examples where none is given."""
+UNRECORDED_METHOD = "adagp"
+"""The method of old run folders and checkpoints that record none: it was the default when they were written."""
 WEIGHT_GRADIENTS = ("none", "exact")
 PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from adagp.core.methods import Method, find_method
+from adagp.core.methods import DEFAULT_METHOD, Method, find_method
 from adagp.core.precision import Precision, parse_precision
 from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.engine.distributed import (
@@ -100,9 +100,10 @@ def attach(
 
     The length of the run is `epochs` of `batches_per_epoch`, or `steps` batches where there are no epochs.
 
-    `method` names one of `adagp.METHODS`; `options` are its own (`features=32`), `seed` is for its random numbers. Without a
-    method the schedule names the sources. `schedule` is a `Schedule` or its text form (see `adagp.schedules.text`), by default
-    the method's. With the text form goes `warmup`: a number of epochs (of steps, in a run of `steps`), or `"300 batches"`.
+    `method` names one of `adagp.METHODS`, by default `feedback`; `options` are its own (`features=32`), `seed` is for its
+    random numbers. A `Schedule` object, `source=` in its text form, and `sources` name the sources themselves. `schedule`
+    is a `Schedule` or its text form (see `adagp.schedules.text`), by default the method's. With the text form goes
+    `warmup`: a number of epochs (of steps, in a run of `steps`), or `"300 batches"`.
     `sources` gives ready-made sources by the names that the schedule uses; the others are made with their defaults. `exclude`
     are name patterns of layers that are not to be predicted.
 
@@ -122,7 +123,7 @@ def attach(
     length = run_length(epochs, batches_per_epoch, former.pop("batches", None), steps)
     internal = {name: former.pop(name) for name in ("synchronize", "staged") if name in former}
     warmup = former.pop("warmup", warmup)
-    chosen = None if method is None else find_method(method)
+    chosen = _chosen_method(method, schedule, sources)
     check_method_options(chosen, options)
     resolved = read_schedule(chosen, schedule, length, warmup)
     return attach_run(
@@ -223,6 +224,16 @@ def run_length(epochs: int | None, batches_per_epoch: int | None, batches: int |
             f"{batches} batches do not end in epoch {epochs} of a run with {batches_per_epoch} batches per epoch."
         )
     return RunLength(epochs, batches_per_epoch, batches)
+
+
+def _chosen_method(
+    method: str | None, schedule: Schedule | str | None, sources: Mapping[str, Source] | None
+) -> Method | None:
+    """Return the method to train with; None if the schedule or the given sources name the sources."""
+    if method is not None:
+        return find_method(method)
+    named = sources or isinstance(schedule, Schedule) or "source=" in (schedule or "")
+    return None if named else find_method(DEFAULT_METHOD)
 
 
 def read_schedule(

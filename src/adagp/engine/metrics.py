@@ -9,7 +9,7 @@ Four figures compare a prediction with the true gradient of the same batch:
   It divides by numbers near zero, so a few entries dominate it; a prediction of zero scores 1.0.
 
 `cosine_previous` is the cosine of the *last* BP batch's true gradient with this one's: the previous-gradient baseline, which
-costs nothing to produce. A predictor that stays below it is worth less than replaying the last gradient.
+costs nothing to produce. Compare runs, not cosines: a prediction with the smaller cosine can train the better model.
 
 Densities are the shares of non-zero weights and inputs: an accelerator for sparse training can leave out the rest.
 """

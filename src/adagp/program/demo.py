@@ -1,86 +1,77 @@
-"""The demonstration: backprop and ADA-GP on the embedded digits, over a few seeds, side by side."""
+"""The demonstration: a small comparison on the embedded digits, and its runs on a modelled accelerator.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+It is an ordinary comparison (`adagp compare`) with every method on the same schedule, at equal batches only: a minute is too
+short to compare seconds.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 from shutil import rmtree
-from statistics import mean
 from typing import Any
 
+from adagp.core.methods import DEFAULT_METHOD
 from adagp.errors import RunError
-from adagp.program.jobs import Job
-from adagp.program.run import RunFolder, TrainConfig
-from adagp.program.run.record import Epoch, read_whole_run
-from adagp.program.train.session import TrainingJob
+from adagp.program.compare.comparison import BATCHES, Comparison
+from adagp.program.compare.methods import BACKPROP, read_candidates
+from adagp.program.run.record import COMPARISON
 
-BATCHES = 44
-"""Batches in an epoch of the digits at the default batch size of 32."""
+SCHEDULE = "1:1"
+METHODS = (DEFAULT_METHOD, "adagp", "skip")
+"""The recommended method, the paper's, and the control that leaves the same batches out."""
+DESIGN = "max"
+"""The design of the accelerator whose speed-up is named."""
 
 
-def plan(seeds: int, epochs: int) -> dict[str, list[TrainConfig]]:
-    """Return the runs of each method, one per seed.
-
-    `bp short` is the control that ADA-GP must beat: backprop for as many epochs as ADA-GP has BP batches, as if its GP
-    batches had been left out. Epochs are short, so quality is sampled often.
-    """
-    predicted = TrainConfig(method="adagp", epochs=epochs, metrics_every=2)
-    backprop = TrainConfig(method="bp", epochs=epochs, metrics_every=2)
-    share = predicted.schedule().predicted_share(epochs, BATCHES)
-    methods = {
-        "bp": backprop,
-        "adagp": predicted,
-        "bp short": replace(backprop, epochs=max(1, round(epochs * (1 - share)))),
-    }
-    return {name: [replace(config, seed=seed) for seed in range(seeds)] for name, config in methods.items()}
+def demo_comparison(seeds: int, batches: int) -> Comparison:
+    """Return the comparison of the demonstration. Names are short: all methods have the same schedule."""
+    candidates = read_candidates(",".join([BACKPROP, *(f"{name}:{name}@{SCHEDULE}" for name in METHODS)]))
+    return Comparison(
+        candidates,
+        seeds=seeds,
+        options={},
+        settings={},
+        batches=batches,
+        regimes=(BATCHES,),
+        large_batch=0,
+        aligned_seeds=0,
+    )
 
 
 def prepare_folder(out: Path, *, force: bool) -> None:
-    """Raise if the folder holds a demonstration already, unless `force`: then its runs are deleted."""
-    runs = [path.parent for path in out.glob("*/config.json")]
-    if runs and not force:
+    """Raise if the folder holds a demonstration already, unless `force`: then it is deleted."""
+    if not (out / COMPARISON).is_file():
+        return
+    if not force:
         raise RunError(f"'{out}' holds a demonstration already. Give another --out, or --force to make it again.")
-    for run in runs:
-        rmtree(run)
+    rmtree(out)
 
 
-def run_path(out: Path, name: str, config: TrainConfig) -> Path:
-    """Return the folder of one run of a method."""
-    return out / f"{name.replace(' ', '-')}-seed{config.seed}"
+def conclusion(document: Mapping[str, Any], speedup: float | None) -> list[str]:
+    """Return three sentences: prediction against backprop, against leaving batches out, and on an accelerator."""
+    rows = document["regimes"][BATCHES]["methods"]
+    accuracy = {name: f"{row['accuracy_mean']:.1%}" for name, row in rows.items()}
+    predicted = rows[DEFAULT_METHOD]
+    share = predicted["gp_batches"] / predicted["batches"]
+    sentences = [
+        f"{DEFAULT_METHOD} predicted the gradient of {share:.0%} of its batches, without a backward pass, and reached "
+        f"{accuracy[DEFAULT_METHOD]}; backprop on every batch reached {accuracy[BACKPROP]}.",
+        f"Leaving those batches out reached {accuracy['skip']}, and ADA-GP's predictor, the paper's method, "
+        f"{accuracy['adagp']}: what is above skip is what predictions are worth.",
+    ]
+    if speedup is not None:
+        sentences.append(
+            f"On the modelled accelerator (design {DESIGN}) the run of {DEFAULT_METHOD} would be {speedup:.2f} times as fast "
+            "as backprop's; what holds for larger networks is in docs/results.md."
+        )
+    return sentences
 
 
-def training_jobs(methods: Mapping[str, Sequence[TrainConfig]], out: Path) -> list[Job]:
-    """Return the runs of all methods as jobs."""
-    jobs = []
-    for name, configs in methods.items():
-        for config in configs:
-            path = run_path(out, name, config)
-            work, log = TrainingJob(config, path), out / "logs" / f"{path.name}.log"
-            jobs.append(Job(f"{name} seed {config.seed}", work, path / "summary.json", log))
-    return jobs
+def modelled_speedup(out: Path) -> float | None:
+    """Return the speed-up of the recommended method's first run on the modelled accelerator; None if it cannot be modelled."""
+    from adagp.program.report.modelled import accelerate
+    from adagp.program.report.run_groups import chapters
+    from adagp.program.run.record import collect
 
-
-def read_summaries(out: Path, name: str, configs: Sequence[TrainConfig]) -> list[dict[str, Any]]:
-    """Return the summaries of a method's runs, which are finished."""
-    return [RunFolder(run_path(out, name, config)).read_json("summary.json") for config in configs]
-
-
-def compare(name: str, summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a method's row: means over its runs, with the lowest and highest accuracy."""
-    accuracies = [summary["test_accuracy"] for summary in summaries]
-    epochs = [epoch for summary in summaries for epoch in read_whole_run(Path(summary["run"]), "compare").epochs]
-    return {
-        "name": name,
-        "epochs": summaries[0]["epochs"],
-        "accuracy_mean": mean(accuracies),
-        "accuracy_low": min(accuracies),
-        "accuracy_high": max(accuracies),
-        "bp_batches": summaries[0]["batches"]["bp"],
-        "gp_batches": summaries[0]["batches"]["gp"],
-        "cosine": _mean_figure(epochs, "cosine"),
-        "cosine_previous": _mean_figure(epochs, "cosine_previous"),
-    }
-
-
-def _mean_figure(epochs: Sequence[Epoch], name: str) -> float | None:
-    values = [value for epoch in epochs for value in epoch.over_sites(name)]
-    return mean(values) if values else None
+    (chapter,) = chapters(collect([out]))
+    report = accelerate(chapter).reports.get(DEFAULT_METHOD)
+    return None if report is None else float(report["designs"][DESIGN]["speedup"])

@@ -199,7 +199,9 @@ def write(folder: Path, content: Any) -> Path:
 
 def test_tables_as_text_and_as_html(tmp_path: Path) -> None:
     found = read_comparison(write(tmp_path, document()))
-    assert str(found).startswith("# net on cifar10: bp, a|b\n\n## net on cifar10, equal batches: 600 each\n")
+    assert str(found).startswith(
+        "# net on cifar10: bp, a|b\n\nAt equal batches (600 each), bp reaches accuracy 70.00%; "
+    )
     page = found._repr_html_()
     assert page.count("<table>") == len(found.sheets) == 5
     assert '<td style="text-align: right">70.00 ± 1.00</td>' in page

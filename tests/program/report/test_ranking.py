@@ -1,7 +1,10 @@
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adagp.program.compare.verdict import LEVEL
 from adagp.program.report.ranking import Headline, equal_batches, equal_time, moments, value_at, verdict
 from adagp.program.report.run_groups import Chapter, chapters
 from adagp.program.run.metrics import Metric
@@ -177,9 +180,38 @@ def test_warnings_of_unfinished_runs_and_uneven_timing(write_run: Any) -> None:
     runs += [write_run("ada", finished=False, done=2)]
     assert told(runs).remarks == (
         "Not finished yet, compared at their latest epoch: adagp (2 of 4 epochs).",
-        "Unreliable timing: a BP batch of bp took 2.0 times as long in one run as in another. The machine was not equally "
-        "loaded, so do not rely on seconds.",
+        "No ranking at equal time: a BP batch of bp took 2.0 times as long in one run as in another, so the machine was not "
+        "equally loaded.",
     )
+    assert [finding.place for finding in told(runs).findings] == ["At equal batches, 20 each so far"]
+
+
+def test_the_verdict_of_a_comparison_is_its_own(write_run: Any, tmp_path: Path) -> None:
+    """Its probe and its tuning runs are no methods; the sentences are those that `adagp compare` prints."""
+    (tmp_path / "comparison.json").write_text('{"entries": [{"name": "bp"}, {"name": "feedback@1:1"}]}')
+    for seed in (0, 1):
+        write_run(f"runs/bp-40-seed{seed}", method="bp", seed=seed, batches=40)
+        write_run(
+            f"runs/feedback-1-1-40-seed{seed}", method="feedback", ratio="1:1", seed=seed, batches=40, metrics_every=0
+        )
+    write_run("probe", method="bp", batches=3)
+    write_run("tuning/bp-1", method="bp", lr=0.5)
+    (chapter,) = chapters(collect([tmp_path]))
+    assert [(group.label, len(group.runs)) for group in chapter.groups] == [("bp", 2), ("feedback@1:1", 2)]
+    assert verdict(chapter).findings[0].place == "At equal batches, 40 each", "it is not finished"
+    rows = {
+        "bp": {"method": "bp", "accuracy_mean": 0.9},
+        "feedback@1:1": {"method": "feedback", "accuracy_mean": 0.8, "ahead_low": -0.2, "ahead_high": -0.1},
+    }
+    document = {"batches": 40, "seeds": 2, "regimes": {"batches": {"methods": rows}}}
+    (tmp_path / "report.json").write_text(json.dumps(document))
+    headline = verdict(chapter)
+    (finding,) = headline.findings
+    assert (finding.place, finding.text) == (
+        "At equal batches (40 each)",
+        "bp reaches accuracy 90.00%; feedback@1:1 80.00% (behind).",
+    )
+    assert headline.remarks == (LEVEL,)
 
 
 def test_a_sentence_lists_at_most_five_methods(write_run: Any) -> None:

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from adagp.program.report.run_groups import Chapter, chapters, final_value, training_seconds
+from adagp.program.report.tables import options_table
 from adagp.program.run.metrics import ACCURACY, Metric
 from adagp.program.run.record import collect
 
@@ -24,7 +25,27 @@ def test_groups_of_one_method_are_labelled_by_the_options_that_differ(write_run:
     assert [group.label for group in only(runs).groups] == ["bp (4 epochs)", "bp (2 epochs)", "adagp"]
     lower = write_run("d", lr=0.5, ratio=None)
     labels = [group.label for group in only([runs[2], lower]).groups]
-    assert labels == ["adagp (lr 0.001, ratio 2:1)", "adagp (lr 0.5, default ratio)"]
+    assert labels == ["adagp (1)", "adagp (2)"]
+    (table,) = options_table(only([runs[2], lower]))
+    assert table.columns == ("method", "lr", "ratio")
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["adagp (1)", "0.001", "2:1"],
+        ["adagp (2)", "0.5", "–"],
+    ]
+
+
+def test_two_runs_of_one_seed_are_two_curves(write_run: Any) -> None:
+    runs = [write_run("a", best=0.96), write_run("b", best=0.81), write_run("c", best=0.9, seed=1)]
+    groups = only(runs).groups
+    assert [[run.name for run in group.runs] for group in groups] == [["a", "c"], ["b"]]
+    assert [group.label for group in groups] == ["adagp (1)", "adagp (2)"]
+
+
+def test_a_curve_ends_where_the_first_of_its_runs_ends(write_run: Any) -> None:
+    """A mean over fewer runs than before would splice curves together."""
+    runs = [write_run("a", finished=False, done=3), write_run("b", seed=1, finished=False, done=1)]
+    (group,) = only(runs).groups
+    assert (group.length, group.common_length) == (3, 1)
 
 
 def test_other_models_are_another_chapter(write_run: Any) -> None:

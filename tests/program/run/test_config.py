@@ -12,17 +12,24 @@ from hypothesis import strategies as st
 from adagp.cli import app
 from adagp.core.methods import METHODS
 from adagp.errors import OptionError, RunError
-from adagp.program.run.config import DATASET_DEFAULTS, HIGHEST_SEED, TrainConfig, check_trusted_code, read_toml
+from adagp.program.run.config import (
+    DATASET_DEFAULTS,
+    HIGHEST_SEED,
+    TrainConfig,
+    check_same_run,
+    check_trusted_code,
+    read_toml,
+)
 from adagp.schedules import BackpropOnly, EpochAlternation, Ladder, Rung, WarmUp
 
 
 def test_the_defaults_are_the_papers() -> None:
-    config = TrainConfig()
+    config = TrainConfig(method="adagp")
     assert (config.optimizer, config.lr, config.lr_scheduler) == ("sgd", 1e-3, "plateau")
     own = {"predictor_lr": 1e-4, "predictor_scheduler": "multistep", "predictor_parts": 1}
     assert config.own_options == {**own, "normalize": False, "hold_norm": False, "keep": None}
     assert TrainConfig(method="remap").own_options["predictor_scheduler"] == "plateau"
-    assert TrainConfig(epochs=90).schedule() == WarmUp(Ladder(), epochs=10)
+    assert TrainConfig(method="adagp", epochs=90).schedule() == WarmUp(Ladder(), epochs=10)
     assert TrainConfig(epochs=45, method="remap").schedule() == WarmUp(EpochAlternation(Rung(3, 1)), epochs=5)
     assert TrainConfig(method="bp").schedule() == BackpropOnly()
     assert TrainConfig(method="bp", ratio="bp").schedule() == BackpropOnly()
@@ -32,7 +39,7 @@ def test_the_source_follows_the_method() -> None:
     assert TrainConfig(method="remap", ratio="3:1", warmup=2).schedule() == WarmUp(
         Ladder((Rung(3, 1),), "remapped"), epochs=2
     )
-    assert TrainConfig(ratio="epochs:1:2", warmup=2).schedule() == WarmUp(
+    assert TrainConfig(method="adagp", ratio="epochs:1:2", warmup=2).schedule() == WarmUp(
         EpochAlternation(Rung(1, 2), "predicted"), epochs=2
     )
 
@@ -49,7 +56,10 @@ def test_the_source_follows_the_method() -> None:
             {"lr_scheduler": "step"},
             "unknown lr scheduler 'step'. Did you mean 'multistep'? Choose from: cosine, linear, multistep, none, plateau.",
         ),
-        ({"predictor_scheduler": "cos"}, "unknown predictor scheduler 'cos'. Choose from: multistep, none, plateau."),
+        (
+            {"method": "adagp", "predictor_scheduler": "cos"},
+            "unknown predictor scheduler 'cos'. Choose from: multistep, none, plateau.",
+        ),
         ({"epochs": 0}, "--epochs is 0; it must be 1 or more."),
         ({"batches": 0}, "--batches is 0; it must be 1 or more."),
         ({"warmup_batches": -1}, "--warmup-batches is -1; it must be 0 or more."),
@@ -69,8 +79,8 @@ def test_the_source_follows_the_method() -> None:
         ({"metrics_every": -1}, "--metrics-every is -1; it must be 0 (never) or more."),
         ({"lr": 0.0}, "--lr is 0.0; it must be above 0."),
         ({"lr": float("nan")}, "--lr is nan; it must be a finite number."),
-        ({"predictor_lr": -1.0}, "--predictor-lr is -1.0; it must be above 0."),
-        ({"predictor_parts": 0}, "--predictor-parts is 0; it must be 1 or more."),
+        ({"method": "adagp", "predictor_lr": -1.0}, "--predictor-lr is -1.0; it must be above 0."),
+        ({"method": "adagp", "predictor_parts": 0}, "--predictor-parts is 0; it must be 1 or more."),
         ({"width": 0.0}, "--width is 0.0; it must be above 0."),
         ({"guard_limit": 0.0}, "--guard-limit is 0.0; it must be above 0."),
         ({"guard_limit": float("inf")}, "--guard-limit is inf; it must be a finite number."),
@@ -100,7 +110,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_values_by_name_come_back() -> None:
-    config = TrainConfig(epochs=7, ratio="2:1", own_options={"normalize": True})
+    config = TrainConfig(epochs=7, ratio="2:1", own_options={"features": 8})
     assert TrainConfig.from_dict(config.as_dict(), "here") == config
 
 
@@ -188,15 +198,15 @@ def test_batches_are_as_many_epochs_as_they_need() -> None:
     config = TrainConfig(batches=600, warmup_batches=60, ratio="1:1")
     assert [config.fit(per_epoch).epochs for per_epoch in (391, 300, 600, 1000)] == [2, 2, 1, 1]
     assert parsed(config.fit(391).command()).fit(391) == config.fit(391)
-    assert config.schedule(391) == WarmUp(Ladder((Rung(1, 1),)), batches=60, batches_per_epoch=391)
+    assert config.schedule(391) == WarmUp(Ladder((Rung(1, 1),), "feedback"), batches=60, batches_per_epoch=391)
     assert TrainConfig(batches=50, warmup=30).fit(1).epochs == 50
     assert TrainConfig(epochs=7).fit(3) == TrainConfig(epochs=7)
 
 
 def test_the_command_names_only_what_is_not_default() -> None:
     assert TrainConfig().command() == "adagp train"
-    config = TrainConfig(lr=0.1, own_options={"normalize": True}, dataset="my set.npz")
-    assert config.command() == "adagp train --dataset 'my set.npz' --lr 0.1 --normalize"
+    config = TrainConfig(lr=0.1, own_options={"features": 8}, dataset="my set.npz")
+    assert config.command() == "adagp train --dataset 'my set.npz' --lr 0.1 --features 8"
 
 
 def test_a_warm_up_takes_at_most_half_of_a_short_run() -> None:
@@ -206,12 +216,31 @@ def test_a_warm_up_takes_at_most_half_of_a_short_run() -> None:
     assert TrainConfig(batches=50, warmup=1).fit(44).warmup_batches is None
 
 
+def test_a_single_epoch_is_warmed_up_by_a_share_of_its_batches() -> None:
+    """`adagp train --epochs 1` is everybody's first try."""
+    for method in ("feedback", "adagp", "skip", "remap"):
+        fitted = TrainConfig(method=method, epochs=1).fit(44)
+        assert (fitted.epochs, fitted.warmup_batches) == (1, 5)
+        assert parsed(fitted.command()).fit(44) == fitted
+    with pytest.raises(OptionError, match="warm-up of 1 epochs does not fit a run of 1"):
+        TrainConfig(epochs=1, warmup=1)
+
+
+def test_an_unrecorded_method_is_that_of_old_runs() -> None:
+    """Checkpoints written before methods were recorded were trained with ADA-GP."""
+    now = {"options": TrainConfig(method="adagp").as_dict(), "data": {}}
+    old = {name: value for name, value in now["options"].items() if name != "method"}
+    check_same_run({"options": old}, now, Path("runs/old"))
+    with pytest.raises(RunError, match=r"method \(was adagp, now feedback\)"):
+        check_same_run({"options": old}, {"options": TrainConfig().as_dict(), "data": {}}, Path("runs/old"))
+
+
 def test_batches_of_less_than_an_epoch_are_warmed_up_by_a_share_of_them() -> None:
     assert TrainConfig(batches=20).fit(44).warmup_batches == 2
     assert TrainConfig(batches=2).fit(44).warmup_batches == 1
     assert TrainConfig(batches=1).fit(44).warmup_batches == 0
     fitted = TrainConfig(batches=20).fit(44)
-    assert fitted.schedule(44) == WarmUp(Ladder.scaled(1), batches=2, batches_per_epoch=44)
+    assert fitted.schedule(44) == WarmUp(Ladder((Rung(1, 1),), "feedback"), batches=2, batches_per_epoch=44)
     assert fitted.fit(44) == fitted
     for own in ({"warmup_batches": 5}, {"ratio": "bp"}, {"method": "bp"}, {"method": "zero"}):
         config = TrainConfig(batches=20, **own)

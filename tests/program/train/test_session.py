@@ -352,6 +352,9 @@ def test_a_run_folder_says_all_about_the_run(tmp_path: Path, user_model: str) ->
     assert set(summary["sites"]["0"]) == {"cosine", "norm_ratio", "mse", "mape", "cosine_previous"}
     assert read_config(folder, trust=True) == (config, None)
     assert folder.read_json("versions.json")["torch"] == torch.__version__
+    written = folder.read_json("config.json")
+    folder.write_json("config.json", {name: value for name, value in written.items() if name != "method"})
+    assert read_config(folder, trust=True) == (config, None), "old folders do not record the method: it was adagp"
     assert len((folder.path / "sites.csv").read_text().splitlines()) == 1 + 3 * 2
     weights = torch.load(folder.weights, weights_only=True)
     assert list(weights) == list(session.model.state_dict())

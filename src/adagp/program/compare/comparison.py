@@ -21,6 +21,7 @@ from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, run_jobs
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, ListOf, TableOf, read_document, record_of
 from adagp.program.run.folder import MEGABYTE, RunFolder
+from adagp.program.run.record import COMPARISON
 
 if TYPE_CHECKING:
     from adagp.program.tasks.base import Task
@@ -39,7 +40,6 @@ Methods can be added but not dropped or changed, and no longer added once batche
 LONGEST_CURVE = 100
 """Upper limit of the factors of `--curve`."""
 FULL_DECAY = ("cosine", "linear")
-FILE = "comparison.json"
 _CANDIDATE = record_of({"name": TEXT, "method": TEXT})
 KEPT = Fields(
     {"entries": ListOf(_CANDIDATE), "settings": TableOf(TableOf(ANYTHING))}, ANYTHING, ("entries", "settings")
@@ -209,14 +209,14 @@ class ComparisonFolder:
     def begin(self, comparison: Comparison) -> None:
         """Write comparison.json, or check that the folder holds the same comparison."""
         folder, files = RunFolder(self.path), self._create()
-        if FILE not in files:
+        if COMPARISON not in files:
             if files:
                 raise RunError(
                     f"'{self.path}' holds files that are not a comparison ({files[0]}, ...); give another --out."
                 )
-            folder.write_json(FILE, comparison.as_dict())
+            folder.write_json(COMPARISON, comparison.as_dict())
             return
-        before, now = read_document(self.path / FILE, KEPT, MEGABYTE), comparison.as_dict()
+        before, now = read_document(self.path / COMPARISON, KEPT, MEGABYTE), comparison.as_dict()
         absent = {"tuning": None}  # a field that earlier versions did not write
         changed = [name for name in now if name not in GROWING and before.get(name, absent.get(name)) != now[name]]
         changed += self._changed_methods(before, now)
@@ -226,7 +226,7 @@ class ComparisonFolder:
                 "Repeat it with the same ones to continue, or give another --out."
             )
         if before != now:
-            folder.write_json(FILE, now)
+            folder.write_json(COMPARISON, now)
 
     def _create(self) -> list[str]:
         try:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from adagp.core.methods import METHODS, find_method
+from adagp.core.methods import DEFAULT_METHOD, METHODS, find_method
 from adagp.core.plan import BACKPROP_ALL, Plan, Step, predicted_plan
 from adagp.errors import OptionError, unknown_name
 from adagp.program.run.config import TrainConfig, check_names_and_types, known_options
+from adagp.program.run.record import candidate_folder
 from adagp.schedules import Layout, Schedule
 
 BACKPROP = "bp"
@@ -25,6 +26,8 @@ DEFAULTS: dict[str, Any] = {"lr_scheduler": "cosine", "metrics_every": 0}
 """Defaults that differ from `adagp train`: the learning rate falls to 0, and no time is spent on quality metrics."""
 _HEAD = re.compile(r"(?:(?P<label>[\w+-]+)\s*:\s*)??(?P<method>[\w.]+:[A-Z]\w*|[^:]+)")
 """A method with or without a label; the capital letter of a class distinguishes package.module:Class from label:method."""
+COMPARED_METHODS = f"{BACKPROP},{DEFAULT_METHOD}@1:1,skip@1:1"
+"""Default methods: prediction, and leaving the same batches out, against backprop."""
 COMPARED_EPOCHS = 10
 """Default length of the runs at equal batches."""
 
@@ -40,7 +43,7 @@ class Candidate:
     @property
     def folder(self) -> str:
         """The name as part of a file name."""
-        return re.sub(r"[^\w+-]+", "-", self.name)
+        return candidate_folder(self.name)
 
 
 def read_candidates(text: str) -> tuple[Candidate, ...]:

@@ -13,7 +13,7 @@ from adagp.errors import RunError
 from adagp.program.compare.alignment import FIGURES
 from adagp.program.compare.comparison import BATCHES, MODELLED, SECONDS
 from adagp.program.compare.methods import BACKPROP
-from adagp.program.run.folder import RunFolder
+from adagp.program.compare.verdict import read_report, verdict_lines
 from adagp.program.run.metrics import read_metrics
 
 Record = dict[str, Any]
@@ -261,6 +261,7 @@ def _interval(record: Mapping[str, Any], name: str, form: Callable[[float], str]
 def markdown(document: Record) -> str:
     """Return all tables as a Markdown document."""
     parts = [f"# {document['model']} on {document['dataset']}: {', '.join(document['methods'])}"]
+    parts += [" ".join(lines)] if (lines := verdict_lines(document)) else []
     for sheet in sheets(document):
         lines = [f"## {sheet.title}", "", _line(sheet.heads), _line(["---", *("---:" for _ in sheet.heads[1:])])]
         parts.append("\n".join([*lines, *map(_line, sheet.rows), "", sheet.note]))
@@ -320,11 +321,3 @@ def read_comparison(folder: Path | str) -> FinishedComparison:
         return FinishedComparison(document, tuple(sheets(document)))
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
         raise RunError(f"'{escaped(folder)}' holds a report.json that is not the report of a comparison.") from None
-
-
-def read_report(folder: Path) -> Record:
-    """Return the content of report.json; raise `RunError` if the folder has none."""
-    if not (folder / "report.json").is_file():
-        raise RunError(f"'{escaped(folder)}' holds no finished comparison: it has no report.json.")
-    document = RunFolder(folder).read_json("report.json")
-    return document if isinstance(document, dict) else {}

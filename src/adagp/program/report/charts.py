@@ -152,7 +152,7 @@ MAPS = {
     "cosine": ("Cosine, predicted with true gradient", "1: the same direction; 0: unrelated"),
     "cosine_previous": (
         "Cosine, previous with true gradient",
-        "the previous-gradient baseline: below it, replaying the last gradient is better",
+        "the previous-gradient baseline: the last true gradient against this one",
     ),
     "mse": ("Mean squared error", "it rewards predicting zero"),
     "mape": ("Mean absolute percentage error", "it divides by numbers near zero"),

@@ -27,7 +27,7 @@ def points(chapter: Chapter, read: Read, bounds: Bounds) -> list[dict[str, Any]]
     """
     points = []
     for group in chapter.groups:
-        rows = [row for index in range(group.length) if (row := _point(group, index, read, bounds)) is not None]
+        rows = [row for index in range(group.common_length) if (row := _point(group, index, read, bounds)) is not None]
         points += [{**row, "alone": True} for row in rows] if len(rows) == 1 else rows
     return points
 
@@ -36,7 +36,7 @@ def _point(group: MethodRuns, index: int, read: Read, bounds: Bounds) -> dict[st
     estimate = group.at_epoch(index, read, bounds)
     if estimate is None:
         return None
-    runs = [run for run in group.runs if index < len(run.epochs)]
+    runs = [run for run in group.counted if index < len(run.epochs)]
     row: dict[str, Any] = {"group": group.label, "epoch": runs[0].epochs[index].number, "seeds": estimate.count}
     row |= {"seconds": short(mean(run.clock[index] for run in runs)), "value": short(estimate.mean)}
     return row if estimate.low is None else {**row, "low": short(estimate.low), "high": short(estimate.high)}

@@ -131,7 +131,8 @@ def write_chapter(chapter: Chapter, number: int, phases: str | None = None, *, m
     modelled: tuple[PageSection, ...] = ()
     if model:
         modelled = (_accelerator(accelerate(chapter), key), _pipelines(phases or pattern(chapter.groups), key))
-    runs = PageSection(f"{key}-runs", "Every run", MEASURED, tables=(tables.runs_table(chapter),))
+    shown_tables = (*tables.options_table(chapter), tables.runs_table(chapter))
+    runs = PageSection(f"{key}-runs", "Every run", MEASURED, tables=shown_tables)
     return PageChapter(key, chapter.title, verdict(chapter), (*measured, *modelled, runs))
 
 
@@ -146,8 +147,10 @@ def _time_title(chapter: Chapter) -> str:
 def _time(chapter: Chapter, key: str) -> PageSection:
     name, title = f"{key}-time", _time_title(chapter)
     compared, summary = equal_time(chapter), tables.summary_table(chapter)
+    if chapter.comparison is not None:  # it has calibrated seconds, which are better than those of runs side by side
+        compared = None
     if compared is None or len(chapter.groups) == 1:
-        charts = tuple(curves.metric_over_time(chapter, None))
+        charts = (*curves.metric_over_time(chapter, None), *(pareto(chapter) if len(chapter.groups) > 1 else ()))
         return PageSection(name, title, MEASURED, (), charts, (summary,), _legend(chapter))
     charts = (*curves.metric_over_time(chapter, compared), *pareto(chapter))
     remark = (

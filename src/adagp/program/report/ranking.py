@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from adagp.core.intervals import Interval, difference, interval
+from adagp.errors import RunError
+from adagp.program.compare.verdict import read_report, regime_sentences, verdict_note
 from adagp.program.report.run_groups import Chapter, MethodRuns, batches, final_value, seconds_of, training_seconds
 from adagp.program.run.metrics import SHARE, Metric
 from adagp.program.run.record import RunRecord
@@ -145,8 +147,10 @@ def _at_batches(
 
 MOST_NAMED = 5
 """Methods that a sentence lists; the table has all."""
+MOST_REGIMES = 2
+"""Regimes of a comparison that the headline names; the comparison's own tables have all."""
 UNEVEN = 1.5
-"""Ratio of the speeds of two runs above which the page warns."""
+"""Ratio of the speeds of two runs above which methods are not ranked at equal time."""
 
 
 @dataclass(frozen=True)
@@ -182,14 +186,32 @@ def verdict(chapter: Chapter) -> Headline:
         so_far = f", {group.extent} so far" if group.unfinished else ""
         text = f"{group.label} with {value_text(estimate, metric)}{so_far}. A comparison needs a second method."
         return Headline((Finding("One method alone", text),), ())
+    if (compared := compared_headline(chapter)) is not None:
+        return compared
     findings = []
     if same is not None and len(same.ranking) > 1:
         words = f"At equal batches, {same.batches:,} each" + ("" if same.ended else " so far")
         findings.append(Finding(words, judged(same.ranking, metric)))
+    cautions = _cautions(chapter)
+    if uneven := _uneven_timing(chapter):
+        return Headline(tuple(findings), (*cautions, uneven))
     spent, label = seconds_text(moment.seconds), moment.ends.label
     words = f"{spent} so far" if moment.ends.unfinished else f"the {spent} that {label} takes"
     findings.append(Finding(f"At equal time, {words}", judged(moment.ranking, metric)))
-    return Headline(tuple(findings), tuple(_cautions(chapter)))
+    return Headline(tuple(findings), tuple(cautions))
+
+
+def compared_headline(chapter: Chapter) -> Headline | None:
+    """Return what the report of the runs' comparison says; None if they are of none, or of one that is not finished."""
+    if chapter.comparison is None:
+        return None
+    try:
+        document = read_report(chapter.comparison)
+        found = regime_sentences(document)[:MOST_REGIMES]
+        note = verdict_note(document)
+    except (AttributeError, KeyError, RunError, TypeError):
+        return None
+    return Headline(tuple(Finding(f"At {equal}", text) for equal, text in found), (note,)) if found else None
 
 
 def judged(ranking: Sequence[Standing], metric: Metric) -> str:
@@ -255,14 +277,18 @@ def _points(gap: Interval, metric: Metric) -> str:
 
 def _cautions(chapter: Chapter) -> list[str]:
     unfinished = [f"{group.label} ({group.extent})" for group in chapter.groups if group.unfinished]
-    words = [f"Not finished yet, compared at their latest epoch: {', '.join(unfinished)}."] if unfinished else []
+    return [f"Not finished yet, compared at their latest epoch: {', '.join(unfinished)}."] if unfinished else []
+
+
+def _uneven_timing(chapter: Chapter) -> str:
+    """Return why methods are not ranked at equal time, if the runs of a method were not equally fast."""
     uneven, method = max((_unevenness(chapter, group.method), group.method) for group in chapter.groups)
-    if uneven > UNEVEN:
-        words.append(
-            f"Unreliable timing: a BP batch of {method} took {uneven:.1f} times as long in one run as in another. The machine "
-            "was not equally loaded, so do not rely on seconds."
-        )
-    return words
+    if uneven <= UNEVEN:
+        return ""
+    return (
+        f"No ranking at equal time: a BP batch of {method} took {uneven:.1f} times as long in one run as in another, so the "
+        "machine was not equally loaded."
+    )
 
 
 def _unevenness(chapter: Chapter, method: str) -> float:

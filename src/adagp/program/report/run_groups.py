@@ -1,18 +1,26 @@
-"""Groups runs that differ only in their seed, and puts groups with the same model and data into one chapter."""
+"""Groups runs that differ only in their seed, and puts groups with the same model and data into one chapter.
+
+A group has a short label: the method, or the name that a comparison has for it. Where several groups have the same method,
+the one option in which they differ follows in parentheses, or a number; a table of the page lists all options that differ.
+"""
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from adagp.core.intervals import UNBOUNDED, Bounds, Interval, interval
 from adagp.program.run.config import known_options
 from adagp.program.run.metrics import Metric
-from adagp.program.run.record import Epoch, RunRecord
+from adagp.program.run.record import Epoch, RunRecord, comparison_of
 
 NOT_A_CHOICE = ("seed", "data_dir", "command", "metrics")
 """Fields of config.json that do not distinguish groups."""
+FOLLOW_FROM_BATCHES = ("epochs", "warmup_batches")
+LONGEST_DISTINCTION = 24
+"""Characters of a label's distinction; a longer one is replaced by a number."""
 TASK = ("dataset", "model", "width", "image_size", "vocabulary", "sequence_length")
 """Fields of config.json in which compared runs must agree."""
 
@@ -59,11 +67,16 @@ class MethodRuns:
         """Return the mean of `figure` over the counted runs that have it, with its interval within `bounds`."""
         return interval([value for run in self.counted if (value := figure(run)) is not None], bounds)
 
+    @property
+    def common_length(self) -> int:
+        """Epochs that all counted runs have: a mean over fewer runs would splice one run's curve to that of others."""
+        return min((len(run.epochs) for run in self.counted), default=0)
+
     def at_epoch(
         self, index: int, figure: Callable[[Epoch], float | None], bounds: Bounds = UNBOUNDED
     ) -> Interval | None:
-        """Return the mean of `figure` in epoch `index` (from 0) over all runs that have it."""
-        epochs = (run.epochs[index] for run in self.runs if index < len(run.epochs))
+        """Return the mean of `figure` in epoch `index` (from 0) over the counted runs."""
+        epochs = (run.epochs[index] for run in self.counted if index < len(run.epochs))
         return interval([value for epoch in epochs if (value := figure(epoch)) is not None], bounds)
 
 
@@ -74,6 +87,12 @@ class Chapter:
     title: str
     groups: tuple[MethodRuns, ...]
     metrics: tuple[Metric, ...]
+
+    @property
+    def comparison(self) -> Path | None:
+        """The folder of the comparison that all runs belong to; None if they do not belong to one."""
+        folders = {comparison_of(run.path) for group in self.groups for run in group.runs}
+        return folders.pop() if len(folders) == 1 else None
 
     @property
     def metric(self) -> Metric:
@@ -112,12 +131,16 @@ def chapters(records: Sequence[RunRecord]) -> list[Chapter]:
     ]
 
 
-def _groups(records: Iterable[RunRecord]) -> tuple[MethodRuns, ...]:
-    records = list(records)
+def _groups(records: Sequence[RunRecord]) -> tuple[MethodRuns, ...]:
     by_choice: dict[str, list[RunRecord]] = {}
     names = sorted({name for record in records for name in record.config} - set(NOT_A_CHOICE))
+    repeats: Counter[str] = Counter()
     for record in records:
-        by_choice.setdefault(_key(record, names), []).append(record)
+        choice = f"{comparison_of(record.path)} {record.candidate} {_key(record, names)}"
+        run = f"{choice} {record.config.get('seed')}"
+        # A second run of the same seed is no further seed: it is a group of its own.
+        by_choice.setdefault(f"{choice} {repeats[run]}", []).append(record)
+        repeats[run] += 1
     groups = [
         MethodRuns(label, tuple(runs))
         for label, runs in zip(_labels(by_choice.values()), by_choice.values(), strict=True)
@@ -139,22 +162,34 @@ def _default(name: str) -> Any:
 
 
 def _labels(groups: Iterable[list[RunRecord]]) -> list[str]:
-    """Label each group by its method and, if several have the same one, by the options that differ."""
     firsts = [runs[0] for runs in groups]
-    labels = [_label(first, firsts) for first in firsts]
-    uses = Counter(labels)
-    return [f"{label} ({run.name})" if uses[label] > 1 else label for label, run in zip(labels, firsts, strict=True)]
+    names = [_name(run) for run in firsts]
+    labels = []
+    for run, name in zip(firsts, names, strict=True):
+        rivals = [other for other, its_name in zip(firsts, names, strict=True) if its_name == name]
+        labels.append(name if len(rivals) == 1 else f"{name} ({_distinction(run, rivals)})")
+    return labels
 
 
-def _label(run: RunRecord, others: Sequence[RunRecord]) -> str:
-    rivals = [other.config for other in others if other.config.get("method") == run.config.get("method")]
-    words = ", ".join(_option(name, run.config.get(name)) for name in _differing_options(rivals))
-    return str(run.config.get("method", run.name)) + (f" ({words})" if words else "")
+def _name(run: RunRecord) -> str:
+    return run.candidate or str(run.config.get("method", run.name))
 
 
-def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _distinction(run: RunRecord, rivals: Sequence[RunRecord]) -> str:
+    """Return the option in which the group of `run` differs from those of the same name; its number if there are several."""
+    options = differing_options([rival.config for rival in rivals])
+    texts = [_option(options[0], rival.config.get(options[0])) for rival in rivals] if len(options) == 1 else []
+    place = next(place for place, rival in enumerate(rivals) if rival is run)
+    if len(set(texts)) == len(rivals) and len(texts[place]) <= LONGEST_DISTINCTION:
+        return texts[place]
+    return f"{place + 1}"
+
+
+def differing_options(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the options that are not the same in all configurations; the run's length counts once."""
     names = sorted({name for config in configs for name in config} - set(NOT_A_CHOICE))
-    return [name for name in names if len({str(config.get(name, _default(name))) for config in configs}) > 1]
+    options = [name for name in names if len({str(config.get(name, _default(name))) for config in configs}) > 1]
+    return [name for name in options if not ("batches" in options and name in FOLLOW_FROM_BATCHES)]
 
 
 def _option(name: str, value: Any) -> str:

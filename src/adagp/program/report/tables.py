@@ -7,7 +7,15 @@ from statistics import mean
 from adagp.core.intervals import NEVER_NEGATIVE, Interval, interval
 from adagp.program.report.modelled import Accelerated, Pipelined
 from adagp.program.report.ranking import EqualTime, seconds_text
-from adagp.program.report.run_groups import Chapter, MethodRuns, batches, final_value, seconds_of, training_seconds
+from adagp.program.report.run_groups import (
+    Chapter,
+    MethodRuns,
+    batches,
+    differing_options,
+    final_value,
+    seconds_of,
+    training_seconds,
+)
 from adagp.program.run.metrics import Metric
 from adagp.program.run.record import RunRecord
 
@@ -94,6 +102,22 @@ def moments_table(moments: Sequence[EqualTime]) -> Table:
 def _reached(moment: EqualTime, group: MethodRuns) -> Cell:
     (values,) = (values for other, values in moment.values if other is group)
     return value(interval(values, moment.metric.bounds), moment.metric)
+
+
+def options_table(chapter: Chapter) -> list[Table]:
+    """Return the options in which the methods' runs differ, if there are any besides the method."""
+    configs = {group.label: group.runs[0].config for group in chapter.groups}
+    names = [name for name in differing_options(list(configs.values())) if name != "method"]
+    if not names:
+        return []
+    rows = [
+        (words(label), *(words(_option_text(config.get(name))) for name in names)) for label, config in configs.items()
+    ]
+    return [table("Options that differ", ["method", *(name.replace("_", " ") for name in names)], rows)]
+
+
+def _option_text(value: object) -> str:
+    return UNKNOWN if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def runs_table(chapter: Chapter) -> Table:

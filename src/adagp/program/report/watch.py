@@ -13,7 +13,7 @@ from adagp.errors import RunError
 from adagp.program.report.tables import UNKNOWN, Cell, Table, count, table, words
 from adagp.program.run.documents import ANYTHING, COUNT, ListOf, TableOf, read_document, record_of
 from adagp.program.run.folder import CONFIG, MEGABYTE, PROGRESS, STARTING, RunProgress, is_held, read_progress
-from adagp.program.run.record import EXPECTED, Epoch, RunRecord, is_run, name_runs, read_run
+from adagp.program.run.record import COMPARISON, EXPECTED, Epoch, RunRecord, is_run, name_runs, read_run
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Modification time, size and inode of several files; None for a missing file."""
@@ -76,7 +76,10 @@ class Watch:
             if not _is_starting(root):
                 yield root
             return
+        own_runs_only = (root / COMPARISON).is_file()  # not the runs that a comparison makes for itself
         for folder in self._folders(root):
+            if own_runs_only and folder.name != "runs":
+                continue
             if is_run(folder) or not folder.is_symlink():
                 yield from self._runs_below(folder)
 
@@ -114,8 +117,6 @@ def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-COMPARISON = "comparison.json"
-"""The file that makes a folder a comparison; its runs are in the folder `runs` next to it."""
 _SHAPE = record_of({"entries": ListOf(TableOf(ANYTHING)), "seeds": COUNT, "regimes": ListOf(ANYTHING)})
 PHASES = {"warmup": "warm-up", "bp": "BP", "gp": "GP"}
 COLUMNS = (

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from adagp.core.files import read_text
-from adagp.core.methods import METHODS, WEIGHT_UPDATE_HOOKS, Method, find_method, methods_with
+from adagp.core.methods import (
+    DEFAULT_METHOD,
+    METHODS,
+    UNRECORDED_METHOD,
+    WEIGHT_UPDATE_HOOKS,
+    Method,
+    find_method,
+    methods_with,
+)
 from adagp.core.options import Option, declared_options
 from adagp.core.options import option as declare
 from adagp.core.plugins import load_plugin, loaded_plugins
@@ -55,7 +63,7 @@ class RunSettings:
     ] = "digits_cnn"
     method: Annotated[
         str, _training("Training method, or package.module:Class for a source of your own.", compared="fixed")
-    ] = "adagp"
+    ] = DEFAULT_METHOD
     epochs: Annotated[int, _training("Length of the run in epochs.", low=1)] = 20
     batches: Annotated[
         int | None, _training("Length of the run in batches, instead of epochs.", low=1, unset="whole epochs")
@@ -333,7 +341,7 @@ class TrainConfig(RunSettings):
         """
         epochs = self.epochs if self.batches is None else -(-self.batches // batches_per_epoch)
         total = self.batches or epochs * batches_per_epoch
-        if self.batches is not None and 2 * self._usual_warmup(epochs) * batches_per_epoch > total:
+        if 2 * self._usual_warmup(epochs) * batches_per_epoch > total:
             return replace(self, epochs=epochs, warmup_batches=scaled_warmup(total) if total > 1 else 0)
         if self.warmup_batches is not None and self.warmup_batches >= total:
             raise OptionError(
@@ -360,6 +368,8 @@ class TrainConfig(RunSettings):
                 raise OptionError(f"method '{self.method}' predicts nothing: it takes no --ratio and no --warmup.")
             return BackpropOnly()
         warmup = self.warmup if self.warmup_batches is None else 0
+        if epochs == 1 and self._usual_warmup(epochs):
+            warmup = 0  # `fit` warms a single epoch up for a share of its batches
         schedule = parse_schedule(method.schedule if self.ratio is None else self.ratio, epochs, warmup, method.source)
         if not schedule.sources <= {method.source}:
             raise OptionError(
@@ -474,7 +484,7 @@ def check_same_run(before: Any, now: Mapping[str, Mapping[str, Any]], path: Path
             continue
         names = dict.fromkeys((*old, *now[kind]))
         if kind == "options" and "method" in now[kind]:
-            old = default_options(now[kind]) | dict(old)
+            old = default_options(now[kind]) | {"method": UNRECORDED_METHOD} | dict(old)
             names = dict.fromkeys(now[kind])  # older checkpoints also have the options of models and hooks not in use
         changed = [
             f"{str(name).replace('_', ' ') if kind == 'data' else name} (was {old.get(name)}, now {now[kind].get(name)})"

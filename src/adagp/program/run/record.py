@@ -2,8 +2,9 @@
 need a whole run call `read_whole_run`, which raises on others.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, product
 from math import isfinite
@@ -12,8 +13,17 @@ from typing import Any, TypeVar
 
 from adagp.core.escape import escaped
 from adagp.errors import RunError
-from adagp.program.run.documents import ANYTHING, COUNT, Fields, parse_document, read_text
-from adagp.program.run.folder import CONFIG, MOST_METRICS, SHAPES, RunFolder
+from adagp.program.run.documents import (
+    ANYTHING,
+    COUNT,
+    TEXT,
+    Fields,
+    ListOf,
+    parse_document,
+    read_text,
+    record_of,
+)
+from adagp.program.run.folder import CONFIG, MEGABYTE, MOST_METRICS, SHAPES, RunFolder
 from adagp.program.run.metrics import ACCURACY, Metric, read_metrics
 
 T = TypeVar("T")
@@ -22,6 +32,9 @@ SIGNS = ("config.json", "metrics.jsonl", "summary.json", "checkpoint.pt")
 """A folder with one of these files is a run."""
 EXPECTED = ("config.json", "versions.json", "metrics.jsonl", "metrics.csv", "sites.csv")
 """Files that every run writes before its first epoch is over."""
+COMPARISON = "comparison.json"
+"""The file of a comparison (`adagp compare`), whose runs are in the folder `runs` next to it."""
+_COMPARED = Fields({"entries": ListOf(record_of({"name": TEXT}))}, ANYTHING, required=("entries",))
 _ROW = Fields({"epoch": COUNT}, ANYTHING, required=("epoch",))
 NOT_TRAINING = "evaluation"
 """The kind of a run's seconds that is not training."""
@@ -73,7 +86,7 @@ class RunRecord:
     """What a run folder holds, as far as it can be read; `problems` says in sentences what is missing.
 
     `damage` has those of the problems that come from files which are there but cannot be read. Runs are compared by the
-    first of the `metrics`.
+    first of the `metrics`. `candidate` is the name that a comparison has for the run's method, empty outside comparisons.
     """
 
     name: str
@@ -84,6 +97,7 @@ class RunRecord:
     summary: Mapping[str, Any]
     problems: tuple[str, ...]
     damage: tuple[str, ...]
+    candidate: str = ""
 
     @property
     def metric(self) -> Metric:
@@ -198,9 +212,40 @@ def _runs_below(path: Path) -> list[Path]:
     if is_run(path) or not any(path.iterdir()):
         return [path]
     runs = sorted(folder for folder in path.rglob("*") if folder.is_dir() and is_run(folder))
+    helpers = {comparison.parent for comparison in path.rglob(COMPARISON)}
+    runs = [run for run in runs if not _is_helper(run, helpers)]
     if not runs:
         raise RunError(f"'{path}' is not a run folder, and there is none below it: no {' or '.join(SIGNS[:2])}.")
     return runs
+
+
+def _is_helper(run: Path, comparisons: Collection[Path]) -> bool:
+    """Return whether a comparison made this run for itself: to measure memory, or to tune an option."""
+    return any(parent in comparisons and run.relative_to(parent).parts[0] != "runs" for parent in run.parents)
+
+
+def comparison_of(run: Path) -> Path | None:
+    """Return the folder of the comparison that a run belongs to."""
+    folder = run.parent.parent
+    return folder if run.parent.name == "runs" and (folder / COMPARISON).is_file() else None
+
+
+def _candidate(run: Path) -> str:
+    """Return the name under which a comparison lists the method of its run in `run`."""
+    folder = comparison_of(run)
+    if folder is None:
+        return ""
+    try:
+        entries = parse_document(read_text(folder / COMPARISON, MEGABYTE), _COMPARED)["entries"]
+    except RunError:
+        return ""
+    names = {candidate_folder(entry["name"]): str(entry["name"]) for entry in entries}
+    return names.get(re.sub(r"-\d+-seed\d+$", "", run.name), "")
+
+
+def candidate_folder(name: str) -> str:
+    """Return the name of a compared method as part of a file name."""
+    return re.sub(r"[^\w+-]+", "-", name)
 
 
 def is_run(folder: Path) -> bool:
@@ -225,7 +270,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         damage.append(f"config.json: {error}")
         metrics = (ACCURACY,)
     epochs = tuple(_epochs(path / "metrics.jsonl", metrics[0].name, damage))
-    record = RunRecord(name, path, config, metrics, epochs, summary, (), tuple(damage))
+    record = RunRecord(name, path, config, metrics, epochs, summary, (), tuple(damage), _candidate(path))
     problems += [*damage, *_incomplete(record)]
     for part, (figure, words) in product(("train", "test"), (("loss", "loss"), ("value", metrics[0].words))):
         gaps = [str(epoch.number) for epoch in epochs if getattr(epoch, f"{part}_{figure}") is None]

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR, ReduceLROnPlateau
 
 from adagp._version import __version__
+from adagp.core.methods import UNRECORDED_METHOD
 from adagp.core.plan import Phase
 from adagp.core.plugins import loaded_plugins
 from adagp.core.precision import parse_precision
@@ -306,7 +307,7 @@ def read_config(
     """
     saved = folder.read_json("config.json")
     check_trusted_code(saved, folder.path, named, trust=trust)
-    options = {name: value for name, value in saved.items() if name not in NOT_OPTIONS}
+    options = {"method": UNRECORDED_METHOD} | {name: value for name, value in saved.items() if name not in NOT_OPTIONS}
     config = TrainConfig.from_dict(options, str(folder.path / "config.json"), foreign="drop")
     data_dir = saved.get("data_dir")
     return config, Path(data_dir) if data_dir else None

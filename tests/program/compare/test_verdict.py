@@ -1,0 +1,38 @@
+from typing import Any
+
+import pytest
+
+from adagp.program.compare.verdict import LEVEL, ONE_SEED, verdict_lines
+
+
+def row(method: str, accuracy: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    return {"method": method, "accuracy_mean": accuracy, "ahead_low": low, "ahead_high": high}
+
+
+@pytest.mark.parametrize(
+    ("interval", "word"), [((-0.02, 0.01), "level"), ((0.01, 0.02), "ahead"), ((-0.02, -0.01), "behind")]
+)
+def test_a_sentence_for_each_regime(interval: tuple[float, float], word: str) -> None:
+    methods = {
+        "plain": row("bp", 0.9),
+        "feedback@1:1": row("feedback", 0.88, *interval),
+        "skip": row("skip", 0.8, *interval),
+    }
+    document = {
+        "batches": 440,
+        "seeds": 3,
+        "regimes": {"batches": {"methods": methods}, "seconds": {"methods": methods}},
+    }
+    rest = f"plain reaches accuracy 90.00%; feedback@1:1 88.00% ({word}) and skip 80.00% ({word})."
+    assert verdict_lines(document) == [f"At equal batches (440 each), {rest}", f"At equal seconds, {rest}", LEVEL]
+
+
+def test_one_seed_other_metrics_and_nothing_finished() -> None:
+    methods = {"bp": row("bp", 0.9), "adagp": row("adagp", None)}
+    document: dict[str, Any] = {"batches": 9, "seeds": 1, "regimes": {"batches": {"methods": methods}}}
+    assert verdict_lines(document) == [
+        "At equal batches (9 each), bp reaches accuracy 90.00%; adagp has no finite value.",
+        ONE_SEED,
+    ]
+    methods["bp"]["accuracy_mean"] = None
+    assert verdict_lines(document) == []
