@@ -320,3 +320,19 @@ def test_a_restart_count_that_is_no_number(
         2,
         "error: the environment variable TORCHELASTIC_RESTART_COUNT is 'x'; it must be a whole number.\n",
     )
+
+
+@pytest.mark.parametrize(("table", "name"), [("batches", "warmup"), ("seconds", "warmup"), ("", "sites")])
+def test_metrics_in_which_something_is_missing(program: Program, finished: Path, table: str, name: str) -> None:
+    path = finished / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    del (rows[0][table] if table else rows[0])[name]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    missing = f"{table}.{name}" if table else name
+    assert error(program, finished) == f"line 1 of '{path}' is damaged: '{missing}' is missing."
+    if table == "batches":
+        ended = program("simulate", "--from-run", finished)
+        assert (ended.code, ended.err) == (
+            2,
+            f"error: the run in '{finished}' is damaged: in epoch 1, 'warmup' is not among its batches.\n",
+        )

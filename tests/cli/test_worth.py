@@ -44,3 +44,40 @@ def test_what_tells_no_worth_is_refused(program: Any, comparison: Path) -> None:
         "comparison with --curve 0.5,0.75,1.25; its finished runs are kept.\n",
     )
     assert program("worth", comparison, "--plot", "worth.txt").code == 2
+
+
+def parts_of(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    """Yield the path of each part of a document."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in items:
+        yield (*path, name)
+        yield from parts_of(inner, (*path, name))
+
+
+def test_a_report_of_another_shape_is_named(program: Any, comparison: Path) -> None:
+    """Every part of the report is replaced by a value of another kind, and left out."""
+    path = comparison / "report.json"
+    whole = path.read_text()
+    answers = set()
+    for *outer, name in list(parts_of(json.loads(whole))):
+        for value in (None, "x", {"x": 1}, 1e300):
+            content = json.loads(whole)
+            inner = content
+            for step in outer:
+                inner = inner[step]
+            if value is None and isinstance(inner, dict):
+                del inner[name]
+            else:
+                inner[name] = value
+            path.write_text(json.dumps(content))
+            ended = program("worth", comparison)
+            assert ended.code in (0, 2), ended.err
+            if ended.code:
+                assert ended.err.startswith(
+                    ("error: cannot read 'compared/report.json': ", "error: 'compared' has no ")
+                )
+                answers.add(ended.err)
+    assert (
+        "error: cannot read 'compared/report.json': 'worth.methods.feedback.interval' is \"x\"; it must be a list.\n"
+        in answers
+    )

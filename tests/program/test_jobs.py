@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.job_works import Work
 
+from adagp.errors import RunError
 from adagp.program.jobs import (
     Job,
     JobFailure,
@@ -192,3 +193,15 @@ def test_cores_and_memory_decide_how_many_at_once() -> None:
     assert affordable_jobs(100, 50, 4) == 1
     assert affordable_jobs(100, None, 4) == 4
     assert usable_cores() >= 1
+
+
+def test_a_system_without_semaphores_is_named(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", fail)
+    with pytest.raises(RunError) as caught:
+        run_jobs([job("one")], 1, Notes())
+    assert str(caught.value) == (
+        "cannot start processes for jobs: No such file or directory. The system needs a writable /dev/shm."
+    )

@@ -14,6 +14,7 @@ from adagp.core.options import option
 from adagp.errors import OptionError
 from adagp.program.compare.methods import COMPARED_EPOCHS, COMPARED_METHODS
 from adagp.program.run.config import TrainConfig, read_toml
+from adagp.program.run.documents import find_fault
 from adagp.program.run.folder import to_json
 
 if TYPE_CHECKING:
@@ -297,8 +298,11 @@ def worth(
 def read_worth(folder: Path) -> dict[str, Any]:
     """Return the break-even that a comparison found; refuse a folder that has none."""
     from adagp.program.compare.verdict import read_report
+    from adagp.program.compare.worth import WORTH
 
     report: dict[str, Any] | None = read_report(folder).get("worth")
+    if report and (fault := find_fault(report, WORTH, "worth")):
+        raise RunError(f"cannot read '{escaped(folder / 'report.json')}': {fault}")
     if not report or not report["methods"]:
         raise RunError(
             f"'{escaped(folder)}' has no break-even: that needs backprop at several lengths. Repeat the "

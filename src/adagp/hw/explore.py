@@ -109,6 +109,12 @@ def _chunks(space: Space, workers: int) -> Iterator[list[Point]]:
             yield _points(space, start)
         return
     context = multiprocessing.get_context("spawn")
+    try:
+        context.Lock()  # a semaphore, which is a file there
+    except OSError as error:
+        raise OptionError(
+            f"cannot start processes: {error.strerror}. The system needs a writable /dev/shm; or give --workers 1."
+        ) from None
     with ProcessPoolExecutor(workers, context, _begin, (space, loaded_plugins())) as pool:
         try:
             yield from pool.map(_work, starts)

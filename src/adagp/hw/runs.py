@@ -136,11 +136,14 @@ def _counts(schedule: Schedule, epochs: int, batches: int) -> tuple[tuple[Plan, 
     return tuple(plans.values())
 
 
+BATCH_KINDS = ("warmup", "bp", "gp", "guarded")
+"""How the batches of an epoch are counted: `bp` has the warm-up in it, `guarded` are predictions that the guard rejected."""
+
+
 def replayed_run(epochs: Iterable[Mapping[str, int]], batch: int, source: str, recorded: object = None) -> Run:
     """Return the run whose epochs had these batches by kind, of `batch` samples each.
 
-    The kinds are `warmup`, `bp` (the warm-up among them), `gp` and `guarded` (predictions that the guard rejected).
-    Its GP batches took their gradients from `source`, none for a run by backprop alone.
+    The kinds are `BATCH_KINDS`. Its GP batches took their gradients from `source`, none for a run by backprop alone.
     """
     totals: Counter[str] = Counter()
     for batches in epochs:

@@ -7,6 +7,7 @@ from types import MethodType
 import torch
 from torch import Tensor, nn
 
+from adagp.core.pickle_screen import check_torch_archive
 from adagp.errors import ModelError, OptionError
 
 
@@ -51,13 +52,31 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise OptionError(f"there is no file of weights at '{path}'.")
     try:
+        size = check_torch_archive(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign file can make the reader fail in any way
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OptionError(f"cannot read the weights '{path}': {reason}") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise OptionError(f"'{path}' holds no state_dict: a table of tensors by name, as a run's model.pt.")
+    for name, tensor in state.items():
+        fault = not_dense(tensor)
+        if fault is None and tensor.numel() * tensor.element_size() > size:
+            fault = "larger than the file"
+        if fault:
+            raise OptionError(f"cannot read the weights '{path}': '{name}' is {fault}; weights must be plain tensors.")
     return state
+
+
+def not_dense(tensor: Tensor) -> str | None:
+    """Return in words what keeps a tensor from being plain numbers in memory; None if nothing does."""
+    if tensor.is_quantized:
+        return "quantised"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return "nested" if tensor.is_nested else "sparse"
+    if tensor.device.type != "cpu":
+        return f"on the device {tensor.device.type}"
+    return None if type(tensor) in (Tensor, nn.Parameter) else f"of type {type(tensor).__name__}"
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], what: str, path: str | None) -> None:

@@ -22,9 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from adagp.core.files import reason
 from adagp.core.memory import keep_freed_memory
 from adagp.core.plugins import load_plugin, loaded_plugins
-from adagp.errors import AdagpError
+from adagp.errors import AdagpError, RunError
 
 Stop = Callable[[], bool]
 """Returns whether the user asked to stop."""
@@ -148,7 +149,12 @@ class _WorkerPool:
     def __init__(self, size: int, observer: JobObserver, *, reuse: bool) -> None:
         self._size, self._observer, self._reuse = size, observer, reuse
         self._context = get_context("spawn")  # fork copies only the calling thread, without torch's others
-        self._stopping = self._context.Event()
+        try:
+            self._stopping = self._context.Event()
+        except OSError as error:  # semaphores are files there
+            raise RunError(
+                f"cannot start processes for jobs: {reason(error)}. The system needs a writable /dev/shm."
+            ) from None
         self._idle: list[_Worker] = []
         self.busy: list[_Worker] = []
         self.failures: list[JobFailure] = []

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.core.cache import cached
 from adagp.core.methods import find_method
-from adagp.errors import OptionError
+from adagp.errors import OptionError, RunError
 from adagp.hw import Run, Workload, load_workload, replayed_run
-from adagp.hw.runs import RunRecording
+from adagp.hw.runs import BATCH_KINDS, RunRecording
 from adagp.hw.workload import workload_from_json
 from adagp.models import MODELS
 from adagp.models.build import find_in_zoo
@@ -211,6 +211,11 @@ def _replay(
         return model_workload(name, dataset, shape, width)
 
     length = _length(record, target)
+    for number, batches in enumerate(record.phases, start=1):
+        if missing := [kind for kind in BATCH_KINDS if kind not in batches]:
+            raise RunError(
+                f"the run in '{folder}' is damaged: in epoch {number}, '{missing[0]}' is not among its batches."
+            )
     replay = replayed_run(
         record.phases[:length], record.batch_size, find_method(record.method).source, _recording(record, length)
     )

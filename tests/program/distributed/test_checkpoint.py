@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.core.test_pickle_screen import nested_key
 from tests.program.distributed.conftest import free_port, introduce, run_forks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -249,3 +250,14 @@ def test_a_sound_checkpoint_stays_until_its_successor_is_verified(world: World, 
     resumed.save(state(2), {})
     resumed.settle()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["100", "x.tmp"]
+
+
+def test_metadata_that_would_take_for_ever(world: World, tmp_path: Path) -> None:
+    saved = Checkpoints(tmp_path, world)
+    saved.save(state(1), {})
+    saved.settle()
+    path = tmp_path / "1" / ".metadata"
+    path.write_bytes(nested_key(60))
+    digests = json.loads((tmp_path / "1" / DIGESTS).read_text("utf-8"))
+    (tmp_path / "1" / DIGESTS).write_text(json.dumps(digests | {".metadata": checkpoint._digest(path)}), "utf-8")
+    assert "(its keys are nested in a way that would take too long to read)" in refusal(tmp_path, world)

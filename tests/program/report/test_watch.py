@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from adagp.errors import RunError
 from adagp.program.report.watch import Watch, duration, run_status, time_left
 from adagp.program.run.folder import PROGRESS, ProgressFile, RunProgress, locked
+from adagp.program.run.record import collect
 
 HALF = RunProgress(15, 40, 2, "gp", 0.5, 0.25, {"warmup": 0, "bp": 2, "gp": 2, "guarded": 1}, 75.0)
 
@@ -99,3 +102,23 @@ def test_formatted_durations() -> None:
         *("0 s", "89 s", "2 min", "1 h 0 min"),
         *("3 h 20 min", "2 d 7 h"),
     ]
+
+
+def test_links_to_themselves_and_deep_folders_hide_no_run(write_run: Any, tmp_path: Path) -> None:
+    write_run("study/one")
+    (tmp_path / "study" / "loop").symlink_to("loop")
+    (tmp_path / "study" / "up").symlink_to("..")
+    assert [run.record.name for run in Watch([tmp_path / "study"]).look()] == ["one"]
+    assert [run.name for run in collect([tmp_path / "study"])] == ["one"]
+    folder = os.open(tmp_path / "study", os.O_RDONLY)
+    for _ in range(2500):  # more than a path may be long, more than Python calls may be nested
+        os.mkdir("a", dir_fd=folder)
+        inner = os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    try:
+        assert [run.record.name for run in Watch([tmp_path / "study"]).look()] == ["one"]
+        assert [run.name for run in collect([tmp_path / "study"])] == ["one"]
+    finally:
+        subprocess.run(["rm", "-r", tmp_path / "study" / "a"], check=True)  # too deep for Python

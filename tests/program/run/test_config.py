@@ -401,3 +401,11 @@ def test_other_code_needs_the_users_word(option: str, name: str) -> None:
     )
     check_trusted_code({option: name}, Path("run"), [name])
     check_trusted_code({option: name}, Path("run"), trust=True)
+
+
+def test_deep_toml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text("a = " + "[" * 5000 + "]" * 5000)
+    with pytest.raises(OptionError) as caught:
+        read_toml(path)
+    assert str(caught.value) == f"'{path}' is not valid TOML: it is nested too deeply."

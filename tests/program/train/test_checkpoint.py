@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.core.test_pickle_screen import nested_key, with_pickle
 
-from adagp.errors import RunError
+from adagp.errors import OptionError, RunError
+from adagp.models.weights import read_weights
 from adagp.program.train.checkpoint import digest_of, load_checkpoint, save_checkpoint
 
 STATE: dict[str, Any] = {
@@ -124,3 +127,38 @@ def test_no_damage_passes_as_other_numbers(tmp_path: Path, changes: list[tuple[f
     except RunError:
         return
     assert digest_of(read) == digest_of(STATE)
+
+
+UNUSUAL: dict[str, Callable[[], torch.Tensor]] = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "quantised": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+    "on the device meta": lambda: torch.ones(3, device="meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch announces the end of quantised tensors
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_tensors_that_are_no_plain_numbers(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.pt"
+    torch.save({"weight": UNUSUAL[kind]()}, path)
+    with pytest.raises(OptionError) as caught:
+        read_weights(path)
+    assert str(caught.value) == (
+        f"cannot read the weights '{path}': 'weight' is {kind}; weights must be plain tensors."
+    )
+    torch.save({"format": 1, "weight": UNUSUAL[kind]()}, path)
+    with pytest.raises(RunError) as failed:
+        load_checkpoint(path)
+    assert str(failed.value) == (
+        f"cannot read the checkpoint '{path}': it is damaged or not a checkpoint (it holds a tensor that is {kind})."
+    )
+
+
+def test_keys_that_would_take_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "file.pt"
+    torch.save({"weight": torch.ones(3)}, path)
+    path.write_bytes(with_pickle(path.read_bytes(), nested_key(60)))
+    with pytest.raises(RunError, match="its keys are nested in a way that would take too long to read"):
+        load_checkpoint(path)
+    with pytest.raises(OptionError, match="its keys are nested in a way that would take too long to read"):
+        read_weights(path)

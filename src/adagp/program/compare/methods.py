@@ -120,7 +120,7 @@ def _value(text: str) -> Any:
     """Parse a number, a boolean or a quoted string; return anything else unchanged."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float | str) else text
 

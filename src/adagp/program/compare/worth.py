@@ -33,11 +33,42 @@ from adagp.program.compare.modelled_cost import (
     PipelinePlatform,
 )
 from adagp.program.run.config import TrainConfig
+from adagp.program.run.documents import COUNT, MODERATE, TEXT, Both, ListOf, Plain, TableOf, one_of, record_of
 from adagp.program.run.metrics import Metric
 
 Record = dict[str, Any]
 PAYS, PAYS_NOT, UNCLEAR = "pays", "does not pay", "too close to say"
 
+
+_AMOUNT = Plain("a number from -1e+18 to 1e+18 or null", lambda value: value is None or MODERATE.accepted(value))
+_METHOD = record_of(
+    {
+        "worth": _AMOUNT,
+        "interval": Both(ListOf(_AMOUNT), Plain("a list of two", lambda value: len(value) == 2)),
+        "regime": TEXT,
+        "bp_batches": MODERATE,
+        "gp_batches": MODERATE,
+        "beyond_curve": TEXT,
+        "platforms": TableOf(
+            record_of(
+                {
+                    **dict.fromkeys(("price", "overhead", "break_even"), MODERATE),
+                    "price_without_bubbles": _AMOUNT,
+                    "verdict": one_of(PAYS, PAYS_NOT, UNCLEAR),
+                    "details": TEXT,
+                }
+            )
+        ),
+    }
+)
+WORTH = record_of(
+    {
+        "metric": TEXT,
+        "curve": ListOf(record_of({"batches": COUNT})),
+        "methods": Both(TableOf(_METHOD), Plain("a table of at most 50 methods", lambda value: len(value) <= 50)),
+    }
+)
+"""What `worth_record` returns, as report.json holds it."""
 
 BySeed = Mapping[int, float]
 """Results of runs that differ only in their seed."""

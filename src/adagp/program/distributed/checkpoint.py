@@ -41,6 +41,7 @@ from torch.distributed.tensor import DTensor
 
 from adagp.core.files import TEMPORARY, sync_folder, write_atomically
 from adagp.core.folders import delete_entries, folder_names
+from adagp.core.pickle_screen import check_pickle, check_torch_archive
 from adagp.errors import RunError
 from adagp.program.distributed.processes import World
 from adagp.program.run.documents import TEXT, TableOf, read_document
@@ -263,7 +264,10 @@ def take_apart(state: Any, name: str) -> dict[str, Tensor]:
 
 def read_rest(saved: Tensor) -> Any:
     """Return what `take_apart` wrote as bytes: the state, with the name of each named tensor in its stead."""
-    return torch.load(io.BytesIO(saved.numpy().tobytes()), map_location="cpu", weights_only=True)
+    file = io.BytesIO(saved.numpy().tobytes())
+    check_torch_archive(file)
+    file.seek(0)
+    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def put_together(rest: Any, named: dict[str, Tensor]) -> Any:
@@ -347,7 +351,9 @@ class CarefulReader(FileSystemReader):
     def read_metadata(self, *args: Any, **options: Any) -> Metadata:
         """Return the metadata; raise `UnpicklingError` if it is not valid."""
         with open(self._get_metadata_path(), "rb") as file:
-            metadata = _Unpickler(io.BytesIO(file.read())).load()
+            content = file.read()
+        check_pickle(content)
+        metadata = _Unpickler(io.BytesIO(content)).load()
         self._check(metadata)
         metadata.storage_meta = tables.StorageMeta(load_id=self.load_id)
         return metadata  # type: ignore[no-any-return]  # `_check` checks the type

@@ -1,6 +1,5 @@
 """Watches run folders: reads again what has changed, and summarises the runs that are not finished."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,17 @@ from adagp.errors import RunError
 from adagp.program.report.tables import UNKNOWN, Cell, Table, count, table, words
 from adagp.program.run.documents import ANYTHING, COUNT, ListOf, TableOf, read_document, record_of
 from adagp.program.run.folder import CONFIG, MEGABYTE, PROGRESS, STARTING, RunProgress, is_held, read_progress
-from adagp.program.run.record import COMPARISON, EXPECTED, Epoch, RunRecord, is_run, name_runs, read_run
+from adagp.program.run.record import (
+    COMPARISON,
+    EXPECTED,
+    Epoch,
+    RunRecord,
+    is_run,
+    name_runs,
+    read_run,
+    subfolders,
+    walk_folders,
+)
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Modification time, size and inode of several files; None for a missing file."""
@@ -72,16 +81,8 @@ class Watch:
 
     def _runs_below(self, root: Path) -> Iterator[Path]:
         """Yield the run folders at or below `root`; neither folders inside a run nor links are followed."""
-        if is_run(root):
-            if not _is_starting(root):
-                yield root
-            return
-        own_runs_only = (root / COMPARISON).is_file()  # not the runs that a comparison makes for itself
-        for folder in self._folders(root):
-            if own_runs_only and folder.name != "runs":
-                continue
-            if is_run(folder) or not folder.is_symlink():
-                yield from self._runs_below(folder)
+        folders = [root] if is_run(root) else walk_folders(root, self._folders, into_runs=False)
+        yield from (folder for folder in folders if is_run(folder) and not _is_starting(folder))
 
     def _folders(self, folder: Path) -> tuple[Path, ...]:
         """Return the subfolders of a folder, listed again only if its modification time changed."""
@@ -90,14 +91,13 @@ class Watch:
             before = self._listed.get(folder)
             if before is not None and before[0] == changed:
                 return before[1]
-            with os.scandir(folder) as entries:
-                subfolders = tuple(sorted(Path(entry) for entry in entries if entry.is_dir()))
         except OSError:  # deleted meanwhile
             return ()
+        folders = tuple(subfolders(folder))
         # Another change within the clock's resolution would keep the same modification time: list again next time.
         fresh = time.time_ns() - changed < CLOCK_TICK
-        self._listed[folder] = (0 if fresh else changed, subfolders)
-        return subfolders
+        self._listed[folder] = (0 if fresh else changed, folders)
+        return folders
 
 
 def _is_starting(folder: Path) -> bool:

@@ -277,6 +277,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         content = tomllib.loads(read_text(path, "the configuration file"))
     except tomllib.TOMLDecodeError as error:
         raise OptionError(f"'{path}' is not valid TOML: {error}.") from None
+    except RecursionError:
+        raise OptionError(f"'{path}' is not valid TOML: it is nested too deeply.") from None
     values: dict[str, Any] = {}
     for name, value in content.items():
         plain = name.replace("-", "_")

@@ -2,9 +2,10 @@
 need a whole run call `read_whole_run`, which raises on others.
 """
 
+import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, product
 from math import isfinite
@@ -211,17 +212,47 @@ def _runs_below(path: Path) -> list[Path]:
         raise RunError(f"'{path}' is not a run folder: there is no such folder.")
     if is_run(path) or not any(path.iterdir()):
         return [path]
-    runs = sorted(folder for folder in path.rglob("*") if folder.is_dir() and is_run(folder))
-    helpers = {comparison.parent for comparison in path.rglob(COMPARISON)}
-    runs = [run for run in runs if not _is_helper(run, helpers)]
+    runs = sorted(folder for folder in walk_folders(path) if is_run(folder))
     if not runs:
         raise RunError(f"'{path}' is not a run folder, and there is none below it: no {' or '.join(SIGNS[:2])}.")
     return runs
 
 
-def _is_helper(run: Path, comparisons: Collection[Path]) -> bool:
-    """Return whether a comparison made this run for itself: to measure memory, or to tune an option."""
-    return any(parent in comparisons and run.relative_to(parent).parts[0] != "runs" for parent in run.parents)
+def walk_folders(
+    root: Path, listed: Callable[[Path], Sequence[Path]] | None = None, *, into_runs: bool = True
+) -> Iterator[Path]:
+    """Yield the folders below `root`, each before those inside it; links to folders are yielded, and not followed.
+
+    Of a comparison only its runs are visited, not those that it makes for itself, to measure memory or to tune an option.
+    `listed` returns the subfolders of a folder, if the caller knows them. Any depth will do: this does not recurse.
+    """
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        if folder != root:
+            yield folder
+            if os.path.islink(folder) or (not into_runs and is_run(folder)):
+                continue
+        folders = (listed or subfolders)(folder)
+        if os.path.isfile(folder / COMPARISON):
+            folders = [inner for inner in folders if inner.name == "runs"]
+        waiting += reversed(folders)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Return the subfolders of a folder by name; none if it was deleted meanwhile or its path is too long."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry) for entry in entries if _is_folder(entry))
+    except OSError:
+        return []
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def comparison_of(run: Path) -> Path | None:
@@ -250,7 +281,10 @@ def candidate_folder(name: str) -> str:
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds a run, complete or not."""
-    return any((folder / name).is_file() for name in SIGNS)
+    try:
+        return any((folder / name).is_file() for name in SIGNS)
+    except OSError:  # its path is too long
+        return False
 
 
 def read_run(path: Path, name: str) -> RunRecord:

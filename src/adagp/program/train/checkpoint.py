@@ -9,7 +9,6 @@ import hashlib
 import io
 import pickle
 import struct
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from adagp.core.files import write_atomically
+from adagp.core.pickle_screen import check_torch_archive
 from adagp.errors import RunError
+from adagp.models.weights import not_dense
 
 FORMAT = 2
 WITHOUT_DIGESTS = 1
@@ -47,7 +48,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunError(f"there is no checkpoint at '{path}' yet: nothing to resume.")
     try:
-        size = _check_archive(path)
+        size = check_torch_archive(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
         _check_sizes(state, size)
     except Exception as error:  # a foreign file can make the reader fail in any way
@@ -61,19 +62,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return parts
 
 
-def _check_archive(path: Path) -> int:
-    """Return the size of the file; raise on wrong checksums, which `torch.load` ignores, and on what it never writes."""
-    with zipfile.ZipFile(path) as archive:
-        if packed := [entry.filename for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]:
-            raise zipfile.BadZipFile(f"{packed[0]} is compressed")  # a small file could claim any size
-        if damaged := archive.testzip():
-            raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
-    return path.stat().st_size
-
-
 def _check_sizes(state: Any, size: int) -> None:
     """Raise on tensors and tables larger than a file of `size` bytes can hold: views and references can repeat storage."""
     for number, value in enumerate(_walk(state)):
+        if isinstance(value, Tensor) and (fault := not_dense(value)):
+            raise pickle.UnpicklingError(f"it holds a tensor that is {fault}")
         if number > size or (isinstance(value, Tensor) and value.numel() * value.element_size() > size):
             raise pickle.UnpicklingError("it claims more than the file can hold")
 

@@ -332,7 +332,17 @@ class Loop:
                 f"'{self.folder.path / 'metrics.jsonl'}' has not one line for each of the {epoch} epochs before the "
                 "checkpoint: the run is damaged."
             )
+        for row in earlier:
+            self._check_row(row)
         return earlier
+
+    def _check_row(self, row: dict[str, Any]) -> None:
+        """Raise on a row of metrics in which kinds of batches, or the seconds of a phase, are missing."""
+        needed = [("batches", kind) for kind in self.meter.counts()] + [("seconds", phase) for phase in row["answers"]]
+        for table, name in needed:
+            if name not in row[table]:
+                path = self.folder.path / "metrics.jsonl"
+                raise RunError(f"line {row['epoch'] + 1} of '{path}' is damaged: '{table}.{name}' is missing.")
 
     def state_dict(self) -> dict[str, Any]:
         """Return model, optimizer, scheduler, trainer, the epoch's sums, the random state, and what the run was begun with."""

@@ -373,7 +373,9 @@ def summarize(config: TrainConfig, loop: Loop) -> dict[str, Any]:
 
 
 def _speeds(answers: dict[str, float], seconds: dict[str, float]) -> dict[str, float]:
-    return {phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if phase in answers}
+    return {
+        phase: answers[phase] / seconds[phase] for phase in map(str, Phase) if answers.get(phase) and seconds[phase]
+    }
 
 
 def _last_sampled_sites(rows: list[dict[str, Any]]) -> dict[str, Any]:
