@@ -33,19 +33,8 @@ from adagp.program.jobs import usable_cores
 from adagp.program.workloads import dataset_info
 
 SWEPT_MODELS = (
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "inception_v4",
-    "inception_v3",
-    "vgg13",
-    "vgg16",
-    "vgg19",
-    "densenet121",
-    "densenet161",
-    "densenet169",
-    "densenet201",
-    "mobilenet_v2",
+    *("resnet50", "resnet101", "resnet152", "inception_v4", "inception_v3", "vgg13", "vgg16", "vgg19"),
+    *("densenet121", "densenet161", "densenet169", "densenet201", "mobilenet_v2"),
 )
 """The default of `adagp sweep`: the CNNs of ADA-GP's evaluation, named here because its folder may be missing."""
 _SPACE = "Design space"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from adagp.core.registry import Registry
 from adagp.data import image_files
@@ -16,29 +17,17 @@ TINY_IMAGENET_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 TINY_IMAGENET_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 
 
-def fetch_cifar10(data_dir: Path) -> None:
-    """Fetch CIFAR-10 (170 MB) into `cifar-10-batches-py`."""
-    _datasets().CIFAR10(str(data_dir), download=True)
+Fetch = Callable[[Path], None]
+"""Downloads a data set into a data folder."""
 
 
-def fetch_cifar100(data_dir: Path) -> None:
-    """Fetch CIFAR-100 (169 MB) into `cifar-100-python`."""
-    _datasets().CIFAR100(str(data_dir), download=True)
-
-
-def fetch_imagenette(data_dir: Path) -> None:
-    """Fetch Imagenette with a shorter side of 160 pixels into `imagenette2-160`."""
-    _datasets().Imagenette(str(data_dir), size="160px", download=True)
+def _from_torchvision(name: str, **options: Any) -> Fetch:
+    return lambda data_dir: getattr(_datasets(), name)(str(data_dir), download=True, **options)
 
 
 def fetch_tinyimagenet(data_dir: Path) -> None:
     """Fetch Tiny-ImageNet (248 MB) into `tiny-imagenet-200`."""
     _datasets().utils.download_and_extract_archive(TINY_IMAGENET_URL, str(data_dir), md5=TINY_IMAGENET_MD5)
-
-
-def fetch_voc(data_dir: Path) -> None:
-    """Fetch Pascal VOC 2012 (2 GB) into `VOCdevkit/VOC2012`."""
-    _datasets().VOCDetection(str(data_dir), year="2012", image_set="trainval", download=True)
 
 
 def _datasets() -> ModuleType:
@@ -69,7 +58,7 @@ class DatasetInfo:
     test: int = 0
     files: tuple[str, ...] = ()
     reader: image_files.Reader | None = None
-    fetch: Callable[[Path], None] | None = None
+    fetch: Fetch | None = None
     size_varies: bool = False
     streamed: bool = False
     packaged: str | None = None
@@ -77,63 +66,52 @@ class DatasetInfo:
 
 DATASETS: Registry[DatasetInfo] = Registry("data set")
 
+
+def _sizes(shape: tuple[int, ...], **counts: int) -> dict[str, Any]:
+    return {"shape": shape, **counts}
+
+
 for _info in (
     DatasetInfo(
         "digits",
         IMAGES,
         "UCI handwritten digits, 8x8 grey; part of the package",
-        shape=(1, 8, 8),
-        classes=10,
-        train=1_437,
-        test=360,
-        files=(),
+        **_sizes((1, 8, 8), classes=10, train=1_437, test=360),
         packaged="digits.npz",
     ),
     DatasetInfo(
         "cifar10",
         IMAGES,
         "CIFAR-10, 32x32 colour photographs",
-        shape=(3, 32, 32),
-        classes=10,
-        train=50_000,
-        test=10_000,
+        **_sizes((3, 32, 32), classes=10, train=50_000, test=10_000),
         files=("cifar10.npz", "cifar-10-batches-py"),
         reader=image_files.read_cifar10,
-        fetch=fetch_cifar10,
+        fetch=_from_torchvision("CIFAR10"),
     ),
     DatasetInfo(
         "cifar100",
         IMAGES,
         "CIFAR-100 with its fine labels, 32x32 colour photographs",
-        shape=(3, 32, 32),
-        classes=100,
-        train=50_000,
-        test=10_000,
+        **_sizes((3, 32, 32), classes=100, train=50_000, test=10_000),
         files=("cifar100.npz", "cifar-100-python"),
         reader=image_files.read_cifar100,
-        fetch=fetch_cifar100,
+        fetch=_from_torchvision("CIFAR100"),
     ),
     DatasetInfo(
         "imagenette",
         IMAGES,
         "Imagenette v2, ten easy classes of ImageNet, brought to 64x64",
-        shape=(3, 64, 64),
-        classes=10,
-        train=9_469,
-        test=3_925,
+        **_sizes((3, 64, 64), classes=10, train=9_469, test=3_925),
         files=("imagenette.npz", "imagenette64.npz", "imagenette2-160", "imagenette2-320", "imagenette2"),
         reader=image_files.read_imagenette,
-        fetch=fetch_imagenette,
+        fetch=_from_torchvision("Imagenette", size="160px"),
         size_varies=True,
     ),
     DatasetInfo(
         "tinyimagenet",
         IMAGES,
         "Tiny-ImageNet, 200 classes of ImageNet at 64x64",
-        shape=(3, 64, 64),
-        classes=200,
-        train=100_000,
-        test=10_000,
+        **_sizes((3, 64, 64), classes=200, train=100_000, test=10_000),
         files=("tinyimagenet.npz", "tiny-imagenet-200"),
         reader=image_files.read_tinyimagenet,
         fetch=fetch_tinyimagenet,
@@ -142,20 +120,14 @@ for _info in (
         "tinyimagenet100",
         IMAGES,
         "Tiny-ImageNet reduced to every second class, 100 training images of each",
-        shape=(3, 64, 64),
-        classes=100,
-        train=10_000,
-        test=2_000,
+        **_sizes((3, 64, 64), classes=100, train=10_000, test=2_000),
         files=("tinyimagenet100.npz",),
     ),
     DatasetInfo(
         "imagenet",
         IMAGES,
         "ImageNet-1k (ILSVRC 2012) in folders train/CLASS and val/CLASS, read while training",
-        shape=(3, 224, 224),
-        classes=1_000,
-        train=1_281_167,
-        test=50_000,
+        **_sizes((3, 224, 224), classes=1_000, train=1_281_167, test=50_000),
         files=("imagenet", "ILSVRC/Data/CLS-LOC"),
         size_varies=True,
         streamed=True,
@@ -164,10 +136,7 @@ for _info in (
         "multi30k",
         TRANSLATION,
         "Multi30k, descriptions of photographs in English and German (29,000, 1,014 and 1,000 pairs)",
-        shape=(),
-        classes=0,
-        train=29_000,
-        test=1_000,
+        **_sizes((), classes=0, train=29_000, test=1_000),
         files=("multi30k", "train.en.gz", "train.en"),
     ),
     DatasetInfo(
@@ -183,12 +152,9 @@ for _info in (
         "voc",
         DETECTION,
         "Pascal VOC 2012 with boxes, train and val, in the layout of its devkit; pictures put whole into a square",
-        shape=(3, 416, 416),
-        classes=20,
-        train=5_717,
-        test=5_823,
+        **_sizes((3, 416, 416), classes=20, train=5_717, test=5_823),
         files=("VOCdevkit", "voc.zip", "voc2012.zip", "voc2012_subset_256.zip"),
-        fetch=fetch_voc,
+        fetch=_from_torchvision("VOCDetection", year="2012", image_set="trainval"),
         size_varies=True,
     ),
 ):

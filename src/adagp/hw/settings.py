@@ -164,62 +164,23 @@ class Preset:
 
 
 PRESETS: Registry[Preset] = Registry("preset")
-PRESETS.add(
-    "eyeriss",
-    Preset(
-        {
-            "array": Array(12, 14),
-            "dataflow": "rs",
-            "buffer_kilobytes": 108.0,
-            "clock_hz": 200e6,
-            "word_bits": 16,
-            "bandwidth": 0.48e9,
-        },
-        "Chen et al., JSSC 2017: 168 PEs, 108 kB, 200 MHz; a 64-bit link at 60 MHz",
-    ),
-)
-PRESETS.add(
-    "tpu-v1",
-    Preset(
-        {
-            "array": Array(256, 256),
-            "dataflow": "ws",
-            "buffer_kilobytes": 24.0 * 1024,
-            "clock_hz": 700e6,
-            "word_bits": 8,
-            "bandwidth": 34e9,
-        },
-        "Jouppi et al., ISCA 2017: 256x256 8-bit multipliers, 24 MiB unified buffer, 700 MHz, 34 GB/s",
-    ),
-)
-PRESETS.add(
-    "gemmini",
-    Preset(
-        {
-            "array": Array(16, 16),
-            "dataflow": "ws",
-            "buffer_kilobytes": 256.0,
-            "clock_hz": 1e9,
-            "word_bits": 8,
-            "bandwidth": 16e9,
-        },
-        "Genc et al., DAC 2021: the default 16x16 array of 8-bit words, 256 KiB scratchpad, 1 GHz; a bus of 16 bytes per cycle",
-    ),
-)
-PRESETS.add(
-    "edge",
-    Preset(
-        {
-            "array": Array(8, 8),
-            "dataflow": "ws",
-            "buffer_kilobytes": 128.0,
-            "clock_hz": 200e6,
-            "word_bits": 16,
-            "bandwidth": 3.2e9,
-        },
-        "no chip: a small array with one 32-bit channel of 800 MT/s",
-    ),
-)
+
+
+def _add_preset(
+    name: str, source: str, array: Array, dataflow: str, *, kilobytes: float, hertz: float, bits: int, bandwidth: float
+) -> None:
+    sizes = {"buffer_kilobytes": kilobytes, "clock_hz": hertz, "word_bits": bits, "bandwidth": bandwidth}
+    PRESETS.add(name, Preset({"array": array, "dataflow": dataflow, **sizes}, source))
+
+
+_EYERISS = "Chen et al., JSSC 2017: 168 PEs, 108 kB, 200 MHz; a 64-bit link at 60 MHz"
+_TPU = "Jouppi et al., ISCA 2017: 256x256 8-bit multipliers, 24 MiB unified buffer, 700 MHz, 34 GB/s"
+_GEMMINI = "Genc et al., DAC 2021: the default 16x16 array of 8-bit words, 256 KiB scratchpad, 1 GHz; a bus of 16 bytes per cycle"
+_EDGE = "no chip: a small array with one 32-bit channel of 800 MT/s"
+_add_preset("eyeriss", _EYERISS, Array(12, 14), "rs", kilobytes=108.0, hertz=200e6, bits=16, bandwidth=0.48e9)
+_add_preset("tpu-v1", _TPU, Array(256, 256), "ws", kilobytes=24.0 * 1024, hertz=700e6, bits=8, bandwidth=34e9)
+_add_preset("gemmini", _GEMMINI, Array(16, 16), "ws", kilobytes=256.0, hertz=1e9, bits=8, bandwidth=16e9)
+_add_preset("edge", _EDGE, Array(8, 8), "ws", kilobytes=128.0, hertz=200e6, bits=16, bandwidth=3.2e9)
 
 
 def with_preset(accelerator: Accelerator, name: str | None) -> Accelerator:

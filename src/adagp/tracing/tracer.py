@@ -395,19 +395,8 @@ RULES: Mapping[Any, Rule] = {
 VALUES_ONLY = frozenset(
     getattr(aten, name)
     for name in (
-        *(
-            "add_",
-            "bernoulli_",
-            "clamp_",
-            "div_",
-            "elu_",
-            "erfinv_",
-            "exponential_",
-            "fill_",
-            "hardtanh_",
-            "leaky_relu_",
-        ),
-        *("mul_", "normal_", "random_", "relu_", "sub_", "uniform_", "zero_"),
+        *("add_", "bernoulli_", "clamp_", "div_", "elu_", "erfinv_", "exponential_", "fill_", "hardtanh_"),
+        *("leaky_relu_", "mul_", "normal_", "random_", "relu_", "sub_", "uniform_", "zero_"),
     )
 )
 """In-place operations that change values only: on the meta device there is nothing for them to do."""

@@ -4,19 +4,8 @@ from adagp.core.methods import LABEL_CLASSES, AcceleratorWork, Method, add_metho
 from adagp.core.registry import provide
 
 PAPER_MODELS = (
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "inception_v4",
-    "inception_v3",
-    "vgg13",
-    "vgg16",
-    "vgg19",
-    "densenet121",
-    "densenet161",
-    "densenet169",
-    "densenet201",
-    "mobilenet_v2",
+    *("resnet50", "resnet101", "resnet152", "inception_v4", "inception_v3", "vgg13", "vgg16", "vgg19"),
+    *("densenet121", "densenet161", "densenet169", "densenet201", "mobilenet_v2"),
 )
 """The thirteen CNNs of ADA-GP, in its order."""
 
