@@ -30,8 +30,8 @@ import torch
 import typer.main
 
 import adagp.cli
-import adagp.program.compare.comparison
 import adagp.program.compare.costs
+import adagp.program.compare.work
 import adagp.program.compare.workflow
 import adagp.program.reproduce.experiment
 import adagp.program.reproduce.study
@@ -97,7 +97,7 @@ def prepare() -> None:
     command = typer.main.get_command(adagp.cli.make_app())
     changes: dict[Any, dict[str, Any]] = {
         adagp.cli: {"make_app": lambda words: command},
-        adagp.program.compare.comparison: {"run_jobs": run_here},
+        adagp.program.compare.work: {"run_jobs": run_here},
         adagp.program.compare.workflow: {"draw_pareto": lambda document, *more: []},
         adagp.program.compare.costs: {
             "calibrate": lambda configs, *more: {name: {"bp": 0.1, "gp": 0.05, "data": 0.001} for name in configs},

@@ -194,7 +194,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("adagp.program.compare.comparison.run_jobs", run_here)
+        patch.setattr("adagp.program.compare.work.run_jobs", run_here)
         with pytest.raises(SystemExit) as ended:
             main(COMPARE)
     assert ended.value.code == 0
@@ -206,7 +206,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_files_of_a_comparison(
     compared: Path, answer: Any, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
-    monkeypatch.setattr("adagp.program.compare.comparison.run_jobs", nothing_new)
+    monkeypatch.setattr("adagp.program.compare.work.run_jobs", nothing_new)
     monkeypatch.setattr("adagp.program.compare.workflow.draw_pareto", lambda *_: [])
     shutil.rmtree("compared", ignore_errors=True)
     shutil.copytree(compared, "compared")

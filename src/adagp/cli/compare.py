@@ -65,7 +65,7 @@ def compare(
     tune: Annotated[
         str | None,
         option(
-            "First choose each method's best value on held-out training data, for example lr=0.003,0.01,0.03,0.1.",
+            "First choose each method's best values on held-out training data: lr=0.01,0.03 or lr=0.01,0.03,batch_size=32,64.",
             panel=_WHAT,
             unset="none",
         ),
@@ -73,7 +73,7 @@ def compare(
     tune_batches: Annotated[
         int | None,
         option(
-            "Batches of backprop's tuning runs; other methods get equal cost.",
+            "Batches (of the common size) of backprop's tuning runs; the others get equal cost.",
             panel=_WHAT,
             unset="the runs' own",
             low=1,
@@ -137,7 +137,7 @@ def compare(
 ) -> None:
     """Train several methods over several seeds, at equal batches and at equal cost, and report what each gains."""
     from adagp.program.compare.comparison import FORMER
-    from adagp.program.compare.methods import read_tuning
+    from adagp.program.compare.grid import read_tuning
 
     measured = {"large_batch": large_batch, "points": points, "aligned_seeds": aligned_seeds, "rounds": rounds}
     chosen = tuple(FORMER.get(regime, regime) for regime in _words(regimes))
@@ -217,7 +217,7 @@ def _with_data(
     from adagp.program.tasks.base import build_task
 
     require_matplotlib()
-    task = build_task(comparison.config(comparison.candidates[0], 0), data_dir, download)
+    task = build_task(comparison.base_config, data_dir, download)
     batches = length.get("batches") or length.get("epochs", COMPARED_EPOCHS) * task.batches_per_epoch
     return task, replace(comparison, batches=batches)
 

@@ -31,7 +31,7 @@ def run(method: str, batches: int, **options: object) -> TrainConfig:
 
 
 def test_the_cost_of_a_batch_by_hand() -> None:
-    model = AcceleratorCost(AcceleratorPlatform("efficient"), LAYER, 100)
+    model = AcceleratorCost(AcceleratorPlatform("efficient"), LAYER, lambda config: 100)
     plain = FORWARD + WEIGHT_GRADIENT
     assert model.batch_cost(BACKPROP_ALL, run("bp", 10), None) == plain
     feedback = run("feedback", 10, ratio="1:1", warmup_batches=4)
@@ -44,7 +44,7 @@ def test_the_cost_of_a_batch_by_hand() -> None:
 
 def test_batches_in_which_feedback_does_not_learn_or_correct_itself_are_cheaper() -> None:
     """Of nine batches by backprop the first, fourth and seventh teach; every second one corrects."""
-    model = AcceleratorCost(AcceleratorPlatform("efficient"), LAYER, 100)
+    model = AcceleratorCost(AcceleratorPlatform("efficient"), LAYER, lambda config: 100)
     options = {"learn_every": 3, "correct_every": 2}
     feedback = run("feedback", 12, ratio="1:1", warmup_batches=6, **options)
     plain = FORWARD + WEIGHT_GRADIENT
@@ -71,7 +71,7 @@ def test_batches_in_which_feedback_does_not_learn_or_correct_itself_are_cheaper(
 
 
 def test_skipped_batches_cost_nothing_and_the_run_gets_longer() -> None:
-    model = AcceleratorCost(AcceleratorPlatform(), LAYER, 100)
+    model = AcceleratorCost(AcceleratorPlatform(), LAYER, lambda config: 100)
     budget = model.run_cost(run("bp", 20))
     skip = run("skip", 20, ratio="1:1", warmup_batches=0)
     assert longest_run(budget, skip, model.run_cost, 100) == 41  # the batch after the twentieth by backprop is free

@@ -9,6 +9,7 @@ import pytest
 
 from adagp.errors import AdagpError, OptionError, RunError
 from adagp.program.compare.comparison import Comparison, ComparisonFolder
+from adagp.program.compare.grid import Tuning
 from adagp.program.compare.methods import read_candidates
 
 
@@ -75,6 +76,33 @@ def test_regimes_share_equal_runs(tmp_path: Path) -> None:
     assert {path.name for path in shared} == {"bp-20-seed0", "bp-20-seed1"}
     assert at_seconds[1].config == wanted.config(wanted.candidates[1], 0, 35)
     assert not any(run.finished for run in at_batches)
+
+
+def test_lengths_are_scaled_to_equal_samples() -> None:
+    own = {"skip": {"batch_size": 64}, "dni": {"batch_size": 24}}
+    wanted = comparison(settings=own, curve=(0.5, 2.0))
+    bp, skip, dni = (wanted.config(candidate, 0) for candidate in wanted.candidates)
+    assert [(config.batch_size, config.batches) for config in (bp, skip, dni)] == [(32, 20), (64, 10), (24, 27)]
+    assert (bp.warmup_batches, skip.warmup_batches, dni.warmup_batches) == (None, 2, 4)  # 3 of 32: 96 samples
+    assert wanted.curve_lengths == [10, 40]
+    given = wanted.config(wanted.candidates[1], 0, 7)
+    assert (given.batches, given.warmup_batches) == (7, 2), "a length in batches of its own size"
+    assert wanted.equal_batches(1, 4096) == 1
+
+    small = comparison(settings={"bp": {"batch_size": 8}}, curve=(0.5,))
+    assert (small.base_batch_size, small.curve_lengths) == (32, [40])
+
+
+def test_the_batch_sizes_that_a_method_may_have() -> None:
+    wanted = comparison(tuning=Tuning({"lr": (0.1, 0.2), "batch_size": (64, 16)}))
+    assert [wanted.batch_sizes(candidate) for candidate in wanted.candidates] == [[16, 32, 64], [16, 64], [16, 64]]
+    tuned = replace(wanted, picked={"skip": {"lr": 0.2, "batch_size": 64}})
+    config = tuned.config(tuned.candidates[1], 0)
+    assert (config.lr, config.batch_size, config.batches) == (0.2, 64, 10)
+    assert tuned.config(tuned.candidates[1], 0, tuned={}).batch_size == 32
+    assert tuned.batch_sizes(tuned.candidates[1]) == [16, 64]
+    plain = comparison(settings={"skip": {"batch_size": 8}})
+    assert [plain.batch_sizes(candidate) for candidate in plain.candidates] == [[32], [8], [32]]
 
 
 def refusal(folder: ComparisonFolder, wanted: Comparison) -> str:

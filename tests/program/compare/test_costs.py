@@ -46,7 +46,7 @@ def test_methods_are_timed_interleaved_on_batches_of_each_kind() -> None:
     }
     task = build_task(configs["bp"])
     told: list[None] = []
-    costs = calibrate(configs, task, 3, lambda: told.append(None))
+    costs = calibrate(configs, lambda config: task, 3, lambda: told.append(None))
     assert len(told) == 3
     kinds = {name: sorted(found) for name, found in costs.items()}
     only_backprop = ["bp", "data"]

@@ -7,16 +7,13 @@ import pytest
 
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
-from adagp.program.compare.comparison import Comparison
 from adagp.program.compare.methods import (
     Candidate,
-    Tuning,
     candidate_config,
     check_user_options,
     planned_batches,
     read_candidates,
     read_settings,
-    read_tuning,
 )
 from adagp.program.run import TrainConfig
 from adagp.schedules import Layout
@@ -160,54 +157,3 @@ def test_plans_come_in_the_order_of_the_batches() -> None:
     assert found == wanted  # the second epoch begins with GP
     adapted = [(plan.phase, count) for plan, count in planned_batches(config, 7, Layout(()), share=0.3)]
     assert adapted == [(Phase.BP, 7), (Phase.GP, 3)]
-
-
-TUNE_FORM = "the form is option=value,value,..., for example lr=0.003,0.01,0.03,0.1"
-
-
-def test_the_text_form_of_tune() -> None:
-    assert read_tuning("lr=0.003, 0.01") == Tuning("lr", (0.003, 0.01))
-    assert read_tuning("predictor-lr=1e-4,1e-3", 50, 2) == Tuning("predictor_lr", (1e-4, 1e-3), 50, 2)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("lr", f"cannot read --tune 'lr'; {TUNE_FORM}."),
-        ("lr=0.1,x", f"cannot read 'x' in --tune 'lr=0.1,x' as a number; {TUNE_FORM}."),
-        ("features=0.5,2", "--tune: option 'features' is 0.5; it must be of type int."),
-    ],
-)
-def test_unreadable_text_is_rejected(text: str, message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        read_tuning(text)
-    assert str(caught.value) == message
-    with pytest.raises(OptionError, match="^unknown option in --tune 'batch_size'"):
-        read_tuning("batch_size=1,2")
-
-
-@pytest.mark.parametrize(
-    ("tuning", "more", "message"),
-    [
-        (Tuning("lr", (0.1,)), {}, f"--tune lr needs two values or more, each named once; {TUNE_FORM}."),
-        (Tuning("lr", (0.1, 0.1)), {}, f"--tune lr needs two values or more, each named once; {TUNE_FORM}."),
-        (Tuning("lr", (0.1, -1.0)), {}, "--lr is -1.0; it must be above 0."),
-        (Tuning("lr", (0.1, 0.2), 0), {}, "--tune-batches is 0; it must be 1 or more."),
-        (Tuning("lr", (0.1, 0.2), seeds=0), {}, "--tune-seeds is 0; it must be 1 or more."),
-        (
-            Tuning("lr", (0.1, 0.2)),
-            {"options": {"lr": 0.1}},
-            "--tune chooses lr, but --lr sets it; remove one of them.",
-        ),
-        (
-            Tuning("lr", (0.1, 0.2)),
-            {"settings": {"skip": {"lr": 0.1}}},
-            "--tune chooses lr, but --set skip.lr sets it; remove one of them.",
-        ),
-    ],
-)
-def test_bad_tunings_are_rejected(tuning: Tuning, more: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"seeds": 1, "options": {}, "settings": {}, "batches": 10, **more}
-    with pytest.raises(OptionError) as caught:
-        Comparison(read_candidates("bp,skip"), tuning=tuning, **given)
-    assert str(caught.value) == message

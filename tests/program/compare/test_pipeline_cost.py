@@ -21,7 +21,7 @@ def run(method: str, batches: int = 12, **options: object) -> TrainConfig:
 
 
 def pipeline(text: str) -> PipelineCost:
-    return PipelineCost(parse_pipeline(text), AcceleratorPlatform("efficient"), NET, 1000)
+    return PipelineCost(parse_pipeline(text), AcceleratorPlatform("efficient"), NET, lambda config: 1000)
 
 
 def test_windows_add_up_to_the_dry_run_of_the_whole_run() -> None:
@@ -101,7 +101,7 @@ def test_backprop_gets_the_best_pipeline_and_long_windows_are_extended() -> None
 
 
 def cost_of(name: str) -> float:
-    model = PipelineCost(PipelinePlatform(name, 2, 4), AcceleratorPlatform(), NET, 1000)
+    model = PipelineCost(PipelinePlatform(name, 2, 4), AcceleratorPlatform(), NET, lambda config: 1000)
     program = generate(name, 2, 4, [Phase.BP] * 2)
     return 12 * (simulate(program, model._stage_costs(name, None, run("bp"))).steps / 2)
 
@@ -180,3 +180,18 @@ def test_unreadable_text_is_rejected(text: str, message: str) -> None:
 def test_text_forms() -> None:
     assert parse_pipeline("dapple, devices=8, micro-batches=2") == PipelinePlatform("dapple", 8, 2)
     assert str(parse_pipeline("costs=balanced")) == "best,devices=4,micro-batches=4,costs=balanced"
+
+
+def test_small_batches_fill_a_pipeline_worse() -> None:
+    """A sample costs more in a small batch; one of fewer samples than micro-batches is rejected."""
+    costs = pipeline("dapple,devices=2,micro-batches=4")
+
+    def per_sample(size: int) -> float:
+        return costs.run_cost(TrainConfig(method="bp", batches=1, batch_size=size)) / size
+
+    assert per_sample(8) > per_sample(64) > per_sample(512)
+    with pytest.raises(OptionError) as caught:
+        per_sample(3)
+    assert str(caught.value) == (
+        "--pipeline 'dapple,devices=2,micro-batches=4': a batch of 3 samples does not split into 4 micro-batches."
+    )

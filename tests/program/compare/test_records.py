@@ -58,6 +58,7 @@ def test_the_record_of_a_run(folder: RunFolder) -> None:
         "regime": "batches",
         "name": "quick",
         "method": "feedback",
+        "batch_size": 32,
         "seed": 4,
         "accuracy": 0.7,
         "test_loss": 0.9,
@@ -80,7 +81,14 @@ def test_the_record_of_a_run(folder: RunFolder) -> None:
 def record(name: str, seed: int, accuracy: float, **more: Any) -> dict[str, Any]:
     counts = dict.fromkeys(("batches", "warmup_batches", "bp_batches", "gp_batches", "guarded_batches"), 10)
     seconds = dict.fromkeys(("seconds", "seconds_warmup", "seconds_bp", "seconds_gp", "seconds_data"), 2.0)
-    plain = {"name": name, "seed": seed, "accuracy": accuracy, "peak_memory": 100, "seconds_to_target": None}
+    plain: dict[str, Any] = {
+        "name": name,
+        "seed": seed,
+        "accuracy": accuracy,
+        "peak_memory": 100,
+        "seconds_to_target": None,
+    }
+    plain["batch_size"] = 64
     return {**plain, **counts, **seconds, **more}
 
 
@@ -92,6 +100,7 @@ def test_the_record_of_a_method() -> None:
     assert found["accuracy_mean"] == pytest.approx(0.6)
     assert (found["accuracy_low"], found["accuracy_high"]) == (0.0, 1.0)  # 0.6 ± 12.706 * 0.1, as far as it is possible
     assert (found["peak_memory_low"], found["peak_memory_high"]) == (0.0, pytest.approx(200 + 12.706 * 100, abs=1))
+    assert found["batch_size"] == 64
     assert (found["runs"], found["calibrated_seconds"], found["peak_memory"]) == (2, 1.5, 200)
     assert (found["target_share"], found["seconds_to_target_mean"], found["seconds_to_target_low"]) == (0.5, 4.0, None)
     assert found["seconds_by_phase"] == {"warmup": 2.0, "bp": 2.0, "gp": 2.0, "data": 2.0}

@@ -192,6 +192,53 @@ def test_the_picked_values_are_listed() -> None:
     assert first.note.startswith("Accuracy on a held-out 10% of the training data; 1 seed(s) that no other run")
 
 
+def test_a_grid_of_tuned_values() -> None:
+    def trial(lr: float, size: int, accuracy: float | None) -> dict[str, Any]:
+        return {"values": {"lr": lr, "batch_size": size}, "batches": 6400 // size, "accuracy": accuracy}
+
+    points = ((0.01, 32, 0.5), (0.01, 64, 0.52), (0.1, 32, None), (0.1, 64, 0.4))
+    method = {
+        "trials": [trial(*point) for point in points],
+        "picked": {"lr": 0.01, "batch_size": 64},
+        "at_the_edge": ["batch_size"],
+    }
+    tuning = {
+        "options": {"lr": [0.01, 0.1], "batch_size": [32, 64]},
+        "regime": "batches",
+        "validation": 0.1,
+        "seeds": 1,
+        "methods": {"bp": method},
+    }
+    first = sheets(document(tuning=tuning))[0]
+    assert first.title == "tuning: each method's own lr and batch_size"
+    assert first.heads == ("method", "lr 0.01", "lr 0.1", "picked", "batches")
+    assert first.rows == (
+        ("bp, batch_size 32", "50.00", "-", "-", "200"),
+        ("bp, batch_size 64", "52.00", "40.00", "lr 0.01, batch_size 64*", "100"),
+    )
+    assert "equal samples" in first.note
+
+
+def test_batch_sizes_are_named() -> None:
+    methods = {"bp": record(0.7, batch_size=64), "a|b": record(0.65, batch_size=128)}
+    regimes = {"batches": {"methods": methods}}
+    sizes = {"batch_size": 128, "batch_sizes": {"bp": 64, "a|b": 128}, "backprop_batch_sizes": [32, 64, 128]}
+    differing = document(regimes=regimes, **sizes)
+    results = sheets(differing)[0]
+    assert results.title == "net on cifar10, equal samples: 76,800 each"
+    assert (results.heads[4], [row[4] for row in results.rows]) == ("batch size", ["64", "128"])
+    assert results.note.endswith("Backprop was a contestant with batches of 32, 64 and 128 samples.")
+    assert markdown(differing).startswith("# net on cifar10: bp (batch size 64), a|b (batch size 128)\n")
+
+    equal = document(regimes=regimes, batch_size=128, batch_sizes={"bp": 128}, backprop_batch_sizes=[128])
+    assert sheets(equal)[0].title == "net on cifar10, equal batches: 600 each"
+    assert sheets(equal)[0].note.endswith(
+        "Backprop was trained with batches of 128 samples only: with smaller batches, which are more steps at equal cost, it "
+        "was not a contestant (add batch_size=... to --tune)."
+    )
+    assert markdown(equal).startswith("# net on cifar10, batch size 128: bp, a|b\n")
+
+
 def write(folder: Path, content: Any) -> Path:
     (folder / "report.json").write_text(json.dumps(content))
     return folder

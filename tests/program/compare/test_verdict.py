@@ -36,3 +36,25 @@ def test_one_seed_other_metrics_and_nothing_finished() -> None:
     ]
     methods["bp"]["accuracy_mean"] = None
     assert verdict_lines(document) == []
+
+
+def test_batch_sizes_are_named() -> None:
+    methods = {"bp": row("bp", 0.9), "skip": row("skip", 0.8, -0.2, -0.1)}
+    document: dict[str, Any] = {
+        "batches": 100,
+        "batch_size": 128,
+        "batch_sizes": {"bp": 64, "skip": 128},
+        "backprop_batch_sizes": [32, 64, 128],
+        "seeds": 3,
+        "regimes": {"batches": {"methods": methods}},
+    }
+    assert verdict_lines(document) == [
+        "At equal samples (12,800 each), bp (batch size 64) reaches accuracy 90.00%; skip (batch size 128) 80.00% (behind).",
+        f"{LEVEL} Backprop was a contestant with batches of 32, 64 and 128 samples.",
+    ]
+    single = {**document, "batch_sizes": {"bp": 128, "skip": 128}, "backprop_batch_sizes": [128]}
+    assert verdict_lines(single) == [
+        "At equal batches (100 each), bp reaches accuracy 90.00%; skip 80.00% (behind).",
+        f"{LEVEL} Backprop was trained with batches of 128 samples only: with smaller batches, which are more steps at equal "
+        "cost, it was not a contestant (add batch_size=... to --tune).",
+    ]

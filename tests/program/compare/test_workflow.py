@@ -1,6 +1,7 @@
 """A whole comparison, its processes replaced by calls in this one; real processes are tested with the command line."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from adagp.errors import OptionError
-from adagp.program.compare import comparison as comparison_module
 from adagp.program.compare import costs as costs_module
+from adagp.program.compare import work as work_module
 from adagp.program.compare import workflow, worth
-from adagp.program.compare.comparison import Comparison
-from adagp.program.compare.methods import Tuning, read_candidates
+from adagp.program.compare.comparison import Comparison, ComparisonFolder
+from adagp.program.compare.grid import Tuning
+from adagp.program.compare.methods import read_candidates
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, Stopped, never
+from adagp.program.run import TrainConfig
 from adagp.program.run.record import read_whole_run
 from adagp.program.tasks.base import build_task
 
@@ -59,7 +62,7 @@ def run_here(jobs: Sequence[Job], at_once: int, observer: JobObserver, stop: Sto
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison_module, "run_jobs", run_here)
+    monkeypatch.setattr(work_module, "run_jobs", run_here)
     monkeypatch.setattr(workflow, "usable_cores", lambda: 3)
 
 
@@ -147,7 +150,7 @@ def test_bad_methods_are_rejected_before_the_folder_is_made(tmp_path: Path) -> N
 
 
 def test_tuned_rates_equal_cycles_and_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuning = Tuning("lr", (0.05, 1e-6), batches=8)
+    tuning = Tuning({"lr": (0.05, 1e-6)}, batches=8)
     wanted = comparison(
         "bp,feedback", seeds=1, batches=12, regimes=("batches", "accelerator"), large_batch=0, tuning=tuning
     )
@@ -156,8 +159,10 @@ def test_tuned_rates_equal_cycles_and_worth(tmp_path: Path, monkeypatch: pytest.
     assert notes.parts == [("tuning", 4), ("equal batches", 2), ("equal accelerator", 2)]
     tuned = found["tuning"]
     assert (tuned["regime"], tuned["validation"], list(tuned["methods"])) == ("accelerator", 0.1, ["bp", "feedback"])
-    assert [one["picked"] for one in tuned["methods"].values()] == [0.05, 0.05]
-    assert tuned["methods"]["bp"]["batches"] == 8 > tuned["methods"]["feedback"]["batches"]
+    assert [one["picked"] for one in tuned["methods"].values()] == [{"lr": 0.05}] * 2
+    lengths = {name: {trial["batches"] for trial in one["trials"]} for name, one in tuned["methods"].items()}
+    assert lengths["bp"] == {8}
+    assert max(lengths["feedback"]) < 8
     run = read_whole_run(tmp_path / "one" / "runs" / "feedback-12-seed0", "read")
     assert (run.config["lr"], run.config["validation"]) == (0.05, 0.0)
     trial = read_whole_run(tmp_path / "one" / "tuning" / "bp-lr-1e-06-8-seed10000", "read")
@@ -190,8 +195,106 @@ def test_tuned_rates_equal_cycles_and_worth(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "one" / "worth.svg").is_file()
 
 
+SECONDS_BY_SIZE = {50: 1.0, 100: 1.6, 200: 3.0}
+
+
+def timed_by_size(configs: Mapping[Any, TrainConfig], *_: Any) -> dict[Any, dict[str, float]]:
+    """Stand for timings: small batches cost more a sample; a GP batch costs half as much, loading its data included."""
+    seconds = {key: SECONDS_BY_SIZE[config.batch_size] for key, config in configs.items()}
+    return {key: {"bp": 0.75 * cost, "gp": 0.25 * cost, "data": 0.25 * cost} for key, cost in seconds.items()}
+
+
+def test_the_batch_size_is_tuned_at_equal_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs_module, "calibrate", timed_by_size)
+    monkeypatch.setattr(worth, "PRICED_DEVICES", ())
+    tuning = Tuning({"lr": (0.05, 1e-6), "batch_size": (50, 100)}, batches=5)
+    wanted = comparison(
+        "bp,skip", seeds=1, batches=6, regimes=("batches", "seconds"), large_batch=0, tuning=tuning, curve=(0.5,)
+    )
+    found = carried_out(wanted, tmp_path / "one", Notes(), jobs=1)
+
+    # 5 batches of the common size, 200, take 15 s: 15 batches of 50 samples, or 9 of 100.
+    trials = found["tuning"]["methods"]["bp"]["trials"]
+    assert [(trial["values"], trial["batches"]) for trial in trials] == [
+        ({"lr": 0.05, "batch_size": 50}, 15),
+        ({"lr": 0.05, "batch_size": 100}, 9),
+        ({"lr": 1e-6, "batch_size": 50}, 15),
+        ({"lr": 1e-6, "batch_size": 100}, 9),
+    ]
+    picked = {name: method["picked"] for name, method in found["tuning"]["methods"].items()}
+    sizes = {name: values["batch_size"] for name, values in picked.items()}
+    assert found["batch_sizes"] == sizes
+    assert (found["batch_size"], found["backprop_batch_sizes"]) == (200, [50, 100])
+    at_samples, at_seconds = (found["regimes"][regime]["methods"] for regime in ("batches", "seconds"))
+    assert {name: method["batches"] * sizes[name] for name, method in at_samples.items()} == {"bp": 1200, "skip": 1200}
+    assert found["budget_seconds"] == 1200 / sizes["bp"] * SECONDS_BY_SIZE[sizes["bp"]]
+    assert at_seconds["skip"]["calibrated_seconds"] <= found["budget_seconds"]
+    run = read_whole_run(Path(found["runs"][1]["run"]), "read")
+    assert (run.config["batch_size"], run.config["warmup_batches"]) == (sizes["skip"], 3 * 200 // sizes["skip"])
+    assert [point["batches"] for point in found["worth"]["curve"]] == [600 // sizes["bp"], 1200 // sizes["bp"]]
+
+    text = (tmp_path / "one" / "comparison.md").read_text("utf-8")
+    assert "## tuning: each method's own lr and batch_size" in text
+    assert "Backprop was a contestant with batches of 50 and 100 samples." in text
+    again = Notes()
+    assert carried_out(wanted, tmp_path / "one", again, jobs=1) == found
+    assert again.started == []
+
+
+def test_a_batch_size_whose_warm_up_is_too_expensive_is_not_picked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs_module, "calibrate", timed_by_size)
+    wanted = comparison("bp,skip", seeds=1, batches=6, regimes=("seconds",), large_batch=0, options={"lr": 0.05})
+    # 12 s, which the 12 batches of 50 samples of the warm-up take
+    tuned = replace(wanted, tuning=Tuning({"batch_size": (50, 200)}, batches=4))
+    found = carried_out(tuned, tmp_path / "one", Notes(), jobs=1)
+    trials = found["tuning"]["methods"]["skip"]["trials"]
+    assert [trial["batches"] for trial in trials] == [0, 4]
+    assert (trials[0]["accuracy"], found["batch_sizes"]["skip"]) == (None, 200)
+    short = replace(
+        wanted, tuning=Tuning({"batch_size": (50, 100)}, batches=4), options={**wanted.options, "ratio": "1:3"}
+    )
+    monkeypatch.setitem(SECONDS_BY_SIZE, 100, 4.0)
+    with pytest.raises(OptionError, match="^method 'skip': warm-up of 6 batches does not fit a run of 6"):
+        carried_out(short, tmp_path / "two", Notes(), jobs=1)
+
+
+def test_files_of_earlier_versions_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They had one batch size for all methods, and a single tuned option."""
+    wanted = comparison(
+        "bp,skip", seeds=1, batches=6, regimes=("seconds",), large_batch=0, tuning=Tuning({"lr": (0.05, 1e-6)})
+    )
+    monkeypatch.setattr(costs_module, "calibrate", timed_by_size)
+    first = carried_out(wanted, tmp_path / "one", Notes(), jobs=1)
+    folder = ComparisonFolder(tmp_path / "one")
+    timing, tuned = (json.loads(path.read_bytes()) for path in (folder.timing, folder.tuning))
+    assert list(timing["methods"]["skip"]) == ["200"]
+    timing["methods"] = {name: costs["200"] for name, costs in timing["methods"].items()}
+    tuned = {
+        "option": "lr",
+        "values": tuned["options"].pop("lr"),
+        **{name: tuned[name] for name in ("regime", "validation", "seeds")},
+        "methods": {
+            name: {
+                "batches": method["trials"][0]["batches"],
+                "accuracy": {f"{trial['values']['lr']:g}": trial["accuracy"] for trial in method["trials"]},
+                "picked": method["picked"]["lr"],
+                "at_the_edge": bool(method["at_the_edge"]),
+            }
+            for name, method in tuned["methods"].items()
+        },
+    }
+    folder.timing.write_text(json.dumps(timing))
+    folder.tuning.write_text(json.dumps(tuned))
+    folder.calibration.unlink()
+    notes = Notes()
+    assert carried_out(wanted, tmp_path / "one", notes, jobs=1) == first
+    assert notes.parts == [("equal seconds", 2)]
+
+
 def test_methods_and_seeds_can_be_added(tmp_path: Path) -> None:
-    tuning = Tuning("lr", (0.05, 1e-6), batches=8)
+    tuning = Tuning({"lr": (0.05, 1e-6)}, batches=8)
 
     def wanted(methods: str, seeds: int) -> Comparison:
         return comparison(methods, seeds=seeds, batches=12, regimes=("batches",), large_batch=0, tuning=tuning)
@@ -216,7 +319,7 @@ def test_methods_and_seeds_can_be_added(tmp_path: Path) -> None:
 
 
 def test_an_option_that_no_method_has_is_not_tuned(tmp_path: Path) -> None:
-    tuning = Tuning("features", (4, 8))
+    tuning = Tuning({"features": (4, 8)})
     options = {"lr": 0.05}
     wanted = comparison(
         "bp,skip", seeds=1, batches=6, regimes=("batches",), large_batch=0, tuning=tuning, options=options

@@ -135,6 +135,36 @@ def test_the_record_uses_the_regime_with_the_narrowest_interval(tmp_path: Path) 
     assert draw_worth(found, tmp_path / "worth.svg").stat().st_size > 10_000
 
 
+def test_batches_of_another_size_count_by_their_samples() -> None:
+    """100 batches of 128 samples are 200 of backprop's, which have 64."""
+    plain = find_worth(CURVE, {0: 0.54, 1: 0.56}, 150, 200, ACCURACY)
+    larger = find_worth(CURVE, {0: 0.54, 1: 0.56}, 75, 100, ACCURACY, scale=2.0)
+    assert larger.worth == pytest.approx(plain.worth)
+    assert larger.low == pytest.approx(plain.low)
+    sizes = {"batch_sizes": {"bp": 64, "feedback": 128}, "backprop_batch_sizes": [32, 64]}
+    found = worth_record({**document(), **sizes}, ACCURACY, {"feedback": {"cpu": Price(0.5, 0.1)}})
+    wanted = 100 * 4 ** ((0.551 - 0.401) / 0.2)
+    assert found["methods"]["feedback"]["regimes"]["batches"]["worth"] == pytest.approx((wanted / 2 - 200) / 200)
+    assert worth_sheets(found)[0].note.endswith(
+        "Batch sizes: bp 64, feedback 128; worth and prices are those of equally many samples. Backprop was a contestant with "
+        "batches of 32 and 64 samples."
+    )
+    costs = {"bp": {"bp": 2.0, "data": 0.5}, "skip": {"bp": 4.5, "gp": 1.5, "data": 1.0}}
+    timed = {
+        name: {"cost": cost, "batch_size": size} for (name, cost), size in zip(costs.items(), (64, 128), strict=True)
+    }
+    price = measured_price({"rounds": 30, "methods": timed}, "skip", "bp")["cpu"]
+    assert price.price == 0.5
+    assert price.overhead == pytest.approx(0.1)
+
+
+def test_only_the_reference_makes_the_curve() -> None:
+    extra = [run("small", "batches", 800, 0.9, seed) | {"method": "bp"} for seed in range(3)]
+    content = document()
+    content["runs"] += extra
+    assert sorted(worth_module.curve_points(content, ACCURACY)) == [100, 400]
+
+
 NET = Workload("four layers", tuple(Linear(f"fc{place}", 1, 64, 64) for place in range(4)))
 
 
@@ -145,7 +175,7 @@ def config(method: str, **options: object) -> TrainConfig:
 
 def test_modelled_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worth_module, "PRICED_DEVICES", (4, 8))
-    models = platform_models(NET, 100, AcceleratorPlatform("efficient"), PipelinePlatform(devices=4))
+    models = platform_models(NET, lambda config: 100, AcceleratorPlatform("efficient"), PipelinePlatform(devices=4))
     assert list(models) == ["accelerator", "pipeline", "pipeline-4", "pipeline-8"]
     feedback = method_prices(config("feedback"), config("bp"), models)
     accelerator = models["accelerator"]
@@ -165,9 +195,21 @@ def test_modelled_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one.price for one in skipped.values()} == {0.0}
 
 
+def test_modelled_prices_are_those_of_equally_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worth_module, "PRICED_DEVICES", ())
+    models = platform_models(NET, lambda config: 100, AcceleratorPlatform("efficient"), PipelinePlatform(devices=4))
+    large, small = (config("feedback", batch_size=size) for size in (128, 64))
+    price = method_prices(small, config("bp"), models)["accelerator"].price
+    accelerator = models["accelerator"]
+    costs = [cost.cost for cost in accelerator.batch_costs(small) if cost.phase == "gp"]
+    assert price == pytest.approx(2 * costs[0] / (accelerator.run_cost(config("bp")) / 12))
+    # Loading the weights costs as much for half as many samples.
+    assert price > method_prices(large, config("bp"), models)["accelerator"].price
+
+
 def test_a_pipeline_of_more_stages_than_layers_has_no_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worth_module, "PRICED_DEVICES", ())
-    models = platform_models(NET, 100, AcceleratorPlatform(), PipelinePlatform(devices=5))
+    models = platform_models(NET, lambda config: 100, AcceleratorPlatform(), PipelinePlatform(devices=5))
     assert list(method_prices(config("adagp"), config("bp"), models)) == ["accelerator"]
 
 

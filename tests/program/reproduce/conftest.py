@@ -113,7 +113,7 @@ def comparison(options: Mapping[str, Any]) -> dict[str, Any]:
     platform = {"verdict": "pays", "break_even": 0.44}
     return {
         "regimes": {regime: {"methods": methods} for regime in options["regimes"]},
-        "tuning": {"methods": {name: {"picked": 0.01} for name in names}},
+        "tuning": {"methods": {name: {"picked": {"lr": 0.01}} for name in names}},
         "worth": {
             "methods": {names[-1]: {"worth": 0.6, "interval": [0.5, None], "platforms": {"accelerator": platform}}}
         },

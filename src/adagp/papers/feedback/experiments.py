@@ -71,7 +71,8 @@ def comparison_part(name: str, budget: str) -> Part:
 def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Comparison":
     """Return the comparison that a part's options mean."""
     from adagp.program.compare.comparison import Comparison
-    from adagp.program.compare.methods import Tuning, read_candidates
+    from adagp.program.compare.grid import Tuning
+    from adagp.program.compare.methods import read_candidates
 
     runs = {key: value for key, value in options.items() if key not in _OWN}
     own = {key: options[key] for key in ("regimes", "curve", "pipeline", "batches", "seeds") if key in options}
@@ -79,7 +80,7 @@ def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Compar
         read_candidates(options["methods"]),
         options={**runs, **({} if workspace.device == "cpu" else {"device": workspace.device})},
         settings={},
-        tuning=Tuning("lr", RATES, options.get("tune_batches")),
+        tuning=Tuning({"lr": RATES}, options.get("tune_batches")),
         large_batch=0,
         data_dir=None if workspace.data_dir is None else str(workspace.data_dir),
         **own,
@@ -127,7 +128,10 @@ class _Silent:
 
 def _rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a line for each regime and method; all but the modelled cost is measured."""
-    picked = {name: tuned["picked"] for name, tuned in report["tuning"]["methods"].items()}
+    from adagp.program.compare.grid import upgraded_tuning
+
+    tuned = upgraded_tuning(report["tuning"], "accuracy")["methods"]
+    picked = {name: method["picked"]["lr"] for name, method in tuned.items()}
     keys = (
         "runs",
         "batches",

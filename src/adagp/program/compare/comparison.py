@@ -1,34 +1,29 @@
-"""A comparison: its options, its folder, the runs that it consists of, and the state while it runs."""
+"""A comparison: its options, its folder, the runs that it consists of.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+Methods may have different batch sizes. Lengths given in batches (the runs', the warm-up's, the tuning runs') are in batches of
+the common batch size: a method with another one gets as many samples.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from adagp.errors import OptionError, RunError, unknown_name
-from adagp.hw import Workload
-from adagp.program.compare.methods import BACKPROP, Candidate, Tuning, candidate_config, fitted_schedule
-from adagp.program.compare.modelled_cost import (
-    AcceleratorCost,
-    BatchCost,
-    PipelineCost,
-    parse_accelerator,
-    parse_pipeline,
-)
-from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, run_jobs
+from adagp.program.compare.grid import BATCH_SIZE, Tuning, Values
+from adagp.program.compare.methods import BACKPROP, Candidate, candidate_config
+from adagp.program.compare.modelled_cost import parse_accelerator, parse_pipeline
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, ListOf, TableOf, read_document, record_of
 from adagp.program.run.folder import MEGABYTE, RunFolder
 from adagp.program.run.record import COMPARISON
 
-if TYPE_CHECKING:
-    from adagp.program.tasks.base import Task
-
 BATCHES, SECONDS, ACCELERATOR, PIPELINE = "batches", "seconds", "accelerator", "pipeline"
 REGIMES = (BATCHES, SECONDS, ACCELERATOR, PIPELINE)
-"""What is equal for all methods: batches, calibrated seconds, or modelled cycles of an accelerator or of a pipeline of them."""
+"""What is equal for all methods: batches (samples, where batch sizes differ), calibrated seconds, or modelled cycles of an
+accelerator or of a pipeline of them."""
 MODELLED = (ACCELERATOR, PIPELINE)
 FORMER = {"epochs": BATCHES}
 """Regime names of earlier versions, still accepted and read from earlier folders."""
@@ -53,11 +48,11 @@ class Comparison:
 
     candidates      the methods to compare
     options         options of `adagp train` for all methods;  settings: for single methods, by name
-    batches         length of the runs at equal batches
+    batches         length of the runs at equal batches, in batches of the common batch size
     seconds         budget of the runs at equal seconds; None: the calibrated seconds of backprop's run
     accelerator, pipeline   the modelled platforms of the regimes of these names
     curve           backprop is also trained at these multiples of `batches`
-    tuning          the option that is tuned for each method first;  picked: the outcome, by method
+    tuning          the options that are tuned for each method first;  picked: the outcome, by method
     points          batches per run at which gradients are compared with those of `large_batch` samples
     aligned_seeds   seeds for which gradients are compared
     rounds          how often each kind of batch is timed
@@ -79,7 +74,7 @@ class Comparison:
     pipeline: str = "best,devices=4,micro-batches=4"
     curve: tuple[float, ...] = ()
     tuning: Tuning | None = None
-    picked: Mapping[str, Any] = field(default_factory=dict)
+    picked: Mapping[str, Values] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, low in (("seeds", 1), ("large_batch", 0), ("points", 1), ("aligned_seeds", 0), ("rounds", 1)):
@@ -105,7 +100,32 @@ class Comparison:
     @property
     def curve_lengths(self) -> list[int]:
         """Lengths in batches of backprop's runs for `curve`."""
-        return sorted({max(1, round(factor * self.batches)) for factor in self.curve})
+        batches = self.config(self.reference, 0).batches
+        assert batches is not None
+        return sorted({max(1, round(factor * batches)) for factor in self.curve})
+
+    @cached_property
+    def base_config(self) -> TrainConfig:
+        """Backprop with the common options alone."""
+        return candidate_config(Candidate(BACKPROP, BACKPROP), self.options, {}, self.batches, 0)
+
+    @property
+    def base_batch_size(self) -> int:
+        """The common batch size: lengths are given in batches of it."""
+        return self.base_config.batch_size
+
+    def equal_batches(self, batches: int, batch_size: int) -> int:
+        """Return how many batches of `batch_size` samples have as many samples as `batches` of the common batch size."""
+        return max(1, round(batches * self.base_batch_size / batch_size))
+
+    def batch_sizes(self, candidate: Candidate) -> list[int]:
+        """Return the batch sizes that a method's batches may have before it is tuned: those tried, and its own."""
+        own = self.config(candidate, 0, tuned={}).batch_size
+        if self.tuning is None or BATCH_SIZE not in self.tuning.options:
+            return [own]
+        tried = [int(size) for size in self.tuning.options[BATCH_SIZE]]
+        # The tuning runs' budget is the cost of backprop with the common batch size, tried or not.
+        return sorted({*tried, own}) if candidate == self.reference else sorted(tried)
 
     @property
     def data_folder(self) -> Path | None:
@@ -163,12 +183,26 @@ class Comparison:
                 f"choose from: {', '.join(FULL_DECAY)}."
             )
 
-    def config(self, candidate: Candidate, seed: int, batches: int | None = None) -> TrainConfig:
-        """Return the configuration of one run; `batches` defaults to the length at equal batches."""
-        own = {name: self.settings.get(name, {}) for name in (candidate.method, candidate.name)}
-        if self.tuning is not None and candidate.name in self.picked:
-            own[candidate.name] = {**own[candidate.name], self.tuning.option: self.picked[candidate.name]}
-        return candidate_config(candidate, self.options, own, batches or self.batches, seed)
+    def config(
+        self, candidate: Candidate, seed: int, batches: int | None = None, tuned: Values | None = None
+    ) -> TrainConfig:
+        """Return the configuration of one run.
+
+        `batches` defaults to the length at equal samples, `tuned` (values of tuned options) to those picked for the method.
+        """
+        own: dict[str, Mapping[str, Any]] = {
+            name: self.settings.get(name, {}) for name in (candidate.method, candidate.name)
+        }
+        values = self.picked.get(candidate.name, {}) if tuned is None else tuned
+        own[candidate.name] = {**own[candidate.name], **values}
+        config = candidate_config(candidate, self.options, own, batches or self.batches, seed)
+        if config.batch_size == self.base_batch_size:
+            return config
+        return replace(
+            config,
+            batches=batches or self.equal_batches(self.batches, config.batch_size),
+            warmup_batches=config.warmup_batches and self.equal_batches(config.warmup_batches, config.batch_size),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of comparison.json."""
@@ -177,7 +211,7 @@ class Comparison:
         values = {"entries": list(values.pop("candidates")), **values}
         del values["picked"]  # a result, stored in tuning.json
         if self.tuning is not None:
-            values["tuning"]["values"] = list(self.tuning.values)
+            values["tuning"] = self.tuning.as_dict()
         return values
 
 
@@ -284,119 +318,3 @@ class ComparisonFolder:
 
 def _methods_by_name(document: Mapping[str, Any]) -> dict[str, Any]:
     return {method["name"]: method for method in document["entries"]}
-
-
-class CostModel(Protocol):
-    """The cost of runs on a modelled platform, in cycles.
-
-    `share` is the fraction of GP batches of an adaptive schedule, which cannot be counted in advance; None otherwise.
-    """
-
-    @property
-    def text(self) -> str:
-        """The platform in the text form of the option."""
-
-    def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
-        """Return the cost of a whole run."""
-
-    def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
-        """Return the number and the cost of each kind of batch of a run."""
-
-    def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
-        """Return further JSON fields of a run's cost."""
-
-
-class ComparisonObserver(JobObserver, Protocol):
-    """Receives the progress of a comparison."""
-
-    def say(self, text: str) -> None:
-        """Show a message."""
-
-    def begin(self, what: str, total: int) -> None:
-        """Start a part of the work with `total` steps."""
-
-    def advance(self) -> None:
-        """Complete a step."""
-
-
-@dataclass
-class ComparisonWork:
-    """A comparison while it runs. `jobs` is the number of runs at a time."""
-
-    comparison: Comparison
-    folder: ComparisonFolder
-    task: "Task"
-    observer: ComparisonObserver
-    stop: Stop
-    jobs: int | None = None
-
-    def __post_init__(self) -> None:
-        self.failures: list[JobFailure] = []
-        self._models: dict[str, CostModel] = {}
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Batches per epoch of the data set."""
-        return self.task.batches_per_epoch
-
-    def check(self) -> None:
-        """Build each method once, so that bad options fail before the first run."""
-        from adagp.program.train.session import Session
-
-        def build(candidate: Candidate) -> None:
-            Session(self.comparison.config(candidate, 0), task=self.task, threads=1)
-
-        self.comparison.check_each(build)
-        for regime in MODELLED:
-            if regime in self.comparison.regimes:
-                self.comparison.check_each(partial(self._check_cost, regime))
-        tuning = self.comparison.tuning
-        if tuning is not None and tuning.batches is not None:
-            self.comparison.check_each(lambda candidate: self._check_length(candidate, tuning.batches or 0))
-
-    def _check_cost(self, regime: str, candidate: Candidate) -> None:
-        """Check that the platform can cost the method; the share of GP batches of an adaptive schedule does not matter here."""
-        config = self.comparison.config(candidate, 0)
-        self.cost_model(regime).run_cost(config, 0.5 if config.schedule().adapts else None)
-
-    def _check_length(self, candidate: Candidate, batches: int) -> None:
-        fitted_schedule(replace(self.comparison.config(candidate, 0), batches=batches), self.batches_per_epoch)
-
-    @cached_property
-    def workload(self) -> Workload:
-        """The model's layers, as input of the accelerator model."""
-        from adagp.program.tasks.classify import Classification
-        from adagp.program.workloads import run_workload
-
-        config = self.comparison.config(self.comparison.reference, 0)
-        if config.dataset.endswith(".npz") and isinstance(self.task, Classification):
-            from adagp.tracing.tracer import trace_model
-
-            data = self.task.data
-            return trace_model(config.model, classes=data.classes, image=data.shape, width=config.width)
-        return run_workload(config.model, config.dataset, config.image_size, config.width, config.sequence_length)
-
-    def cost_model(self, regime: str) -> CostModel:
-        """Return the cost model of a regime's platform."""
-        if regime not in self._models:
-            accelerator = parse_accelerator(self.comparison.accelerator)
-            if regime == ACCELERATOR:
-                self._models[regime] = AcceleratorCost(accelerator, self.workload, self.batches_per_epoch)
-            else:
-                pipeline = parse_pipeline(self.comparison.pipeline)
-                self._models[regime] = PipelineCost(pipeline, accelerator, self.workload, self.batches_per_epoch)
-        return self._models[regime]
-
-    def run_job(self, run: ComparedRun) -> Job:
-        """Return the job that trains a run in its folder."""
-        from adagp.program.train.session import TrainingJob
-
-        path = run.folder.path
-        log = self.folder.path / "logs" / f"{path.name}.log"
-        return Job(run.name, TrainingJob(run.config, path, self.comparison.data_folder), path / "summary.json", log)
-
-    def execute(self, jobs: Sequence[Job], what: str) -> None:
-        """Run the jobs; collect failures."""
-        assert self.jobs is not None
-        self.observer.begin(what, len(jobs))
-        self.failures += run_jobs(jobs, self.jobs, self.observer, self.stop, fresh=True)

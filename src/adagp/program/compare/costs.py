@@ -1,8 +1,8 @@
 """The cost of batches and runs: measured seconds, or modelled cycles; and how many batches a budget allows.
 
-All methods are timed in one process, interleaved: each round times one BP batch and one GP batch of each method, so that a
-disturbance of the machine affects them alike. The cost is the median over the rounds. Where a source does extra work in every
-Nth BP batch only, it is the mean of the medians of the N kinds of batches.
+All methods, with each batch size that they may have, are timed in one process, interleaved: each round times one BP batch and
+one GP batch of each, so that a disturbance of the machine affects them alike. The cost is the median over the rounds. Where a
+source does extra work in every Nth BP batch only, it is the mean of the medians of the N kinds of batches.
 """
 
 import time
@@ -12,15 +12,16 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeVar
 
 from adagp.core.files import write_atomically
 from adagp.core.methods import batch_variation
 from adagp.core.plan import Phase, Step
 from adagp.errors import OptionError, RunError
-from adagp.program.compare.comparison import BATCHES, FORMER, MODELLED, SECONDS, ComparisonWork
+from adagp.program.compare.comparison import BATCHES, FORMER, MODELLED, SECONDS
 from adagp.program.compare.methods import Candidate, fitted_schedule, steps_of
 from adagp.program.compare.records import Record, run_record
+from adagp.program.compare.work import ComparisonWork
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import (
     ABSENT,
@@ -48,11 +49,17 @@ Costs = dict[str, float]
 """Seconds of a BP batch (`bp`), of a GP batch (`gp`, if there are any), and of loading its data (`data`)."""
 
 
+Key = TypeVar("Key")
+
+
 def calibrate(
-    configs: Mapping[str, TrainConfig], task: Task, rounds: int, on_round: Callable[[], None] = lambda: None
-) -> dict[str, Costs]:
-    """Return the median costs of each method; `on_round` is called after each round."""
-    timers = {name: _Timer(config, task) for name, config in configs.items()}
+    configs: Mapping[Key, TrainConfig],
+    task_of: Callable[[TrainConfig], Task],
+    rounds: int,
+    on_round: Callable[[], None] = lambda: None,
+) -> dict[Key, Costs]:
+    """Return the median costs of a batch of each configuration; `on_round` is called after each round."""
+    timers = {key: _Timer(config, task_of(config)) for key, config in configs.items()}
     for timer in timers.values():
         for _ in range(WARM):
             timer.time(timer.steps[0])
@@ -60,7 +67,7 @@ def calibrate(
         for timer in timers.values():
             timer.time_round()
         on_round()
-    return {name: timer.medians() for name, timer in timers.items()}
+    return {key: timer.medians() for key, timer in timers.items()}
 
 
 def _cyclic_median(values: Sequence[float], cycle: int) -> float:
@@ -185,17 +192,30 @@ MOST_TIMES = 1_000_000
 COSTS = Fields({"bp": POSITIVE, "gp": POSITIVE, "data": POSITIVE}, others=ABSENT, required=("data",))
 
 
-def timing_shape(names: Iterable[str]) -> Shape:
-    """Return the expected content of timing.json."""
-    methods = record_of(dict.fromkeys(names, COSTS), others=ABSENT)
+def timing_shape(sizes: Mapping[str, Sequence[int]]) -> Shape:
+    """Return the expected content of timing.json; `sizes` are the batch sizes of each method.
+
+    Earlier versions, with one batch size for all, stored the costs without it.
+    """
+    by_size = {name: record_of({str(size): COSTS for size in own}, others=ABSENT) for name, own in sizes.items()}
+    former = dict.fromkeys(sizes, COSTS)
     comparable = Plain(f"costs with ratios of at most {MOST_TIMES:,}", _are_comparable)
+    methods = Either(record_of(by_size, others=ABSENT), record_of(former, others=ABSENT))
     return record_of({"methods": Both(methods, comparable)})
 
 
-def _are_comparable(methods: Mapping[str, Mapping[str, float]]) -> bool:
-    dearest = max(sum(costs.values()) for costs in methods.values())
-    cheapest = min(costs["data"] + min(costs.get(kind, dearest) for kind in ("bp", "gp")) for costs in methods.values())
+def _are_comparable(methods: Mapping[str, Mapping[str, Any]]) -> bool:
+    batches = [costs for own in methods.values() for costs in _by_size(own).values()]
+    dearest = max(sum(costs.values()) for costs in batches)
+    cheapest = min(costs["data"] + min(costs.get(kind, dearest) for kind in ("bp", "gp")) for costs in batches)
     return dearest <= MOST_TIMES * cheapest
+
+
+def _by_size(costs: Mapping[str, Any], size: int = 0) -> dict[int, Costs]:
+    """Return a method's costs by batch size; those of earlier versions, stored without it, are of `size`."""
+    if "data" in costs:
+        return {size: dict(costs)}
+    return {int(number): own for number, own in costs.items()}
 
 
 def calibration_shape(names: Iterable[str], batches: int) -> Shape:
@@ -217,27 +237,24 @@ RunCost = Callable[[TrainConfig], float]
 def run_lengths(work: ComparisonWork, regime: str) -> dict[str, int]:
     """Return the number of batches of each method's runs in a regime."""
     if regime == BATCHES:
-        return {candidate.name: work.comparison.batches for candidate in work.comparison.candidates}
+        comparison = work.comparison
+        return {one.name: default_length(comparison.config(one, 0)) for one in comparison.candidates}
     costs = calibration(work) if regime == SECONDS else modelled_costs(work, regime)
     return {name: method["batches"] for name, method in costs["methods"].items()}
 
 
-def equal_lengths(work: ComparisonWork, regime: str, batches: int, costs: dict[str, RunCost]) -> dict[str, int]:
-    """Return by method how many batches cost as much as `batches` batches of backprop."""
-    comparison = work.comparison
-    if regime == BATCHES:
-        return {candidate.name: batches for candidate in comparison.candidates}
-    reference = replace(comparison.config(comparison.reference, 0), batches=batches)
-    budget = costs[comparison.reference.name](reference)
-    return {
-        candidate.name: _fitting_batches(work, candidate, budget, costs[candidate.name])
-        for candidate in comparison.candidates
-    }
+def default_length(config: TrainConfig) -> int:
+    """Return the batches of a run whose length is set in batches."""
+    assert config.batches is not None
+    return config.batches
 
 
-def _fitting_batches(work: ComparisonWork, candidate: Candidate, budget: float, cost: RunCost) -> int:
+def affordable_batches(
+    work: ComparisonWork, candidate: Candidate, config: TrainConfig, budget: float, cost: RunCost
+) -> int:
+    """Return how many batches of a method cost at most `budget`; errors name it."""
     try:
-        return longest_run(budget, work.comparison.config(candidate, 0), cost, work.batches_per_epoch)
+        return longest_run(budget, config, cost, work.epoch_length(config))
     except OptionError as error:
         raise OptionError(f"method '{candidate.name}': {error}") from None
 
@@ -248,27 +265,35 @@ def run_costs(work: ComparisonWork, regime: str, share_of: Callable[[Candidate],
     for candidate in work.comparison.candidates:
         share = share_of(candidate)
         if regime == SECONDS:
-            seconds = batch_seconds(work)["methods"][candidate.name]
-            costs[candidate.name] = partial(
-                run_seconds, costs=seconds, batches_per_epoch=work.batches_per_epoch, share=share
-            )
+            costs[candidate.name] = partial(_seconds_of_run, work, batch_seconds(work)[candidate.name], share)
         elif regime in MODELLED:
             costs[candidate.name] = partial(work.cost_model(regime).run_cost, share=share)
     return costs
 
 
-def batch_seconds(work: ComparisonWork) -> Record:
-    """Return the seconds of a batch of each kind by method; measured once and stored in the folder."""
-    path = work.folder.timing
+def _seconds_of_run(
+    work: ComparisonWork, by_size: Mapping[int, Costs], share: float | None, config: TrainConfig
+) -> float:
+    return run_seconds(config, by_size[config.batch_size], work.epoch_length(config), share)
+
+
+def batch_seconds(work: ComparisonWork) -> dict[str, dict[int, Costs]]:
+    """Return the seconds of a batch of each kind, by method and batch size; measured once and stored in the folder."""
+    path, comparison = work.folder.timing, work.comparison
+    sizes = {candidate.name: comparison.batch_sizes(candidate) for candidate in comparison.candidates}
     if not path.is_file():
-        comparison = work.comparison
-        configs = {candidate.name: comparison.config(candidate, 0) for candidate in comparison.candidates}
+        configs = {
+            (candidate.name, size): config
+            for candidate in comparison.candidates
+            for size, config in work.configs(candidate).items()
+        }
         work.observer.begin("calibration", comparison.rounds)
-        costs = calibrate(configs, work.task, comparison.rounds, work.observer.advance)
-        content = {"rounds": comparison.rounds, "methods": costs}
+        costs = calibrate(configs, work.task_of, comparison.rounds, work.observer.advance)
+        methods = {name: {str(size): costs[name, size] for size in own} for name, own in sizes.items()}
+        content = {"rounds": comparison.rounds, "methods": methods}
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
-    timing: Record = read_result(path, timing_shape(_names(work)))
-    return timing
+    stored: Record = read_result(path, timing_shape(sizes))["methods"]
+    return {name: _by_size(costs, sizes[name][0]) for name, costs in stored.items()}
 
 
 def calibration(work: ComparisonWork) -> Record:
@@ -276,19 +301,20 @@ def calibration(work: ComparisonWork) -> Record:
     path = work.folder.calibration
     if not path.is_file():
         comparison = work.comparison
-        costs = batch_seconds(work)["methods"]
+        costs = batch_seconds(work)
         run_cost = run_costs(work, SECONDS, lambda candidate: predicted_share(work, candidate))
         reference = comparison.reference
         budget = comparison.seconds or run_cost[reference.name](comparison.config(reference, 0))
         methods = {}
         for candidate in comparison.candidates:
-            batches = _fitting_batches(work, candidate, budget, run_cost[candidate.name])
-            config = comparison.config(candidate, 0)
-            seconds = {
-                regime: run_cost[candidate.name](replace(config, batches=number))
-                for regime, number in ((BATCHES, comparison.batches), (SECONDS, batches))
+            config, cost = comparison.config(candidate, 0), run_cost[candidate.name]
+            batches = affordable_batches(work, candidate, config, budget, cost)
+            methods[candidate.name] = {
+                "batch_size": config.batch_size,
+                "cost": costs[candidate.name][config.batch_size],
+                "batches": batches,
+                "seconds": {BATCHES: cost(config), SECONDS: cost(replace(config, batches=batches))},
             }
-            methods[candidate.name] = {"cost": costs[candidate.name], "batches": batches, "seconds": seconds}
         content = {"budget_seconds": budget, "rounds": comparison.rounds, "methods": methods}
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
     stored: Record = read_result(path, calibration_shape(_names(work), work.comparison.batches))
@@ -309,18 +335,19 @@ def modelled_costs(work: ComparisonWork, regime: str) -> Record:
     comparison, model = work.comparison, work.cost_model(regime)
     shares = {candidate.name: predicted_share(work, candidate) for candidate in comparison.candidates}
     costs = run_costs(work, regime, lambda candidate: shares[candidate.name])
-    batches = equal_lengths(work, regime, comparison.batches, costs)
+    reference = comparison.reference
+    budget = costs[reference.name](comparison.config(reference, 0))
     methods: dict[str, Record] = {}
     for candidate in comparison.candidates:
-        config = comparison.config(candidate, 0)
-        own, cost = replace(config, batches=batches[candidate.name]), costs[candidate.name]
+        config, cost, share = comparison.config(candidate, 0), costs[candidate.name], shares[candidate.name]
+        own = replace(config, batches=affordable_batches(work, candidate, config, budget, cost))
         methods[candidate.name] = {
-            "batches": batches[candidate.name],
-            "kinds": [asdict(kind) for kind in model.batch_costs(own, shares[candidate.name])],
+            "batch_size": config.batch_size,
+            "batches": own.batches,
+            "kinds": [asdict(kind) for kind in model.batch_costs(own, share)],
             "costs": {BATCHES: cost(config), regime: cost(own)},
-            **model.details(own, shares[candidate.name]),
+            **model.details(own, share),
         }
-    budget = methods[comparison.reference.name]["costs"][BATCHES]
     return {"platform": model.text, "unit": "cycles", "budget": budget, "methods": methods}
 
 

@@ -1,4 +1,4 @@
-"""The methods to compare: from the text of --methods, --set and --tune to configurations and plans of runs.
+"""The methods to compare: from the text of --methods and --set to configurations and plans of runs.
 
 skip                  a method with its own schedule, or the one that --ratio gives to all
 feedback@2:1          a method with a schedule of its own
@@ -103,7 +103,7 @@ def read_settings(
         option = option.replace("-", "_")
         if not (option and value):
             raise OptionError(f"cannot read --set '{text}'; the form is option=value or method.option=value.")
-        check_names_and_types({option: (parsed := _value(value))}, "--set")
+        check_names_and_types({option: (parsed := parse_value(value))}, "--set")
         if not who:
             common[option] = parsed
             continue
@@ -116,7 +116,7 @@ def read_settings(
     return common, own
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Parse a number, a boolean or a quoted string; return anything else unchanged."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -185,62 +185,3 @@ def planned_batches(
         return
     for plan, equal in groupby(map(schedule.plan, steps_of(config, batches_per_epoch))):
         yield plan, sum(1 for _ in equal)
-
-
-_TUNE_FORM = "the form is option=value,value,..., for example lr=0.003,0.01,0.03,0.1"
-_NUMBERS = (int, float)
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """An option, and the values that are tried for each method before the compared runs.
-
-    The tuning runs have `seeds` seeds of their own and equal cost: that of `batches` batches of backprop (None: as many as
-    the compared runs). The value with the best result on a held-out `share` of the training data is picked.
-    """
-
-    option: str
-    values: tuple[float, ...]
-    batches: int | None = None
-    seeds: int = 1
-    share: float = 0.1
-
-    def check(self, options: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Check the values, and that the option is not set elsewhere."""
-        self._check_values()
-        flags = [f"--set {name}.{self.option}" for name, own in settings.items() if self.option in own]
-        if self.option in options:
-            flags.append(f"--{self.option.replace('_', '-')}")
-        if flags:
-            raise OptionError(f"--tune chooses {self.option}, but {flags[0]} sets it; remove one of them.")
-
-    def _check_values(self) -> None:
-        if len(self.values) < 2 or len(set(self.values)) < len(self.values):
-            raise OptionError(f"--tune {self.option} needs two values or more, each named once; {_TUNE_FORM}.")
-        for value in self.values:
-            known_options()[self.option].check(value)
-        for name, number in (("batches", self.batches), ("seeds", self.seeds)):
-            if number is not None and number < 1:
-                raise OptionError(f"--tune-{name} is {number}; it must be 1 or more.")
-
-
-def read_tuning(text: str, batches: int | None = None, seeds: int = 1) -> Tuning:
-    """Parse the text of `--tune`."""
-    name, _, rest = (part.strip() for part in text.partition("="))
-    option = name.replace("-", "_")
-    if not (option and rest):
-        raise OptionError(f"cannot read --tune '{text}'; {_TUNE_FORM}.")
-    tunable = [key for key, known in known_options().items() if known.compared == "own" and known.kind in _NUMBERS]
-    if option not in tunable:
-        raise unknown_name("option in --tune", option, tunable)
-    values = tuple(_tune_number(text, word) for word in rest.split(","))
-    for value in values:
-        check_names_and_types({option: value}, "--tune")
-    return Tuning(option, values, batches, seeds)
-
-
-def _tune_number(text: str, word: str) -> float:
-    number: float = _value(word.strip())
-    if type(number) not in _NUMBERS:
-        raise OptionError(f"cannot read '{word.strip()}' in --tune '{text}' as a number; {_TUNE_FORM}.")
-    return number

@@ -10,7 +10,7 @@ that needs the error at the model's output has it broadcast to all stages, which
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, inf
@@ -32,6 +32,10 @@ from adagp.schedules import Schedule
 _ACCELERATOR_FORM = "write a design, a dataflow and an array, for example max,ws,12x15"
 OPTIMIZER_WORDS = {"sgd": 1, "adam": 2, "adamw": 2}
 """Words of optimizer state per weight; sgd's is its momentum."""
+
+
+EpochLength = Callable[[TrainConfig], int]
+"""Returns the batches per epoch of a run; they depend on its batch size."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,10 @@ class BatchCost:
 class AcceleratorCost:
     """Cycles of runs on an accelerator; each kind of batch is simulated once."""
 
-    def __init__(self, platform: AcceleratorPlatform, workload: Workload, batches_per_epoch: int) -> None:
+    def __init__(self, platform: AcceleratorPlatform, workload: Workload, epoch_length: EpochLength) -> None:
         self.platform = platform
         self.workload = workload
-        self.batches_per_epoch = batches_per_epoch
+        self.epoch_length = epoch_length
         self._known: dict[tuple[PlanKey, str | None, Hashable, str, Accelerator, int], float] = {}
 
     @property
@@ -115,7 +119,7 @@ class AcceleratorCost:
         variation, taught = batch_variation(config.method, config.method_options), 0
         kinds: Counter[tuple[Phase, PlanKey, Hashable]] = Counter()
         examples: dict[PlanKey, Plan] = {}
-        for plan, count in planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share):
+        for plan, count in planned_batches(config, self.epoch_length(config), workload_layout(self.workload), share):
             key = plan_key(plan)
             examples[key] = plan
             if plan.has_true_gradients:
@@ -224,11 +228,11 @@ class PipelineCost:
         platform: PipelinePlatform,
         accelerator: AcceleratorPlatform,
         workload: Workload,
-        batches_per_epoch: int,
+        epoch_length: EpochLength,
         candidates: Sequence[str] = (),
     ) -> None:
         self.platform, self.accelerator, self.candidates = platform, accelerator, candidates
-        self.workload, self.batches_per_epoch = workload, batches_per_epoch
+        self.workload, self.epoch_length = workload, epoch_length
         self._cuts: dict[str, int] = {}
         self._costs: dict[tuple[str | None, Hashable, int, int, Accelerator], Costs] = {}
         self._windows: dict[tuple[str, str | None, BatchWindow, int, Accelerator], float] = {}
@@ -305,7 +309,7 @@ class PipelineCost:
 
     def _cut(self, config: TrainConfig, share: float | None) -> Iterator[BatchWindow]:
         variation, waiting, taught = batch_variation(config.method, config.method_options), 0, 0
-        planned = planned_batches(config, self.batches_per_epoch, workload_layout(self.workload), share)
+        planned = planned_batches(config, self.epoch_length(config), workload_layout(self.workload), share)
         if share is not None:
             planned = _interleaved(list(planned))
         for plan, count in planned:
@@ -363,6 +367,11 @@ class PipelineCost:
             raise OptionError(
                 f"--pipeline '{platform}': {stages} stages on {platform.devices} devices are more than the {layers} layers of "
                 f"'{self.workload.name}'; give fewer devices, or costs=balanced."
+            )
+        if config.batch_size < platform.micro_batches:
+            raise OptionError(
+                f"--pipeline '{platform}': a batch of {config.batch_size} samples does not split into "
+                f"{platform.micro_batches} micro-batches."
             )
         samples = ceil(config.batch_size / platform.micro_batches)
         costs = modelled_costs(

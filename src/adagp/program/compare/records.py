@@ -40,6 +40,7 @@ def run_record(run: ComparedRun, regime: str, target: float | None) -> Record:
         "regime": regime,
         "name": run.candidate.name,
         "method": run.config.method,
+        "batch_size": run.config.batch_size,
         "seed": run.config.seed,
         metric: summary[f"test_{metric}"],
         "test_loss": summary["test_loss"],
@@ -75,6 +76,7 @@ def method_record(
     return {
         "method": candidate.method,
         "ratio": candidate.ratio,
+        "batch_size": records[0]["batch_size"],
         "runs": len(records),
         **_means(records, ("batches", "warmup_batches", "bp_batches", "gp_batches", "guarded_batches")),
         **estimate_fields(metric.name, [run[metric.name] for run in records], metric.bounds),

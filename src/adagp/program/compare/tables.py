@@ -12,9 +12,17 @@ from adagp.core.plan import Phase
 from adagp.errors import RunError
 from adagp.program.compare.alignment import FIGURES
 from adagp.program.compare.comparison import BATCHES, MODELLED, SECONDS
+from adagp.program.compare.grid import BATCH_SIZE, grid_text, upgraded_tuning
 from adagp.program.compare.methods import BACKPROP
-from adagp.program.compare.verdict import read_report, verdict_lines
-from adagp.program.run.metrics import read_metrics
+from adagp.program.compare.verdict import (
+    batch_size_note,
+    headline,
+    method_batch_sizes,
+    read_report,
+    total_samples,
+    verdict_lines,
+)
+from adagp.program.run.metrics import Metric, read_metrics
 
 Record = dict[str, Any]
 NONE = "-"
@@ -55,7 +63,8 @@ def worth_sheets(worth: Record) -> list[Sheet]:
     points = ", ".join(f"{point['batches']}" for point in worth["curve"])
     note = (
         f"The worth of a GP batch in batches of backprop: where a method's {worth['metric']} lies on backprop's curve (runs of "
-        f"{points} batches). The regime is the one with the narrowest interval. {NONE}: beyond the curve, or one seed."
+        f"{points} batches). The regime is the one with the narrowest interval. {NONE}: beyond the curve, or one seed. "
+        f"{_worth_sizes(worth)}{batch_size_note(worth)}"
     )
     tables = [_sheet("what a GP batch is worth", summary, methods, note)]
     for name, method in methods.items():
@@ -77,6 +86,14 @@ def worth_sheets(worth: Record) -> list[Sheet]:
         )
         tables.append(Sheet(f"where {name} pays", ("platform", *columns), rows, note))
     return tables
+
+
+def _worth_sizes(worth: Record) -> str:
+    sizes = worth.get("batch_sizes") or {}
+    if len(set(sizes.values())) < 2:
+        return ""
+    listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    return f"Batch sizes: {listed}; worth and prices are those of equally many samples. "
 
 
 def _first_regime(document: Record) -> dict[str, Record]:
@@ -103,6 +120,7 @@ def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sh
         "gap closed": lambda row: (
             _percent(row["gap_closed"]) + ("" if row["gap_clear"] or row["gap_closed"] is None else "?")
         ),
+        **({"batch size": lambda row: f"{row['batch_size']}"} if method_batch_sizes(document) else {}),
         "batches": lambda row: f"{row['batches']:.0f}",
         "GP": lambda row: f"{row['gp_batches'] + row['guarded_batches']:.0f}",
         "seconds": lambda row: _interval(row, "seconds", "{:.1f}".format),
@@ -119,14 +137,18 @@ def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sh
         "calibrated: computed from single batches, timed with nothing else running."
     )
     if regime in MODELLED:
-        note += f" {_platform_note(document['platforms'][regime])}"
+        note += f" {_platform_note(document['platforms'][regime], document.get('reference', BACKPROP))}"
     if regime != BATCHES:
         note += " The learning rate decays to 0 in each run."
+    if method_batch_sizes(document):
+        note += f" {batch_size_note(document)}"
     return _sheet(f"{document['model']} on {document['dataset']}, {_title(document, regime)}", columns, methods, note)
 
 
 def _title(document: Record, regime: str) -> str:
     if regime == BATCHES:
+        if samples := total_samples(document):
+            return f"equal samples: {samples:,} each"
         return f"equal batches: {document['batches']} each"
     if regime == SECONDS:
         return f"equal seconds: {_number(document['budget_seconds'], 1)} as calibrated"
@@ -134,15 +156,18 @@ def _title(document: Record, regime: str) -> str:
     return f"equal {platform['unit']} on the {regime} {platform['platform']}: {_large(platform['budget'])}, modelled"
 
 
-def _platform_note(platform: Record) -> str:
-    plain = platform["methods"][BACKPROP]
+def _platform_note(platform: Record, reference: str) -> str:
+    plain = platform["methods"][reference]
     unit = plain["costs"][BATCHES] / sum(kind["batches"] for kind in plain["kinds"])
-    parts = [
-        f"{name} {', '.join(_kind(kind, unit) for kind in method['kinds'])}"
-        for name, method in platform["methods"].items()
-        if method is not plain
-    ]
-    note = f"A batch costs, in batches of plain backprop: {'; '.join(parts)}." if parts else ""
+    size = plain.get("batch_size")  # missing in reports of earlier versions, as all are equal there
+    parts = []
+    for name, method in platform["methods"].items():
+        if method is not plain:
+            own = unit * method["batch_size"] / size if size else unit
+            parts.append(f"{name} {', '.join(_kind(kind, own) for kind in method['kinds'])}")
+    differ = len({method.get("batch_size") for method in platform["methods"].values()}) > 1
+    samples = " with as many samples" if differ else ""
+    note = f"A batch costs, in batches of plain backprop{samples}: {'; '.join(parts)}." if parts else ""
     if "bound" in plain:
         used = ", ".join(f"{name} {method['schedule']}" for name, method in platform["methods"].items())
         peaks = ", ".join(f"{name} {method['kept_bytes'] / 1e6:.2f} MB" for name, method in platform["methods"].items())
@@ -158,23 +183,42 @@ def _kind(kind: Record, unit: float) -> str:
 
 
 def _tuned(document: Record) -> Sheet:
-    tuning, metric = document["tuning"], read_metrics(document)[0]
-    columns: Columns = {
-        f"{tuning['option']} {value:g}": lambda row, value=value: _of(row[metric.name][f"{value:g}"], metric.bare)  # type: ignore[misc]
-        for value in tuning["values"]
-    }
-    columns |= {
-        "picked": lambda row: f"{row['picked']:g}" + ("*" if row["at_the_edge"] else ""),
-        "batches": lambda row: f"{row['batches']}",
-    }
+    """Return the table of the tuning: the values of the first option are columns, those of the others rows."""
+    metric = read_metrics(document)[0]
+    tuning = upgraded_tuning(document["tuning"], metric.name)
+    first = next(iter(tuning["options"]))
+    heads = ("method", *(f"{first} {value:g}" for value in tuning["options"][first]), "picked", "batches")
+    rows = []
+    for name, method in tuning["methods"].items():
+        groups: dict[str, list[Record]] = {}
+        for trial in method["trials"]:
+            others = grid_text({option: value for option, value in trial["values"].items() if option != first})
+            groups.setdefault(f"{name}, {others}" if others else name, []).append(trial)
+        columns = tuning["options"][first]
+        rows += [_tuned_row(title, method, trials, columns, metric) for title, trials in groups.items()]
     regime = tuning["regime"]
-    cost = "batches" if regime == BATCHES else f"cost in the regime {regime}"
+    cost = f"cost in the regime {regime}"
+    if regime == BATCHES:
+        cost = "samples" if BATCH_SIZE in tuning["options"] else "batches"
     note = (
         f"{metric.words.capitalize()} on a held-out {tuning['validation']:.0%} of the training data; {tuning['seeds']} seed(s) "
         f"that no other run has; equal {cost}. *: the best value is the smallest or largest one tried. {NONE}: the run failed "
-        "or diverged."
+        "or diverged, or its warm-up alone costs more."
     )
-    return _sheet(f"tuning: each method's own {tuning['option']}", columns, tuning["methods"], note)
+    return Sheet(f"tuning: each method's own {' and '.join(tuning['options'])}", heads, tuple(rows), note)
+
+
+def _tuned_row(
+    name: str, method: Record, trials: Sequence[Record], values: Sequence[float], metric: Metric
+) -> tuple[str, ...]:
+    """Return the results of a method with each of `values`, and the picked values if they are among them."""
+    picked = method["picked"] if any(trial["values"] == method["picked"] for trial in trials) else {}
+    marks = {option: f"{value:g}{'*' * (option in method['at_the_edge'])}" for option, value in picked.items()}
+    text = ", ".join(marks.values() if len(marks) == 1 else (f"{option} {mark}" for option, mark in marks.items()))
+    results = [_of(trial[metric.name], metric.bare) for trial in trials]
+    lengths = sorted({trial["batches"] for trial in trials})
+    blanks = [NONE] * (len(values) - len(results))  # a method without the first option has one result
+    return (name, *results, *blanks, text or NONE, " to ".join(map(str, dict.fromkeys((lengths[0], lengths[-1])))))
 
 
 def _costs(document: Record, regime: str, methods: Mapping[str, Record]) -> Sheet:
@@ -260,7 +304,7 @@ def _interval(record: Mapping[str, Any], name: str, form: Callable[[float], str]
 
 def markdown(document: Record) -> str:
     """Return all tables as a Markdown document."""
-    parts = [f"# {document['model']} on {document['dataset']}: {', '.join(document['methods'])}"]
+    parts = [f"# {headline(document)}"]
     parts += [" ".join(lines)] if (lines := verdict_lines(document)) else []
     for sheet in sheets(document):
         lines = [f"## {sheet.title}", "", _line(sheet.heads), _line(["---", *("---:" for _ in sheet.heads[1:])])]

@@ -1,24 +1,29 @@
-"""Tuning of one option for each method, on held-out training data, before the compared runs."""
+"""Tuning of one or several options for each method, on held-out training data, before the compared runs."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
 from adagp.core.files import write_atomically
-from adagp.errors import RunError
-from adagp.program.compare.comparison import BATCHES, REGIMES, ComparedRun, ComparisonWork
-from adagp.program.compare.costs import equal_lengths, run_costs
-from adagp.program.compare.methods import Candidate, Tuning
+from adagp.errors import OptionError, RunError
+from adagp.program.compare.comparison import BATCHES, REGIMES, ComparedRun
+from adagp.program.compare.costs import affordable_batches, run_costs
+from adagp.program.compare.grid import Tuning, Values, upgraded_tuning
+from adagp.program.compare.methods import Candidate
 from adagp.program.compare.records import Record
-from adagp.program.run.config import CONFIG_OPTIONS, TrainConfig
+from adagp.program.compare.work import ComparisonWork
+from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import (
     ABSENT,
+    COUNT,
     FIGURE,
     POSITIVE,
     SWITCH,
     WHOLE,
+    Either,
     Fields,
+    ListOf,
     Plain,
     Shape,
     one_of,
@@ -40,11 +45,11 @@ def tune(work: ComparisonWork) -> None:
     if path.is_file():
         stored = _read(work)
         regime, known = stored["regime"], stored["methods"]
-    untuned = [candidate for candidate in _tunable(work, tuning) if candidate.name not in known]
+    untuned = [candidate for candidate in work.comparison.candidates if candidate.name not in known]
+    untuned = [candidate for candidate in untuned if _grid(work, tuning, candidate)]
     if untuned or not path.is_file():
         content = {
-            "option": tuning.option,
-            "values": list(tuning.values),
+            "options": {option: list(values) for option, values in tuning.options.items()},
             "regime": regime,
             "validation": tuning.share,
             "seeds": tuning.seeds,
@@ -65,106 +70,163 @@ def read_tuned(work: ComparisonWork) -> Record:
 def _read(work: ComparisonWork) -> Record:
     tuning = work.comparison.tuning
     assert tuning is not None
-    names = (candidate.name for candidate in work.comparison.candidates)
-    stored: Record = read_result(work.folder.tuning, tuning_shape(tuning, names, work.task.metric.name))
-    return stored
+    grids = {candidate.name: _grid(work, tuning, candidate) for candidate in work.comparison.candidates}
+    metric = work.task.metric.name
+    shape = _tuning_shape(tuning, grids, metric)
+    if len(tuning.options) == 1:
+        shape = Either(shape, _former_shape(tuning, grids, metric))
+    return upgraded_tuning(read_result(work.folder.tuning, shape), metric)
 
 
-def _tunable(work: ComparisonWork, tuning: Tuning) -> list[Candidate]:
-    comparison = work.comparison
-    if tuning.option in CONFIG_OPTIONS:
-        return list(comparison.candidates)
-    return [method for method in comparison.candidates if tuning.option in comparison.config(method, 0).own_options]
+def _grid(work: ComparisonWork, tuning: Tuning, candidate: Candidate) -> list[Values]:
+    """Return the values that are tried for a method; none if it has none of the options."""
+    return tuning.grid(work.comparison.config(candidate, 0, tuned={}))
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A point of a method's grid, and its runs of all tuning seeds; none if the warm-up alone costs more than the budget."""
+
+    values: Values
+    batches: int
+    runs: tuple[ComparedRun, ...]
+
+
+Length = Callable[[Candidate, TrainConfig], int]
+"""Returns the batches of a method's tuning runs with a configuration."""
 
 
 def _tuned(work: ComparisonWork, tuning: Tuning, candidates: Sequence[Candidate], regime: str) -> Record:
-    batches = _lengths(work, tuning, regime)
-    trials = {
-        candidate.name: list(_trials(work, tuning, candidate, batches[candidate.name])) for candidate in candidates
-    }
-    interleaved = [trial for trials_of_value in zip(*trials.values(), strict=True) for trial in trials_of_value]
-    work.execute([work.run_job(run) for _, run in interleaved], "tuning")
-    return {name: _outcome(work, tuning, name, batches[name], own) for name, own in trials.items()}
+    length = _length_function(work, tuning, regime)
+    trials = {candidate.name: _trials(work, tuning, candidate, length) for candidate in candidates}
+    work.execute([work.run_job(run) for run in _interleaved(trials)], "tuning")
+    return {name: _outcome(work, tuning, name, own) for name, own in trials.items()}
 
 
-def _lengths(work: ComparisonWork, tuning: Tuning, regime: str) -> dict[str, int]:
-    """Return the lengths of the tuning runs; an adaptive schedule, whose GP batches are not known yet, counts as backprop."""
+def _trials(work: ComparisonWork, tuning: Tuning, candidate: Candidate, length: Length) -> list[_Trial]:
+    """Return the trials of a method; raise if none fits the budget."""
+    trials, error = [], None
+    for values in _grid(work, tuning, candidate):
+        try:
+            trials.append(_trial(work, tuning, candidate, values, length))
+        except OptionError as too_long:
+            trials.append(_Trial(values, 0, ()))
+            error = too_long
+    if error is not None and not any(trial.runs for trial in trials):
+        raise error
+    return trials
+
+
+def _interleaved(trials: Mapping[str, Sequence[_Trial]]) -> Iterator[ComparedRun]:
+    """Yield the runs, the first trial of every method first."""
+    for index in range(max(map(len, trials.values()), default=0)):
+        for own in trials.values():
+            for trial in own[index : index + 1]:
+                yield from trial.runs
+
+
+def _length_function(work: ComparisonWork, tuning: Tuning, regime: str) -> Length:
+    """Return how long tuning runs of equal cost are.
+
+    An adaptive schedule, whose GP batches are not known yet, counts as backprop.
+    """
+    comparison, reference = work.comparison, work.comparison.reference
+    batches = tuning.batches or comparison.batches
 
     def share(candidate: Candidate) -> float | None:
-        return 0.0 if work.comparison.config(candidate, 0).schedule().adapts else None
+        return 0.0 if comparison.config(candidate, 0).schedule().adapts else None
 
-    batches = tuning.batches or work.comparison.batches
-    return equal_lengths(work, regime, batches, run_costs(work, regime, share))
+    def scaled(config: TrainConfig) -> TrainConfig:
+        return replace(config, batches=comparison.equal_batches(batches, config.batch_size))
 
-
-def _trials(
-    work: ComparisonWork, tuning: Tuning, candidate: Candidate, batches: int
-) -> Iterator[tuple[float, ComparedRun]]:
-    config = work.comparison.config(candidate, 0, batches)
-    for value in tuning.values:
-        for seed in range(FIRST_SEED, FIRST_SEED + tuning.seeds):
-            own = replace(_with(config, tuning.option, value), seed=seed, validation=tuning.share)
-            name = f"{candidate.folder}-{tuning.option}-{value:g}-{batches}-seed{seed}"
-            yield value, ComparedRun(candidate, own, RunFolder(work.folder.path / "tuning" / name))
+    costs = run_costs(work, regime, share)
+    if regime == BATCHES:
+        return lambda candidate, config: comparison.equal_batches(batches, config.batch_size)
+    budget = costs[reference.name](scaled(comparison.config(reference, 0, tuned={})))
+    return lambda candidate, config: affordable_batches(work, candidate, config, budget, costs[candidate.name])
 
 
-def _with(config: TrainConfig, option: str, value: float) -> TrainConfig:
-    if option in CONFIG_OPTIONS:
-        changed: dict[str, Any] = {option: value}
-        return replace(config, **changed)
-    return replace(config, own_options={**config.own_options, option: value})
+def _trial(work: ComparisonWork, tuning: Tuning, candidate: Candidate, values: Values, length: Length) -> _Trial:
+    batches = length(candidate, work.comparison.config(candidate, 0, tuned=values))
+    point = "-".join(f"{option}-{value:g}" for option, value in values.items())
+    runs = []
+    for seed in range(FIRST_SEED, FIRST_SEED + tuning.seeds):
+        config = replace(work.comparison.config(candidate, seed, batches, values), validation=tuning.share)
+        folder = RunFolder(work.folder.path / "tuning" / f"{candidate.folder}-{point}-{batches}-seed{seed}")
+        runs.append(ComparedRun(candidate, config, folder))
+    return _Trial(values, batches, tuple(runs))
 
 
-def _outcome(
-    work: ComparisonWork, tuning: Tuning, name: str, batches: int, trials: list[tuple[float, ComparedRun]]
-) -> Record:
-    """Return the result of each value, and the best one; a value is left out if any of its runs failed or diverged."""
+def _outcome(work: ComparisonWork, tuning: Tuning, name: str, trials: Sequence[_Trial]) -> Record:
+    """Return the result of each trial, and the best values; a trial is left out if any of its runs failed or diverged."""
     metric = work.task.metric
-    means: dict[float, float] = {}
-    for value in tuning.values:
-        score = _mean_score([run for own, run in trials if own == value], f"test_{metric.name}")
-        if score is not None:
-            means[value] = score
-    if not means:
-        raise RunError(f"method '{name}': the runs failed with every {tuning.option} of --tune.")
-    picked = max(means, key=lambda value: metric.sign * means[value])
+    scores = [_mean_score(trial.runs, f"test_{metric.name}") for trial in trials]
+    best = max(
+        ((metric.sign * score, index) for index, score in enumerate(scores) if score is not None),
+        key=lambda scored: scored[0],
+        default=None,
+    )
+    if best is None:
+        raise RunError(f"method '{name}': the runs failed with every {' and '.join(trials[0].values)} of --tune.")
+    picked = trials[best[1]].values
     return {
-        "batches": batches,
-        metric.name: {f"{value:g}": means.get(value) for value in tuning.values},
-        "picked": picked,
-        "at_the_edge": picked in (min(tuning.values), max(tuning.values)),
+        "trials": [
+            {"values": dict(trial.values), "batches": trial.batches, metric.name: score}
+            for trial, score in zip(trials, scores, strict=True)
+        ],
+        "picked": dict(picked),
+        "at_the_edge": tuning.at_the_edge(picked),
     }
 
 
 def _mean_score(runs: Sequence[ComparedRun], figure: str) -> float | None:
-    """Return the mean of a figure over the runs; None if any run failed or diverged."""
+    """Return the mean of a figure over the runs; None if there are none, or if any failed or diverged."""
     shape = record_of({figure: FIGURE})
     scores = [read_result(run.folder.path / "summary.json", shape)[figure] for run in runs if run.finished]
     finite = [score for score in scores if score is not None and isfinite(score)]
-    return sum(finite) / len(finite) if len(finite) == len(runs) else None
+    return sum(finite) / len(finite) if finite and len(finite) == len(runs) else None
 
 
-def tuning_shape(tuning: Tuning, names: Iterable[str], metric: str) -> Shape:
-    """Return the expected content of tuning.json; a method without the option may be missing."""
-    values = list(tuning.values)
-    method = record_of(
+def _tuning_shape(tuning: Tuning, grids: Mapping[str, Sequence[Values]], metric: str) -> Shape:
+    """Return the expected content of tuning.json; a method without the options may be missing."""
+    options = {option: list(values) for option, values in tuning.options.items()}
+
+    def method(grid: Sequence[Values]) -> Shape:
+        values = _equal_to_any([dict(point) for point in grid], "values of --tune")
+        trial = record_of({"values": values, "batches": COUNT, metric: FIGURE})
+        return record_of({"trials": ListOf(trial), "picked": values, "at_the_edge": ListOf(one_of(*tuning.options))})
+
+    return record_of({"options": _equal_to_any([options], "the options of --tune"), **_common(grids, method)})
+
+
+def _former_shape(tuning: Tuning, grids: Mapping[str, Sequence[Values]], metric: str) -> Shape:
+    """Return the content of tuning.json in earlier versions, which tuned a single option."""
+    ((option, values),) = tuning.options.items()
+    outcome = record_of(
         {
             "batches": WHOLE,
             metric: record_of({f"{value:g}": FIGURE for value in values}),
-            "picked": _equal_to_any(values, "one of the values of --tune"),
+            "picked": _equal_to_any(list(values), "one of the values of --tune"),
             "at_the_edge": SWITCH,
         }
     )
     return record_of(
         {
-            "option": one_of(tuning.option),
-            "values": _equal_to_any([values], "the values of --tune"),
-            "regime": one_of(*REGIMES),
-            "validation": POSITIVE,
-            "seeds": WHOLE,
-            "methods": Fields(dict.fromkeys(names, method), others=ABSENT),
+            "option": one_of(option),
+            "values": _equal_to_any([list(values)], "the values of --tune"),
+            **_common(grids, lambda grid: outcome),
         }
     )
+
+
+def _common(grids: Mapping[str, Sequence[Values]], method: Callable[[Sequence[Values]], Shape]) -> dict[str, Shape]:
+    methods = {name: method(grid) for name, grid in grids.items() if grid}
+    return {
+        "regime": one_of(*REGIMES),
+        "validation": POSITIVE,
+        "seeds": WHOLE,
+        "methods": Fields(methods, others=ABSENT),
+    }
 
 
 def _equal_to_any(values: list[Any], words: str) -> Plain:

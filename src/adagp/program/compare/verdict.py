@@ -31,13 +31,14 @@ def regime_sentences(document: Record) -> list[tuple[str, str]]:
         methods = content["methods"]
         reference = next((name for name, row in methods.items() if row.get("method", name) == BACKPROP), None)
         if reference is not None and methods[reference][f"{metric.name}_mean"] is not None:
-            sentences.append((_equal(document, regime), _standings(methods, reference, metric)))
+            sentences.append((_equal(document, regime), _standings(document, methods, reference, metric)))
     return sentences
 
 
 def verdict_note(document: Record) -> str:
     """Return how to read the sentences."""
-    return ONE_SEED if document.get("seeds") == 1 else LEVEL
+    note = ONE_SEED if document.get("seeds") == 1 else LEVEL
+    return f"{note} {batch_size_note(document)}" if method_batch_sizes(document) else note
 
 
 def verdict_lines(document: Record) -> list[str]:
@@ -46,14 +47,57 @@ def verdict_lines(document: Record) -> list[str]:
     return [*lines, verdict_note(document)] if lines else []
 
 
+def method_batch_sizes(document: Record) -> dict[str, int]:
+    """Return the batch size of each method; none for reports of earlier versions."""
+    sizes: dict[str, int] = document.get("batch_sizes") or {}
+    return sizes
+
+
+def total_samples(document: Record) -> int | None:
+    """Return the samples of each run at equal samples; None where all batch sizes are equal, and so are the batches."""
+    if len(set(method_batch_sizes(document).values())) < 2:
+        return None
+    return int(document["batches"] * document["batch_size"])
+
+
+def headline(document: Record) -> str:
+    """Return the model, the data set, the methods and their batch sizes."""
+    what, sizes = f"{document['model']} on {document['dataset']}", method_batch_sizes(document)
+    if len(set(sizes.values())) > 1:
+        return f"{what}: {', '.join(_sized(document, name) for name in document['methods'])}"
+    common = f", batch size {next(iter(sizes.values()))}" if sizes else ""
+    return f"{what}{common}: {', '.join(document['methods'])}"
+
+
+def batch_size_note(document: Record) -> str:
+    """Return a sentence about the batch sizes that backprop had; reports of earlier versions do not contain them."""
+    tried = document.get("backprop_batch_sizes") or []
+    if len(tried) > 1:
+        return f"Backprop was a contestant with batches of {', '.join(map(str, tried[:-1]))} and {tried[-1]} samples."
+    size = f"with batches of {tried[0]} samples only" if tried else "with a single batch size"
+    return (
+        f"Backprop was trained {size}: with smaller batches, which are more steps at equal cost, it was not a contestant "
+        "(add batch_size=... to --tune)."
+    )
+
+
+def _sized(document: Record, name: str) -> str:
+    """Return a method's name, with its batch size where they differ."""
+    sizes = method_batch_sizes(document)
+    return f"{name} (batch size {sizes[name]})" if len(set(sizes.values())) > 1 and name in sizes else name
+
+
 def _equal(document: Record, regime: str) -> str:
-    return f"equal batches ({document['batches']} each)" if regime == "batches" else f"equal {regime}"
+    if regime != "batches":
+        return f"equal {regime}"
+    samples = total_samples(document)
+    return f"equal batches ({document['batches']} each)" if samples is None else f"equal samples ({samples:,} each)"
 
 
-def _standings(methods: Record, reference: str, metric: Metric) -> str:
+def _standings(document: Record, methods: Record, reference: str, metric: Metric) -> str:
     others = [(name, row) for name, row in methods.items() if name != reference]
-    parts = [f"{name} {_value(row, metric)}{_standing(row)}" for name, row in others]
-    plain = f"{reference} reaches {metric.words} {_value(methods[reference], metric)}"
+    parts = [f"{_sized(document, name)} {_value(row, metric)}{_standing(row)}" for name, row in others]
+    plain = f"{_sized(document, reference)} reaches {metric.words} {_value(methods[reference], metric)}"
     return f"{plain}; {_listed(parts)}." if parts else f"{plain}."
 
 

@@ -15,16 +15,16 @@ from adagp.program.compare.comparison import (
     ComparedRun,
     Comparison,
     ComparisonFolder,
-    ComparisonObserver,
-    ComparisonWork,
 )
 from adagp.program.compare.costs import calibration, modelled_costs, predicted_share, run_lengths
-from adagp.program.compare.methods import Candidate
+from adagp.program.compare.grid import BATCH_SIZE
+from adagp.program.compare.methods import BACKPROP, Candidate
 from adagp.program.compare.modelled_cost import parse_accelerator, parse_pipeline
 from adagp.program.compare.plots import draw_pareto, draw_worth
 from adagp.program.compare.records import Record, aligned_record, regime_record, run_record
 from adagp.program.compare.tables import markdown, method_rows, site_rows
 from adagp.program.compare.tuning import read_tuned, tune
+from adagp.program.compare.work import ComparisonObserver, ComparisonWork
 from adagp.program.compare.worth import measured_price, method_prices, platform_models, worth_record
 from adagp.program.jobs import Job, Stop, affordable_jobs, never, usable_cores
 from adagp.program.run.documents import POSITIVE, read_result, record_of
@@ -90,13 +90,14 @@ def _finished_records(runs: Sequence[ComparedRun], regime: str, target: float | 
 
 
 def _measured_jobs(work: ComparisonWork) -> int:
-    """Return how many runs to train at a time, limited by CPU cores and by the memory of a short run.
+    """Return how many runs to train at a time, limited by CPU cores and by the memory of a short run of the largest batch size.
 
     On a device other than the CPU it is 1: the runs would compete for it.
     """
     cores, free = usable_cores(), free_memory()
-    candidate = work.comparison.reference
-    config = replace(work.comparison.config(candidate, 0), batches=PROBE_BATCHES)
+    comparison, candidate = work.comparison, work.comparison.reference
+    largest = max(size for one in comparison.candidates for size in comparison.batch_sizes(one))
+    config = replace(comparison.config(candidate, 0), batches=PROBE_BATCHES, batch_size=largest)
     if config.device != "cpu":
         return 1
     probe = ComparedRun(candidate, config, RunFolder(work.folder.path / "probe"))
@@ -165,9 +166,13 @@ def _settings(work: ComparisonWork, measured_costs: Record | None, target: float
         "dataset": config.dataset,
         "model": config.model,
         "methods": [candidate.name for candidate in comparison.candidates],
+        "reference": comparison.reference.name,
         "seeds": comparison.seeds,
         "batches": comparison.batches,
-        "batches_per_epoch": work.batches_per_epoch,
+        "batches_per_epoch": work.epoch_length(comparison.base_config),
+        "batch_size": comparison.base_batch_size,
+        "batch_sizes": {one.name: comparison.config(one, 0).batch_size for one in comparison.candidates},
+        "backprop_batch_sizes": _tried_with_backprop(comparison),
         "budget_seconds": measured_costs and measured_costs["budget_seconds"],
         "target": target,
         **({} if metric == ACCURACY else {"metrics": [asdict(metric)]}),
@@ -179,6 +184,13 @@ def _settings(work: ComparisonWork, measured_costs: Record | None, target: float
         },
         "tuning": None if comparison.tuning is None else read_tuned(work),
     }
+
+
+def _tried_with_backprop(comparison: Comparison) -> list[int]:
+    """Return the batch sizes with which backprop was a contestant."""
+    sizes = {comparison.config(one, 0).batch_size for one in comparison.candidates if one.method == BACKPROP}
+    tried = comparison.tuning.options.get(BATCH_SIZE, ()) if comparison.tuning else ()
+    return sorted(sizes.union(map(int, tried)))
 
 
 def _costs(regime: str, measured: Record | None, platforms: dict[str, Record]) -> dict[str, dict[str, float]]:
@@ -198,7 +210,7 @@ def break_even(work: ComparisonWork, document: Record) -> Record:
     comparison, reference = work.comparison, work.comparison.reference
     models = platform_models(
         work.workload,
-        work.batches_per_epoch,
+        work.epoch_length,
         parse_accelerator(comparison.accelerator),
         parse_pipeline(comparison.pipeline),
     )

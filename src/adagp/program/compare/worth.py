@@ -3,7 +3,8 @@
 Backprop is trained at several lengths (`adagp compare --curve`). A method that reaches some accuracy after `n` BP and `m` GP
 batches does as well as backprop after N batches, read off that curve; so a GP batch is **worth** w = (N - n) / m batches of
 backprop. On a platform it has a **price** r, and learning adds an **overhead** o to a BP batch, both in batches of plain
-backprop. The method pays where w is above r + o n / m, its break-even.
+backprop. The method pays where w is above r + o n / m, its break-even. Where a method has another batch size than backprop, its
+batches are counted by their samples: one of twice as many samples is two batches, in n and m as in the prices.
 
 Between two lengths the curve through the means over seeds is linear in the logarithm of the batches; where a longer run was
 worse than a shorter one, it is constant. The interval of w is that of the accuracy, read off the curve. Runs of one seed have
@@ -29,6 +30,7 @@ from adagp.program.compare.modelled_cost import (
     AcceleratorCost,
     AcceleratorPlatform,
     BatchCost,
+    EpochLength,
     PipelineCost,
     PipelinePlatform,
 )
@@ -132,14 +134,19 @@ class Worth:
     beyond: str = ""
 
 
-def find_worth(curve: Curve, values: BySeed, backprop: float, predicted: float, metric: Metric) -> Worth:
-    """Return the worth of a GP batch of runs with `predicted` GP and `backprop` BP batches and the results `values`."""
+def find_worth(
+    curve: Curve, values: BySeed, backprop: float, predicted: float, metric: Metric, scale: float = 1.0
+) -> Worth:
+    """Return the worth of a GP batch of runs with `predicted` GP and `backprop` BP batches and the results `values`.
+
+    `scale` is the method's batch size relative to that of backprop's curve.
+    """
     own = _signed(values, metric)
     result = mean(own.values())
 
     def worth(value: float) -> float | None:
         batches = curve.batches_for(value)
-        return None if batches is None else (batches - backprop) / predicted
+        return None if batches is None else (batches / scale - backprop) / predicted
 
     plain = curve.seeds_at(result)
     ahead = [own[seed] - plain[seed] for seed in own.keys() & plain.keys()]
@@ -155,7 +162,8 @@ def find_worth(curve: Curve, values: BySeed, backprop: float, predicted: float, 
 class Price:
     """The cost of a GP batch, and the overhead of learning in a BP batch, in batches of plain backprop.
 
-    `bound` is the price relative to a pipeline without bubbles; None for platforms that have none.
+    Batches of another size than backprop's are counted by their samples. `bound` is the price relative to a pipeline without
+    bubbles; None for platforms that have none.
     """
 
     price: float
@@ -184,10 +192,12 @@ def worth_record(document: Record, metric: Metric, prices: Mapping[str, Mapping[
     A method's worth is that of the regime with the narrowest interval; `regimes` has all.
     """
     curve = read_curve(curve_points(document, metric), metric)
+    sizes, reference = document.get("batch_sizes", {}), document.get("reference", "bp")
     methods: dict[str, Record] = {}
     for name, own in prices.items():
+        scale = sizes[name] / sizes[reference] if sizes else 1.0
         by_regime = {
-            regime: find_worth(curve, *_runs(document, regime, name, metric), metric)
+            regime: find_worth(curve, *_runs(document, regime, name, metric), metric, scale)
             for regime in document["regimes"]
             if _runs(document, regime, name, metric)[2]
         }
@@ -213,14 +223,21 @@ def worth_record(document: Record, metric: Metric, prices: Mapping[str, Mapping[
         }
     points = zip(curve.batches, curve.values, curve.seeds, strict=True)
     rows = [{"batches": n, metric.name: metric.sign * value, "error": _error(own.values())} for n, value, own in points]
-    return {"metric": metric.name, "curve": rows, "methods": methods}
+    return {
+        "metric": metric.name,
+        "batch_sizes": {name: sizes[name] for name in (reference, *methods) if name in sizes},
+        "backprop_batch_sizes": document.get("backprop_batch_sizes", []),
+        "curve": rows,
+        "methods": methods,
+    }
 
 
 def curve_points(document: Record, metric: Metric) -> dict[int, dict[int, float]]:
-    """Return backprop's results by number of batches and seed, from the curve and all regimes."""
+    """Return the results of the reference (the first `bp`) by number of batches and seed, from the curve and all regimes."""
     points: dict[int, dict[int, float]] = {}
-    for run in [*document["curve"], *document["runs"]]:
-        if run["method"] == "bp" and run[metric.name] is not None:
+    runs = [run for run in [*document["curve"], *document["runs"]] if run["method"] == "bp"]
+    for run in runs:
+        if run["name"] == runs[0]["name"] and run[metric.name] is not None:
             points.setdefault(int(run["batches"]), {})[run["seed"]] = run[metric.name]
     return points
 
@@ -259,16 +276,16 @@ QUICKEST = ("chimera", "zb-h1", "zb-v")
 
 
 def platform_models(
-    workload: Workload, batches_per_epoch: int, accelerator: AcceleratorPlatform, pipeline: PipelinePlatform
+    workload: Workload, epoch_length: EpochLength, accelerator: AcceleratorPlatform, pipeline: PipelinePlatform
 ) -> dict[str, AcceleratorCost | PipelineCost]:
     """Return the modelled platforms by name: the accelerator, the pipeline, and balanced pipelines of 4 to 64 devices."""
     models: dict[str, AcceleratorCost | PipelineCost] = {
-        "accelerator": AcceleratorCost(accelerator, workload, batches_per_epoch),
-        "pipeline": PipelineCost(pipeline, accelerator, workload, batches_per_epoch),
+        "accelerator": AcceleratorCost(accelerator, workload, epoch_length),
+        "pipeline": PipelineCost(pipeline, accelerator, workload, epoch_length),
     }
     for devices in PRICED_DEVICES:
         platform = PipelinePlatform(BEST, devices, devices, BALANCED)
-        models[f"pipeline-{devices}"] = PipelineCost(platform, accelerator, workload, batches_per_epoch, QUICKEST)
+        models[f"pipeline-{devices}"] = PipelineCost(platform, accelerator, workload, epoch_length, QUICKEST)
     return models
 
 
@@ -285,11 +302,11 @@ def method_prices(
             plain, own = model.batch_costs(reference), model.batch_costs(config, share)
         except OptionError:
             continue  # too many stages for the model, or a schedule that a pipeline cannot run
-        unit = _mean_cost(plain, predicted=False)
+        unit = _mean_cost(plain, predicted=False) * config.batch_size / reference.batch_size
         price, learning = _mean_cost(own, predicted=True) / unit, _mean_cost(own, predicted=False) / unit
         details, bound = model.text, None
         if isinstance(model, PipelineCost):
-            bound = price * unit / model.bound(reference)
+            bound = price * _mean_cost(plain, predicted=False) / model.bound(reference)
             details += f"; bp: {model.best(reference)[0]}, {config.method}: {model.best(config, share)[0]}"
         prices[name] = Price(price, learning - 1, bound, details)
     return prices
@@ -302,9 +319,11 @@ def measured_price(calibration: Record | None, name: str, reference: str) -> dic
     own, plain = (calibration["methods"][method]["cost"] for method in (name, reference))
     if "gp" not in own:
         return {}
-    unit = plain["bp"] + plain["data"]
+    # Earlier versions, with one batch size for all methods, did not store it.
+    size, plain_size = (calibration["methods"][method].get("batch_size", 1) for method in (name, reference))
+    unit = (plain["bp"] + plain["data"]) * size / plain_size
     price = (own["gp"] + own["data"]) / unit
-    learning = (own.get("bp", plain["bp"]) + own["data"]) / unit
+    learning = (own["bp"] + own["data"]) / unit if "bp" in own else 1.0
     return {"cpu": Price(price, learning - 1, None, f"medians of {calibration['rounds']} timings, one thread")}
 
 

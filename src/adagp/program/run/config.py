@@ -77,7 +77,7 @@ class RunSettings:
     ratio: Annotated[
         str | None, _prediction("The schedule: how GP and BP batches alternate. {forms}.", unset="the method's")
     ] = None
-    batch_size: Annotated[int, _training("Samples per batch.", low=1)] = 32
+    batch_size: Annotated[int, _training("Samples per batch.", low=1, compared="own")] = 32
     lr: Annotated[float, _training("Learning rate of the model.", above=0, compared="own")] = 1e-3
     optimizer: Annotated[
         str, _training("Optimizer of the model: sgd, adam or adamw.", choices=OPTIMIZERS, compared="own")
