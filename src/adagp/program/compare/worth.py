@@ -35,7 +35,20 @@ from adagp.program.compare.modelled_cost import (
     PipelinePlatform,
 )
 from adagp.program.run.config import TrainConfig
-from adagp.program.run.documents import COUNT, MODERATE, TEXT, Both, ListOf, Plain, TableOf, one_of, record_of
+from adagp.program.run.documents import (
+    ANYTHING,
+    COUNT,
+    MODERATE,
+    TEXT,
+    WHOLE,
+    Both,
+    Fields,
+    ListOf,
+    Plain,
+    TableOf,
+    one_of,
+    record_of,
+)
 from adagp.program.run.metrics import Metric
 
 Record = dict[str, Any]
@@ -63,12 +76,16 @@ _METHOD = record_of(
         ),
     }
 )
-WORTH = record_of(
+WORTH = Fields(
     {
         "metric": TEXT,
+        "batch_sizes": TableOf(WHOLE),
+        "backprop_batch_sizes": ListOf(WHOLE),
         "curve": ListOf(record_of({"batches": COUNT})),
         "methods": Both(TableOf(_METHOD), Plain("a table of at most 50 methods", lambda value: len(value) <= 50)),
-    }
+    },
+    ANYTHING,
+    ("metric", "curve", "methods"),  # earlier versions stored no batch sizes
 )
 """What `worth_record` returns, as report.json holds it."""
 
