@@ -175,7 +175,10 @@ def _add_preset(
 
 _EYERISS = "Chen et al., JSSC 2017: 168 PEs, 108 kB, 200 MHz; a 64-bit link at 60 MHz"
 _TPU = "Jouppi et al., ISCA 2017: 256x256 8-bit multipliers, 24 MiB unified buffer, 700 MHz, 34 GB/s"
-_GEMMINI = "Genc et al., DAC 2021: the default 16x16 array of 8-bit words, 256 KiB scratchpad, 1 GHz; a bus of 16 bytes per cycle"
+_GEMMINI = (
+    "Genc et al., DAC 2021: the default 16x16 array of 8-bit words, 256 KiB scratchpad, 1 GHz; "
+    "a bus of 16 bytes per cycle"
+)
 _EDGE = "no chip: a small array with one 32-bit channel of 800 MT/s"
 _add_preset("eyeriss", _EYERISS, Array(12, 14), "rs", kilobytes=108.0, hertz=200e6, bits=16, bandwidth=0.48e9)
 _add_preset("tpu-v1", _TPU, Array(256, 256), "ws", kilobytes=24.0 * 1024, hertz=700e6, bits=8, bandwidth=34e9)

@@ -12,7 +12,7 @@ _option = partial(option, panel="Duplex model")
 
 
 @dataclass(frozen=True)
-class DuplexOptions:
+class DuplexSettings:
     """The options of `--model duplex`."""
 
     backbone: Annotated[
@@ -71,7 +71,7 @@ MODELS.add(
         smallest=2,
         classes=10,
         ready=True,
-        options=tuple(declared_options(DuplexOptions).values()),
+        options=tuple(declared_options(DuplexSettings).values()),
     ),
 )
 provide("system", "adagp.papers.camel.hardware")
