@@ -7,7 +7,7 @@ In a training loop of your own:
         for inputs, targets in loader:
             trainer.step(inputs, targets, loss_fn)
 
-attach, validate             begin; or only tell which layers are predicted, and why the others are not
+attach, validate             begin; or only list which layers are predicted, and why the others are not
 METHODS                      all methods by name, with their options: `list(adagp.METHODS)`
 EngineOptions                how batches are computed, checked and measured: precision, compilation, guard, ...
 Trainer                      what attach returns: step, batch, rehearse, state_dict, ...

@@ -1,6 +1,6 @@
 """The exceptions of adagp.
 
-A message says what was wrong, what was given, and what is allowed. The command line prints it and exits with code 2;
+A message states what was wrong, the value given, and what is allowed. The command line prints it and exits with code 2;
 anything that is not an `AdagpError` is a defect of ours and keeps its traceback.
 """
 
@@ -17,7 +17,7 @@ class OptionError(AdagpError, ValueError):
 
 
 class ModelError(AdagpError, ValueError):
-    """A model, optimizer or layer cannot be trained in the way that was asked for."""
+    """A model, optimizer or layer cannot be trained in the requested way."""
 
 
 class UsageError(AdagpError, RuntimeError):

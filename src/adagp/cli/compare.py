@@ -296,7 +296,7 @@ def worth(
 
 
 def read_worth(folder: Path) -> dict[str, Any]:
-    """Return the break-even that a comparison found; refuse a folder that has none."""
+    """Return the break-even that a comparison found; raise if it has none."""
     from adagp.program.compare.verdict import read_report
     from adagp.program.compare.worth import WORTH
 

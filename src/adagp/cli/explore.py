@@ -98,7 +98,7 @@ def explore(
     values = parse_axes(axis_texts(overrides, preset))
     objectives = parse_objectives(objective)
     _check_output(out, force, plot, objectives)
-    machines = accelerators(base, values)  # refuses what cannot be built
+    machines = accelerators(base, values)  # raises if one cannot be built
     if rows:
         batches = tuple(values["batch"]) if "batch" in overrides else (None,)
         grid = Grid(

@@ -65,7 +65,7 @@ class Observers:
 
 
 ROOMY = 110
-"""Characters of a line from which on the bar has the speed beside it."""
+"""Width of a terminal, in characters, from which the bar also shows the speed."""
 
 
 class LiveProgress:
@@ -227,7 +227,7 @@ class JobProgress:
         self._show()
 
     def on_end(self, job: Job, failure: JobFailure | None) -> None:
-        """Move the bar; tell of a failure. A job that was done before takes no time, so it tells none."""
+        """Move the bar; report a failure. A job that was finished earlier takes no time and is not reported."""
         began_here = escaped(job.name) in self._running
         self._running.pop(escaped(job.name), None)
         self._before += not began_here

@@ -78,7 +78,7 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The run that is simulated; None means the default, or what a recorded run says."""
+    """The run that is simulated; None means the default, or the value of a recorded run."""
 
     epochs: Annotated[
         int | None,
@@ -113,9 +113,9 @@ class RunOptions:
         return origin.epochs or self.epochs or EPOCHS
 
     def run(self, origin: Origin, batch: int | None) -> Run:
-        """Return the recorded run, or the scheduled one in batches of so many samples."""
+        """Return the recorded run, or the scheduled one with batches of `batch` samples."""
         if origin.replay is not None:
-            find_source(self.method)  # so that a name that is none is refused
+            find_source(self.method)  # raises on an unknown name
             recorded = {"batch-size": batch, "epochs": self.epochs, "samples": self.samples, "warmup": self.warmup}
             for name in (name for name, value in recorded.items() if value is not None):
                 raise OptionError(f"--{name} is recorded in the run that is replayed; leave it out.")
@@ -124,7 +124,7 @@ class RunOptions:
         return scheduled_run(self.schedule(epochs), epochs, samples, batch or BATCH, origin.workload())
 
     def schedule(self, epochs: int) -> Schedule:
-        """Return the schedule of a run of `epochs`; refuse one that cannot be simulated."""
+        """Return the schedule of a run of `epochs`; raise if it cannot be simulated."""
         method = find_source(self.method)
         schedule = parse_schedule(self.ratio or method.schedule, epochs, self.warmup, method.source)
         check_countable(schedule)

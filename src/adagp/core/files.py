@@ -34,7 +34,7 @@ def reason(fault: Exception) -> str:
 
 
 def check_output_file(path: Path, doing: str = "write") -> None:
-    """Refuse a file that cannot be written, naming what one was `doing`. Nothing is left behind."""
+    """Raise if a file cannot be written, naming what one was `doing`. Nothing is left behind."""
     try:
         if path.is_dir():
             raise OptionError(f"cannot {doing} '{path}': it is a folder.")
@@ -54,7 +54,7 @@ def check_output_file(path: Path, doing: str = "write") -> None:
 
 
 def check_output_folder(path: Path) -> None:
-    """Refuse a folder that can neither be made nor written into. Nothing is left behind."""
+    """Raise if a folder can neither be created nor written into. Nothing is left behind."""
     try:
         there = path
         while not there.exists() and there != there.parent:

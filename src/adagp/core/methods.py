@@ -126,7 +126,7 @@ METHODS: Registry[Method] = Registry("method", extensible=True)
 
 
 def add_method(method: Method) -> Method:
-    """Enter a method into the table; refuse an option that another method has as another thing."""
+    """Add a method to the table; raise if another method declares one of its options differently."""
     known = method_options()
     for option in method.options:
         other = known.get(option.name)
@@ -239,7 +239,7 @@ LABEL_CLASSES = method_option(
 
 
 def accelerator_work(source: str) -> AcceleratorWork:
-    """Return what a source makes an accelerator do; refuse one that does not say so."""
+    """Return what a source makes an accelerator do; raise if it does not declare that."""
     method = find_source(source)
     if method.accelerator is None:
         raise OptionError(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from adagp.errors import OptionError, unknown_name
 
 MOST = 10**9
-"""No whole number may be above it, unless its option says otherwise."""
+"""No whole number may be above it, unless its option sets `high`."""
 LARGEST = 3e38
 """No other number may be beyond it: it must fit single precision, in which models compute."""
 

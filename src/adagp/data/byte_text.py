@@ -1,4 +1,4 @@
-"""Batches of byte sequences cut from one text, for learning to say the next byte.
+"""Batches of byte sequences cut from one text, for learning to predict the next byte.
 
 Which sequences, in which order, is a pure function of seed, epoch and batch, as in `adagp.data.batches`.
 """

@@ -79,7 +79,7 @@ _WAYS = {
 
 
 def ways_to_get(info: DatasetInfo, data_dir: Path) -> str:
-    """Say where the set is looked for and how it gets there."""
+    """Return a text on where the set is looked for and how to get it."""
     paths: dict[str, list[str]] = {suffix: [] for suffix in _WAYS}
     for file in info.files:
         suffix = file[-4:] if file.endswith((".npz", ".zip")) else ""

@@ -43,7 +43,7 @@ PARTS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 
 @dataclass(frozen=True)
 class Pairs:
-    """Sentences and their translations: `target[n]` says what `source[n]` says."""
+    """Sentences and their translations: `target[n]` translates `source[n]`."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]

@@ -330,7 +330,7 @@ class Batch:
             hook.after_step(self.context.step)
 
     def _context(self, step: Step, targets: Any) -> BatchContext:
-        """Return what the sources may know of this batch; raise if targets are missing."""
+        """Return the context of this batch for the sources; raise if targets are missing."""
         setup = self._setup
         if targets is None and not self.skipped:
             for name, source in setup.sources.items():

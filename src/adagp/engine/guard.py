@@ -1,6 +1,6 @@
 """What protects the model from bad predictions.
 
-`Guard` rejects gradients that are too large. `BackpropCoverage` knows the sites that backprop does not update: no source may
+`Guard` rejects gradients that are too large. `BackpropCoverage` records the sites that backprop does not update: no source may
 update them either.
 """
 

@@ -32,7 +32,7 @@ from adagp.errors import UsageError
 LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "adagp", "torch", "numpy"}) - {"__main__"}
 """Packages whose functions and objects hold no state of a user's."""
 DEEPEST = 5
-"""Functions that call functions, and objects in objects: so many of them one below the other are looked into."""
+"""How deep functions that call functions, and objects in objects, are searched."""
 
 
 class RandomStates:

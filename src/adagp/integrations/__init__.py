@@ -6,7 +6,7 @@ from adagp.errors import UsageError
 
 
 def require(framework: str) -> None:
-    """Refuse to go on without a framework; the extra that brings it has the same name."""
+    """Raise if a framework is missing; the extra that installs it has the same name."""
     if find_spec(framework) is None:
         raise UsageError(
             f"adagp.integrations.{framework} needs {framework}, which is not installed: pip install 'adagp[{framework}]'."

@@ -38,7 +38,7 @@ class PredictedGradientsMixin:
         self.add_callback(_Steps(self))  # type: ignore[attr-defined]  # of transformers.Trainer, as is all below
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Train on a batch, or a micro-batch of one, as the schedule says."""
+        """Train on a batch, or a micro-batch of one, as the schedule plans."""
         if self._attached is None:
             self._attached = self._attach()
         labels = self._labels(inputs) if self._attached.needs_targets else None
@@ -80,7 +80,7 @@ class PredictedGradientsMixin:
         self._checkpoint = checkpoint
 
     def stepped(self) -> None:
-        """Take note that the optimizer was stepped."""
+        """Record that the optimizer was stepped."""
         if self._batch is not None:
             self._batch.finish()
             self._batch = None
@@ -101,17 +101,17 @@ class PredictedGradientsMixin:
 
 
 class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Tells the mixin what happens in the loop."""
+    """Passes the events of the loop to the mixin."""
 
     def __init__(self, owner: PredictedGradientsMixin) -> None:
         self.owner = owner
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take note that the optimizer was stepped."""
+        """Record that the optimizer was stepped."""
         self.owner.stepped()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save beside the checkpoint that was just written."""
+        """Save next to the checkpoint that was just written."""
         self.owner.saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -109,7 +109,7 @@ def rule_for(module: nn.Module) -> Rule | None:
 
 
 def computes_as_built_in(layer_type: type[nn.Module]) -> bool:
-    """Return whether a layer type computes as one of those that this library knows; a subclass may have a way of its own."""
+    """Return whether a layer type computes like a built-in one; a subclass may override the computation."""
     base = next((base_type for base_type in layer_type.__mro__ if _key(base_type) in _BUILT_IN), nn.Module)
     same = [getattr(layer_type, name, None) is getattr(base, name, None) for name in ("forward", "_conv_forward")]
     return base is not nn.Module and all(same)
@@ -135,7 +135,7 @@ def pool_average(samples: Tensor, grid: int) -> Tensor:
 
     Each cell is a sum over the picture with constant weights: one matrix product for all rows, in either memory order.
     """
-    if torch.compiler.is_compiling():  # one loop of a compiled model, which would ask where the matrix comes from
+    if torch.compiler.is_compiling():  # one loop of a compiled model, which would trace where the matrix comes from
         return pool_average_directly(samples, grid)
     rows, height, width = samples.shape
     kind = samples.device.type

@@ -23,15 +23,15 @@ SAY_SAMPLE_AXIS = (
     "Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for sequences "
     "first), or exclude the site."
 )
-"""What to do where nothing tells which axis of a site's output counts the samples."""
+"""What to do where it is unknown which axis of a site's output counts the samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
     """A layer with a weight whose gradient can be predicted. `index` is its place among the model's sites.
 
-    `sequence_first` says that it lies inside a layer whose `batch_first` is False: sequences are `(positions, samples, ...)`;
-    None where no layer around it says anything.
+    `sequence_first` means that it is inside a layer whose `batch_first` is False: sequences are `(positions, samples, ...)`;
+    None if no layer around it has the attribute.
     """
 
     name: str

@@ -78,7 +78,7 @@ def parameters_of(function: Callable[..., Any], reference: str) -> Mapping[str, 
 def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference: str) -> dict[str, Any]:
     """Return those of `options` that `function` accepts by keyword: all, if it takes `**options`.
 
-    A parameter without default that is not among `options` is refused by name.
+    A parameter without default that is not among `options` is an error.
     """
     parameters = parameters_of(function, reference).values()
     by_keyword = [item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]

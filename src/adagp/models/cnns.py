@@ -211,7 +211,7 @@ def resnet(name: str, classes: int, image: tuple[int, int, int], width: float) -
 
 
 def cifar_resnet(name: str, classes: int, image: tuple[int, int, int], width: float) -> nn.Module:
-    """Return the CIFAR network of He et al. (2015, section 4.2) with as many layers as `name` says.
+    """Return the CIFAR network of He et al. (2015, section 4.2) with the number of layers in `name`.
 
     Three stages of 16, 32 and 64 channels, each of (depth - 2) / 6 blocks of two 3x3 convolutions; shortcuts
     have no parameters (their option A).

@@ -35,7 +35,7 @@ def transformer(vocabulary: int, width: float) -> "Transformer":
 
 
 def scaled_size(published: int, width: float) -> int:
-    """Return `width` times the published features of a position; what does not divide into the heads is refused."""
+    """Return `width` times the published features of a position; raise if the heads do not divide it."""
     size, unit = round(published * width), published // HEADS
     if size < HEADS or size % HEADS or abs(published * width - size) > 1e-6:
         below = max(1, int(width * unit))
@@ -47,7 +47,7 @@ def scaled_size(published: int, width: float) -> int:
 
 
 class Transformer(nn.Module):
-    """Reads a sentence and says, at each position of its translation, which word piece comes next.
+    """Encoder and decoder: reads a sentence and predicts the next word piece at each position of its translation.
 
     Tokens are int64 `(N, T)` with PAD after the end of short sentences.
     """

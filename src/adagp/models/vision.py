@@ -43,7 +43,7 @@ def load_timm() -> ModuleType:
 
 
 def timm_model(zoo: ZooModel, *, classes: int, image: Image, task: str, length: int) -> nn.Module:
-    """Return the model of timm with random weights for such images; the image size goes to models that ask for it."""
+    """Return the model of timm with random weights for such images; the image size goes to models that take it."""
     _check_task(zoo, task)
     timm: Any = load_timm()
     if not timm.is_model(zoo.name):

@@ -125,7 +125,7 @@ def run_jobs(
     """Run the jobs that are not done, `at_once` at a time; return those that failed.
 
     A process runs one job after the other; with `fresh` only one, so that its peak memory is the job's own. On `stop()` the
-    running jobs are asked to end, waited for, and `Stopped` is raised.
+    running jobs are stopped, waited for, and `Stopped` is raised.
     """
     waiting = []
     for job in jobs:

@@ -72,7 +72,7 @@ def _task(name: str, usual: str) -> str:
 
 
 def _text_length(name: str, task: str, shape: tuple[int, ...] | None, classes: int | None) -> int | None:
-    """Return the tokens of a sequence that `shape` asks for; raise for what a model of text has no use for."""
+    """Return the tokens of a sequence that `shape` sets; raise for a shape that does not fit a model of text."""
     if task == TRANSLATION and (shape is not None or classes is not None):
         raise OptionError(f"'{name}' translates sentences of a fixed length; --input and --classes do not apply to it.")
     if shape is None:

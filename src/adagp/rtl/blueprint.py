@@ -50,7 +50,7 @@ class CoreSizes:
 
     @property
     def single(self) -> NumberFormat:
-        """The format, for what works on single numbers; refused if it is one of groups."""
+        """The format, for what works on single numbers; an error if it is a group format."""
         if not isinstance(self.number, NumberFormat):
             raise OptionError(
                 f"format {self.number.name} has groups of numbers, which only arrays multiply; this needs single numbers. "

@@ -19,7 +19,7 @@ from adagp.rtl.instructions import LOOPS, REMOTE, SIZE_BITS, Start, Store
 
 OPERANDS = ("first", "second", "result")
 UNIT_STAGES = 4
-"""Registers between operands and result of a unit with pipeline stages: a run over elements takes so many cycles more."""
+"""Registers between operands and result of a unit with pipeline stages: a run over elements takes this many cycles more."""
 
 
 def request(sizes: CoreSizes, lane_bits: int) -> data.StructLayout:

@@ -19,7 +19,7 @@ Words = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 GUARD_BITS = 16
-"""Bits of an integer sum above a product's: so many doublings before it can overflow."""
+"""Bits of an integer sum above a product's: this many doublings before it can overflow."""
 
 
 @dataclass(frozen=True)

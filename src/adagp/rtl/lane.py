@@ -37,7 +37,7 @@ def write_command(sizes: CoreSizes) -> data.StructLayout:
 
 
 def pool_command(sizes: CoreSizes) -> data.StructLayout:
-    """Return the layout of what comes beside a write command where outputs are pooled: the output that is written is added to
+    """Return the layout of what comes with a write command where outputs are pooled: the output that is written is added to
     the sum of its cell, or is the first there."""
     return data.StructLayout(
         {"valid": unsigned(1), "fresh": unsigned(1), "cell": unsigned((sizes.pool_words - 1).bit_length())}

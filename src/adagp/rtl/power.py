@@ -51,7 +51,7 @@ class Watts:
         return self.internal + self.switching + self.leakage
 
     def times(self, count: int) -> "Watts":
-        """Return the power of so many."""
+        """Return the power of `count` blocks."""
         return Watts(self.internal * count, self.switching * count, self.leakage * count)
 
 
@@ -182,7 +182,7 @@ def _chip_timing(
 
 
 def _analysed(files: Mapping[str, str], top: str, library: str, megahertz: float, commands: str) -> str:
-    """Return what OpenSTA prints about a design; from the cache if it was asked before."""
+    """Return what OpenSTA prints about a design; from the cache if it ran before."""
     script = "\n".join(
         [
             *(f"read_liberty {name}" for name in ("cells.lib", *files) if name.endswith(".lib")),

@@ -187,7 +187,7 @@ class Sequencer(Block):
         ]
 
     def _words(self, job: Any, role: str, count: Any) -> Any:
-        """Return the words of so many values of the matrix at a place: two of each, if it is one of groups that are wide."""
+        """Return the words of `count` values of a matrix: two of each for wide groups."""
         return count if self.sizes.groups is None else Mux(job[f"wide_{role}"], 2 * count, count)
 
     def _parts(self, m: Module, job: Any) -> Parts:
@@ -268,7 +268,7 @@ class Sequencer(Block):
             m.next = "STREAM"
 
     def _pool(self, m: Module, job: Any, command: Any, ends: Any) -> None:
-        """Say which cell each output belongs to. Outputs of a lane come sample by sample, row by row of their picture.
+        """Compute the cell that each output belongs to. Outputs of a lane come sample by sample, row by row of their picture.
 
         With `ends` the lanes' last output is there: the next comes of other channels, and has cells of its own.
         """

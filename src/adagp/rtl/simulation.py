@@ -37,7 +37,7 @@ def traced_ports(verilog: str) -> str:
 
 def compile_verilog(top: str, verilog: str, harness: str, trace: tuple[str, str] | None = None) -> Path:
     """Return the library of module `top` and a harness in C++. `trace` is the kind of trace files that it writes (vcd), and a
-    macro that tells the harness so."""
+    macro for the harness."""
     tools = verilator()
     if tools is None:
         raise ToolError(

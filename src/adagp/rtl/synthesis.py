@@ -236,5 +236,5 @@ def _fpga_report(statistics: Mapping[str, Any], others: list[str]) -> KindReport
 
 
 def _number(value: Any) -> float:
-    """Return a count of cells, which newer versions of Yosys give with an area beside it."""
+    """Return a count of cells, which newer versions of Yosys give with an area."""
     return float(value["count"] if isinstance(value, dict) else value)

@@ -54,7 +54,7 @@ format, the fields of instructions (lowest bits first) and the codes of their op
 
 
 def manifest(blueprint: Blueprint, text: str) -> dict[str, Any]:
-    """Return what there is to know about a chip, as plain data."""
+    """Return the facts about a chip as plain data."""
     cores = []
     for sizes in blueprint.cores:
         encoding = sizes.encoding

@@ -1,6 +1,6 @@
 """A schedule that measures: GP phases grow while predictions are good, shrink when they are not, and stop when they harm.
 
-After each BP batch it knows how well the predictions for that batch agreed with the truth, and where the loss is going:
+After each BP batch it compares the predictions for that batch with the true gradients, and follows the loss:
 
     agreement good, loss not rising      the next GP phase is one batch longer
     neither good nor bad                 one batch shorter
@@ -130,7 +130,7 @@ class Adaptive(Schedule):
         self.memory = AdaptiveState(**{**state, "log": list(state["log"])})
 
     def _count(self, report: Report) -> None:
-        """Count GP batches by epochs, and say so when there are too few of them to be worth it."""
+        """Count GP batches by epoch, and report when there are too few of them to pay off."""
         memory = self.memory
         if report.step.epoch != memory.epoch:
             fewest = self.shortest / (self.shortest + 1) / 2

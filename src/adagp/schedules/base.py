@@ -1,4 +1,4 @@
-"""The contract of a schedule, and what it may know of a model: its layers, their order and their cost.
+"""The contract of a schedule, and the facts about a model that it may use: layers, their order and their cost.
 
 The cost model counts multiply-accumulates of sites. A layer's forward, input-gradient and weight-gradient passes cost the
 same; the first layer has no input gradient. All other layers (normalisation, attention products) are left out.
@@ -87,7 +87,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What a schedule that adapts is told of a batch: figures are None where they were not measured.
+    """The report on a batch that an adaptive schedule gets: figures are None where they were not measured.
 
     `cosine` and `norm_ratio` compare the predictions for the sites trained by backprop with their true gradients, all sites
     as one vector. `loss` is before the update.
@@ -111,7 +111,7 @@ class Schedule(ABC):
     adapts: bool = False
     """Whether it wants to observe batches, with the quality of predictions measured in each BP batch."""
     needs_order: bool = False
-    """Whether it must know the order in which layers run and what they cost, from a trial forward pass."""
+    """Whether it needs the order in which layers run and their cost, from a trial forward pass."""
     partial: bool = False
     """Whether some plan takes some sites from a source and others by backprop."""
     stops: bool = False
@@ -123,7 +123,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def label(self, epoch: int) -> str:
-        """Say in a word or two what `epoch` does, for example `warm-up` or `4:1`."""
+        """Return a short label of what `epoch` does, for example `warm-up` or `4:1`."""
 
     @property
     @abstractmethod
@@ -137,11 +137,11 @@ class Schedule(ABC):
 
     @property
     def log(self) -> Sequence[str]:
-        """What a schedule that adapts has to say about the run so far."""
+        """Messages of an adaptive schedule about the run so far."""
         return ()
 
     def resolve(self, layout: Layout) -> "Schedule":
-        """Return the schedule for a model's layers; refuse what does not fit them."""
+        """Return the schedule for a model's layers; raise if it does not fit them."""
         return self
 
     def serves(self, site: str) -> bool:
@@ -157,7 +157,7 @@ class Schedule(ABC):
         return None
 
     def observe(self, report: Report) -> None:  # noqa: B027  # most schedules are fixed in advance
-        """Take note of a batch that is over."""
+        """Record a finished batch."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned from observing, as plain values."""

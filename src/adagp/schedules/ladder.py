@@ -180,7 +180,7 @@ PAPER_WARMUP = 10
 
 @dataclass(frozen=True)
 class WarmUp(Schedule):
-    """The first `epochs` epochs, or the first `batches` batches, by backprop, then what `schedule` says.
+    """The first `epochs` epochs, or the first `batches` batches, by backprop, then `schedule`.
 
     After a warm-up in epochs `schedule` counts its epochs from the end of the warm-up. After one in batches, which is for
     runs of a few epochs, it counts from the beginning of the run: its own first batches lie in the warm-up.

@@ -110,7 +110,7 @@ def read_batches(text: str) -> Every | Ratio:
 
 
 def select(selector: Kind | Cut | str, layout: Layout) -> tuple[Layer, ...]:
-    """Return the sites of `layout` that `selector` takes; one that takes none is refused."""
+    """Return the sites of `layout` that `selector` takes; raise if there are none."""
     if not layout.sites:
         raise OptionError("the schedule chooses among the model's sites, but it has none.")
     if isinstance(selector, Cut):
@@ -167,7 +167,7 @@ class Pattern(Schedule):
     """The sites that match `sites` come from `source` on the batches that match `batches`.
 
     Everything else is trained by backprop; with `rest="hold"` parameters that belong to no site are held on those batches.
-    `first="keep"` refuses patterns that take the model's first site, which the paper never approximates. A cut takes the
+    `first="keep"` rejects patterns that take the model's first site, which the paper never approximates. A cut takes the
     early sites, the first among them, and holds all other parameters below it, so that the backward pass stops there.
     """
 

@@ -25,7 +25,7 @@ batches=every 4th from 2nd        the 2nd, 6th, 10th, ... of each epoch; every 4
 batches=2:1                       two batches from the source, one by backprop
 source=topk                       where those sites' gradients come from
 rest=hold                         on those batches hold what belongs to no site (default: train it by backprop)
-first=allowed                     lets a pattern take the model's first site, which is refused otherwise (a cut may)
+first=allowed                     lets a pattern take the model's first site, otherwise an error (a cut may)
 
 A form of your own, entered under the way in which help and errors show it:
 
@@ -69,7 +69,7 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
     """Return the schedule that `text` describes for a run of `epochs`, with its warm-up around it.
 
     `warmup` is in epochs; None means the form's own: the paper's share (a ninth) of the run, the paper's 10 for `paper`, and
-    none for schedules by patterns. A warm-up as long as the run is refused: nothing would ever be predicted. A schedule
+    none for schedules by patterns. A warm-up as long as the run is an error: nothing would be predicted. A schedule
     without sources has no warm-up.
     """
     form = _form_of(text)

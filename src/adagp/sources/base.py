@@ -1,9 +1,9 @@
 """The contract of a gradient source.
 
-The engine calls a source in this order, and never asks which one it has::
+The engine calls a source in this order, and never checks which one it has::
 
     bind(sites, norms)                  once, when a trainer is made
-    prepare(shapes)                     once, where a trial forward pass was made: refuse here what cannot work
+    prepare(shapes)                     once, where a trial forward pass was made: raise here what cannot work
     for each batch:
         begin(context)                  what may be known before the forward pass
         see_targets(targets)            those of a micro-batch, where each comes with its own, if it `needs_targets`
@@ -92,12 +92,12 @@ def indices(sites: Sequence[Site], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class BatchContext:
-    """What a source may know of a batch before its forward pass.
+    """The facts about a batch that a source gets before its forward pass.
 
     `replaced` are the sites whose weight gradient comes from a source in this batch. `targets` are what the user gave, for
     sources that need them. The loss is multiplied by `scale` before it is differentiated (mixed precision), so gradients
-    that a source sees during the backward pass are too. `measured` says that predictions for the sites trained by backprop
-    will be asked for as well, to be compared with the truth. `several` says that other processes have other samples of the
+    that a source sees during the backward pass are too. `measured` means that predictions for the sites trained by backprop
+    are requested as well, to be compared with the truth. `several` means that other processes have other samples of the
     batch: `join` will be called.
     """
 
@@ -151,7 +151,7 @@ def missing_error(source: str) -> UsageError:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a source may know of the run that it is built for."""
+    """The facts about a run that a source is built with."""
 
     seed: int = 0
     epochs: int = 1
@@ -196,7 +196,7 @@ class Source(ABC):
     needs_backward: bool = False
     """Whether the sites that it serves need a backward pass through the layers above them."""
     needs_shapes: bool = False
-    """Whether it can tell from the sites' output shapes, before training, that it cannot work."""
+    """Whether it checks the sites' output shapes before training."""
     skips: bool = False
     """Whether a batch that it serves is not run at all, not even forward."""
     joins: bool = False
@@ -217,7 +217,7 @@ class Source(ABC):
         return cls(**options)
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:  # noqa: B027  # not every source needs it
-        """Get to know the sites, and the running norms of their true gradients, which the engine keeps up to date."""
+        """Get the sites, and the running norms of their true gradients, which the engine keeps up to date."""
 
     def prepare(self, shapes: Mapping[Site, Size]) -> None:  # noqa: B027
         """See the output shape of each site that it may serve, in a trial forward pass of one batch."""
@@ -235,7 +235,7 @@ class Source(ABC):
         """
 
     def enter(self, call: ModelCall) -> None:  # noqa: B027
-        """Take note that what is watched from now on belongs to `call` of the model."""
+        """Assign what is watched from now on to `call` of the model."""
 
     def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:  # noqa: B027
         """See the outputs of `call` that errors are taken at, with their graph, before a loss is computed from them."""
@@ -277,7 +277,7 @@ class Source(ABC):
         """Drop what was watched in this batch."""
 
     def end_epoch(self) -> None:  # noqa: B027
-        """Take note that an epoch is over."""
+        """End an epoch."""
 
     def replicated(self) -> Iterable[Tensor]:
         """Return what it has learned that all processes of a parallel run must have alike: they are compared."""

@@ -20,7 +20,7 @@ from adagp.sources.base import Rounds, RunFacts, RunningNorms, Source
 from adagp.sources.pipeline import PipelineSource
 
 LEARNING = ("predictor_lr", "predictor_scheduler", "normalize", "hold_norm")
-"""The options of methods that say how a predictor learns."""
+"""The options of methods with a predictor."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Learner:
         if not self.options.plateau:
             if self.optimizer.state:
                 self.scheduler.step()
-        elif self.epoch_batches:  # an epoch without BP batches says nothing about the predictor
+        elif self.epoch_batches:  # an epoch without BP batches has no loss of the predictor
             self.scheduler.step(self.epoch_loss.item() / self.epoch_batches)  # type: ignore[arg-type]  # the metric
         self.epoch_loss = torch.zeros(())
         self.epoch_batches = 0
@@ -186,7 +186,7 @@ class TrainedSource(Source):
 def plain_state(scheduler: LRScheduler) -> dict[str, Any]:
     """Return a scheduler's state as plain values only, so that it can be saved and loaded with `weights_only=True`."""
     state = scheduler.state_dict()
-    if "milestones" in state:  # a Counter, which the safe loader refuses
+    if "milestones" in state:  # a Counter, which the safe loader rejects
         state["milestones"] = dict(state["milestones"])
     return state
 

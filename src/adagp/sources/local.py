@@ -27,7 +27,7 @@ def check_layer_types(source: str, sites: Sequence[Site]) -> None:
 
 
 def check_not_recomputed(site: Site, *, blind: bool, seen: bool) -> None:
-    """Refuse a site with a true gradient that ran without autograd in the forward pass (`blind`), if none was seen later."""
+    """Raise for a site with a true gradient that ran without autograd in the forward pass (`blind`), if none was seen later."""
     if blind and not seen:
         raise ModelError(
             f"site '{site.name}' has a gradient, but none was seen at its output: it is computed again in the backward "
@@ -113,7 +113,7 @@ def _output_padding(geometry: Geometry, inputs: Size, outputs: Size, weight: Siz
 
 
 class LocalSource(Source):
-    """A source that adds up local weight gradients, forward call by forward call. Layers it cannot do this for are refused."""
+    """A source that adds up local weight gradients, forward call by forward call. Other layers are an error."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -140,7 +140,7 @@ class LocalSource(Source):
 
 
 class Kept:
-    """A layer's input, kept without a copy until it is used; refused if it was changed in place in the meantime."""
+    """A layer's input, kept without a copy until it is used; an error if it was changed in place in the meantime."""
 
     def __init__(self, site: Site, inputs: tuple[Any, ...]) -> None:
         self._site = site

@@ -226,7 +226,7 @@ class _Layer:
         return self._rows[width, taps]
 
     def gram(self, width: int) -> Tensor:
-        """Return the products of the first `width` rows with themselves, without the bias; calls must not ask for less."""
+        """Return the products of the first `width` rows with themselves, without the bias; later calls must not need fewer."""
         if width > self._width:
             more = self.matrix[self._width : width]
             self._gram = torch.addmm(self._gram, more.T, more[:, :-1])

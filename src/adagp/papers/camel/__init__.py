@@ -1,4 +1,4 @@
-"""CAMEL (Zhang, Tambe, Cuevas, Wei, Brooks, HPCA 2024): a reversible branch beside a frozen backbone, in embedded DRAM."""
+"""CAMEL (Zhang, Tambe, Cuevas, Wei, Brooks, HPCA 2024): a reversible branch next to a frozen backbone, in embedded DRAM."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,7 @@
 """The duplex model of CAMEL: a small reversible branch that is trained next to a frozen, pretrained backbone.
 
 The backbone runs forward only. Its stages' outputs are tapped, pooled to the size of the branch and given to the branch's
-blocks. The branch has no normalisation. As far as the published text says no more, the shape of the branch is our choice: a
+blocks. The branch has no normalisation. Where the published text leaves it open, the shape of the branch is our choice: a
 stem (pooling to 8x8, a 1x1 convolution), blocks whose functions are two 3x3 convolutions with ReLU between them, of which the
 last starts at zero, taps brought to the branch's channels by a 1x1 convolution and added to the input of F1, and a head of
 pooling and one linear layer.
@@ -35,7 +35,7 @@ class DuplexOptions:
     """How a duplex model is built.
 
     `backbone` names another model, of which `weights` is a file with its state_dict (a run's `model.pt`, or torchvision's);
-    `none` leaves it out. `trained` says what learns: the `branch`; `classifier`: no branch, a new last layer on the frozen
+    `none` leaves it out. `trained` selects what learns: the `branch`; `classifier`: no branch, a new last layer on the frozen
     backbone; `all`: the backbone too, with a new last layer and no branch.
     """
 

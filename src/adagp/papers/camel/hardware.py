@@ -1,4 +1,4 @@
-"""CAMEL's accelerator: a reversible branch beside a frozen backbone, with embedded DRAM that need not be refreshed; and its
+"""CAMEL's accelerator: a reversible branch next to a frozen backbone, with embedded DRAM that need not be refreshed; and its
 SRAM rival.
 
 Sizes are those that a third party reports of the paper (Zhang et al., HPCA 2024): 6 x 6 cells, each a dot product of nine
@@ -55,12 +55,12 @@ class OnChipMemory:
         return self.kilobytes * 8192
 
     def access(self, bits: float) -> float:
-        """Return the joules of reading or writing so many bits."""
+        """Return the joules of reading or writing `bits`."""
         entry = sram(self.technology, self.kilobytes)
         return bits * entry.read / entry.bits * 1e-12 * (ACCESS if self.embedded_dram else 1.0)
 
     def refresh(self, bits: float, times: int) -> float:
-        """Return the joules of refreshing so many live bits."""
+        """Return the joules of refreshing live bits."""
         return 2 * times * self.access(bits) if self.embedded_dram else 0.0
 
     def leakage(self, seconds: float) -> float:
@@ -151,7 +151,7 @@ class BranchChip:
         return SystemCost(passes, notes)
 
     def _refreshes(self, lived: float, options: SystemOptions) -> int:
-        """Return the refreshes of what lives so many microseconds: in the backbone, while it is made and while it is read."""
+        """Return the refreshes of data by its lifetime in microseconds; in the backbone, while it is written and read."""
         return refreshes(lived, options.retention) if self.activations.embedded_dram else 0
 
     def _product(self, layer: ArrayLayer, samples: int, streamed: bool, again: int) -> PassCost:
@@ -185,6 +185,6 @@ SYSTEMS.add("camel-sram", System("camel-sram", "the same with SRAM of equal area
 
 
 def published_shape(pixels: int, channels: int = 12) -> Convolution:
-    """Return a 3x3 convolution of so many channels on square maps: the size at which lifetimes are as published."""
+    """Return a 3x3 convolution of `channels` channels on square maps: the size at which lifetimes are as published."""
     side = (pixels, pixels)
     return Convolution("blocks.0.first.layer", channels, channels, (3, 3), side, side)

@@ -20,14 +20,14 @@ from adagp.papers.camel.faults import ReadFaults
 from adagp.papers.camel.streams import Stream, find_stream
 
 MEASURED_EVERY = 10
-"""Of so many batches one is compared with what its inputs were."""
+"""Every Nth batch is compared with its true inputs."""
 
 
 class ReversibleBlock(nn.Module):
     """Two functions between two halves of a stream; the first may take a tap as a second argument.
 
     Layers whose answer to the same input may differ (dropout), or that are changed by a forward pass (normalisation with
-    running statistics), are refused: recomputing would not find the same activations.
+    running statistics), are an error: recomputing would not give the same activations.
     """
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
@@ -45,7 +45,7 @@ class ReversibleChain(nn.Module):
     """A chain of reversible blocks. `recompute=False` keeps all activations as usual: the control.
 
     `stream` is the arithmetic of the residual stream (`float`, `bfp`, `fixed`), `faults` are wrong reads of activations and
-    gradients in training. `block_taps` says which of the taps each block is given. The buffer `measured` holds the sum of the
+    gradients in training. `block_taps` has the tap that each block gets. The buffer `measured` holds the sum of the
     relative errors of recomputed inputs, their number, and the passes so far.
     """
 

@@ -87,7 +87,7 @@ class BlockStream(Stream):
 
 
 class FixedStream(Stream):
-    """Whole numbers of 32 bits on a grid. What is not finite, which integers cannot say, comes out as NaN in the end."""
+    """Whole numbers of 32 bits on a grid. What is not finite, which integers cannot represent, becomes NaN in the end."""
 
     def __init__(self, fraction_bits: int = FRACTION_BITS) -> None:
         self.scale = 2.0**fraction_bits

@@ -12,7 +12,7 @@ words of the accelerator. Converters overlap with the array and cost no cycles. 
 each place of the kernel, those of its weight gradient along samples.
 
 The design `fast` computes a run in the widths that it was recorded with, and in 4 bits otherwise; `dense-16` and `dense-32` are
-the same run in words of so many bits. None has extra hardware for predictions. A cell of `fast` has 16 small multipliers: equal
+the same run in words of N bits. None has extra hardware for predictions. A cell of `fast` has 16 small multipliers: equal
 arrays are not of equal area. (Group size, chunks, passes and layout are the paper's, as
 reported by a third party; how convolutions are grouped, the energy of a pass and that conversion is free are our choice.)
 """

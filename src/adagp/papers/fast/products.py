@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 Convert = Callable[[str, Tensor, int, int], Tensor]
-"""Converts a tensor of a kind (see `schedules.precision.TENSORS`) along an axis, of which so many parts share no group."""
+"""Converts a tensor of a kind (see `schedules.precision.TENSORS`) along an axis, cut into parts that share no group."""
 
 
 class LayerProducts(Protocol):

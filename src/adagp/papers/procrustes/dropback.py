@@ -40,7 +40,7 @@ class DropBack(WeightUpdateHook):
     """Keeps the share `keep` of the weights; all others are their initial values times a factor that falls to 0.
 
     `threshold` is `sort` (exact: never more than the share), `estimate` (one pass), or None: sort below 100,000 weights.
-    `over` says what is ranked: the weights of sites, or `all` trainable parameters; what is not ranked is trained as usual.
+    `over` selects what is ranked: the weights of sites, or `all` trainable parameters; what is not ranked is trained as usual.
     Initial weights are copied when it is bound, and freed when they are no longer needed; with `regenerate` no checkpoint
     holds them, and with `keep_initial=False` no copy is made at all.
 
@@ -86,7 +86,7 @@ class DropBack(WeightUpdateHook):
         self.initial = InitialWeights(parameters, self._regenerate, keep=self._keep_initial)
 
     def factor(self, step: int) -> float:
-        """Return what initial weights are multiplied by after so many steps before this one: 1 in the first, then falling."""
+        """Return the factor of the initial weights at `step`: 1 in the first, then falling."""
         factor = self.decay ** max(0, step)
         return factor if factor > GONE else 0.0
 
@@ -180,7 +180,7 @@ class DropBack(WeightUpdateHook):
 
 
 def pack(weight: Tensor, base: Tensor) -> dict[str, Tensor]:
-    """Return the bits that say where `weight` differs from `base`, and its values there."""
+    """Return a bit mask of where `weight` differs from `base`, and its values there."""
     mask = weight != base.to(weight.device)
     return {"mask": torch.from_numpy(np.packbits(mask.cpu().numpy())), "values": weight[mask].cpu()}
 

@@ -268,7 +268,7 @@ def is_leftover(name: str) -> bool:
 
 
 def to_json(content: Any, indent: int | None = None) -> str:
-    """Return `content` as JSON. A number that is not finite, which JSON cannot say, becomes null."""
+    """Return `content` as JSON. A number that is not finite becomes null, as JSON has none."""
     return json.dumps(_finite(content), indent=indent, allow_nan=False)
 
 
@@ -393,7 +393,7 @@ def _owner_lives(folder: Path) -> bool:
 
 
 def _owner(file: int) -> str:
-    """Return ` (process 123)`, if the lock file says so."""
+    """Return ` (process 123)`, if the lock file has it."""
     try:
         number = os.pread(file, 20, 0)
     except OSError:

@@ -46,8 +46,8 @@ class Epoch:
     """One finished epoch, counted from 1. A figure that is missing or not finite is None.
 
     The values are those of the run's `metric`. `batches` are by kind: `bp` has the warm-up in it; `guarded` are GP batches
-    whose prediction was refused. `seconds` are by what took them. `refused` is the share of the produced gradients that the
-    guard refused.
+    whose prediction was rejected. `seconds` are by what took them. `refused` is the share of the produced gradients that the
+    guard rejected.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Epoch:
 
     @property
     def predicted_share(self) -> float:
-        """The share of GP batches, those refused by the guard among them."""
+        """The share of GP batches, including those that the guard rejected."""
         predicted = self.batches.get("gp", 0) + self.batches.get("guarded", 0)
         return predicted / max(1, predicted + self.batches.get("bp", 0))
 
@@ -84,7 +84,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder holds, as far as it can be read; `problems` says in sentences what is missing.
+    """What a run folder holds, as far as it can be read; `problems` describes what is missing.
 
     `damage` has those of the problems that come from files which are there but cannot be read. Runs are compared by the
     first of the `metrics`. `candidate` is the name that a comparison has for the run's method, empty outside comparisons.
@@ -138,7 +138,7 @@ class RunRecord:
 
     @property
     def sequence_length(self) -> int | None:
-        """Bytes in a sample of a text; None where the run does not say."""
+        """Bytes in a sample of a text; None if it is not recorded."""
         length = self.config.get("sequence_length")
         return length if isinstance(length, int) else None
 
@@ -161,7 +161,7 @@ class RunRecord:
 
     @property
     def planned_epochs(self) -> int | None:
-        """How many epochs the run is to have; None where it does not say."""
+        """How many epochs the run is to have; None if it is not recorded."""
         epochs = self.config.get("epochs")
         return epochs if isinstance(epochs, int) and epochs > 0 else None
 
@@ -191,7 +191,7 @@ class RunRecord:
 def collect(paths: Sequence[Path]) -> list[RunRecord]:
     """Return the runs in `paths`: run folders, or folders with run folders somewhere below; each run once.
 
-    An empty folder is a run of which nothing is there yet. A path that is nothing of this is refused.
+    An empty folder is a run that has not begun. Any other path is an error.
     """
     named = name_runs((path, folder) for path in paths for folder in _runs_below(path))
     return [read_run(path, name) for path, name in named.items()]
@@ -329,7 +329,7 @@ def read_whole_run(path: Path, purpose: str) -> RunRecord:
     """
     RunFolder.open(path)
     record = read_run(path, escaped(path.name))
-    _refuse_damage(record)
+    _check_undamaged(record)
     if not record.epochs:
         raise _nothing_to(purpose, path)
     return record
@@ -343,7 +343,7 @@ def collect_whole(paths: Sequence[Path], purpose: str) -> list[RunRecord]:
     named = {path.resolve() for path in paths}
     records = []
     for record in collect(paths):
-        _refuse_damage(record)
+        _check_undamaged(record)
         if record.epochs:
             records.append(record)
         elif record.path in named:
@@ -353,7 +353,7 @@ def collect_whole(paths: Sequence[Path], purpose: str) -> list[RunRecord]:
     return records
 
 
-def _refuse_damage(record: RunRecord) -> None:
+def _check_undamaged(record: RunRecord) -> None:
     if record.damage:
         raise RunError(f"the run in '{record.path}' is damaged: {' '.join(record.damage)}")
 

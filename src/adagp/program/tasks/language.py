@@ -24,7 +24,7 @@ EVALUATED = 8192
 
 
 class LanguageModelling(Task):
-    """Learn to say how a text goes on. An answer is a byte, foretold from those before it in its sequence."""
+    """Language modelling: predict each byte from those before it in its sequence."""
 
     metrics = (Metric("perplexity", higher_is_better=False, lowest=1.0), ACCURACY)
 

@@ -27,7 +27,7 @@ Decode = Callable[[Any, Tensor], list[list[int]]]
 
 
 class Translation(Task):
-    """Learn to say an English sentence in German. Answers are counted in word pieces, a sentence's end included."""
+    """Translation from English to German. Accuracy counts word pieces, a sentence's end included."""
 
     metrics_at_end = (Metric("bleu", title="BLEU", lowest=0.0, highest=100.0),)
 

@@ -167,7 +167,7 @@ class LossParts:
 
 
 def loss_parts(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> LossParts:
-    """Return the parts of the loss for a model's answers (`adagp.models.yolo` says their layout).
+    """Return the parts of the loss for a model's answers (`adagp.models.yolo` has their layout).
 
     `boxes` `(N, M, 4)` and `labels` `(N, M)` are the objects, with the label -1 where an image has fewer than M. Each object
     is answered for by one slot (`anchors.assign`). Box: squared errors of the centre inside its cell and of tw, th, small
@@ -222,7 +222,7 @@ class Detections:
 
 @torch.no_grad()
 def detect(outputs: Sequence[Tensor]) -> list[Detections]:
-    """Return what a model's answers say is in each image, best first, at most 100 objects; boxes are in corners.
+    """Return the objects detected in each image, best first, at most 100 objects; boxes are in corners.
 
     A slot can speak for several classes; its score for one is the chance of an object times that of the class. The best
     300 (slot, class) pairs of an image are candidates, and those that overlap a better one of their class by more than 0.45

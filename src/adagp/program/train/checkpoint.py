@@ -44,7 +44,7 @@ def _saved(content: Any) -> bytes:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Return the parts that `save_checkpoint` wrote. A damaged or foreign file is refused."""
+    """Return the parts that `save_checkpoint` wrote. A damaged file, or one of another kind, is an error."""
     if not path.is_file():
         raise RunError(f"there is no checkpoint at '{path}' yet: nothing to resume.")
     try:

@@ -434,7 +434,7 @@ class Loop:
         return row
 
     def _refused(self) -> dict[str, float]:
-        """Return the share of the produced gradients that the guard refused in this epoch, if it refused any."""
+        """Return the share of the produced gradients that the guard rejected in this epoch, if it rejected any."""
         refused, produced = self.trainer.refusals.total
         self.trainer.refusals.read()
         return {"refused": refused / produced} if refused else {}

@@ -54,7 +54,7 @@ class Session:
     """
 
     quiet = False
-    """Whether this process says nothing: another one speaks for it."""
+    """Whether this process prints nothing: another one does."""
     shares_batches = False
     """Whether several processes train on shares of each batch."""
     staged = False
