@@ -14,9 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adagp.errors import OptionError
+from adagp.program.report import curves
 from adagp.program.report.page import write_report
+from adagp.program.report.run_groups import chapters
+from adagp.program.run.record import collect
 
 pytestmark = pytest.mark.medium
 
@@ -357,3 +362,41 @@ def test_broken_runs_are_drawn_without_errors(
     page = open_page(tmp_path / "report.html", PHONE)
     assert "What is missing" in page.locator(".notice").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
+
+
+@given(st.lists(st.none() | st.floats(-10, 10), max_size=300), st.integers(1, 20))
+def test_thinned_curves_keep_the_extremes_of_every_pixel(values: list[float | None], pixels: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "MOST_PIXELS", pixels)
+        drawn = curves.thinned(values)
+    present = [index for index, value in enumerate(values) if value is not None]
+    assert drawn == sorted(set(drawn))
+    assert set(drawn) <= set(present)
+    assert len(drawn) <= 2 * pixels + 2
+    if len(present) <= 2 * pixels:
+        assert drawn == present
+        return
+    stride = -(-len(present) // pixels)
+    for begin in range(0, len(present), stride):
+        block = [values[index] or 0.0 for index in present[begin : begin + stride]]
+        kept = [values[index] or 0.0 for index in drawn if index in present[begin : begin + stride]]
+        assert (min(block), max(block)) == (min(kept), max(kept))
+    assert {present[0], present[-1]} <= set(drawn)
+
+
+def test_the_page_of_a_long_run_stays_small(write_run: Any, tmp_path: Path) -> None:
+    """As large as that of a run of 2,000 epochs, though with the extremes of all 12,000."""
+    run = write_run("long", epochs=12_000, done=12_000)
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[7000]["train_loss"] = 123.0
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (chapter,) = chapters(collect([run]))
+    (loss, _) = curves.over_epochs(chapter, "#of")
+    values = [row["value"] for row in loss.spec["data"]["values"]]
+    assert 1000 < len(values) <= 2002
+    assert max(values) == 123.0
+    shades = loss.spec["layer"][0]["data"]["values"]
+    assert len(shades) <= 1000
+    assert (shades[0]["left"], shades[-1]["right"]) == (0.5, 12_000.5)
+    assert all(row["right"] == after["left"] for row, after in pairwise(shades))

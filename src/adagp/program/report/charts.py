@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import mean
+from statistics import fmean, mean
 from typing import Any
 
 from adagp.program.figures.accelerator import ENERGY_PARTS
@@ -253,7 +253,7 @@ def _cells(group: MethodRuns, name: str) -> list[dict[str, Any]]:
 def _mean_figure(group: MethodRuns, site: str, name: str, begin: int, end: int) -> float | None:
     epochs = (epoch for run in group.runs for epoch in run.epochs[begin:end])
     values = [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
-    return short(mean(values), 3) if values else None
+    return short(fmean(values), 3) if values else None
 
 
 def time_breakdown(chapter: Chapter) -> list[Chart]:

@@ -1,8 +1,9 @@
 """Charts over time: the metric against seconds, loss and metric over epochs with GP epochs shaded, the Pareto front."""
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from operator import attrgetter
-from statistics import mean
+from statistics import fmean, mean
 from typing import Any
 
 from adagp.core.intervals import NEVER_NEGATIVE, UNBOUNDED, Bounds
@@ -15,6 +16,8 @@ from adagp.program.run.record import Epoch
 
 PLAIN = (".3~g", ".4~g")
 """Vega formats of plain numbers: short for axes, long for tooltips."""
+MOST_PIXELS = 1000
+"""Width of a chart in pixels at most: of longer runs, each pixel shows the least and the largest value."""
 BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
 Read = Callable[[Epoch], float | None]
 """Reads a value of an epoch."""
@@ -27,9 +30,21 @@ def points(chapter: Chapter, read: Read, bounds: Bounds) -> list[dict[str, Any]]
     """
     points = []
     for group in chapter.groups:
-        rows = [row for index in range(group.common_length) if (row := _point(group, index, read, bounds)) is not None]
+        drawn = thinned(group.means(read))
+        rows = [row for index in drawn if (row := _point(group, index, read, bounds)) is not None]
         points += [{**row, "alone": True} for row in rows] if len(rows) == 1 else rows
     return points
+
+
+def thinned(values: Sequence[float | None]) -> list[int]:
+    """Return the indices of the values to draw: all of them, or of many the least and the largest in each pixel's width."""
+    present = [(value, index) for index, value in enumerate(values) if value is not None]
+    if len(present) <= 2 * MOST_PIXELS:
+        return [index for _, index in present]
+    stride = ceil(len(present) / MOST_PIXELS)
+    blocks = (present[begin : begin + stride] for begin in range(0, len(present), stride))
+    chosen = {index for block in blocks for _, index in (min(block), max(block))}
+    return sorted(chosen | {present[0][1], present[-1][1]})
 
 
 def _point(group: MethodRuns, index: int, read: Read, bounds: Bounds) -> dict[str, Any] | None:
@@ -135,17 +150,24 @@ def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, fo
 
 
 def _shades(chapter: Chapter) -> list[dict[str, Any]]:
-    """Return a row for each epoch of methods with GP batches: their share, and the ratio where it changes."""
+    """Return a row for each epoch of methods with GP batches: their share, and the ratio where it changes.
+
+    A row of a long run is for as many epochs as there are in a pixel.
+    """
     rows = []
     for group in chapter.groups:
         if not group.predicts:
             continue
         before = ""
-        for epoch in max(group.runs, key=lambda run: len(run.epochs)).epochs:
-            new = epoch.label if epoch.label != before else ""
-            share = short(epoch.predicted_share, 3)
-            rows.append({"group": group.label, "left": epoch.number - 0.5, "share": share, "ratio": new})
-            before = epoch.label
+        epochs = max(group.runs, key=lambda run: len(run.epochs)).epochs
+        stride = ceil(len(epochs) / MOST_PIXELS)
+        for begin in range(0, len(epochs), stride):
+            block = epochs[begin : begin + stride]
+            new = block[0].label if block[0].label != before else ""
+            ends = {"left": block[0].number - 0.5, "right": block[-1].number + 0.5}
+            share = short(fmean(epoch.predicted_share for epoch in block), 3)
+            rows.append({"group": group.label, **ends, "share": share, "ratio": new})
+            before = block[0].label
     return rows
 
 
@@ -164,7 +186,7 @@ def _shading(shades: list[dict[str, Any]]) -> list[Spec]:
     return [
         {
             "data": {"values": shades},
-            "transform": [chosen, {"calculate": "datum.left + 1", "as": "right"}],
+            "transform": [chosen],
             "mark": {"type": "rect", "color": SHADE, "aria": False},
             "encoding": {**left, "x2": {"field": "right"}, "opacity": depth},
         },

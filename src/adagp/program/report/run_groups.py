@@ -72,6 +72,12 @@ class MethodRuns:
         """Epochs that all counted runs have: a mean over fewer runs would splice one run's curve to that of others."""
         return min((len(run.epochs) for run in self.counted), default=0)
 
+    def means(self, figure: Callable[[Epoch], float | None]) -> list[float | None]:
+        """Return the mean of `figure` over the counted runs in each of the epochs that all of them have."""
+        by_run = [[figure(epoch) for epoch in run.epochs[: self.common_length]] for run in self.counted]
+        present = ([value for value in values if value is not None] for values in zip(*by_run, strict=True))
+        return [sum(values) / len(values) if values else None for values in present]
+
     def at_epoch(
         self, index: int, figure: Callable[[Epoch], float | None], bounds: Bounds = UNBOUNDED
     ) -> Interval | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from adagp.errors import RunError
@@ -143,7 +144,7 @@ def parse_document(text: str, shape: Shape) -> Any:
         raise RunError(f"it is nested more than {DEPTH} levels deep.") from None
     except ValueError as error:
         raise RunError(f"it is not JSON ({error}).") from None
-    _check_limits(content)
+    _check_limits(content, text)
     if fault := find_fault(content, shape):
         raise RunError(fault)
     return content
@@ -154,19 +155,27 @@ def _constant(name: str) -> Any:
     return None
 
 
-def _check_limits(content: Any) -> None:
-    """Raise on numbers and depths beyond the limits, and on text that is not valid Unicode."""
+def _check_limits(content: Any, text: str) -> None:
+    """Raise on numbers and depths beyond the limits, and on text that is not valid Unicode.
+
+    Files of metrics have millions of fractions and names, so these are checked all at once: a sum is finite if its parts are,
+    and without escapes a text in UTF-8 holds no half characters.
+    """
+    harmless: tuple[type, ...] = (float, NoneType, bool) if "\\u" in text else (float, NoneType, bool, str)
     waiting = [(content, 0)]
     while waiting:
         value, depth = waiting.pop()
         if depth > DEPTH:
             raise RunError(f"it is nested more than {DEPTH} levels deep.")
-        if isinstance(value, dict):
-            waiting += [(part, depth + 1) for pair in value.items() for part in pair]
-        elif isinstance(value, list):
-            waiting += [(item, depth + 1) for item in value]
-        else:
-            _check_scalar(value)
+        parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if not isfinite(sum([part for part in parts if part.__class__ is float])):
+            for part in parts:
+                _check_scalar(part)
+        for part in [part for part in parts if part.__class__ not in harmless]:
+            if isinstance(part, dict | list):
+                waiting.append((part, depth + 1))
+            else:
+                _check_scalar(part)
 
 
 def _check_scalar(value: Any) -> None:
@@ -208,8 +217,11 @@ def _find_table_fault(value: Any, shape: TableOf | Fields, path: str) -> str | N
         if name not in value:
             return f"{path + ': ' if path else ''}'{name}' is missing."
     prefix = f"{path}." if path else ""
-    faults = (find_fault(item, shape.known.get(name, shape.others), f"{prefix}{name}") for name, item in value.items())
-    return next(filter(None, faults), None)
+    for name, item in value.items():
+        expected = shape.known.get(name, shape.others)
+        if expected is not ANYTHING and (fault := find_fault(item, expected, f"{prefix}{name}")):
+            return fault
+    return None
 
 
 def _sentence(value: Any, path: str, allowed: str) -> str:

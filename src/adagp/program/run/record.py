@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, product
 from math import isfinite
 from pathlib import Path
@@ -171,12 +172,12 @@ class RunRecord:
         planned, done = self.planned_epochs, len(self.epochs)
         return f"{done} epoch{'' if done == 1 else 's'}" if planned is None else f"{done} of {planned} epochs"
 
-    @property
+    @cached_property
     def batch_clock(self) -> list[int]:
         """Batches of training, by whatever gradient, until the end of each epoch."""
         return list(accumulate(epoch.all_batches for epoch in self.epochs))
 
-    @property
+    @cached_property
     def clock(self) -> list[float]:
         """Seconds of training until the end of each epoch."""
         return list(accumulate(epoch.training_seconds for epoch in self.epochs))
@@ -419,7 +420,9 @@ def _epoch(row: dict[str, Any], metric: str) -> Epoch:
 
 
 def _numbers(table: Any) -> Iterable[tuple[str, float | None]]:
-    return ((str(name), _number(value)) for name, value in table.items()) if isinstance(table, dict) else ()
+    if not isinstance(table, dict):
+        return ()
+    return [(name, value if value.__class__ is float else _number(value)) for name, value in table.items()]
 
 
 def _number(value: Any) -> float | None:
