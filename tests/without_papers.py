@@ -10,7 +10,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-PAPERS = ("adagp", "remap", "approximation", "dni", "feedback", "fast", "camel", "procrustes")
+PAPERS = ("adagp", "remap", "approximation", "dni", "feedback", "feedback_alignment", "fast", "camel", "procrustes")
 
 
 class BlockedPapers(MetaPathFinder):

@@ -9,7 +9,7 @@ import adagp
 from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.sites import Site, survey
-from adagp.papers.dni.source import SyntheticNetwork, SyntheticSource
+from adagp.papers.dni.source import DecoupledSource, SyntheticNetwork, SyntheticSource
 from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sources import BatchContext, LearningOptions, RunningNorms
 from adagp.sources.local import weight_gradient
@@ -134,3 +134,55 @@ def test_wrong_options() -> None:
     with pytest.raises(OptionError) as caught:
         SyntheticSource(hidden=0)
     assert str(caught.value) == "the synthetic-gradient networks have 0 hidden channels; it must be 1 or more."
+
+
+def test_decoupled_layers_learn_from_the_prediction_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: the last layer has the loss's gradient, the others their predictions, which are passed on as targets."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    inputs, targets = torch.randn(8, 4), torch.randint(3, (8,))
+    source = DecoupledSource(hidden=4)
+    trainer = adagp.attach(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        method="dni_decoupled",
+        steps=2,
+        sources={"dni_decoupled": source},
+    )
+    for network in source.networks:
+        assert isinstance(network, SyntheticNetwork)
+        nn.init.normal_(network.last.weight)  # type: ignore[arg-type]  # a linear layer
+        network.scale.fill_(0.5)
+        network.count.fill_(1e6)
+    arrived: list[Tensor] = []
+    rescale = SyntheticNetwork.rescale
+
+    def noted(network: SyntheticNetwork, gradient: Tensor) -> None:
+        arrived.append(gradient)
+        rescale(network, gradient)
+
+    monkeypatch.setattr(SyntheticNetwork, "rescale", noted)
+    weights = dict(model.named_parameters())
+    with torch.no_grad():
+        outputs = [model[:count](inputs) for count in (1, 3, 5)]
+        error = (outputs[2].softmax(1) - F.one_hot(targets, 3)) / len(inputs)
+        predicted = [
+            source._predict(source_site, output, None)
+            for source_site, output in zip(survey(model).sites, outputs, strict=True)
+        ]
+        at_second = (error @ weights["4.weight"]) * (1 - outputs[1].tanh() ** 2)
+        at_first = (predicted[1] @ weights["2.weight"]) * (1 - outputs[0].tanh() ** 2)
+        expected = {
+            "4.weight": error.T @ outputs[1].tanh(),
+            "2.weight": predicted[1].T @ outputs[0].tanh(),
+            "0.weight": predicted[0].T @ inputs,
+            "2.bias": predicted[1].sum(0),
+        }
+    with trainer.batch() as batch:
+        batch.backward(F.cross_entropy(model(inputs), targets))
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        for name, gradient in expected.items():
+            torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-6)
+        batch.step()
+    for found, wanted in zip(arrived, (at_first, at_second, error), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)

@@ -49,6 +49,7 @@ def test_every_table_and_figure_is_there() -> None:
         *(f"approximation-table{number}" for number in range(1, 6)),
         "feedback-platforms",
         "long-run",
+        "feedback-alignment",
         "fast-training",
         "fast-speed",
         "fast-time-to-accuracy",

@@ -15,6 +15,16 @@ add_method(
 )
 add_method(
     Method(
+        "dni_decoupled",
+        "synthetic gradients in every batch, without true gradients, as published",
+        "adagp.papers.dni.source:DecoupledSource",
+        schedule="sites=all; first=allowed",
+        options=predictor_options(),
+        accelerator=AcceleratorWork("exact", input_gradients=True, predictions=_WORK.predictions),
+    )
+)
+add_method(
+    Method(
         "dni_labels",
         "synthetic gradients that also see the labels",
         "adagp.papers.dni.source:LabelledSyntheticSource",

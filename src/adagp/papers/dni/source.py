@@ -1,6 +1,6 @@
 """Synthetic gradients after Jaderberg and others (2017): one small network per site predicts the gradient at its output."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from adagp.errors import DataError, ModelError, OptionError
 from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
 from adagp.sources.base import BatchContext, RunningNorms, on_gradient
 from adagp.sources.learned import Learner, LearningOptions, TrainedSource, class_count, class_shares
-from adagp.sources.local import LocalSource, check_not_recomputed, weight_gradient
+from adagp.sources.local import Kept, LocalSource, check_not_recomputed, weight_gradient
 
 _CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
     3: nn.Conv1d,
@@ -209,3 +209,61 @@ class LabelledSyntheticSource(SyntheticSource):
 
     def __init__(self, options: LearningOptions | None = None, hidden: int = 32, classes: int | None = None) -> None:
         super().__init__(options, hidden, labels=True, classes=classes)
+
+
+class _ReplacedGradient(torch.autograd.Function):
+    """A layer's output, whose gradient is replaced by what `receive` returns for it on its way down."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor, receive: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.receive = receive
+        return output.clone()  # the layers above may change it in place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.receive(gradient), None, None
+
+
+class DecoupledSource(SyntheticSource):
+    """Synthetic gradients in every batch, as published: no layer waits for a true gradient, so none is ever needed.
+
+    Each layer below the last is trained with its network's prediction, which also goes on to the layer below. What arrives
+    there is the target of that layer's network (bootstrapping). Only the last layer sees the gradient of the loss itself.
+    """
+
+    needs_backward = True
+
+    def __init__(
+        self, options: LearningOptions | None = None, hidden: int = 32, labels: bool = False, classes: int | None = None
+    ) -> None:
+        super().__init__(options, hidden, labels, classes)
+        self._is_last = True
+
+    def begin(self, context: BatchContext) -> None:
+        """Expect the gradient of the last layer first."""
+        super().begin(context)
+        self._is_last = True
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Return the output with a backward pass that goes on with the predicted gradient."""
+        if site not in self._context.replaced or not torch.is_grad_enabled():
+            return super().watch(site, inputs, output)
+        shares, stored, scale = self._shares_of(site, output.shape), Kept(site, inputs), self._context.scale
+        copy = output.detach().clone()
+
+        def receive(gradient: Tensor) -> Tensor:
+            self._seen.setdefault(site, []).append((copy, gradient / scale, shares))
+            used = gradient if self._is_last else self._predict(site, copy, shares).to(gradient.dtype) * scale
+            self._is_last = False
+            self.add(site, weight_gradient(site, stored.get(), used) / scale)
+            return used
+
+        anchor = torch.zeros((), requires_grad=True)  # so that the first layer's output needs a gradient, too
+        result: Tensor = _ReplacedGradient.apply(output, anchor, receive)  # type: ignore[no-untyped-call]
+        return result
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return the gradients of the sites that were called, and let their networks learn from what arrived there."""
+        gradients = super().produce(sites)
+        self.observe([site for site in sites if site in self._seen and site in self._context.replaced], [])
+        return gradients

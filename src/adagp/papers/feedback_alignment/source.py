@@ -1,0 +1,173 @@
+"""Both methods change one thing in the backward pass: the gradient that a layer passes on to the layer below.
+
+backprop     W^T g    g: the gradient at the layer's output, W: its weight
+fa           B^T g    B: a fixed random tensor of W's shape
+dfa          C^T e    e: the error at the model's output, C: a fixed random matrix
+
+Everything between the layers (activations, normalisation, pooling, shortcuts) is differentiated as usual. So dfa's error passes
+through the derivative of the activation below it, as published. Each weight gradient is the usual product of the input and
+the gradient at the output. The last layer's gradient is exact.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from math import prod, sqrt
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+
+from adagp.core.plan import Step
+from adagp.errors import ModelError
+from adagp.layers.sites import Site
+from adagp.sources.base import BatchContext, ModelCall, RunFacts, step_generator
+from adagp.sources.local import Kept, LocalSource, batched, padded, weight_gradient
+
+MOST_ERROR_WORDS = 4096
+"""Values of a sample's output at most: dfa's matrices have that many rows, and as many columns as a layer has inputs."""
+
+
+class _RedirectedGradient(torch.autograd.Function):
+    """A layer's output, whose gradient is passed to `receive`; what that returns is the gradient of the layer's input."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        bias: Tensor | None,
+        anchor: Tensor,
+        output: Tensor,
+        receive: Callable[[Tensor, bool], tuple[Tensor | None, Tensor]],
+    ) -> Tensor:
+        ctx.receive = receive
+        return output.clone()  # the layers above may change it in place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        input_gradient, bias_gradient = ctx.receive(gradient, ctx.needs_input_grad[0])
+        return input_gradient, bias_gradient if ctx.needs_input_grad[1] else None, None, None, None
+
+
+class RandomFeedbackSource(LocalSource):
+    """A source of exact local weight gradients below a backward pass that random matrices carry."""
+
+    needs_backward = True
+
+    def __init__(self, name: str, seed: int = 0) -> None:
+        super().__init__(name)
+        self.seed = seed
+        self._context = BatchContext(Step(0, 0))
+        self._call = ModelCall()
+
+    def begin(self, context: BatchContext) -> None:
+        """Keep the sites that are served and the loss's scale."""
+        self._context = context
+
+    def enter(self, call: ModelCall) -> None:
+        """Keep the model's call, which has the error at its output later."""
+        self._call = call
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Return the output with another backward pass; it also gives the weight's gradient."""
+        if site not in self._context.replaced or not torch.is_grad_enabled():
+            return None
+        stored, scale, call, shape = Kept(site, inputs), self._context.scale, self._call, inputs[0].shape
+
+        def receive(gradient: Tensor, wanted: bool) -> tuple[Tensor | None, Tensor]:
+            values = stored.get()
+            self.add(site, weight_gradient(site, values, gradient) / scale)
+            flat = batched(site, gradient)
+            bias_gradient = flat.sum([axis for axis in range(flat.dim()) if axis != 1])
+            if not wanted:
+                return None, bias_gradient
+            return self.passed_down(site, gradient, values, call).reshape(shape), bias_gradient
+
+        anchor = torch.zeros((), requires_grad=True)  # so that the first layer's output needs a gradient, too
+        result: Tensor = _RedirectedGradient.apply(  # type: ignore[no-untyped-call]  # torch has no type for it
+            inputs[0], getattr(site.module, "bias", None), anchor, output.detach(), receive
+        )
+        return result
+
+    @abstractmethod
+    def passed_down(self, site: Site, gradient: Tensor, inputs: Tensor, call: ModelCall) -> Tensor:
+        """Return the gradient at the site's input, given the one at its output."""
+
+    def draw(self, site: Site, shape: Size | tuple[int, ...], deviation: float) -> Tensor:
+        """Return the site's fixed random numbers: a function of the seed and the site alone, so they need no state."""
+        generator = step_generator(self.seed, Step(site.index, len(shape)))
+        return (torch.randn(shape, generator=generator) * deviation).to(site.weight.device, site.weight.dtype)
+
+
+class FeedbackAlignmentSource(RandomFeedbackSource):
+    """Each layer passes the gradient on by a fixed random tensor of its weight's shape and usual initial size."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__("fa", seed)
+        self.matrices: dict[Site, Tensor] = {}
+
+    @classmethod
+    def build(cls, run: RunFacts) -> "FeedbackAlignmentSource":  # type: ignore[override]  # it has no options
+        """Return the source for a run's seed."""
+        return cls(run.seed)
+
+    @torch.no_grad()
+    def passed_down(self, site: Site, gradient: Tensor, inputs: Tensor, call: ModelCall) -> Tensor:
+        """Return the input gradient of the layer with the random tensor as its weight."""
+        if site not in self.matrices:
+            self.matrices[site] = self.draw(site, site.weight.shape, 1 / sqrt(site.width))
+        matrix = self.matrices[site]
+        gradient, inputs = batched(site, gradient.to(matrix.dtype)), batched(site, inputs)
+        if site.rule.kind == "linear":
+            return gradient @ (matrix.T if site.rule.axis else matrix)
+        module: Any = site.module
+        if module.padding_mode != "zeros" or isinstance(module.padding, str) or module.transposed:
+            raise ModelError(
+                f"source 'fa' needs convolutions padded with a number of zeros; site '{site.name}' is a "
+                f"{type(module).__name__} with padding {module.padding} ({module.padding_mode}). Exclude it."
+            )
+        _, geometry = padded(module, inputs)
+        passed, _, _ = torch.ops.aten.convolution_backward(
+            gradient,
+            inputs.to(matrix.dtype),
+            matrix,
+            None,
+            geometry.stride,
+            geometry.padding,
+            geometry.dilation,
+            False,
+            [0] * len(geometry.stride),
+            geometry.groups,
+            [True, False, False],  # the input's gradient alone
+        )
+        return passed  # type: ignore[no-any-return]
+
+
+class DirectFeedbackSource(RandomFeedbackSource):
+    """The error at the model's output reaches the input of every layer by a random matrix of that layer's own."""
+
+    needs_error = True
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__("dfa", seed)
+        self.matrices: dict[tuple[Site, Size], Tensor] = {}
+
+    @classmethod
+    def build(cls, run: RunFacts) -> "DirectFeedbackSource":  # type: ignore[override]  # it has no options
+        """Return the source for a run's seed."""
+        return cls(run.seed)
+
+    @torch.no_grad()
+    def passed_down(self, site: Site, gradient: Tensor, inputs: Tensor, call: ModelCall) -> Tensor:
+        """Return the projected error, one sample at a time; the loss's scale is in it as in all gradients."""
+        errors = [error.flatten(1) for error in call.errors if error is not None]
+        error = torch.cat(errors, 1).to(site.weight.dtype)
+        if len(error) != len(inputs) or error.shape[1] > MOST_ERROR_WORDS:
+            raise ModelError(
+                f"source 'dfa' needs one error of at most {MOST_ERROR_WORDS} values for each sample; the model's output has "
+                f"{len(error)} samples of {error.shape[1]} values, the input of site '{site.name}' {len(inputs)} samples."
+            )
+        key = site, inputs.shape[1:]
+        if key not in self.matrices:
+            shape = error.shape[1], prod(key[1])
+            self.matrices[key] = self.draw(site, shape, 1 / sqrt(error.shape[1]))
+        return error @ self.matrices[key] * call.scale
