@@ -156,3 +156,25 @@ def test_without_amaranth(program: Program, monkeypatch: pytest.MonkeyPatch) -> 
         2,
         "error: the hardware is written in Amaranth, which is not installed. Install it with: pip install 'adagp[rtl]'.\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("simulate", "--vcd", "nowhere/x.vcd"),
+            "cannot write the waveforms to 'nowhere/x.vcd': there is no folder 'nowhere'.",
+        ),
+        (("simulate", "--vcd", "/dev/full"), "'/dev/full' exists already; give another --vcd."),
+        (
+            ("run", "--network", "99999999999999999999-3"),
+            "a network of 2 widths up to 99,999,999,999,999,999,999 is too large for a simulated chip; at most 64 widths of up "
+            "to 4,096 are allowed.",
+        ),
+        (("run", "--batch", "5000"), "batch is 5000; it must be from 1 to 4,096."),
+        (("run", "--picture", "1x5000"), "the picture is 1x5000; its sides must be at most 4,096."),
+    ],
+)
+def test_what_no_simulated_chip_can_do(program: Program, words: tuple[str, ...], message: str) -> None:
+    ended = program("rtl", *words)
+    assert (ended.code, ended.err) == (2, f"error: {message}\n")

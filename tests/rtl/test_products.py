@@ -1,5 +1,6 @@
 """Products on simulated arrays: values against numpy, cycles and accesses against adagp.hw and SCALE-Sim's closed forms."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.marks import slow
 from tests.rtl.conftest import STAGED
 
-from adagp.errors import OptionError
+from adagp.errors import OptionError, ToolError
 from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS, Integers
@@ -116,11 +117,17 @@ def test_a_fault_in_any_pe_is_found(place: int) -> None:
 def test_waves_are_written(tmp_path: Path) -> None:
     words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
     blueprint = make_blueprint("baseline", Array(2, 2), FORMATS["int8"], **words)
-    report = check_product(blueprint, "ws", "forward", (3, 2, 2), vcd=tmp_path / "wave.vcd")
+    path = tmp_path / os.fsdecode(b"wave \xff.vcd")  # a name that is no UTF-8
+    report = check_product(blueprint, "ws", "forward", (3, 2, 2), vcd=path)
     assert report["equal"]
-    text = (tmp_path / "wave.vcd").read_text()
+    text = path.read_text()
     assert "$enddefinitions" in text
     assert "step" in text
+    for full, reason in (("/dev/full", "No space left on device"), ("/nowhere/x.vcd", "No such file or directory")):
+        with pytest.raises(ToolError) as caught:
+            check_product(blueprint, "ws", "forward", (3, 2, 2), vcd=Path(full))
+        assert str(caught.value) == f"cannot write the waveforms '{full}': {reason}."
+    assert Path("/dev/full").exists()
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -17,6 +17,8 @@ import typer
 
 from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, Json, with_options
 from adagp.cli.simulation_options import BATCH_SIZE
+from adagp.core.escape import escaped
+from adagp.core.files import check_output_file
 from adagp.errors import OptionError
 
 DESIGNS = ("baseline", "low", "efficient", "max")
@@ -142,8 +144,10 @@ def simulate(
     """Simulate a product of random matrices on the array, and compare values, cycles and accesses with the models."""
     if re.fullmatch(r"\d+x\d+x\d+", size) is None:
         raise OptionError(f"cannot read the product '{size}'; write ROWSxDEPTHxCOLUMNS, for example 20x30x40.")
-    if vcd is not None and vcd.exists():
-        raise OptionError(f"'{vcd}' exists already; give another --vcd.")
+    if vcd is not None:
+        if vcd.exists():
+            raise OptionError(f"'{escaped(vcd)}' exists already; give another --vcd.")
+        check_output_file(vcd, "write the waveforms to")
     blueprint = make_chip(
         "baseline",
         array,

@@ -6,7 +6,27 @@
 #include "Vchip.h"
 #include "verilated.h"
 #ifdef ADAGP_TRACE
+#include <cerrno>
 #include "verilated_vcd_c.h"
+
+// Verilator ends the process where it cannot write, or waits for ever. Here the error is kept for the end.
+class WaveFile : public VerilatedVcdFile {
+public:
+    int error = 0;
+    bool open(const std::string& name) override {
+        errno = 0;
+        const bool opened = VerilatedVcdFile::open(name);
+        if (!opened) error = errno ? errno : EIO;
+        return opened;
+    }
+    ssize_t write(const char* data, ssize_t size) override {
+        if (error) return size;
+        const ssize_t written = VerilatedVcdFile::write(data, size);
+        if (written >= 0 || errno == EAGAIN || errno == EINTR) return written;
+        error = errno;
+        return size;
+    }
+};
 #endif
 
 struct Bench {
@@ -15,7 +35,8 @@ struct Bench {
     uint64_t now = 0, first = 0, last = 0;
     bool stepped = false;
 #ifdef ADAGP_TRACE
-    VerilatedVcdC trace;
+    WaveFile file;
+    VerilatedVcdC trace{&file};
 #endif
     void tick() {
         for (int clock = 0; clock < 2; ++clock) {
@@ -50,11 +71,15 @@ Bench* bench_open(const char* path, const char* scopes) {
 
 uint64_t bench_now(const Bench* bench) { return bench->now; }
 
-void bench_close(Bench* bench) {
+// Returns the error number if waveforms could not be written, else 0.
+int bench_close(Bench* bench) {
+    int error = 0;
 #ifdef ADAGP_TRACE
     bench->trace.close();
+    error = bench->file.error;
 #endif
     delete bench;
+    return error;
 }
 
 void bench_program(Bench* bench, int core, int address, int slice, uint32_t word) {

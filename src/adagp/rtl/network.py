@@ -17,6 +17,10 @@ KERNELS = (1, 3)
 """Sides of the layers' kernels."""
 
 
+MOST_LAYERS, WIDEST = 64, 4096
+"""Widths of a network at most, and the largest one; also of its batch and the sides of its pictures."""
+
+
 @dataclass(frozen=True)
 class SmallNetwork:
     """Layer widths, input first; samples per batch; the predictor's shape; steps of the weights and of the predictor's.
@@ -37,8 +41,13 @@ class SmallNetwork:
     def __post_init__(self) -> None:
         if len(self.widths) < 2 or min(self.widths) < 1:
             raise OptionError(f"a network of widths {self.widths} has no layer; give two or more widths, as 8-6-4.")
-        if self.batch < 1:
-            raise OptionError(f"batch is {self.batch}; it must be 1 or more.")
+        if len(self.widths) > MOST_LAYERS or max(self.widths) > WIDEST:
+            raise OptionError(
+                f"a network of {len(self.widths):,} widths up to {max(self.widths):,} is too large for a simulated chip; at "
+                f"most {MOST_LAYERS} widths of up to {WIDEST:,} are allowed."
+            )
+        if not 1 <= self.batch <= WIDEST:
+            raise OptionError(f"batch is {self.batch}; it must be from 1 to {WIDEST:,}.")
         if self.kernel not in KERNELS:
             raise OptionError(f"the kernel is {self.kernel}x{self.kernel}; it must be 1x1 or 3x3.")
         if self.kernel > 1 and self.picture == (1, 1):
@@ -46,6 +55,10 @@ class SmallNetwork:
         self._check_picture()
 
     def _check_picture(self) -> None:
+        if max(self.picture) > WIDEST:
+            raise OptionError(
+                f"the picture is {self.picture[0]}x{self.picture[1]}; its sides must be at most {WIDEST:,}."
+            )
         grid = self.predictor.grid
         if self.picture != (1, 1) and any(side < 1 or side % grid for side in self.picture):
             size = "x".join(map(str, self.picture))

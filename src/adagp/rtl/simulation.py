@@ -4,6 +4,7 @@ Verilator and a C++ compiler turn the chip's Verilog into a library that Python 
 """
 
 import ctypes
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from adagp.core.escape import escaped
 from adagp.errors import ToolError
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.chip import Chip
@@ -157,8 +159,9 @@ class VerilatedChip(SimulatedChip):
         text = chip_rtlil(blueprint, simulated=True) if rtlil is None else rtlil
         self._library = ctypes.CDLL(str(build(text, trace=vcd is not None, ports_only=bool(scopes))))
         self._library.bench_open.restype = ctypes.c_void_p
+        self._vcd = vcd
         self._bench: ctypes.c_void_p | None = ctypes.c_void_p(
-            self._library.bench_open(None if vcd is None else str(vcd).encode(), "\n".join(scopes).encode())
+            self._library.bench_open(None if vcd is None else os.fsencode(vcd), "\n".join(scopes).encode())
         )
         self._library.bench_now.restype = ctypes.c_uint64
         self.runs: list[tuple[int, int]] = []
@@ -193,8 +196,12 @@ class VerilatedChip(SimulatedChip):
     def close(self) -> None:
         """End the simulation."""
         if self._bench is not None:
-            self._library.bench_close(self._bench)
+            error = self._library.bench_close(self._bench)
             self._bench = None
+            if error and self._vcd is not None:
+                if self._vcd.is_file():  # half a file is of no use, least of all on a full disk
+                    self._vcd.unlink()
+                raise ToolError(f"cannot write the waveforms '{escaped(self._vcd)}': {os.strerror(error)}.")
 
 
 def _pointer(data: Words) -> Any:

@@ -1,8 +1,10 @@
 """The external tools, Yosys, Verilator, a C++ compiler and OpenSTA: where they are, and a cache of their results."""
 
 import hashlib
+import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -11,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from adagp.core.cache import VARIABLE, cache_root
-from adagp.errors import ToolError
+from adagp.core.files import read_text
+from adagp.errors import AdagpError, ToolError
 
 INSTALL = "Install it with: pip install 'adagp[rtl]'."
 _RUN_YOSYS = (
@@ -31,7 +34,7 @@ def cache_folder() -> Path:
     root = cache_root()
     if root is None:
         raise ToolError(f"there is no folder for builds: no home folder was found. Set {VARIABLE} to a folder.")
-    return root / "rtl"
+    return root.absolute() / "rtl"  # tools are run in other folders
 
 
 def digest(*texts: str) -> str:
@@ -39,21 +42,78 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
 
 
+CONTENTS = "contents.json"
+"""The file in an entry of the cache that lists the digests of the others, and what the entry was made of."""
+
+
 def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the cached folder `name`; `make` fills it if it is not there, and a folder that is there is complete."""
-    folder = cache_folder() / name
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as making:
+    """Return the cached folder `name`, filled by `make` if it is not there, or is not what was written.
+
+    Libraries of it are loaded into this process, so the cache is private to the user. `name` has a digest of all that the
+    content is made of; the digests of the content protect against damage.
+    """
+    parent = private_folder(cache_folder())
+    folder = parent / name
+    if not _is_intact(folder):
+        with tempfile.TemporaryDirectory(dir=parent, prefix="making-") as making:
             work = Path(making) / "work"
-            work.mkdir()
+            work.mkdir(mode=0o700)
             make(work)
+            _write_contents(work, name)
+            if folder.exists() or folder.is_symlink():
+                folder.rename(Path(making) / "unfit")
             try:
                 work.rename(folder)
             except OSError:  # another process was quicker
-                if not folder.is_dir():
+                if not _is_intact(folder):
                     raise
     return folder
+
+
+def private_folder(path: Path) -> Path:
+    """Return a folder that only this user can use, made if it is missing; raise if others could have written there."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
+            raise ToolError(
+                f"the cache '{path}' is a link or belongs to another user, and is not used: libraries in it would be run. "
+                f"Delete it, or set {VARIABLE} to another folder."
+            )
+        if status.st_mode & 0o022:
+            raise ToolError(
+                f"others may write to the cache '{path}', and it is not used: libraries in it would be run. "
+                f"Delete it, or set {VARIABLE} to another folder."
+            )
+        if status.st_mode & 0o077:
+            path.chmod(0o700)
+    except OSError as error:
+        raise ToolError(f"cannot use the cache '{path}': {error.strerror}.") from None
+    return path
+
+
+def _write_contents(folder: Path, name: str) -> None:
+    files = {path.name: _file_digest(path) for path in folder.iterdir()}
+    (folder / CONTENTS).write_text(json.dumps({"made of": name, "files": files}, indent=1), encoding="utf-8")
+
+
+def _is_intact(folder: Path) -> bool:
+    """Return whether an entry of the cache holds what was written: its own files, each with its digest, and no others."""
+    try:
+        if folder.is_symlink():
+            return False
+        contents = json.loads(read_text(folder / CONTENTS, "the contents of a cache entry"))
+        files = {path.name: _file_digest(path) for path in folder.iterdir() if path.name != CONTENTS}
+        return bool(contents == {"made of": folder.name, "files": files})
+    except (AdagpError, OSError, ValueError, RecursionError):
+        return False
+
+
+def _file_digest(path: Path) -> str:
+    if path.is_symlink() or not path.is_file():
+        raise OSError(f"{path.name} is not a file")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
