@@ -45,7 +45,7 @@ def compare(
     regimes: Annotated[
         str,
         option(
-            "Budget equal for all methods: batches, seconds, accelerator or pipeline (modelled cycles); one or several.",
+            "Budgets equal for all methods: batches, seconds, or the modelled cycles of accelerator, pipeline, cluster.",
             panel=_WHAT,
         ),
     ] = "batches,seconds",
@@ -62,6 +62,13 @@ def compare(
             panel=_WHAT,
         ),
     ] = "best,devices=4,micro-batches=4",
+    cluster: Annotated[
+        str,
+        option(
+            "Data-parallel devices for the modelled budget: devices, link (GB/s), latency (microseconds), overlap (yes or no).",
+            panel=_WHAT,
+        ),
+    ] = "devices=16,link=10,latency=5",
     tune: Annotated[
         str | None,
         option(
@@ -148,6 +155,7 @@ def compare(
         "regimes": chosen,
         "accelerator": accelerator,
         "pipeline": pipeline,
+        "cluster": cluster,
         "curve": tuple(_factor(word) for word in _words(curve or "")),
     }
     if tune is not None:

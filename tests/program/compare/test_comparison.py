@@ -32,10 +32,10 @@ def comparison(**options: Any) -> Comparison:
         ({"aligned_seeds": -1}, "--aligned-seeds is -1; it must be 0 or more."),
         ({"aligned_seeds": 3}, "--aligned-seeds is 3; it must be at most the number of seeds, 2."),
         ({"rounds": 0}, "--rounds is 0; it must be 1 or more."),
-        ({"regimes": ()}, "--regimes is empty; choose from: batches, seconds, accelerator, pipeline."),
+        ({"regimes": ()}, "--regimes is empty; choose from: batches, seconds, accelerator, pipeline, cluster."),
         (
             {"regimes": ("batch",)},
-            "unknown regime 'batch'. Did you mean 'batches'? Choose from: accelerator, batches, pipeline, seconds.",
+            "unknown regime 'batch'. Did you mean 'batches'? Choose from: accelerator, batches, cluster, pipeline, seconds.",
         ),
         ({"regimes": ("batches", "batches")}, "--regimes names 'batches' twice."),
         ({"seconds": 5.0, "regimes": ("batches",)}, "--seconds goes with the regime seconds; add it to --regimes."),

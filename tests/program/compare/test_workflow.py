@@ -260,6 +260,24 @@ def test_a_batch_size_whose_warm_up_is_too_expensive_is_not_picked(
         carried_out(short, tmp_path / "two", Notes(), jobs=1)
 
 
+def test_equal_cycles_of_data_parallel_devices(tmp_path: Path) -> None:
+    wanted = comparison(
+        "bp,adagp", seeds=1, batches=8, regimes=("cluster",), large_batch=0, cluster="devices=4,link=0.1,latency=5"
+    )
+    found = carried_out(wanted, tmp_path / "one", Notes(), jobs=1)
+    platform = found["platforms"]["cluster"]
+    adagp = platform["methods"]["adagp"]
+    assert adagp["samples_per_device"] == 50
+    assert adagp["exchanged_bytes"]["bp"] > adagp["exchanged_bytes"]["gp"] > 0
+    assert adagp["compute_cost"] < adagp["costs"]["cluster"] <= platform["budget"]
+    assert adagp["costs"]["cluster"] < adagp["cost_without_overlap"]
+    text = (tmp_path / "one" / "comparison.md").read_text("utf-8")
+    assert "equal cycles on the cluster devices=4,link=0.1,latency=5" in text
+    assert "50 samples per device" in text
+    with pytest.raises(OptionError, match="^--cluster 'devices=16,.*does not split into 16 equal parts.$"):
+        carried_out(replace(wanted, cluster="devices=16"), tmp_path / "two", Notes(), jobs=1)
+
+
 def test_files_of_earlier_versions_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They had one batch size for all methods, and a single tuned option."""
     wanted = comparison(

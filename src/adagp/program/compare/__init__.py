@@ -5,6 +5,7 @@ grid.py            the options and values that are tuned
 comparison.py      the options of a comparison, its folder, its runs
 work.py            the state of a comparison while it runs
 modelled_cost.py   cycles of runs on a modelled accelerator, or on a pipeline of them
+cluster.py         cycles of runs on data-parallel accelerators;  exchange.py: the bytes that they exchange
 costs.py           measured seconds of batches; the cost and the length of runs in each regime
 tuning.py          tunes options for each method on held-out training data
 alignment.py       compares a method's gradients with the true ones

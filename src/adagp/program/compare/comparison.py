@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp.errors import OptionError, RunError, unknown_name
+from adagp.program.compare.cluster import ClusterPlatform, parse_cluster
 from adagp.program.compare.grid import BATCH_SIZE, Tuning, Values
 from adagp.program.compare.methods import BACKPROP, Candidate, candidate_config
 from adagp.program.compare.modelled_cost import parse_accelerator, parse_pipeline
@@ -20,15 +21,15 @@ from adagp.program.run.documents import ANYTHING, TEXT, Fields, ListOf, TableOf,
 from adagp.program.run.folder import MEGABYTE, RunFolder
 from adagp.program.run.record import COMPARISON
 
-BATCHES, SECONDS, ACCELERATOR, PIPELINE = "batches", "seconds", "accelerator", "pipeline"
-REGIMES = (BATCHES, SECONDS, ACCELERATOR, PIPELINE)
+BATCHES, SECONDS, ACCELERATOR, PIPELINE, CLUSTER = "batches", "seconds", "accelerator", "pipeline", "cluster"
+REGIMES = (BATCHES, SECONDS, ACCELERATOR, PIPELINE, CLUSTER)
 """What is equal for all methods: batches (samples, where batch sizes differ), calibrated seconds, or modelled cycles of an
-accelerator or of a pipeline of them."""
-MODELLED = (ACCELERATOR, PIPELINE)
+accelerator, of a pipeline of them or of a data-parallel cluster of them."""
+MODELLED = (ACCELERATOR, PIPELINE, CLUSTER)
 FORMER = {"epochs": BATCHES}
 """Regime names of earlier versions, still accepted and read from earlier folders."""
 USUAL = (BATCHES, SECONDS)
-GROWING = ("regimes", "accelerator", "pipeline", "curve", "seeds", "aligned_seeds", "entries", "settings")
+GROWING = ("regimes", "accelerator", "pipeline", "cluster", "curve", "seeds", "aligned_seeds", "entries", "settings")
 """Fields that may change when a folder is continued: they decide which runs exist, but not the result of any run.
 
 Methods can be added but not dropped or changed, and no longer added once batches were timed: methods are timed interleaved."""
@@ -50,7 +51,7 @@ class Comparison:
     options         options of `adagp train` for all methods;  settings: for single methods, by name
     batches         length of the runs at equal batches, in batches of the common batch size
     seconds         budget of the runs at equal seconds; None: the calibrated seconds of backprop's run
-    accelerator, pipeline   the modelled platforms of the regimes of these names
+    accelerator, pipeline, cluster   the modelled platforms of the regimes of these names
     curve           backprop is also trained at these multiples of `batches`
     tuning          the options that are tuned for each method first;  picked: the outcome, by method
     points          batches per run at which gradients are compared with those of `large_batch` samples
@@ -72,6 +73,7 @@ class Comparison:
     data_dir: str | None = None
     accelerator: str = "max,ws,12x15"
     pipeline: str = "best,devices=4,micro-batches=4"
+    cluster: str = str(ClusterPlatform())
     curve: tuple[float, ...] = ()
     tuning: Tuning | None = None
     picked: Mapping[str, Values] = field(default_factory=dict)
@@ -157,6 +159,7 @@ class Comparison:
             parse_accelerator(self.accelerator)
         if self.pipeline != Comparison.pipeline:
             parse_pipeline(self.pipeline)
+        parse_cluster(self.cluster)
         for index, regime in enumerate(self.regimes):
             if regime not in REGIMES:
                 raise unknown_name("regime", regime, REGIMES)

@@ -82,11 +82,11 @@ class _Timer:
         # The guard is timed too, but must not turn the GP batch of an untrained predictor into a BP batch.
         self.session = Session(replace(config, guard_limit=1e30), task=task, threads=1)
         self.task = task
-        self._batches = _endless(task)
+        self._batches = endless_batches(task)
         self._cycle = batch_variation(config.method, config.method_options).cycle
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         trainer = self.session.trainer
-        self.steps = _timed_steps(trainer.schedule, self.session.config, task.batches_per_epoch)
+        self.steps = timed_steps(trainer.schedule, self.session.config, task.batches_per_epoch)
 
     def time_round(self) -> None:
         """Time one batch at each of the steps, and store the seconds."""
@@ -112,12 +112,13 @@ class _Timer:
         return {"gp" if result.phase is Phase.GP else "bp": end - start, "data": start - before}
 
 
-def _endless(task: Task) -> Iterator[tuple[Any, Any]]:
+def endless_batches(task: Task) -> Iterator[tuple[Any, Any]]:
+    """Yield the batches of one epoch after the other."""
     for epoch in count():
         yield from task.batches(epoch)
 
 
-def _timed_steps(schedule: Schedule, config: TrainConfig, batches_per_epoch: int) -> list[Step]:
+def timed_steps(schedule: Schedule, config: TrainConfig, batches_per_epoch: int) -> list[Step]:
     """Return the first BP step (a warm-up batch costs the same) and the first GP step, if the run has them.
 
     An adaptive schedule chooses the phase itself: two batches a round, of either phase.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, inf
-from typing import Any
+from typing import Any, Protocol
 
 from adagp.core.methods import batch_variation
 from adagp.core.plan import BACKPROP, Phase, Plan
@@ -93,6 +93,26 @@ class BatchCost:
     phase: Phase
     batches: int
     cost: float
+
+
+class CostModel(Protocol):
+    """The cost of runs on a modelled platform, in cycles.
+
+    `share` is the fraction of GP batches of an adaptive schedule, which cannot be counted in advance; None otherwise.
+    """
+
+    @property
+    def text(self) -> str:
+        """The platform in the text form of the option."""
+
+    def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
+        """Return the cost of a whole run."""
+
+    def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
+        """Return the number and the cost of each kind of batch of a run."""
+
+    def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
+        """Return further JSON fields of a run's cost."""
 
 
 class AcceleratorCost:
@@ -313,7 +333,7 @@ class PipelineCost:
         if share is not None:
             planned = _interleaved(list(planned))
         for plan, count in planned:
-            kind = _kind(plan)
+            kind = batch_kind(plan)
             if kind is Phase.GP:
                 waiting += count
             elif kind is Phase.BP:
@@ -401,8 +421,8 @@ def source_of(config: TrainConfig) -> str | None:
     return sources[0] if sources else None
 
 
-def _kind(plan: Plan) -> Phase | None:
-    """Return the phase of a batch in a pipeline; None if it is skipped."""
+def batch_kind(plan: Plan, platform: str = "pipeline") -> Phase | None:
+    """Return the phase of a batch, None if it is skipped; raise if it has predicted and true gradients."""
     if plan.default == BACKPROP and not plan.by_site:
         return Phase.BP
     if plan.default != BACKPROP and source_work(plan.default).skips and not plan.by_site:
@@ -410,7 +430,7 @@ def _kind(plan: Plan) -> Phase | None:
     if plan.hold_rest and not plan.by_site and not source_work(plan.default).input_gradients:
         return Phase.GP
     raise OptionError(
-        "its schedule mixes predicted and true gradients in one batch, for which there is no pipeline cost model; choose a "
+        f"its schedule mixes predicted and true gradients in one batch, for which there is no {platform} cost model; choose a "
         "schedule such as 1:1."
     )
 

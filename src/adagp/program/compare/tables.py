@@ -175,7 +175,27 @@ def _platform_note(platform: Record, reference: str) -> str:
             f" Pipelines: {used}. Without bubbles a batch of plain backprop would cost {plain['bound'] / unit:.3f}. "
             f"Peak activations on a device: {peaks}."
         )
+    if "exchanged_bytes" in plain:
+        note += f" {_exchange_note(platform)}"
     return note
+
+
+def _exchange_note(platform: Record) -> str:
+    """Return what each method exchanges on a cluster, and which share of its cost that takes."""
+    parts = []
+    for name, method in platform["methods"].items():
+        amounts = " and ".join(
+            f"{method['exchanged_bytes'][kind['phase']] / 1e6:.2f} MB ({kind['phase'].upper()})"
+            for kind in method["kinds"]
+            if kind["phase"] in method["exchanged_bytes"]
+        )
+        waiting = 1 - method["compute_cost"] / next(reversed(method["costs"].values()))
+        apart = method["cost_without_overlap"] / next(reversed(method["costs"].values()))
+        parts.append(
+            f"{name} {method['samples_per_device']} samples per device, {amounts} exchanged per batch, {waiting:.0%} of its "
+            f"cost (without overlap it would be {apart:.2f} times the cost)"
+        )
+    return "; ".join(parts) + "."
 
 
 def _kind(kind: Record, unit: float) -> str:

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from adagp.hw import Workload
+from adagp.program.compare.cluster import ClusterCost, Exchange, parse_cluster
 from adagp.program.compare.comparison import (
     ACCELERATOR,
     MODELLED,
+    PIPELINE,
     ComparedRun,
     Comparison,
     ComparisonFolder,
@@ -17,7 +19,7 @@ from adagp.program.compare.grid import BATCH_SIZE
 from adagp.program.compare.methods import Candidate, fitted_schedule
 from adagp.program.compare.modelled_cost import (
     AcceleratorCost,
-    BatchCost,
+    CostModel,
     PipelineCost,
     parse_accelerator,
     parse_pipeline,
@@ -25,26 +27,6 @@ from adagp.program.compare.modelled_cost import (
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, run_jobs
 from adagp.program.run.config import TrainConfig
 from adagp.program.tasks.base import Task, build_task
-
-
-class CostModel(Protocol):
-    """The cost of runs on a modelled platform, in cycles.
-
-    `share` is the fraction of GP batches of an adaptive schedule, which cannot be counted in advance; None otherwise.
-    """
-
-    @property
-    def text(self) -> str:
-        """The platform in the text form of the option."""
-
-    def run_cost(self, config: TrainConfig, share: float | None = None) -> float:
-        """Return the cost of a whole run."""
-
-    def batch_costs(self, config: TrainConfig, share: float | None = None) -> list[BatchCost]:
-        """Return the number and the cost of each kind of batch of a run."""
-
-    def details(self, config: TrainConfig, share: float | None = None) -> dict[str, Any]:
-        """Return further JSON fields of a run's cost."""
 
 
 class ComparisonObserver(JobObserver, Protocol):
@@ -74,6 +56,7 @@ class ComparisonWork:
     def __post_init__(self) -> None:
         self.failures: list[JobFailure] = []
         self._models: dict[str, CostModel] = {}
+        self._exchanges: dict[tuple[str, str, str], Exchange] = {}
         self._tasks = {self.comparison.base_batch_size: self.task}
 
     def task_of(self, config: TrainConfig) -> Task:
@@ -143,10 +126,26 @@ class ComparisonWork:
             accelerator = parse_accelerator(self.comparison.accelerator)
             if regime == ACCELERATOR:
                 self._models[regime] = AcceleratorCost(accelerator, self.workload, self.epoch_length)
-            else:
+            elif regime == PIPELINE:
                 pipeline = parse_pipeline(self.comparison.pipeline)
                 self._models[regime] = PipelineCost(pipeline, accelerator, self.workload, self.epoch_length)
+            else:
+                cluster = parse_cluster(self.comparison.cluster)
+                self._models[regime] = ClusterCost(
+                    cluster, accelerator, self.workload, self.epoch_length, self._exchange_of
+                )
         return self._models[regime]
+
+    def _exchange_of(self, config: TrainConfig) -> Exchange:
+        """Return what a run's batches exchange; counted once, since it does not depend on batch size and length."""
+        from adagp.program.compare.exchange import count_exchange
+
+        key = config.method, repr(sorted(config.own_options.items())), repr(config.schedule())
+        if key not in self._exchanges:
+            base = self.comparison.base_config
+            usual = replace(config, batch_size=base.batch_size, batches=max(base.batches or 0, config.batches or 0))
+            self._exchanges[key] = count_exchange(usual, self.task)
+        return self._exchanges[key]
 
     def run_job(self, run: ComparedRun) -> Job:
         """Return the job that trains a run in its folder."""

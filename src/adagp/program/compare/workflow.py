@@ -9,6 +9,7 @@ from adagp.core.memory import free_memory
 from adagp.program.compare.alignment import ALIGNMENT, AlignmentJob
 from adagp.program.compare.comparison import (
     BATCHES,
+    CLUSTER,
     MODELLED,
     REGIMES,
     SECONDS,
@@ -214,6 +215,8 @@ def break_even(work: ComparisonWork, document: Record) -> Record:
         parse_accelerator(comparison.accelerator),
         parse_pipeline(comparison.pipeline),
     )
+    if CLUSTER in comparison.regimes:
+        models[CLUSTER] = work.cost_model(CLUSTER)
     plain = comparison.config(reference, 0)
     prices = {}
     for candidate in comparison.candidates:

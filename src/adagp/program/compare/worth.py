@@ -30,6 +30,7 @@ from adagp.program.compare.modelled_cost import (
     AcceleratorCost,
     AcceleratorPlatform,
     BatchCost,
+    CostModel,
     EpochLength,
     PipelineCost,
     PipelinePlatform,
@@ -294,9 +295,9 @@ QUICKEST = ("chimera", "zb-h1", "zb-v")
 
 def platform_models(
     workload: Workload, epoch_length: EpochLength, accelerator: AcceleratorPlatform, pipeline: PipelinePlatform
-) -> dict[str, AcceleratorCost | PipelineCost]:
+) -> dict[str, CostModel]:
     """Return the modelled platforms by name: the accelerator, the pipeline, and balanced pipelines of 4 to 64 devices."""
-    models: dict[str, AcceleratorCost | PipelineCost] = {
+    models: dict[str, CostModel] = {
         "accelerator": AcceleratorCost(accelerator, workload, epoch_length),
         "pipeline": PipelineCost(pipeline, accelerator, workload, epoch_length),
     }
@@ -309,7 +310,7 @@ def platform_models(
 def method_prices(
     config: TrainConfig,
     reference: TrainConfig,
-    models: Mapping[str, AcceleratorCost | PipelineCost],
+    models: Mapping[str, CostModel],
     share: float | None = None,
 ) -> dict[str, Price]:
     """Return a method's prices on the modelled platforms; platforms without a cost model for it are left out."""
