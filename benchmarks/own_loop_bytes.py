@@ -95,9 +95,9 @@ def lines(name: str, model: nn.Module, way: str, method: str) -> None:
     """Print what a late batch of each phase sends, when all that is made once has been made."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     options: dict[str, Any] = {} if method == "bp" else {"schedule": "1:1", "warmup": 2}
-    options |= {"features": 16} if method == "feedback" else {}
+    named = adagp.NamedMethod(method, **({"features": 16} if method == "feedback" else {}))
     trainer = adagp.attach(
-        model, optimizer, steps=100, method=method, engine=adagp.EngineOptions(metrics_every=0), **options
+        model, optimizer, steps=100, method=named, engine=adagp.EngineOptions(metrics_every=0), **options
     )
     sent = {}
     for _ in range(6):

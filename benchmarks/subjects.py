@@ -92,8 +92,7 @@ class Subject:
         return adagp.attach(
             model,
             optimizer,
-            epochs=1,
-            batches_per_epoch=per_epoch,
+            length=adagp.Epochs(1, per_epoch),
             schedule=schedule,
             engine=engine or adagp.EngineOptions(metrics_every=0),
             **options,

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import adagp
 from adagp.data import load_images
 from adagp.integrations.accelerate import AcceleratedBatches, Accelerator
 
@@ -26,7 +27,7 @@ def main() -> None:
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     steps = EPOCHS * -(-len(loader) // 2)
-    batches = AcceleratedBatches(accelerator, model, optimizer, steps=steps, method="feedback", features=10)
+    batches = AcceleratedBatches(accelerator, model, optimizer, steps=steps, method=adagp.Feedback(features=10))
     for _ in range(EPOCHS):
         for inputs, targets in loader:
             with batches.accumulate():  # in place of accelerator.accumulate(model)

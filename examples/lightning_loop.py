@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import adagp
 from adagp.data import load_images
 from adagp.integrations.lightning import PredictedGradientsCallback, pl
 
@@ -46,7 +47,7 @@ def main() -> None:
         accelerator="cpu",
         gradient_clip_val=1.0,
         accumulate_grad_batches=2,
-        callbacks=[PredictedGradientsCallback(model="net", method="feedback", features=10)],
+        callbacks=[PredictedGradientsCallback(model="net", method=adagp.Feedback(features=10))],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -28,7 +28,7 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     print(adagp.validate(model, optimizer))  # which layers are predicted, and what happens to the rest
 
-    trainer = adagp.attach(model, optimizer, epochs=EPOCHS, batches_per_epoch=len(inputs) // BATCH)  # the one line
+    trainer = adagp.attach(model, optimizer, length=adagp.Epochs(EPOCHS, len(inputs) // BATCH))  # the one line
     for epoch in range(EPOCHS):
         order = torch.randperm(len(inputs))
         for chosen in order.split(BATCH)[: trainer.batches_per_epoch]:

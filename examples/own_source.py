@@ -38,7 +38,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule = adagp.WarmUp(adagp.Ladder((adagp.Rung(2, 1),), "half_replay"), epochs=1)
     sources = {"half_replay": HalfReplay()}
-    trainer = adagp.attach(model, optimizer, epochs=4, batches_per_epoch=50, schedule=schedule, sources=sources)
+    trainer = adagp.attach(model, optimizer, length=adagp.Epochs(4, 50), schedule=schedule, sources=sources)
     aim = torch.tensor([[1.0, -2.0, 0.5, 3.0]])
     for _ in range(200):
         inputs = torch.randn(32, 4)

@@ -8,10 +8,11 @@ import tempfile
 import torch
 from torch import Tensor
 
+import adagp
 from adagp.data import DATASETS
 from adagp.data.byte_text import read_bytes
 from adagp.data.load import DEFAULT_DATA_DIR, locate
-from adagp.integrations.transformers import PredictedGradientsMixin  # before transformers
+from adagp.integrations.transformers import AttachOptions, PredictedGradientsMixin  # before transformers
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # isort: skip
 
@@ -64,7 +65,7 @@ def main() -> None:
             logging_strategy="no",
         )
         # The model computes the loss itself: the error is taken at the logits, the output of its last layer.
-        options = {"method": "feedback", "features": 3, "output": "classifier", "schedule": "1:1"}
+        options: AttachOptions = {"method": adagp.Feedback(features=3), "output": "classifier", "schedule": "1:1"}
         PredictingTrainer(model=model, args=arguments, train_dataset=passages(training, 6400), adagp=options).train()
     model.eval()
     unseen = passages(test, 3000)

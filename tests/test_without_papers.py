@@ -45,7 +45,7 @@ import adagp
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-trainer = adagp.attach(model, optimizer, method="replay", schedule="1:1", warmup=1, epochs=3, batches_per_epoch=4)
+trainer = adagp.attach(model, optimizer, method="replay", schedule="1:1", warmup=1, length=adagp.Epochs(3, 4))
 batches = [(torch.randn(5, 4), torch.randint(3, (5,))) for _ in range(12)]
 phases = [str(trainer.step(*batch, nn.functional.cross_entropy).phase) for batch in batches]
 assert phases.count("gp") == 4, phases

@@ -2,23 +2,39 @@
 
 In a training loop of your own:
 
-    trainer = adagp.attach(model, optimizer, method="feedback", epochs=90, batches_per_epoch=len(loader))
+    trainer = adagp.attach(model, optimizer, method="feedback", length=adagp.Epochs(90, len(loader)))
     for epoch in range(90):
         for inputs, targets in loader:
             trainer.step(inputs, targets, loss_fn)
 
-attach, validate             begin; or only list which layers are predicted, and why the others are not
-METHODS                      all methods by name, with their options: `list(adagp.METHODS)`
-EngineOptions                how batches are computed, checked and measured: precision, compilation, guard, ...
-Trainer                      what attach returns: step, batch, rehearse, state_dict, ...
-Plan, Phase, Step            which gradient each layer gets in a batch, and which batch it is
-parse_schedule, Ladder, ...  when batches are predicted: from text, or as objects
-Source, register_method      a gradient source of your own, and a method of it
-register_rule                a layer type of your own
-Guard, WeightUpdateHook      what rejects bad predictions; what changes the weights after a step
-AdagpError                   the base class of all errors
+Begin
+    attach, Epochs           begin; the length of a run that has epochs
+    validate                 which layers are predicted, what that costs, and why the others are not
+    EngineOptions            how batches are computed, checked and measured: precision, compilation, guard, ...
+    Trainer                  what attach returns: step, batch, rehearse, state_dict, ...
+    Batch, BatchResult       a batch in progress; what Trainer.step returns
+    AdagpError, AdagpWarning the base class of all errors; training goes on, but not as expected
 
-`python -m adagp --help` is the command line. The names are imported on first use, so that `import adagp` costs nothing.
+Methods, with their options: attach(..., method=adagp.Feedback(features=32)); all by name: list(adagp.METHODS)
+    Feedback, FeedbackReplay, AdaGP, PredictedLabels, Remap, DNI, DNILabels, DNIDecoupled, TopK, Random, Zero,
+    FeedbackAlignment, DirectFeedbackAlignment
+    Backprop, Skip, Momentum, Replay, Average, Noise, Shuffled: plain backprop and controls
+    NamedMethod              one of a plug-in or of your own; MethodName, MethodOptions are the types of the others
+
+Schedules: when batches are predicted
+    parse_schedule           from text; Schedule is the base class
+    Ladder, Rung, EpochAlternation, Adaptive, Pattern, BackpropOnly, WarmUp
+    Plan, Phase, Step        which gradient each layer gets in a batch, and which batch it is
+
+Your own
+    Source, register_method  a gradient source and a method of it; BatchContext, LearningOptions, Option, AcceleratorWork
+    FeedbackSource, PredictedSource, RemappedSource, SyntheticSource, TopKSource, MixedSource: those of the methods above
+    register_rule            a layer type
+    Guard                    what rejects bad predictions
+    WeightUpdateHook         what changes the weights after a step: DropBack
+
+`help(adagp.attach)` and so on tells more; `python -m adagp --help` is the command line. The names are imported on first use, so
+that `import adagp` costs nothing.
 """
 
 from typing import TYPE_CHECKING
@@ -26,21 +42,40 @@ from typing import TYPE_CHECKING
 from adagp._version import __version__
 
 if TYPE_CHECKING:
-    from adagp.core.methods import METHODS, AcceleratorWork, register_method
+    from adagp.core.method_options import MethodName, MethodOptions, NamedMethod
+    from adagp.core.methods import (
+        METHODS,
+        AcceleratorWork,
+        Average,
+        Backprop,
+        Momentum,
+        Noise,
+        Replay,
+        Skip,
+        register_method,
+    )
     from adagp.core.options import Option
     from adagp.core.plan import Phase, Plan, Step
     from adagp.engine.attach import EngineOptions, attach
+    from adagp.engine.batch import Batch, BatchResult
     from adagp.engine.guard import Guard
+    from adagp.engine.run_length import Epochs
     from adagp.engine.trainer import Trainer
     from adagp.engine.validate import validate
     from adagp.engine.weight_update import WeightUpdateHook
-    from adagp.errors import AdagpError
+    from adagp.errors import AdagpError, AdagpWarning
     from adagp.layers.rules import register_rule
+    from adagp.papers.adagp import AdaGP, PredictedLabels, Shuffled
     from adagp.papers.adagp.source import PredictedSource
+    from adagp.papers.approximation import Random, TopK, Zero
     from adagp.papers.approximation.topk import TopKSource
+    from adagp.papers.dni import DNI, DNIDecoupled, DNILabels
     from adagp.papers.dni.source import SyntheticSource
+    from adagp.papers.feedback import Feedback, FeedbackReplay
     from adagp.papers.feedback.source import FeedbackSource
+    from adagp.papers.feedback_alignment import DirectFeedbackAlignment, FeedbackAlignment
     from adagp.papers.procrustes.dropback import DropBack
+    from adagp.papers.remap import Remap
     from adagp.papers.remap.source import RemappedSource
     from adagp.schedules import (
         Adaptive,
@@ -56,87 +91,114 @@ if TYPE_CHECKING:
     from adagp.sources import BatchContext, LearningOptions, Source
     from adagp.sources.mixed import MixedSource
 
+    # Not at run time: help(adagp) would print every class in full.
+    __all__ = [
+        "DNI",
+        "METHODS",
+        "AcceleratorWork",
+        "AdaGP",
+        "AdagpError",
+        "AdagpWarning",
+        "Adaptive",
+        "Average",
+        "Backprop",
+        "BackpropOnly",
+        "Batch",
+        "BatchContext",
+        "BatchResult",
+        "DNIDecoupled",
+        "DNILabels",
+        "DirectFeedbackAlignment",
+        "DropBack",
+        "EngineOptions",
+        "EpochAlternation",
+        "Epochs",
+        "Feedback",
+        "FeedbackAlignment",
+        "FeedbackReplay",
+        "FeedbackSource",
+        "Guard",
+        "Ladder",
+        "LearningOptions",
+        "MethodName",
+        "MethodOptions",
+        "MixedSource",
+        "Momentum",
+        "NamedMethod",
+        "Noise",
+        "Option",
+        "Pattern",
+        "Phase",
+        "Plan",
+        "PredictedLabels",
+        "PredictedSource",
+        "Random",
+        "Remap",
+        "RemappedSource",
+        "Replay",
+        "Rung",
+        "Schedule",
+        "Shuffled",
+        "Skip",
+        "Source",
+        "Step",
+        "SyntheticSource",
+        "TopK",
+        "TopKSource",
+        "Trainer",
+        "WarmUp",
+        "WeightUpdateHook",
+        "Zero",
+        "__version__",
+        "attach",
+        "parse_schedule",
+        "register_method",
+        "register_rule",
+        "validate",
+    ]
+
 _HOMES = {
-    "AcceleratorWork": "adagp.core.methods",
-    "AdagpError": "adagp.errors",
-    "Adaptive": "adagp.schedules",
-    "BackpropOnly": "adagp.schedules",
-    "DropBack": "adagp.papers.procrustes.dropback",
-    "EngineOptions": "adagp.engine.attach",
-    "EpochAlternation": "adagp.schedules",
-    "FeedbackSource": "adagp.papers.feedback.source",
-    "Guard": "adagp.engine.guard",
-    "Ladder": "adagp.schedules",
-    "LearningOptions": "adagp.sources",
-    "METHODS": "adagp.core.methods",
-    "MixedSource": "adagp.sources.mixed",
-    "BatchContext": "adagp.sources",
-    "Option": "adagp.core.options",
-    "Pattern": "adagp.schedules",
-    "Phase": "adagp.core.plan",
-    "Plan": "adagp.core.plan",
-    "PredictedSource": "adagp.papers.adagp.source",
-    "RemappedSource": "adagp.papers.remap.source",
-    "Rung": "adagp.schedules",
-    "Schedule": "adagp.schedules",
-    "Source": "adagp.sources",
-    "Step": "adagp.core.plan",
-    "SyntheticSource": "adagp.papers.dni.source",
-    "TopKSource": "adagp.papers.approximation.topk",
-    "Trainer": "adagp.engine.trainer",
-    "WarmUp": "adagp.schedules",
-    "WeightUpdateHook": "adagp.engine.weight_update",
-    "attach": "adagp.engine.attach",
-    "parse_schedule": "adagp.schedules",
-    "register_method": "adagp.core.methods",
-    "register_rule": "adagp.layers.rules",
-    "validate": "adagp.engine.validate",
+    name: module
+    for module, names in {
+        "adagp.core.method_options": "MethodName MethodOptions NamedMethod",
+        "adagp.core.methods": "METHODS AcceleratorWork Average Backprop Momentum Noise Replay Skip register_method",
+        "adagp.core.options": "Option",
+        "adagp.core.plan": "Phase Plan Step",
+        "adagp.engine.attach": "EngineOptions attach",
+        "adagp.engine.batch": "Batch BatchResult",
+        "adagp.engine.guard": "Guard",
+        "adagp.engine.run_length": "Epochs",
+        "adagp.engine.trainer": "Trainer",
+        "adagp.engine.validate": "validate",
+        "adagp.engine.weight_update": "WeightUpdateHook",
+        "adagp.errors": "AdagpError AdagpWarning",
+        "adagp.layers.rules": "register_rule",
+        "adagp.papers.adagp": "AdaGP PredictedLabels Shuffled",
+        "adagp.papers.adagp.source": "PredictedSource",
+        "adagp.papers.approximation": "Random TopK Zero",
+        "adagp.papers.approximation.topk": "TopKSource",
+        "adagp.papers.dni": "DNI DNIDecoupled DNILabels",
+        "adagp.papers.dni.source": "SyntheticSource",
+        "adagp.papers.feedback": "Feedback FeedbackReplay",
+        "adagp.papers.feedback.source": "FeedbackSource",
+        "adagp.papers.feedback_alignment": "DirectFeedbackAlignment FeedbackAlignment",
+        "adagp.papers.procrustes.dropback": "DropBack",
+        "adagp.papers.remap": "Remap",
+        "adagp.papers.remap.source": "RemappedSource",
+        "adagp.schedules": "Adaptive BackpropOnly EpochAlternation Ladder Pattern Rung Schedule WarmUp parse_schedule",
+        "adagp.sources": "BatchContext LearningOptions Source",
+        "adagp.sources.mixed": "MixedSource",
+    }.items()
+    for name in names.split()
 }
+"""The module of each public name."""
 
 _RENAMED = {"Upkeep": "WeightUpdateHook"}
 """Names of earlier versions; using one warns."""
 
-__all__ = [
-    "METHODS",
-    "AcceleratorWork",
-    "AdagpError",
-    "Adaptive",
-    "BackpropOnly",
-    "BatchContext",
-    "DropBack",
-    "EngineOptions",
-    "EpochAlternation",
-    "FeedbackSource",
-    "Guard",
-    "Ladder",
-    "LearningOptions",
-    "MixedSource",
-    "Option",
-    "Pattern",
-    "Phase",
-    "Plan",
-    "PredictedSource",
-    "RemappedSource",
-    "Rung",
-    "Schedule",
-    "Source",
-    "Step",
-    "SyntheticSource",
-    "TopKSource",
-    "Trainer",
-    "WarmUp",
-    "WeightUpdateHook",
-    "__version__",
-    "attach",
-    "parse_schedule",
-    "register_method",
-    "register_rule",
-    "validate",
-]
-
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_HOMES, "__version__"])
 
 
 if not TYPE_CHECKING:  # to a type checker it would mean that every name is there

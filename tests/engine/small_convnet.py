@@ -43,7 +43,7 @@ def gp_only(warmup: int = 0) -> Schedule:
 
 
 def trainer_for(model: nn.Module, schedule: Schedule, **options: Any) -> Trainer:
-    given = {"epochs": 9, "batches_per_epoch": 4, **options}
+    given = {"length": adagp.Epochs(9, 4), **options}
     return adagp.attach(model, given.pop("optimizer", None) or sgd(model), schedule=schedule, **given)
 
 

@@ -42,7 +42,8 @@ def attached(model: nn.Module, method: str = "adagp", warmup: int = 3, **options
     """Return a trainer with `warmup` BP batches, and GP batches after them."""
     optimizer = options.pop("optimizer", None) or torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
     schedule = gp_after(warmup, adagp.METHODS[method].source)
-    return adagp.attach(model, optimizer, epochs=1, batches_per_epoch=1000, method=method, schedule=schedule, **options)
+    named = None if "sources" in options else adagp.NamedMethod(method)
+    return adagp.attach(model, optimizer, named, length=adagp.Epochs(1, 1000), schedule=schedule, **options)
 
 
 def moved_by(model: nn.Module, train: Callable[[], object]) -> set[str]:

@@ -1,6 +1,5 @@
 """Attaching and validating: what is said before training starts."""
 
-import inspect
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,7 +13,9 @@ from torch import nn
 
 import adagp
 from adagp.core.plan import Phase, Step
-from adagp.engine.attach import attach_run, read_schedule, run_length
+from adagp.engine.attach import attach_run
+from adagp.engine.method_choice import MethodChoice, read_schedule
+from adagp.engine.run_length import Epochs, divided_run, shortened_run
 from adagp.errors import ModelError, OptionError
 from adagp.schedules import BackpropOnly, Ladder
 
@@ -26,7 +27,7 @@ def model() -> nn.Sequential:
 
 
 def attach(one: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> adagp.Trainer:
-    given = {"epochs": 9, "batches_per_epoch": 10, **options}
+    given = {"length": adagp.Epochs(9, 10), **options}
     return adagp.attach(one, optimizer or torch.optim.SGD(one.parameters(), lr=0.1), **given)
 
 
@@ -67,10 +68,10 @@ def test_a_notebook_shows_the_same_and_escapes_names() -> None:
 def test_batches_must_end_in_the_last_epoch(batches: int) -> None:
     message = f"^{batches} batches do not end in epoch 9 of a run with 10 batches per epoch.$"
     with pytest.raises(OptionError, match=message):
-        run_length(9, 10, batches, steps=None)
+        shortened_run(Epochs(9, 10), batches)
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    length = run_length(9, 10, 81, steps=None)
+    length = shortened_run(Epochs(9, 10), 81)
     trainer = attach_run(net, optimizer, length, BackpropOnly(), {}, engine=adagp.EngineOptions())
     assert [trainer.epoch_length(epoch) for epoch in (0, 7, 8)] == [10, 10, 1]
 
@@ -102,7 +103,6 @@ def test_a_model_without_sites_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "a run needs at least 1 epoch and 1 batch per epoch; got 0 epochs, 10 batches."),
         ({"schedule": "0:0"}, "ratio 0:0 is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "),
         (
             {"schedule": "ladder", "warmup": 9},
@@ -136,15 +136,15 @@ def test_excluded_layers_are_held() -> None:
 
 @given(st.integers(1, 100_000))
 def test_a_run_without_epochs_has_all_of_its_steps(steps: int) -> None:
-    length = run_length(None, None, None, steps)
+    length = divided_run(steps)
     assert (length.epochs - 1) * length.batches_per_epoch < steps <= length.epochs * length.batches_per_epoch
 
 
 @pytest.mark.parametrize("steps", [50, 61, 539, 4001])
 @pytest.mark.parametrize("ratio", ["1:1", "2:1", "1:3", "4:1"])
 def test_alternations_go_on_where_there_are_no_epochs(steps: int, ratio: str) -> None:
-    length = run_length(None, None, None, steps)
-    schedule = read_schedule(None, ratio, length, 10)
+    length = divided_run(steps)
+    schedule = read_schedule(MethodChoice(), ratio, length, 10)
     phases = [schedule.phase(Step(*divmod(step, length.batches_per_epoch))) for step in range(10, steps)]
     predicted, true = map(int, ratio.split(":"))
     changes = [place for place, (before, after) in enumerate(pairwise(phases), 1) if before is Phase.BP is not after]
@@ -152,10 +152,32 @@ def test_alternations_go_on_where_there_are_no_epochs(steps: int, ratio: str) ->
     assert phases.count(Phase.GP) == pytest.approx(len(phases) * predicted / (predicted + true), abs=predicted + true)
 
 
-def test_a_run_needs_a_length() -> None:
+@pytest.mark.parametrize(
+    ("length", "message"),
+    [
+        (lambda: {"length": None, "steps": 0}, "a run needs at least 1 step; got 0."),
+        (lambda: {"length": None, "steps": 1e3}, "steps is 1000.0; it must be a whole number."),
+        (
+            lambda: {"length": None},
+            "the length of the run is missing: give length=adagp.Epochs(90, len(loader)), or steps=.",
+        ),
+        (lambda: {"steps": 9}, "steps is the length of a run without epochs; leave out steps, or the epochs."),
+        (
+            lambda: {"length": 90},
+            "length is 90; it must be epochs and their batches, as adagp.Epochs(90, len(loader)). A number of batches is "
+            "given as steps=.",
+        ),
+        (
+            lambda: {"length": Epochs(0, 10)},
+            "a run needs at least 1 epoch and 1 batch per epoch; got 0 epochs, 10 batches.",
+        ),
+        (lambda: {"length": Epochs(1, 2.5)}, "batches_per_epoch is 2.5; it must be a whole number."),  # type: ignore[arg-type]
+    ],
+)
+def test_a_run_needs_a_length(length: Callable[[], dict[str, Any]], message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        run_length(None, None, None, 0)
-    assert str(caught.value) == "a run needs at least 1 step; got 0."
+        attach(model(), **length())
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -167,7 +189,8 @@ def test_a_run_needs_a_length() -> None:
         ({"compile": False}, "engine=adagp.EngineOptions(compile=...)"),
         ({"precision": "bfp4"}, "engine=adagp.EngineOptions(precision=...)"),
         ({"warmup_batches": 7}, "warmup='300 batches'"),
-        ({"batches": 85}, "adagp.engine.attach.attach_run"),
+        ({"epochs": 9, "batches_per_epoch": 10}, "length=adagp.Epochs(epochs, batches_per_epoch)"),
+        ({"batches": 85, "epochs": 9, "batches_per_epoch": 10}, "steps=..."),
         ({"synchronize": False}, "adagp.engine.attach.attach_run"),
         ({"staged": False}, "adagp.engine.attach.attach_run"),
     ],
@@ -176,7 +199,7 @@ def test_a_run_needs_a_length() -> None:
 def test_keywords_of_earlier_versions_still_work_and_warn(old: dict[str, Any], advice: str) -> None:
     (name, value) = next(iter(old.items()))
     with pytest.warns(DeprecationWarning, match=r"^attach\(") as caught:
-        trainer = attach(model(), **old)
+        trainer = attach(model(), **old, **({"length": None} if "epochs" in old else {}))
     assert [str(one.message) for one in caught] == [f"attach({name}=...) is deprecated: use {advice}."]
     found = {
         "metrics_every": trainer.quality.interval,
@@ -184,9 +207,6 @@ def test_keywords_of_earlier_versions_still_work_and_warn(old: dict[str, Any], a
         "precision": trainer.arithmetic and "bfp4",
         "warmup_batches": getattr(trainer.schedule, "batches", None),
         "batches": trainer.batches,
+        "epochs": trainer.length.epochs,
     }
     assert name not in found or found[name] == value
-
-
-def test_attach_has_few_parameters() -> None:
-    assert len(inspect.signature(adagp.attach).parameters) <= 15, "options of methods among them"

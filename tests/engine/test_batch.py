@@ -52,7 +52,7 @@ def model_of_convolutions() -> nn.Sequential:
 
 def attached(model: nn.Module, schedule: Any, batches: int = 8, **options: Any) -> Trainer:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
-    return adagp.attach(model, optimizer, epochs=9, batches_per_epoch=batches, schedule=schedule, **options)
+    return adagp.attach(model, optimizer, length=adagp.Epochs(9, batches), schedule=schedule, **options)
 
 
 def counted(trainer: Trainer) -> Operations:
@@ -296,8 +296,7 @@ def test_an_adaptive_schedule_sees_cosine_norm_ratio_and_loss() -> None:
     trainer = adagp.attach(
         model,
         optimizer,
-        epochs=9,
-        batches_per_epoch=3,
+        length=adagp.Epochs(9, 3),
         schedule=WarmUp(Adaptive(source="replay"), epochs=1),
         engine=adagp.EngineOptions(metrics_every=0),
     )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.marks import slow
 from torch import nn
 
-from adagp import EngineOptions, attach
+from adagp import EngineOptions, Epochs, attach
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError
 from adagp.schedules import parse_schedule
@@ -24,7 +24,7 @@ def build(change: Callable[[nn.Module], nn.Module] = lambda model: model, **opti
         nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return attach(change(model), optimizer, **{"method": "adagp", "epochs": 2, "batches_per_epoch": 4, **options})
+    return attach(change(model), optimizer, **{"method": "adagp", "length": Epochs(2, 4), **options})
 
 
 def train(trainer: Trainer) -> dict[str, Any]:
@@ -39,8 +39,8 @@ def train(trainer: Trainer) -> dict[str, Any]:
 def test_a_compiled_model_trains_as_it_does_uncompiled(source: str) -> None:
     """Warm-up, BP and GP batches. The backend here traces and differentiates, but makes no machine code."""
     schedule = parse_schedule("1:1", 2, source=source)
-    expected = train(build(schedule=schedule))
-    found = train(build(schedule=schedule, engine=EngineOptions(compile="aot_eager")))
+    expected = train(build(method=None, schedule=schedule))
+    found = train(build(method=None, schedule=schedule, engine=EngineOptions(compile="aot_eager")))
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)

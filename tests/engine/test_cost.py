@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adagp import EngineOptions, attach
+from adagp import EngineOptions, Epochs, attach
 from adagp.schedules import Ladder, Rung, Schedule, WarmUp
 
 LEARNING, PREDICTING = WarmUp(Ladder(), epochs=10**6), Ladder((Rung(1, 0),))
@@ -78,7 +78,7 @@ def plain(sites: int, *, backward: bool, samples: int = 4) -> Counter:
 def under(schedule: Schedule, sites: int, samples: int = 4) -> Counter:
     model, optimizer = build(sites)
     trainer = attach(
-        model, optimizer, epochs=1, batches_per_epoch=10**6, schedule=schedule, engine=EngineOptions(metrics_every=0)
+        model, optimizer, length=Epochs(1, 10**6), schedule=schedule, engine=EngineOptions(metrics_every=0)
     )
     inputs, targets = data(samples)
     return counted(lambda: trainer.step(inputs, targets, F.cross_entropy))
@@ -110,7 +110,7 @@ def test_no_more_memory_of_the_size_of_the_model_is_made_than_needed(
     model = nn.Linear(256, 4096, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     trainer = attach(
-        model, optimizer, epochs=1, batches_per_epoch=10**6, schedule=schedule, engine=EngineOptions(metrics_every=0)
+        model, optimizer, length=Epochs(1, 10**6), schedule=schedule, engine=EngineOptions(metrics_every=0)
     )
     inputs, targets = torch.randn(4, 256), torch.zeros(4, dtype=torch.long)
     made = counted(lambda: trainer.step(inputs, targets, F.cross_entropy)).bytes

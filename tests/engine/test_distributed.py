@@ -40,7 +40,7 @@ def train(rank, file):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         schedule = WarmUp(Ladder((Rung(2, 1),), source), batches=3, batches_per_epoch=100)
         given = {"sources": {source: Alone()}} if source == "alone" else {}
-        trainer = adagp.attach(model, optimizer, epochs=1, batches_per_epoch=100, schedule=schedule, **given)
+        trainer = adagp.attach(model, optimizer, length=adagp.Epochs(1, 100), schedule=schedule, **given)
         torch.manual_seed(1 + rank)
         phases = []
         for _ in range(12):

@@ -35,9 +35,7 @@ def test_a_weight_that_is_frozen_during_training_stays(method: str) -> None:
 def test_a_partial_plan_does_not_thaw_what_is_frozen() -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = adagp.attach(
-        model, optimizer, epochs=1, batches_per_epoch=9, schedule="sites=last; source=zero; rest=hold"
-    )
+    trainer = adagp.attach(model, optimizer, length=adagp.Epochs(1, 9), schedule="sites=last; source=zero; rest=hold")
     model.last.weight.requires_grad_(False)
     model.last.bias.requires_grad_(False)
     assert moved_by(model, lambda: trainer.step(draw(), LABELS, F.cross_entropy)) == {"first.weight"}
@@ -69,8 +67,7 @@ def test_the_guard_holds_one_site_and_lets_the_others_move() -> None:
     trainer = adagp.attach(
         model,
         torch.optim.AdamW(model.parameters()),
-        epochs=1,
-        batches_per_epoch=1000,
+        length=adagp.Epochs(1, 1000),
         schedule=gp_after(2, "broken"),
         sources={"broken": Broken()},
     )

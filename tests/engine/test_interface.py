@@ -34,8 +34,7 @@ def attached(model: nn.Module, **options: Any) -> adagp.Trainer:
     return adagp.attach(
         model,
         options.pop("optimizer", None) or adam(model),
-        epochs=1,
-        batches_per_epoch=100,
+        length=adagp.Epochs(1, 100),
         schedule=options.pop("schedule", alternating()),
         **options,
     )
@@ -132,7 +131,7 @@ def test_inputs_by_name() -> None:
 def test_a_method_and_its_options_by_name() -> None:
     model = net()
     trainer = adagp.attach(
-        model, adam(model), epochs=9, batches_per_epoch=10, method="feedback", features=2, warmup="4 batches"
+        model, adam(model), length=adagp.Epochs(9, 10), method=adagp.Feedback(features=2), warmup="4 batches"
     )
     source = trainer.sources["feedback"]
     assert isinstance(source, FeedbackSource)
@@ -147,13 +146,10 @@ def test_a_method_and_its_options_by_name() -> None:
     [
         (
             {"features": 2, "schedule": Ladder()},
-            "attach has no option 'features'; options of a method go with method=....",
+            "attach has no argument 'features'; options of a method go with it, as in method=adagp.Feedback(features=32).",
         ),
-        ({"method": "adagp", "features": 2}, "unknown option of method 'adagp' 'features'."),
-        ({"method": "skip", "features": 2}, "method 'skip' has no options; got 'features'."),
-        ({"method": "feedback", "features": 0}, "--features is 0; it must be 1 or more."),
-        ({"method": "feedback", "features": "2"}, "attach: option 'features' is '2'; it must be of type int."),
-        ({"steps": 9}, "steps is the length of a run without epochs; leave out epochs and batches."),
+        ({"method": adagp.NamedMethod("adagp", features=2)}, "unknown option of method 'adagp' 'features'."),
+        ({"method": adagp.NamedMethod("skip", features=2)}, "method 'skip' has no options; got 'features'."),
         (
             {"warmup": "1 epoch"},
             "cannot read the warm-up '1 epoch': give a number of epochs, or for example '300 batches'.",
@@ -164,7 +160,7 @@ def test_a_method_and_its_options_by_name() -> None:
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     model = net()
     with pytest.raises(OptionError) as caught:
-        adagp.attach(model, adam(model), **{"epochs": 9, "batches_per_epoch": 10, **options})
+        adagp.attach(model, adam(model), **{"length": adagp.Epochs(9, 10), **options})
     assert str(caught.value).startswith(message)
 
 

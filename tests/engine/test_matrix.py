@@ -257,13 +257,11 @@ def attached(case: Case, model: nn.Module, method: str, schedule: Any) -> adagp.
     return adagp.attach(
         model,
         optimizer,
-        epochs=1,
-        batches_per_epoch=99,
-        method=method,
+        length=adagp.Epochs(1, 99),
+        method=adagp.NamedMethod(method, **options),
         schedule=schedule,
         output=case.output,
         engine=adagp.EngineOptions(guard=adagp.Guard(math.inf)),  # whatever is promised moves, however large
-        **options,
     )
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adagp import EngineOptions, attach
+from adagp import EngineOptions, Epochs, attach
 from adagp.engine.trainer import Trainer
 from adagp.papers.adagp.source import PredictedSource
 from adagp.schedules import Schedule, parse_schedule
@@ -31,9 +31,8 @@ def build(last: bool, schedule: str | Schedule) -> Trainer:
     return attach(
         model,
         optimizer,
-        method="adagp",
-        epochs=2,
-        batches_per_epoch=6,
+        method=None if isinstance(schedule, Schedule) else "adagp",
+        length=Epochs(2, 6),
         schedule=schedule,
         engine=EngineOptions(metrics_every=2),
     )

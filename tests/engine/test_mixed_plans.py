@@ -99,8 +99,7 @@ def test_the_quality_of_every_learner_is_recorded() -> None:
     trainer = adagp.attach(
         model,
         torch.optim.SGD(model.parameters(), lr=0.0),
-        epochs=1,
-        batches_per_epoch=2,
+        length=adagp.Epochs(1, 2),
         schedule=schedule,
         sources=sources,
         engine=adagp.EngineOptions(metrics_every=1),
@@ -141,7 +140,7 @@ def test_the_guard_refuses_and_the_phase_goes_on_by_backprop(value: float) -> No
     class Broken(Constant):
         learns = True
 
-    trainer = trainer_for(model, schedule, batches_per_epoch=8, sources={"broken": Broken(value)})
+    trainer = trainer_for(model, schedule, length=adagp.Epochs(9, 8), sources={"broken": Broken(value)})
     history = []
     for inputs, targets in small_batches(16):
         before = snapshot(model)

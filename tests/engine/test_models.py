@@ -31,8 +31,7 @@ def test_a_bp_and_a_gp_batch(name: str) -> None:
     trainer = adagp.attach(
         model,
         optimizer,
-        epochs=9,
-        batches_per_epoch=2,
+        length=adagp.Epochs(9, 2),
         schedule=WarmUp(Ladder((Rung(1, 0),)), epochs=1),
         engine=adagp.EngineOptions(guard=adagp.Guard(GUARD_LIMIT[name]) if name in GUARD_LIMIT else adagp.Guard()),
     )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import adagp
-from adagp.engine.attach import read_precision
+from adagp.engine.argument_checks import read_precision
 from adagp.engine.trainer import Trainer
 from adagp.errors import ModelError, OptionError
 
@@ -27,7 +27,7 @@ def model() -> nn.Sequential:
 
 def attached(net: nn.Module, **options: Any) -> Trainer:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    usual: dict[str, Any] = {"epochs": 2, "batches_per_epoch": 6, "schedule": "bp"}
+    usual: dict[str, Any] = {"length": adagp.Epochs(2, 6), "schedule": "bp"}
     return adagp.attach(net, optimizer, **(usual | options))
 
 

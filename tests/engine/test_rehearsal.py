@@ -35,7 +35,7 @@ def net() -> nn.Sequential:
 
 
 def attached(model: nn.Module, **options: Any) -> adagp.Trainer:
-    given = {"epochs": 1, "batches_per_epoch": 100, "schedule": alternating(), **options}
+    given = {"length": adagp.Epochs(1, 100), "schedule": alternating(), **options}
     return adagp.attach(model, given.pop("optimizer", None) or adam(model), **given)
 
 

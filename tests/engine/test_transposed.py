@@ -41,8 +41,7 @@ def trainer_for(schedule: Schedule, *, last: bool = False, **options: Any) -> ad
     return adagp.attach(
         model,
         optimizer,
-        epochs=9,
-        batches_per_epoch=2,
+        length=adagp.Epochs(9, 2),
         schedule=schedule,
         engine=adagp.EngineOptions(metrics_every=1),
         **options,

@@ -22,7 +22,7 @@ def fresh_state() -> None:
     AcceleratorState._reset_state(True)
 
 
-LENGTH: dict[str, Any] = {"epochs": 1, "batches_per_epoch": 10, "schedule": "1:1", "warmup": "3 batches"}
+LENGTH: dict[str, Any] = {"length": adagp.Epochs(1, 10), "schedule": "1:1", "warmup": "3 batches"}
 
 
 def net() -> nn.Sequential:
@@ -39,8 +39,8 @@ def test_it_is_the_loop_of_ones_own(method: str) -> None:
     ours, other = net(), net()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model, optimizer = accelerator.prepare(ours, adam(ours))
-    batches = AcceleratedBatches(accelerator, model, optimizer, method=method, **LENGTH)
-    trainer = adagp.attach(other, adam(other), method=method, **LENGTH)
+    batches = AcceleratedBatches(accelerator, model, optimizer, method=adagp.NamedMethod(method), **LENGTH)
+    trainer = adagp.attach(other, adam(other), method=adagp.NamedMethod(method), **LENGTH)
     labels = torch.arange(6) % 3
     for _ in range(10):
         parts = [torch.randn(6, 5) for _ in range(2)]
@@ -73,7 +73,7 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(method: str, precision: s
         model = net()
         accelerator = Accelerator(cpu=True, mixed_precision=precision)
         model, optimizer = accelerator.prepare(model, adam(model))
-        batches = AcceleratedBatches(accelerator, model, optimizer, method=method, **LENGTH)
+        batches = AcceleratedBatches(accelerator, model, optimizer, method=adagp.NamedMethod(method), **LENGTH)
         accelerator.register_for_checkpointing(batches.trainer)
         if load:
             accelerator.load_state(str(tmp_path / "half"))

@@ -46,7 +46,7 @@ def loader() -> DataLoader[Any]:
 def fit(
     module: Module, folder: Path, resume: str | None = None, epochs: int = 4, precision: Any = 32, **options: Any
 ) -> pl.Trainer:
-    given = {"model": "net", "epochs": 4, "batches_per_epoch": 6, "schedule": "1:1", "warmup": 1, **options}
+    given = {"model": "net", "length": adagp.Epochs(4, 6), "schedule": "1:1", "warmup": 1, **options}
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -72,11 +72,10 @@ def test_it_is_the_loop_of_ones_own(method: str, tmp_path: Path) -> None:
     trainer = adagp.attach(
         other.net,
         other.configure_optimizers(),
-        epochs=4,
-        batches_per_epoch=6,
+        length=adagp.Epochs(4, 6),
         schedule="1:1",
         warmup=1,
-        method=method,
+        method=adagp.NamedMethod(method),
     )
     phases = []
     for _ in range(4):

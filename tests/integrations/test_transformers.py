@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.marks import slow
 
+import adagp
 from adagp.errors import UsageError
 from adagp.integrations.transformers import STATE, PredictedGradientsMixin
 
@@ -73,7 +74,7 @@ def equal(one: Any, other: Any) -> bool:
     return all(map(torch.equal, one.parameters(), other.parameters()))
 
 
-OPTIONS = {"method": "feedback", "features": 3, "output": "classifier", "schedule": "1:1", "warmup": 2}
+OPTIONS = {"method": adagp.Feedback(features=3), "output": "classifier", "schedule": "1:1", "warmup": 2}
 
 
 @pytest.mark.parametrize("bf16", [False, True])

@@ -187,7 +187,7 @@ def test_a_new_run_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
 def test_a_loop_of_the_users_own(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
-    trainer = adagp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), epochs=2, batches_per_epoch=6)
+    trainer = adagp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), length=adagp.Epochs(2, 6))
     log = TrainerLog(trainer, build_loggers(["csv"], tmp_path), every=2)
     losses = []
     for _ in range(2):

@@ -152,7 +152,7 @@ def engine_after_gp(network: SmallNetwork, state: State) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=network.rate)
     schedule = adagp.parse_schedule("1:0", 1, 0)
     trainer = adagp.attach(
-        model, optimizer, epochs=1, batches_per_epoch=1, schedule=schedule, sources={"predicted": source}
+        model, optimizer, length=adagp.Epochs(1, 1), schedule=schedule, sources={"predicted": source}
     )
     with torch.no_grad():
         for site, weight in zip(sites, state.weights, strict=True):

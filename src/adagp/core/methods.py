@@ -14,20 +14,19 @@ options, one of which turns it on. `adagp train` offers the options of all metho
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
+from adagp.core.method_options import PANEL, MethodOptions, declare_option
 from adagp.core.options import Option
 from adagp.core.plugins import import_reference
 from adagp.core.registry import Registry
 from adagp.errors import OptionError, unknown_name
 
-PANEL = "Options of methods"
 DEFAULT_METHOD = "feedback"
 """The method of `attach`, `adagp train`, `compare`, `simulate` and the examples where none is given."""
 UNRECORDED_METHOD = "adagp"
 """The method of old run folders and checkpoints that record none: it was the default when they were written."""
 WEIGHT_GRADIENTS = ("none", "exact")
-PREDICTOR_SCHEDULERS = ("multistep", "plateau", "none")
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,8 @@ class Method:
     by the method's own name unless another is given.
 
     `schedule` is used where none is given. `accelerator` of None means that nobody has said what it costs there. `parallel`
-    names the kinds of parallel runs it may take part in. `plateau` is the factor and the patience (in epochs) with which the
+    names the kinds of parallel runs it may take part in. `typed` is the class whose fields are its `options`, for Python
+    programs; methods of plug-ins may have `options` alone. `plateau` is the factor and the patience (in epochs) with which the
     paper that it comes from lowers the model's learning rate.
     """
 
@@ -111,8 +111,11 @@ class Method:
     accelerator: AcceleratorWork | None = None
     parallel: tuple[str, ...] = ()
     plateau: tuple[float, int] = (0.1, 10)
+    typed: type[MethodOptions] | None = None
 
     def __post_init__(self) -> None:
+        if self.typed is not None:
+            object.__setattr__(self, "options", self.typed.declared())
         if self.builds is not None and not self.source:
             object.__setattr__(self, "source", self.name)
 
@@ -208,36 +211,6 @@ def method_option(name: str, kind: type, default: Any, text: str, **more: Any) -
     return Option(name, kind, default, text, panel=PANEL, **more)
 
 
-def predictor_options(scheduler: str = "multistep") -> tuple[Option, ...]:
-    """Return the options of a source whose predictor is trained with Adam."""
-    return (
-        method_option("predictor_lr", float, 1e-4, "Learning rate of the predictor.", above=0),
-        method_option(
-            "predictor_scheduler",
-            str,
-            scheduler,
-            "Learning rate scheduler of the predictor: multistep, plateau or none.",
-            choices=PREDICTOR_SCHEDULERS,
-        ),
-        method_option("normalize", bool, False, "Normalise the predictor's targets by a running scale of each site."),
-        method_option("hold_norm", bool, False, "Rescale predictions to the running norm of the true gradients."),
-    )
-
-
-LABEL_CLASSES = method_option(
-    "label_classes",
-    int,
-    None,
-    "Number of classes of the labels.",
-    optional=True,
-    unset="the last layer's",
-    low=1,
-    high=1_000_000,
-    parameter="classes",
-)
-"""The option of sources that also see the labels."""
-
-
 def accelerator_work(source: str) -> AcceleratorWork:
     """Return what a source makes an accelerator do; raise if it does not declare that."""
     method = find_source(source)
@@ -258,14 +231,46 @@ def batch_variation(method: str, options: Mapping[str, Any]) -> BatchVariation:
     return cast(BatchVariation, variation(options))
 
 
+class Backprop(MethodOptions, method="bp"):
+    """Ordinary backpropagation."""
+
+
+class Skip(MethodOptions, method="skip"):
+    """A control: GP batches are not trained on."""
+
+
+class Momentum(MethodOptions, method="momentum"):
+    """A control: zero gradients, the optimizer's momentum continues."""
+
+
+class Replay(MethodOptions, method="replay"):
+    """A control: the last true gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average(MethodOptions, method="average"):
+    """A control: the mean of the last true gradients."""
+
+    average: Annotated[
+        int, declare_option("Number of previous true gradients to average.", low=1, high=1000, parameter="last")
+    ] = 4
+
+
+class Noise(MethodOptions, method="noise"):
+    """A control: random gradients with the true gradient's norm."""
+
+
 for _method in (
-    Method("bp", "ordinary backpropagation", None, schedule="bp", parallel=("data", "fsdp", "pipeline")),
+    Method(
+        "bp", "ordinary backpropagation", None, schedule="bp", parallel=("data", "fsdp", "pipeline"), typed=Backprop
+    ),
     Method(
         "skip",
         "control: GP batches are not trained on",
         "adagp.sources.controls:SkipSource",
         accelerator=AcceleratorWork(skips=True),
         parallel=("data", "fsdp"),
+        typed=Skip,
     ),
     Method(
         "momentum",
@@ -273,6 +278,7 @@ for _method in (
         "adagp.sources.controls:ZeroSource",
         accelerator=AcceleratorWork(),
         parallel=("data", "fsdp"),
+        typed=Momentum,
     ),
     Method(
         "replay",
@@ -280,18 +286,15 @@ for _method in (
         "adagp.sources.controls:ReplaySource",
         accelerator=AcceleratorWork(remembered=1),
         parallel=("data", "fsdp"),
+        typed=Replay,
     ),
     Method(
         "average",
         "control: the mean of the last true gradients",
         "adagp.sources.controls:AverageSource",
-        options=(
-            method_option(
-                "average", int, 4, "Number of previous true gradients to average.", low=1, high=1000, parameter="last"
-            ),
-        ),
         accelerator=AcceleratorWork(remembered=4),
         parallel=("data", "fsdp"),
+        typed=Average,
     ),
     Method(
         "noise",
@@ -299,6 +302,7 @@ for _method in (
         "adagp.sources.controls:NoiseSource",
         accelerator=AcceleratorWork(),
         parallel=("data", "fsdp"),
+        typed=Noise,
     ),
 ):
     METHODS.add(_method.name, _method)  # not add_method: it would read the table, and so list the papers' methods first

@@ -7,7 +7,7 @@ A field of a dataclass, or a parameter of a command, declares its option by its 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from adagp.errors import OptionError, unknown_name
 
@@ -69,20 +69,24 @@ class Option:
             words = self.kind.__name__ + (" or nothing" if self.optional else "")
             raise OptionError(f"{origin}: option '{self.name}' is {value!r}; it must be of type {words}.")
 
-    def check(self, value: Any) -> None:
-        """Raise if the value is not among the choices, not finite, or out of range."""
+    def check(self, value: Any, written: str = "") -> None:
+        """Raise if the value is not among the choices, not finite, or out of range.
+
+        The error names the option as it was `written`: by default as on the command line.
+        """
         if value is None:
             return
+        written = written or self.flag
         if self.also is not None:
             self.also(value)
         self._check_choice(value)
         if self.infinite and value == inf:
             return
         if isinstance(value, float) and not isfinite(value):
-            raise OptionError(f"{self.flag} is {value}; it must be a finite number.")
+            raise OptionError(f"{written} is {value}; it must be a finite number.")
         for holds, words in self._bounds(value):
             if not holds:
-                raise OptionError(f"{self.flag} is {value}; it must be {self.allowed or words}.")
+                raise OptionError(f"{written} is {value}; it must be {self.allowed or words}.")
 
     def _check_choice(self, value: Any) -> None:
         if self.choices is not None:
@@ -124,6 +128,8 @@ def annotated_option(name: str, annotation: Any, default: Any) -> Option | None:
     kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
     for detail in details:
         if isinstance(detail, Option):
+            if get_origin(kind) is Literal:
+                return replace(detail, name=name, kind=str, default=default, choices=get_args(kind))
             return replace(detail, name=name, kind=kinds[0], default=default, optional=type(None) in kinds)
     return None
 

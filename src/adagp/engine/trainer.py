@@ -16,7 +16,7 @@ forward pass gives the same weights as updating each layer as soon as its output
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -30,12 +30,16 @@ from adagp.engine.distributed import Processes
 from adagp.engine.guard import BackpropCoverage, Guard, RejectionCounts
 from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
 from adagp.engine.metrics import DensityMeter, QualityMeter
+from adagp.engine.run_length import RunLength
+from adagp.engine.saved_state import check_state
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import UsageError
 from adagp.layers.sites import Survey
 from adagp.schedules.base import Schedule
 from adagp.sources.base import RunningNorms, Source, gradient_hooks_off
 
+SITES_SHOWN = 6
+"""So many sites are named where a trainer is printed."""
 GradientId = tuple[int, int]
 """The address of a gradient and its version: enough to recognise it."""
 
@@ -132,8 +136,8 @@ class Trainer:
         sources: Mapping[str, Source],
         survey: Survey,
         *,
-        batches_per_epoch: int,
-        batches: int | None = None,
+        length: RunLength,
+        method: str = "",
         guard: Guard,
         metrics_every: int,
         scaler: torch.amp.GradScaler | None = None,
@@ -148,8 +152,8 @@ class Trainer:
         self.schedule = schedule
         self.sources = dict(sources)
         self.survey = survey
-        self.batches_per_epoch = batches_per_epoch
-        self.batches = batches
+        self.method = method
+        self.length = length
         self.norms = RunningNorms(survey.sites)
         learners = [name for name, source in self.sources.items() if source.learns]
         self.quality = QualityMeter(survey.sites, metrics_every, learners)
@@ -196,6 +200,38 @@ class Trainer:
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer, or the first of several."""
         return self.optimizers[0]
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The batches of an epoch."""
+        return self.length.batches_per_epoch
+
+    @property
+    def batches(self) -> int | None:
+        """The batches of the run, if its last epoch may be short."""
+        return self.length.batches
+
+    def __repr__(self) -> str:
+        """Return method, schedule, place in the run, and sites."""
+        sites = [site.name for site in self.survey.sites]
+        named = ", ".join(sites if len(sites) <= SITES_SHOWN else [*sites[: SITES_SHOWN - 1], "...", sites[-1]])
+        return "\n".join(
+            [
+                f"Trainer of {type(self.model).__name__} ({'attached' if self._attached else 'detached'})",
+                f"  method    {self.method or 'that of the schedule'}; sources: {', '.join(self.sources) or 'none'}",
+                f"  schedule  {self.schedule.description}",
+                f"  position  {self._position()}",
+                f"  sites     {len(sites)}: {named}",
+            ]
+        )
+
+    def _position(self) -> str:
+        if self.done >= self.length.total:
+            return f"all {self.length.total} batches are done ({self.length})"
+        return (
+            f"batch {self.at.batch + 1} of {self.epoch_length(self.at.epoch)} in epoch {self.at.epoch + 1} of "
+            f"{self.length.epochs} comes next, as {self.phase.upper()}; {self.done} of {self.length.total} batches are done"
+        )
 
     @property
     def refusals(self) -> RejectionCounts:
@@ -399,6 +435,8 @@ class Trainer:
             "epoch": self.at.epoch,
             "batch": self.at.batch,
             "broken_off": self._broken_off,
+            "length": asdict(self.length),
+            "sites": [site.name for site in self.survey.sites],
             "norms": self.norms.state_dict(),
             "quality": self.quality.state_dict(),
             "refusals": self.refusals.state_dict(),
@@ -441,10 +479,11 @@ class Trainer:
         self.model.load_state_dict(weights)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned; raise if it belongs to another run or another model."""
         if set(state["sources"]) != set(self.sources):
             saved, own = (", ".join(sorted(names)) or "none" for names in (state["sources"], self.sources))
             raise UsageError(f"the state is that of a trainer with the sources: {saved}; this one has: {own}.")
+        check_state(state, self.length, [site.name for site in self.survey.sites])
         self.move_to(Step(state["epoch"], state["batch"]))
         self._broken_off = state["broken_off"]
         self.norms.load_state_dict(state["norms"])

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from adagp.engine.attach import attach
+from adagp.engine.attach import AttachOptions, attach
 from adagp.engine.batch import Batch
 from adagp.errors import UsageError
 from adagp.integrations import require
@@ -30,7 +30,11 @@ class AcceleratedBatches:
     """
 
     def __init__(
-        self, accelerator: Accelerator, model: nn.Module, optimizer: AcceleratedOptimizer, **options: Any
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizer: AcceleratedOptimizer,
+        **options: Unpack[AttachOptions],
     ) -> None:
         if accelerator.scaler is not None:
             raise UsageError("predicted gradients work in 32-bit or bf16 precision here; fp16 scales the loss.")

@@ -1,12 +1,12 @@
 """Lightning: `Trainer(callbacks=[PredictedGradientsCallback(method="feedback", model="net")])`. Automatic optimization only."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from adagp.engine.attach import attach
+from adagp.engine.attach import AttachOptions, attach
 from adagp.engine.batch import Batch
 from adagp.engine.trainer import Trainer
 from adagp.errors import UsageError
@@ -29,7 +29,9 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
     at the labels, `targets` is a function that finds them in a batch; by default they are the second of a pair.
     """
 
-    def __init__(self, model: str = "", *, targets: Callable[[Any], Any] | None = None, **options: Any) -> None:
+    def __init__(
+        self, model: str = "", *, targets: Callable[[Any], Any] | None = None, **options: Unpack[AttachOptions]
+    ) -> None:
         self.part = model
         self.options = options
         self.targets = targets
@@ -47,7 +49,7 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
         if trainer.world_size > 1 or getattr(trainer.precision_plugin, "scaler", None) is not None:
             raise UsageError("PredictedGradientsCallback works on one device, in 32-bit or bf16 precision.")
         length: dict[str, Any] = {}
-        if not {"steps", "epochs"} & self.options.keys():
+        if not {"steps", "length", "epochs"} & self.options.keys():
             length = {"steps": int(trainer.estimated_stepping_batches)}
         self.trainer = attach(pl_module.get_submodule(self.part), trainer.optimizers, **length, **self.options)
         if self._saved is not None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.engine.attach import attach
+from adagp.engine.attach import AttachOptions, attach
 from adagp.engine.batch import Batch
 from adagp.engine.trainer import Trainer
 from adagp.errors import UsageError
@@ -17,6 +17,8 @@ require("transformers")
 prepare_torchvision()  # which transformers may import
 
 from transformers import TrainerCallback  # noqa: E402
+
+__all__ = ["AttachOptions", "PredictedGradientsMixin"]
 
 STATE = "adagp.pt"
 """The file in a checkpoint's folder with the state of the sources."""
@@ -29,9 +31,9 @@ class PredictedGradientsMixin:
     loss is computed from (`adagp={"method": "feedback", "output": "classifier"}`; `lm_head` of language models).
     """
 
-    def __init__(self, *arguments: Any, adagp: dict[str, Any] | None = None, **named: Any) -> None:
+    def __init__(self, *arguments: Any, adagp: AttachOptions | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._options = dict(adagp or {})
+        self._options: AttachOptions = adagp or {}
         self._attached: Trainer | None = None
         self._batch: Batch | None = None
         self._checkpoint: str | None = None

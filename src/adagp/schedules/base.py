@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
+from adagp.core.methods import Method
 from adagp.core.plan import Phase, Plan, Step
 from adagp.errors import OptionError, UsageError
 
@@ -131,6 +132,11 @@ class Schedule(ABC):
         """The schedule as `parse_schedule` reads it."""
 
     @property
+    def description(self) -> str:
+        """The schedule in words, with its warm-up."""
+        return self.text
+
+    @property
     @abstractmethod
     def sources(self) -> frozenset[str]:
         """Every source that some plan of this schedule may name, backprop aside."""
@@ -202,3 +208,12 @@ class Schedule(ABC):
         total = sum(row.total for row in rows)
         lines.append(f"{'all':>9}  {'':<9}{total - predicted:>9}{predicted:>9}{predicted / total:>10.3f}")
         return "\n".join(lines)
+
+
+def check_method_schedule(method: Method, schedule: Schedule) -> None:
+    """Raise if the schedule takes gradients from other sources, and not from the method's own."""
+    if schedule.sources and method.source not in schedule.sources:
+        raise OptionError(
+            f"method '{method.name}' takes gradients from the source '{method.source}', but the schedule names "
+            f"'{min(schedule.sources)}'. Give the schedule the same source, or choose the method that goes with it."
+        )

@@ -236,6 +236,12 @@ class WarmUp(Schedule):
         return self.schedule.text
 
     @property
+    def description(self) -> str:
+        """The schedule in words, with its warm-up."""
+        length = f"{self.batches} batches" if self.batches else f"{self.epochs} epochs"
+        return f"{self.schedule.description}, after a warm-up of {length}"
+
+    @property
     def sources(self) -> frozenset[str]:
         """Those of the schedule."""
         return self.schedule.sources

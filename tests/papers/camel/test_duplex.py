@@ -32,7 +32,7 @@ def test_training_leaves_the_backbone_alone(method: str) -> None:
     before = {name: one.clone() for name, one in model.state_dict().items()}
     schedule: dict[str, Any] = {} if method == "bp" else {"schedule": "1:1", "warmup": 0}
     optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.01)
-    trainer = adagp.attach(model, optimizer, method=method, epochs=1, batches_per_epoch=4, **schedule)
+    trainer = adagp.attach(model, optimizer, method=adagp.NamedMethod(method), length=adagp.Epochs(1, 4), **schedule)
     model.train()
     for _ in range(4):
         trainer.step(torch.randn(4, *IMAGE), torch.randint(10, (4,)), nn.functional.cross_entropy)

@@ -67,8 +67,7 @@ def test_it_learns_the_gradient_at_the_output() -> None:
         trainer = adagp.attach(
             model,
             optimizer,
-            epochs=9,
-            batches_per_epoch=150,
+            length=adagp.Epochs(9, 150),
             schedule=WarmUp(Ladder((Rung(1, 0),), "own"), epochs=1),
             sources={"own": source},
         )

@@ -44,7 +44,7 @@ def attached(model: nn.Module, source: FeedbackSource, warmup: int = 4, **option
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     schedule = WarmUp(Ladder((Rung(1, 0),), "feedback"), epochs=1)
     return adagp.attach(
-        model, optimizer, epochs=9, batches_per_epoch=warmup, schedule=schedule, sources={"feedback": source}, **options
+        model, optimizer, length=adagp.Epochs(9, warmup), schedule=schedule, sources={"feedback": source}, **options
     )
 
 
@@ -304,7 +304,7 @@ def test_sequences_are_regressed_word_by_word() -> None:
 def test_without_a_fit_it_predicts_zero() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    trainer = adagp.attach(model, optimizer, epochs=2, batches_per_epoch=2, schedule=Ladder((Rung(1, 0),), "feedback"))
+    trainer = adagp.attach(model, optimizer, length=adagp.Epochs(2, 2), schedule=Ladder((Rung(1, 0),), "feedback"))
     assert all(not one.any() for one in predicted(trainer, *batches(1)[0]))
 
 

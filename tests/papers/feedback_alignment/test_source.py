@@ -28,7 +28,7 @@ def gradients(model: nn.Module, source: RandomFeedbackSource, inputs: Tensor, ta
     """Return the gradients of one batch in which all weights come from the source."""
     name = "dfa" if isinstance(source, DirectFeedbackSource) else "fa"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    trainer = adagp.attach(model, optimizer, method=name, steps=2, schedule=EVERY_BATCH, sources={name: source})
+    trainer = adagp.attach(model, optimizer, steps=2, schedule=f"{EVERY_BATCH}; source={name}", sources={name: source})
     with trainer.batch() as step:
         step.backward(F.cross_entropy(model(inputs), targets))
         found = {
@@ -105,7 +105,7 @@ def test_in_gp_batches_only(name: str) -> None:
     """With the ladder, BP batches are exact, and in GP batches biases are frozen."""
     model, (inputs, targets) = perceptron(), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = adagp.attach(model, optimizer, method=name, steps=2, schedule="1:1", warmup=0)
+    trainer = adagp.attach(model, optimizer, method=adagp.NamedMethod(name), steps=2, schedule="1:1", warmup=0)
     bias = first_bias(model).detach().clone()
     phases = []
     for _ in range(2):
@@ -121,7 +121,7 @@ def test_in_gp_batches_only(name: str) -> None:
 def test_it_learns_a_small_task(name: str) -> None:
     model, (inputs, targets) = perceptron(), batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    trainer = adagp.attach(model, optimizer, method=name, steps=150)
+    trainer = adagp.attach(model, optimizer, method=adagp.NamedMethod(name), steps=150)
     losses = []
     for _ in range(150):
         with trainer.batch() as step:

@@ -249,11 +249,10 @@ def test_weight_hooks_are_called_after_every_step_of_the_optimizer(method: str) 
     trainer = adagp.attach(
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
-        method=method,
+        method=adagp.NamedMethod(method),
         schedule=None if method == "bp" else "1:1",
         warmup=None if method == "bp" else 0,
-        epochs=1,
-        batches_per_epoch=6,
+        length=adagp.Epochs(1, 6),
         engine=adagp.EngineOptions(weight_hooks=[own, DropBack(0.2)]),
     )
     for _ in range(6):
@@ -270,7 +269,7 @@ def test_weight_hooks_are_called_after_a_step_outside_the_batch() -> None:
     model, own = small(), Halved()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = adagp.attach(
-        model, optimizer, method="bp", epochs=1, batches_per_epoch=3, engine=adagp.EngineOptions(weight_hooks=own)
+        model, optimizer, method="bp", length=adagp.Epochs(1, 3), engine=adagp.EngineOptions(weight_hooks=own)
     )
     for stepped, times in ((True, 1), (False, 1)):
         batch = trainer.begin()
@@ -288,7 +287,8 @@ def test_the_former_names_still_work_and_warn() -> None:
     with pytest.warns(DeprecationWarning, match=r"^adagp\.Upkeep is now adagp\.WeightUpdateHook\.$"):
         assert adagp.Upkeep is adagp.WeightUpdateHook  # type: ignore[attr-defined]  # for type checkers it is gone
     model, own = small(), Halved()
+    former: dict[str, Any] = {"upkeep": own}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(DeprecationWarning, match=r"^attach\(upkeep=\.\.\.\) is deprecated: use engine="):
-        trainer = adagp.attach(model, optimizer, method="bp", epochs=1, batches_per_epoch=3, upkeep=own)
+        trainer = adagp.attach(model, optimizer, method="bp", length=adagp.Epochs(1, 3), **former)
     assert trainer.weight_hooks == (own,)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from adagp import EngineOptions
-from adagp.engine.attach import attach_run, run_length
+from adagp.engine.attach import attach_run
+from adagp.engine.run_length import Epochs, shortened_run
 from adagp.layers.sites import Site
 from adagp.program.compare.alignment import (
     FIGURES,
@@ -93,7 +94,7 @@ def test_a_source_of_the_truth_has_cosine_and_norm_ratio_1() -> None:
     session.trainer = attach_run(
         session.model,
         session.optimizer,
-        run_length(session.config.epochs, session.task.batches_per_epoch, 16, steps=None),
+        shortened_run(Epochs(session.config.epochs, session.task.batches_per_epoch), 16),
         session.config.schedule(session.task.batches_per_epoch),
         {"replay": Truth(session)},
         engine=EngineOptions(),

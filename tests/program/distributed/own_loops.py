@@ -128,7 +128,7 @@ class Loop:
         if method is not None:
             given = {"schedule": "bp" if method == "bp" else schedule_of(adagp.METHODS[method].source)} | options
             self.trainer = adagp.attach(
-                self.model, self.optimizer, epochs=1, batches_per_epoch=1000, method=method, **given
+                self.model, self.optimizer, length=adagp.Epochs(1, 1000), method=adagp.NamedMethod(method), **given
             )
 
     def train(self, first: int, last: int) -> None:

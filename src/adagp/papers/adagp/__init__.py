@@ -1,6 +1,10 @@
 """ADA-GP (Janfaza, Mandal, Mahmud, Muzahid, MICRO 2023): one shared network predicts the weight gradient of every layer."""
 
-from adagp.core.methods import LABEL_CLASSES, AcceleratorWork, Method, add_method, method_option, predictor_options
+from dataclasses import dataclass
+from typing import Annotated
+
+from adagp.core.method_options import LABEL_CLASSES, PredictorOptions, declare_option
+from adagp.core.methods import AcceleratorWork, Method, add_method
 from adagp.core.registry import provide
 
 PAPER_MODELS = (
@@ -9,14 +13,31 @@ PAPER_MODELS = (
 )
 """The thirteen CNNs of ADA-GP, in its order."""
 
-_PARTS = method_option(
-    "predictor_parts",
-    int,
-    1,
-    "Train the predictor on 1/N of each layer's rows in a BP batch.",
-    low=1,
-    parameter="parts",
-)
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPredictorOptions(PredictorOptions):
+    """The options of methods that use ADA-GP's predictor."""
+
+    predictor_parts: Annotated[
+        int, declare_option("Train the predictor on 1/N of each layer's rows in a BP batch.", low=1, parameter="parts")
+    ] = 1
+
+
+class AdaGP(SharedPredictorOptions, method="adagp"):
+    """ADA-GP: one network, shared by all layers, predicts their weight gradients."""
+
+
+class Shuffled(SharedPredictorOptions, method="shuffled"):
+    """A control: ADA-GP's predictor with its input shuffled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedLabels(SharedPredictorOptions, method="predicted_labels"):
+    """ADA-GP's predictor, which also sees the labels."""
+
+    label_classes: Annotated[int | None, LABEL_CLASSES] = None
+
+
 _SHARED_PREDICTOR = AcceleratorWork(predictor=True)
 
 add_method(
@@ -25,7 +46,7 @@ add_method(
         "ADA-GP: one shared predictor, phases by batches",
         "adagp.papers.adagp.source:PredictedSource",
         source="predicted",
-        options=(*predictor_options(), _PARTS),
+        typed=AdaGP,
         accelerator=_SHARED_PREDICTOR,
         parallel=("data", "fsdp", "pipeline"),
     )
@@ -35,7 +56,7 @@ add_method(
         "shuffled",
         "control: ADA-GP's predictor with its input shuffled",
         "adagp.papers.adagp.source:ShuffledSource",
-        options=(*predictor_options(), _PARTS),
+        typed=Shuffled,
         accelerator=_SHARED_PREDICTOR,
     )
 )
@@ -44,7 +65,7 @@ add_method(
         "predicted_labels",
         "ADA-GP's predictor, which also sees the labels",
         "adagp.papers.adagp.source:LabelledSource",
-        options=(*predictor_options(), _PARTS, LABEL_CLASSES),
+        typed=PredictedLabels,
         accelerator=_SHARED_PREDICTOR,
     )
 )

@@ -1,6 +1,26 @@
 """Decoupled neural interfaces (Jaderberg et al., 2017): a small network per layer predicts the gradient at its output."""
 
-from adagp.core.methods import LABEL_CLASSES, AcceleratorWork, Method, add_method, predictor_options
+from dataclasses import dataclass
+from typing import Annotated
+
+from adagp.core.method_options import LABEL_CLASSES, PredictorOptions
+from adagp.core.methods import AcceleratorWork, Method, add_method
+
+
+class DNI(PredictorOptions, method="dni"):
+    """Synthetic gradients: one small network per layer predicts the gradient at its output."""
+
+
+class DNIDecoupled(PredictorOptions, method="dni_decoupled"):
+    """Synthetic gradients in every batch, without true gradients, as published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DNILabels(PredictorOptions, method="dni_labels"):
+    """Synthetic gradients that also see the labels."""
+
+    label_classes: Annotated[int | None, LABEL_CLASSES] = None
+
 
 _WORK = AcceleratorWork("exact", predictions="adagp.papers.dni.hardware:synthetic_gradients")
 
@@ -9,7 +29,7 @@ add_method(
         "dni",
         "synthetic gradients: one small network per layer",
         "adagp.papers.dni.source:SyntheticSource",
-        options=predictor_options(),
+        typed=DNI,
         accelerator=_WORK,
     )
 )
@@ -19,7 +39,7 @@ add_method(
         "synthetic gradients in every batch, without true gradients, as published",
         "adagp.papers.dni.source:DecoupledSource",
         schedule="sites=all; first=allowed",
-        options=predictor_options(),
+        typed=DNIDecoupled,
         accelerator=AcceleratorWork("exact", input_gradients=True, predictions=_WORK.predictions),
     )
 )
@@ -28,7 +48,7 @@ add_method(
         "dni_labels",
         "synthetic gradients that also see the labels",
         "adagp.papers.dni.source:LabelledSyntheticSource",
-        options=(*predictor_options(), LABEL_CLASSES),
+        typed=DNILabels,
         accelerator=_WORK,
     )
 )

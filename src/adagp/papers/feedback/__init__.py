@@ -1,27 +1,39 @@
 """feedback: each layer's output gradient is regressed on the error at the model's output."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from adagp.core.methods import AcceleratorWork, Method, add_method, method_option
+from adagp.core.method_options import MethodOptions, declare_option
+from adagp.core.methods import AcceleratorWork, Method, add_method
 from adagp.core.registry import provide
 
-_OPTIONS = (
-    method_option(
-        "features", int, 64, "Maximum number of features of the output error that feedback uses.", low=1, high=8192
-    ),
-    method_option("class_features", bool, False, "Also use the softmax of the outputs as features: as many again."),
-    method_option("learn_every", int, 1, "Update feedback every N BP batches.", low=1),
-    method_option("correct_every", int, 1, "Update feedback's bias correction every N BP batches.", low=1),
-    method_option(
-        "correction",
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackOptions(MethodOptions):
+    """The options of methods that regress output gradients on the error."""
+
+    features: Annotated[
+        int, declare_option("Maximum number of features of the output error that feedback uses.", low=1, high=8192)
+    ] = 64
+    class_features: Annotated[
+        bool, declare_option("Also use the softmax of the outputs as features: as many again.")
+    ] = False
+    learn_every: Annotated[int, declare_option("Update feedback every N BP batches.", low=1)] = 1
+    correct_every: Annotated[int, declare_option("Update feedback's bias correction every N BP batches.", low=1)] = 1
+    correction: Annotated[
         float,
-        0.3,
-        "EMA rate of feedback's bias correction; 0: none.",
-        low=0,
-        high=1,
-        allowed="0 (none) to 1",
-    ),
-)
+        declare_option("EMA rate of feedback's bias correction; 0: none.", low=0, high=1, allowed="0 (none) to 1"),
+    ] = 0.3
+
+
+class Feedback(FeedbackOptions, method="feedback"):
+    """Each layer's output gradient is regressed on the error at the model's output."""
+
+
+class FeedbackReplay(FeedbackOptions, method="feedback_replay"):
+    """The mean of feedback and the last true gradient."""
+
+
 _WORK = AcceleratorWork(
     "adagp.papers.feedback.hardware:feedback_gradient",
     predictions="adagp.papers.feedback.hardware:feedback_regression",
@@ -35,7 +47,7 @@ add_method(
         "output gradients regressed on the output's error",
         "adagp.papers.feedback.source:FeedbackSource",
         schedule="1:1",
-        options=_OPTIONS,
+        typed=Feedback,
         accelerator=_WORK,
         parallel=("data", "fsdp", "pipeline"),
     )
@@ -46,7 +58,7 @@ add_method(
         "the mean of feedback and the last true gradient",
         "adagp.papers.feedback.source:FeedbackReplaySource",
         schedule="1:1",
-        options=_OPTIONS,
+        typed=FeedbackReplay,
         accelerator=replace(_WORK, remembered=1),
     )
 )

@@ -1,7 +1,23 @@
 """Tensor re-mapping (Mandal, Kishore, Robin, Daoo): one fixed-size prediction, repeated over each weight."""
 
-from adagp.core.methods import AcceleratorWork, Method, add_method, method_option, predictor_options
+from dataclasses import dataclass
+from typing import Annotated
+
+from adagp.core.method_options import PREDICTOR_SCHEDULER, PredictorOptions, PredictorScheduler, declare_option
+from adagp.core.methods import AcceleratorWork, Method, add_method
 from adagp.core.registry import provide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remap(PredictorOptions, method="remap"):
+    """Tensor re-mapping: one prediction of fixed size, repeated over each weight."""
+
+    predictor_scheduler: Annotated[PredictorScheduler, PREDICTOR_SCHEDULER] = "plateau"
+    remap_outputs: Annotated[
+        int,
+        declare_option("Number of values that remap predicts per layer.", low=1, high=1_000_000, parameter="outputs"),
+    ] = 10_000
+
 
 add_method(
     Method(
@@ -10,18 +26,7 @@ add_method(
         "adagp.papers.remap.source:RemappedSource",
         source="remapped",
         schedule="epochs:3:1",
-        options=(
-            *predictor_options("plateau"),
-            method_option(
-                "remap_outputs",
-                int,
-                10_000,
-                "Number of values that remap predicts per layer.",
-                low=1,
-                high=1_000_000,
-                parameter="outputs",
-            ),
-        ),
+        typed=Remap,
         accelerator=AcceleratorWork(predictor=True),
         parallel=("data",),
         plateau=(0.5, 3),

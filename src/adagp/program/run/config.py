@@ -30,6 +30,7 @@ from adagp.errors import OptionError, RunError, unknown_name
 from adagp.models.registry import MODELS
 from adagp.program.run.parallel import check_parallel, parallel_choices
 from adagp.schedules import BackpropOnly, Schedule, WarmUp, parse_schedule
+from adagp.schedules.base import check_method_schedule
 from adagp.schedules.ladder import scaled_warmup
 from adagp.schedules.text import schedule_forms, usual_warmup
 
@@ -373,11 +374,7 @@ class TrainConfig(RunSettings):
         if epochs == 1 and self._usual_warmup(epochs):
             warmup = 0  # `fit` warms a single epoch up for a share of its batches
         schedule = parse_schedule(method.schedule if self.ratio is None else self.ratio, epochs, warmup, method.source)
-        if not schedule.sources <= {method.source}:
-            raise OptionError(
-                f"method '{self.method}' takes gradients from the source '{method.source}', but the schedule names "
-                f"'{min(schedule.sources)}'. Leave out source=..., or choose the method that goes with it."
-            )
+        check_method_schedule(method, schedule)
         return schedule
 
     def as_dict(self) -> dict[str, Any]:

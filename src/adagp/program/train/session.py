@@ -20,8 +20,9 @@ from adagp.core.methods import UNRECORDED_METHOD
 from adagp.core.plan import Phase
 from adagp.core.plugins import loaded_plugins
 from adagp.core.precision import parse_precision
-from adagp.engine.attach import EngineOptions, attach_run, run_length
+from adagp.engine.attach import EngineOptions, attach_run
 from adagp.engine.guard import Guard
+from adagp.engine.run_length import Epochs, shortened_run
 from adagp.engine.trainer import Trainer
 from adagp.engine.weight_update import build_weight_hooks
 from adagp.errors import ModelError, OptionError
@@ -245,9 +246,10 @@ def build_trainer(
     return attach_run(
         model,
         optimizer,
-        run_length(config.epochs, task.batches_per_epoch, config.batches, steps=None),
+        shortened_run(Epochs(config.epochs, task.batches_per_epoch), config.batches),
         schedule,
         sources,
+        method=config.method,
         sample=sample,
         seed=config.seed,
         engine=engine,

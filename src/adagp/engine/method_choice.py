@@ -1,0 +1,160 @@
+"""Which method a run uses: its name and options, the schedule and the sources that go with it.
+
+The method is the one authority: a schedule or a source that would take its place is rejected.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from adagp.core.method_options import MethodName, MethodOptions, NamedMethod
+from adagp.core.methods import DEFAULT_METHOD, Method, find_method
+from adagp.engine.run_length import RunLength
+from adagp.errors import OptionError, unknown_name
+from adagp.schedules import Schedule, WarmUp, parse_schedule
+from adagp.schedules.base import check_method_schedule
+from adagp.schedules.ladder import scaled_warmup
+from adagp.sources.base import RunFacts, Source, build_source
+
+MethodLike = MethodName | MethodOptions | NamedMethod
+"""What `adagp.attach(method=...)` accepts."""
+
+
+@dataclass(frozen=True)
+class MethodChoice:
+    """The method that a user named, None for the schedule's own sources, and the options given for it."""
+
+    method: Method | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The method's name, '' if none was named."""
+        return "" if self.method is None else self.method.name
+
+    def build_sources(self, schedule: Schedule, sources: Mapping[str, Source], run: RunFacts) -> dict[str, Source]:
+        """Return the sources that were given, and the method's own."""
+        unused = sorted(set(sources) - schedule.sources)
+        if unused:
+            names = ", ".join(sorted(schedule.sources)) or "none"
+            raise OptionError(f"source '{unused[0]}' was given, but the schedule names only: {names}.")
+        method = self.method
+        if method is None or not method.source:
+            return dict(sources)
+        if method.source in sources:
+            raise OptionError(
+                f"sources has '{method.source}', which method '{method.name}' makes itself. Leave out one of the two."
+            )
+        return {**sources, method.source: build_source(method, run, self.options)}
+
+
+def read_method(
+    method: MethodLike | str | None,
+    schedule: Schedule | str | None,
+    sources: Mapping[str, Source] | None,
+    options: Mapping[str, Any] | None = None,
+) -> MethodChoice:
+    """Return the choice that `method` stands for; `options` are those of a method that is given by its name.
+
+    Without a method it is the default one, unless the schedule or the given sources name the sources.
+    """
+    options = dict(options or {})
+    if method is None:
+        if not sources and isinstance(schedule, str | None) and "source=" not in (schedule or ""):
+            return _checked(find_method("bp" if schedule == "bp" else DEFAULT_METHOD), options)
+        if options:
+            raise OptionError(
+                f"attach has no argument '{next(iter(options))}'; options of a method go with it, as in "
+                "method=adagp.Feedback(features=32)."
+            )
+        return MethodChoice()
+    if isinstance(method, str):
+        return _checked(find_method(method), options)
+    if not isinstance(method, MethodOptions | NamedMethod):
+        raise OptionError(
+            f"method is {_described(method)}; it must be a name, for example 'feedback', or a method with options, for example "
+            "adagp.Feedback(features=32)."
+        )
+    if options:
+        raise OptionError(f"'{next(iter(options))}' is given next to {method!r}; put it into that.")
+    return _checked(find_method(method.name), method.values)
+
+
+def _described(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+
+
+def _checked(method: Method, options: Mapping[str, Any]) -> MethodChoice:
+    """Return the choice; raise on options that the method does not have, or values that it does not allow."""
+    known = {option.name: option for option in method.options}
+    for name, value in options.items():
+        if name not in known:
+            raise (
+                unknown_name(f"option of method '{method.name}'", name, known)
+                if known
+                else OptionError(f"method '{method.name}' has no options; got '{name}'.")
+            )
+        known[name].check_type(value, method.name)
+        known[name].check(value, name)
+    return MethodChoice(method, options)
+
+
+def read_schedule(
+    choice: MethodChoice, schedule: Schedule | str | None, length: RunLength, warmup: int | str | None
+) -> Schedule:
+    """Return the schedule of a run, with its warm-up; by default the method's own, or the ladder."""
+    method = choice.method
+    if method is not None and method.builds is None and (schedule not in (None, "bp") or warmup is not None):
+        raise OptionError(f"method '{method.name}' predicts nothing: it takes no schedule and no warmup.")
+    if isinstance(schedule, Schedule):
+        if warmup is not None:
+            raise OptionError("warmup goes with a schedule in text form; put a WarmUp around a Schedule object.")
+        resolved = schedule
+    elif schedule is None or isinstance(schedule, str):
+        text = schedule or ("ladder" if method is None else method.schedule)
+        resolved = _from_text(text, "predicted" if method is None else method.source or "predicted", length, warmup)
+    else:
+        raise OptionError(
+            f"schedule is {schedule!r}; it must be text, for example '1:1', or a Schedule, for example "
+            "adagp.Ladder((adagp.Rung(1, 1),))."
+        )
+    if method is not None:
+        check_method_schedule(method, resolved)
+        _check_used(method, resolved)
+    return resolved
+
+
+def _check_used(method: Method, schedule: Schedule) -> None:
+    if method.builds is not None and not schedule.sources:
+        raise OptionError(
+            f"schedule '{schedule.text}' has only batches by backprop: method '{method.name}' would not be used. Leave out "
+            "the method, or the schedule."
+        )
+
+
+def _from_text(text: str, source: str, length: RunLength, warmup: int | str | None) -> Schedule:
+    if not length.divided and not isinstance(warmup, str):
+        return parse_schedule(text, length.epochs, warmup, source)
+    inner = parse_schedule(text, length.epochs, 0, source)
+    batches = _warmup_batches(warmup)
+    if batches is None:
+        # Ten times the epochs: in a short run the schedule's own warm-up would be rounded to none.
+        usual = parse_schedule(text, 10 * length.epochs, None, source)
+        batches = scaled_warmup(length.total) if isinstance(usual, WarmUp) else 0
+    if batches >= length.total:
+        raise OptionError(
+            f"a warm-up of {batches} batches does not fit a run of {length.total}: nothing would be predicted."
+        )
+    if not inner.sources or not batches:
+        return inner
+    return WarmUp(inner, batches=batches, batches_per_epoch=length.batches_per_epoch)
+
+
+def _warmup_batches(warmup: int | str | None) -> int | None:
+    if not isinstance(warmup, str):
+        return warmup
+    match = re.fullmatch(r"(\d+) batch(?:es)?", warmup)
+    if match is None:
+        raise OptionError(f"cannot read the warm-up '{warmup}': give a number of epochs, or for example '300 batches'.")
+    return int(match[1])
