@@ -152,10 +152,7 @@ class Adaptive(Schedule):
 
     def _decide(self, report: Report) -> None:
         memory = self.memory
-        cosine, ratio = memory.cosine or 0.0, memory.norm_ratio or 0.0
-        rise = 0.0
-        if memory.recent_loss is not None and memory.usual_loss:
-            rise = memory.recent_loss / memory.usual_loss - 1
+        cosine, ratio, rise = memory.cosine or 0.0, memory.norm_ratio or 0.0, self._loss_rise()
         lost = report.loss is not None and not isfinite(report.loss)
         if lost or rise > 4 * self.slack:
             signature = OVERFIT if cosine >= self.good else UNDERFIT
@@ -164,11 +161,18 @@ class Adaptive(Schedule):
             self._pause(report, UNDERFIT, f"cosine {cosine:.3f}, norm ratio {ratio:.2f} with the true gradients")
         else:
             if not memory.paused:  # after a pause the shortest phase comes first
-                better = cosine >= self.good and rise <= self.slack
-                memory.pauses = 0 if better else memory.pauses
-                memory.length = min(self.longest, max(self.shortest, memory.length + (1 if better else -1)))
+                self._adjust_length(better=cosine >= self.good and rise <= self.slack)
             memory.paused = False
             memory.left_predicted = memory.length
+
+    def _loss_rise(self) -> float:
+        recent, usual = self.memory.recent_loss, self.memory.usual_loss
+        return recent / usual - 1 if recent is not None and usual else 0.0
+
+    def _adjust_length(self, *, better: bool) -> None:
+        memory = self.memory
+        memory.pauses = 0 if better else memory.pauses
+        memory.length = min(self.longest, max(self.shortest, memory.length + (1 if better else -1)))
 
     def _pause(self, report: Report, signature: str, why: str) -> None:
         memory = self.memory

@@ -9,7 +9,7 @@ tied embedding): `placement.TiedWeights` sums its gradients.
 import operator
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from adagp.errors import ModelError
 from adagp.layers.sites import Survey
 from adagp.pipe.partition import partition
 from adagp.program.distributed.stages import ModelStage, SentStage, meta_tensor
+from adagp.schedules.base import Layer
 
 _CALL = re.compile(r"@\d+")
 """What the tracer appends to the name of a module in its second and later calls."""
@@ -29,15 +30,7 @@ _CALL = re.compile(r"@\d+")
 def cut_traced(model: nn.Module, survey: Survey, sample: tuple[Tensor, ...], names: Sequence[str]) -> list[ModelStage]:
     """Cut `model` where the modules called `names` begin; `sample` are its inputs for a micro-batch."""
     _check_names(model, names)
-    try:
-        with _forwards_kept(model, names), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own code
-            graph = pipeline(model, sample, split_spec=dict.fromkeys(names, SplitPoint.BEGINNING)).split_gm
-    except (RuntimeError, AssertionError) as error:
-        reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise ModelError(
-            f"{type(model).__name__} cannot be cut at {', '.join(names)}: torch's tracer does not get through it ({reason})."
-        ) from error
+    graph = _traced_graph(model, sample, names)
     children = sorted(graph.named_children(), key=lambda child: int(child[0].rpartition("_")[2]))
     modules = [module for _, module in children]
     if len(modules) != len(names) + 1:
@@ -58,27 +51,43 @@ def cut_traced(model: nn.Module, survey: Survey, sample: tuple[Tensor, ...], nam
     return stages
 
 
+def _traced_graph(model: nn.Module, sample: tuple[Tensor, ...], names: Sequence[str]) -> fx.GraphModule:
+    try:
+        with _forwards_kept(model, names), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own code
+            return pipeline(model, sample, split_spec=dict.fromkeys(names, SplitPoint.BEGINNING)).split_gm
+    except (RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise ModelError(
+            f"{type(model).__name__} cannot be cut at {', '.join(names)}: torch's tracer does not get through it ({reason})."
+        ) from error
+
+
 def split_names(model: nn.Module, survey: Survey, sample: Any, parts: int) -> list[str]:
     """Return the modules at which to cut `model` into `parts` stages of about equal work, made of whole blocks."""
     layers = [layer for layer in trial_forward(model, survey, sample).layout.layers if layer.is_site]
     blocks = list(_blocks(model, ""))
-    units: dict[str, int] = {}
-    while True:
-        units = {}
-        for layer in layers:
-            block = next((path for path in blocks if f"{layer.name}.".startswith(f"{path}.")), layer.name)
-            units[block] = units.get(block, 0) + layer.macs
+    work = _work_by_block(layers, blocks)
+    while len(work) < parts:
         inner = [deeper for path in blocks for deeper in _children(model, path)]
-        if len(units) >= parts or inner == blocks:
+        if inner == blocks:
             break
-        blocks = inner
-    if len(units) < parts:
+        blocks, work = inner, _work_by_block(layers, inner)
+    if len(work) < parts:
         raise ModelError(
-            f"the model can be cut into {len(units)} stages at most, one for each block that has a layer with predicted "
+            f"the model can be cut into {len(work)} stages at most, one for each block that has a layer with predicted "
             f"gradients; the pipeline has {parts}."
         )
-    names = list(units)
-    return [names[group[0]] for group in partition(list(units.values()), parts)[1:]]
+    names = list(work)
+    return [names[group[0]] for group in partition(list(work.values()), parts)[1:]]
+
+
+def _work_by_block(layers: Iterable[Layer], blocks: Sequence[str]) -> dict[str, int]:
+    work: dict[str, int] = {}
+    for layer in layers:
+        block = next((path for path in blocks if f"{layer.name}.".startswith(f"{path}.")), layer.name)
+        work[block] = work.get(block, 0) + layer.macs
+    return work
 
 
 def _blocks(module: nn.Module, path: str) -> Iterator[str]:

@@ -30,6 +30,26 @@ class ParallelSession(Session):
     def __init__(self, config: TrainConfig, *, timeout: float = TIMEOUT, **options: Any) -> None:
         self.layout = parse_parallel(config.parallel)
         self.kind = self.layout.kinds[-1]
+        self._check_options(config)
+        self.world = World.join(config.device, timeout)
+        self.quiet = self.world.rank > 0
+        self.staged = self.kind == PIPELINE
+        self.shares_batches = not self.staged
+        sizes = self.layout.sizes(self.world.size)
+        self._parts = config.micro_batches * sizes.get(self.layout.copies, 1) if self.staged else self.world.size
+        if config.batch_size % self._parts:
+            what = "micro-batches" if self.staged else "processes"
+            raise OptionError(
+                f"a batch of {config.batch_size} samples does not split into {self._parts} equal parts ({what})."
+            )
+        if self.staged:
+            check_pipeline(config, self.layout, sizes[PIPELINE])
+        super().__init__(config, **options)
+        if self.staged and self.trainer.schedule.adapts:
+            raise OptionError("a pipeline needs to know the coming batches; an adaptive schedule decides after each.")
+        torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
+
+    def _check_options(self, config: TrainConfig) -> None:
         if not set(self.layout.kinds) <= set(config.declaration.parallel):
             able = [name for name in METHODS if set(self.layout.kinds) <= set(METHODS[name].parallel)]
             raise OptionError(
@@ -48,23 +68,6 @@ class ParallelSession(Session):
                     f"--{hook.switch} ranks the weights of the whole model together; with --parallel {config.parallel} no "
                     f"process has them all. Use --parallel {' or '.join(hook.parallel)}."
                 )
-        self.world = World.join(config.device, timeout)
-        self.quiet = self.world.rank > 0
-        self.staged = self.kind == PIPELINE
-        self.shares_batches = not self.staged
-        sizes = self.layout.sizes(self.world.size)
-        self._parts = config.micro_batches * sizes.get(self.layout.copies, 1) if self.staged else self.world.size
-        if config.batch_size % self._parts:
-            what = "micro-batches" if self.staged else "processes"
-            raise OptionError(
-                f"a batch of {config.batch_size} samples does not split into {self._parts} equal parts ({what})."
-            )
-        if self.staged:
-            check_pipeline(config, self.layout, sizes[PIPELINE])
-        super().__init__(config, **options)
-        if self.staged and self.trainer.schedule.adapts:
-            raise OptionError("a pipeline needs to know the coming batches; an adaptive schedule decides after each.")
-        torch.manual_seed(config.seed + self.world.rank)  # dropout: other samples, other masks
 
     def agreed_folder(self, path: Path) -> Path:
         """Return the folder that the first process chose, before any restart by torchrun."""

@@ -6,7 +6,7 @@ loss with `loss`, and calls `update` for each stage when its passes of a batch a
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,15 +209,19 @@ class StageUpdates:
         sites = [site for stage in stages for site in self.stages[stage].sites]
         tensors += [tensor for source in self.sources for tensor in source.summed(sites)]
         whole = with_gradients and not self.placement.sharded
-        for parameter in (parameter for stage in stages if whole for parameter in self.stages[stage].parameters):
+        if whole:
+            tensors += [gradient for stage in stages for gradient in self._untied_gradients(stage)]
+        scales += [1.0] * (len(tensors) - len(scales))
+        kind = "gradients" if whole else "summaries"
+        self.world.all_reduce(tensors, kind, scales, self.placement.partners)
+
+    def _untied_gradients(self, stage: int) -> Iterator[Tensor]:
+        for parameter in self.stages[stage].parameters:
             if parameter in self.tied:
                 continue
             if parameter.grad is None:  # all copies must send the same tensors
                 parameter.grad = torch.zeros_like(parameter)
-            tensors.append(parameter.grad)
-        scales += [1.0] * (len(tensors) - len(scales))
-        kind = "gradients" if whole else "summaries"
-        self.world.all_reduce(tensors, kind, scales, self.placement.partners)
+            yield parameter.grad
 
     def _reduce_predictor(self, tensors: list[Tensor]) -> None:
         """Sum the predictor's gradients; copies of a stage have the same ones, unless each has its own shard of the weights."""
