@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.errors import DataError
-from adagp.tracing.exported_program import load_exported_program
+from adagp.tracing.exported_program import ALLOWED, _check_whole_numbers, _function, load_exported_program
 from adagp.tracing.tracer import trace
 
 
@@ -120,3 +120,33 @@ def test_another_input_is_refused(program: Path) -> None:
     with pytest.raises(DataError) as raised:
         load_exported_program(program, (3, 9, 9))
     assert str(raised.value) == f"{program} was exported for samples of 3x8x8, not 3x9x9; export it again for others."
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.ops.aten.from_file.default",
+        "torch.ops.aten.ljust.str",
+        "torch.ops.aten._cudnn_rnn.default",
+        "torch.ops.aten.__class__.default",
+        "torch.ops.aten.linear",
+        "torch.ops.prims.add.default",
+        "os.system",
+    ],
+)
+def test_operations_that_are_not_in_the_list(target: str) -> None:
+    with pytest.raises(DataError) as caught:
+        _function(target)
+    assert str(caught.value) == f"its operation {target} is none of torch's own that run on shapes."
+
+
+def test_all_operations_of_the_list_are_torchs() -> None:
+    missing = [name for name in ALLOWED if not hasattr(torch.ops.aten, name)]
+    assert missing == []
+
+
+def test_arguments_out_of_proportion() -> None:
+    for value in (2**63, [2**70], "a" * 65, [[1] * 100_001]):
+        with pytest.raises(DataError):
+            _check_whole_numbers("torch.ops.aten.zeros.default", value)
+    _check_whole_numbers("torch.ops.aten.slice.Tensor", [0, 2**63 - 1, None, "none", [1.5, True]])

@@ -1,5 +1,6 @@
 """ONNX models, written here node by node, are read to the layers that the same nets have in torch."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from adagp.tracing.tracer import trace
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from adagp.tracing.onnx_shapes import _constant_results  # noqa: E402
 
 
 def weight(name: str, *sizes: int) -> Any:
@@ -147,4 +150,65 @@ def test_what_is_not_modelled_is_named(tmp_path: Path) -> None:
     assert str(raised.value) == f"{path}: node 'Magic_0' is a my.domain.Magic, which is not modelled."
     write(path, [helper.make_node("MatMul", ["x", "w"], ["y"])], [weight("w", 7, 4)], [2, 8])
     with pytest.raises(DataError, match=r"x\.onnx: its shapes do not fit together: "):
+        load_onnx(path)
+
+
+def functions(count: int, *, calls: int = 2, last: str = "Relu") -> Any:
+    """Return a model of functions each of which calls the next one `calls` times."""
+    domain = "own"
+    bodies = []
+    for number in range(count):
+        name, domain_of = (f"f{number + 1}", domain) if number + 1 < count else (last, domain if last == "f0" else "")
+        values = ["x", *(f"v{call}" for call in range(calls - 1)), "y"]
+        nodes = [helper.make_node(name, [before], [after], domain=domain_of) for before, after in pairwise(values)]
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(domain, 1)]
+        bodies.append(helper.make_function(domain, f"f{number}", ["x"], ["y"], nodes, opsets))
+    sizes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("in", "out")]
+    graph = helper.make_graph([helper.make_node("f0", ["in"], ["out"], domain=domain)], "g", sizes[:1], sizes[1:])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(domain, 1)]
+    return helper.make_model(graph, functions=bodies, opset_imports=opsets)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (functions(60), "its functions would become more than 100,000 nodes."),
+        (functions(3, last="f0"), "its function 'f2' calls itself."),
+    ],
+)
+def test_functions_that_never_end(tmp_path: Path, model: Any, message: str) -> None:
+    path = tmp_path / "functions.onnx"
+    onnx.save(model, path)
+    with pytest.raises(DataError) as caught:
+        load_onnx(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_functions_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "functions.onnx"
+    onnx.save(functions(3), path)
+    assert len(load_onnx(path).layers) == 8
+
+
+HOSTILE: dict[str, tuple[str, dict[str, Any], list[Any]]] = {
+    "a regular expression": ("RegexFullMatch", {"pattern": "(a+)+$"}, [np.array(["a" * 40 + "b"])]),
+    "padding": ("Pad", {}, [np.array([1]), np.array([0, 10**9])]),
+    "a window": ("HannWindow", {}, [np.array(10**9)]),
+    "powers": ("Pow", {}, [np.array([10**9] * 4), np.array([10**9] * 4)]),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_operations_that_take_for_ever_are_not_evaluated(kind: str) -> None:
+    operation, attributes, arrays = HOSTILE[kind]
+    names = [f"input{number}" for number in range(len(arrays))]
+    node = helper.make_node(operation, names, ["result"], **attributes)
+    assert _constant_results(node, dict(zip(names, arrays, strict=True)), {}) is None
+
+
+@pytest.mark.parametrize("groups", [0, -1, 2])
+def test_groups_must_divide_the_channels(tmp_path: Path, groups: int) -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", group=groups)
+    path = write(tmp_path / "x.onnx", [node], [weight("w", 4, 3, 3, 3)], [2, 3, 8, 8])
+    with pytest.raises(DataError):
         load_onnx(path)

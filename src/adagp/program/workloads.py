@@ -126,23 +126,17 @@ def dataset_info(name: str) -> "DatasetInfo":
     return DATASETS[name]
 
 
-def _read_onnx(path: Path, shape: tuple[int, ...] | None) -> Workload:
-    from adagp.tracing.onnx_model import load_onnx
+def _import_model(path: Path, shape: tuple[int, ...] | None) -> Workload:
+    from adagp.tracing.isolated import import_model
 
-    return load_onnx(path, shape)
-
-
-def _read_exported_program(path: Path, shape: tuple[int, ...] | None) -> Workload:
-    from adagp.tracing.exported_program import load_exported_program
-
-    return load_exported_program(path, shape)
+    return import_model(path, shape)
 
 
 FILES = "saved workload (.json), an ONNX model (.onnx), a torch.export program (.pt2)"
 READERS: Mapping[str, Callable[[Path, tuple[int, ...] | None], Workload]] = {
     ".json": lambda path, _: load_workload(path),
-    ".onnx": _read_onnx,
-    ".pt2": _read_exported_program,
+    ".onnx": _import_model,
+    ".pt2": _import_model,
 }
 """What reads a file, by the end of its name, for samples of a shape."""
 

@@ -19,7 +19,7 @@ from adagp.errors import AdagpError, DataError
 from adagp.hw.workload import Workload
 from adagp.tracing.tracer import Tracer
 
-LARGEST_GRAPH = 1 << 29
+LARGEST_GRAPH = 1 << 26
 """Bytes of JSON that are read at most."""
 TYPES = dict(
     enumerate(
@@ -44,6 +44,8 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
 """What programs do with sizes."""
 LARGEST_SIZE = 2**40
 """Of numbers that are computed with."""
+LARGEST_NUMBER = 2**63 - 1
+"""Of an operation's arguments: slices end there."""
 LARGEST_POWER = 64
 MOST_PIECES = 100_000
 """Tensors that one tensor may be cut into."""
@@ -56,7 +58,77 @@ DAMAGE = (
 KEYWORD = 2
 """Kind of a keyword argument in the file."""
 NO_WORK = ("_assert", "sym_constrain_range")
-REFUSED = ("from_file",)
+ALLOWED = frozenset(
+    (
+        *(
+            "absolute",
+            "adaptive_avg_pool1d",
+            "adaptive_avg_pool2d",
+            "adaptive_max_pool1d",
+            "adaptive_max_pool2d",
+            "add_",
+        ),
+        *(
+            "addcdiv",
+            "addcmul",
+            "all",
+            "alpha_dropout",
+            "avg_pool1d",
+            "baddbmm",
+            "batch_norm",
+            "bernoulli_",
+            "bitwise_not",
+        ),
+        *("broadcast_tensors", "celu", "channel_shuffle", "chunk", "clamp_", "clip", "conv1d", "conv2d", "conv3d"),
+        *("conv_transpose1d", "conv_transpose2d", "contiguous", "copy_", "cosine_similarity", "cross_entropy_loss"),
+        *("detach", "detach_", "div_", "dropout", "dropout_", "einsum", "embedding", "expand_as", "feature_dropout"),
+        *("flatten", "floor_divide", "frobenius_norm", "glu", "group_norm", "gru", "hardsigmoid", "hardswish"),
+        *(
+            "hardswish_",
+            "hardtanh_",
+            "index_add",
+            "index_copy",
+            "index_fill",
+            "instance_norm",
+            "interpolate",
+            "layer_norm",
+        ),
+        *("leaky_relu_", "lift_fresh_copy", "linear", "linspace", "log_softmax", "lstm", "masked_fill", "masked_fill_"),
+        *("matmul", "max_pool1d", "max_pool2d", "max_pool2d_with_indices", "meshgrid", "mish", "movedim", "mse_loss"),
+        *(
+            "mul_",
+            "multiply",
+            "narrow",
+            "new_empty",
+            "new_full",
+            "new_ones",
+            "new_zeros",
+            "nll_loss",
+            "nll_loss_nd",
+            "norm",
+        ),
+        *(
+            "numpy_T",
+            "ones",
+            "ones_like",
+            "outer",
+            "pad",
+            "pixel_unshuffle",
+            "prelu",
+            "rand_like",
+            "randn_like",
+            "relu6",
+        ),
+        *("relu_", "repeat_interleave", "reshape", "reshape_as", "rms_norm", "rnn_relu", "rnn_tanh", "roll", "rsub"),
+        *("scaled_dot_product_attention", "selu", "selu_", "sigmoid_", "silu", "silu_", "softmax", "softplus", "split"),
+        *("square", "squeeze_", "stack", "std", "sub_", "subtract", "swapaxes", "sym_numel", "sym_size", "t", "tanh_"),
+        *("tensor_split", "threshold", "tile", "to", "transpose", "tril", "triu", "type_as", "unbind", "unflatten"),
+        *("unfold", "unsqueeze_", "unsafe_split", "unsafe_chunk", "upsample_bicubic2d", "upsample_nearest1d"),
+        *("upsample_nearest2d", "upsample_bilinear2d", "view_as", "where", "zero_", "zeros", "zeros_like"),
+        *("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_unsafe_view", "_weight_norm"),
+    )
+)
+"""Operations that exported programs contain besides torch's own core set; others are not run, not even on shapes."""
 
 
 def load_exported_program(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
@@ -149,6 +221,7 @@ class _Program:
         function = _function(target)
         if isinstance(function, torch._ops.OpOverload):
             _check_pieces(function, positional)
+            _check_whole_numbers(target, [positional, list(keywords.values())])
             if any(argument.name == "device" for argument in function._schema.arguments):
                 keywords["device"] = torch.device("meta")  # also where the file leaves it out
         else:
@@ -233,9 +306,10 @@ def _function(target: str) -> Callable[..., Any]:
         return ARITHMETIC[target[10:]]
     name, _, overload = target.removeprefix("torch.ops.aten.").partition(".")
     operator = None
-    if target.startswith("torch.ops.aten.") and name not in REFUSED:
+    if target.startswith("torch.ops.aten.") and name.isidentifier() and overload.isidentifier():
         operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if not isinstance(operator, torch._ops.OpOverload):
+    allowed = isinstance(operator, torch._ops.OpOverload) and (name in ALLOWED or torch.Tag.core in operator.tags)
+    if not isinstance(operator, torch._ops.OpOverload) or not allowed:
         raise DataError(f"its operation {target} is none of torch's own that run on shapes.")
     return operator
 
@@ -245,6 +319,17 @@ def _check_numbers(target: str, values: Sequence[Any]) -> None:
     are_sizes = all(type(value) in (int, float, bool) and abs(value) <= LARGEST_SIZE for value in values)
     if not are_sizes or (target.endswith(".pow") and abs(values[-1]) > LARGEST_POWER):
         raise DataError(f"{target} gets arguments that are no sizes.")
+
+
+def _check_whole_numbers(target: str, values: Any) -> None:
+    """Check that no size, index or text of an operation is out of all proportion."""
+    if isinstance(values, list):
+        if len(values) > MOST_PIECES:
+            raise DataError(f"{target} gets a list of {len(values):,}; at most {MOST_PIECES:,} are allowed.")
+        for value in values:
+            _check_whole_numbers(target, value)
+    elif (isinstance(values, int) and abs(values) > LARGEST_NUMBER) or (isinstance(values, str) and len(values) > 64):
+        raise DataError(f"{target} gets an argument that is too large.")
 
 
 def _check_pieces(function: Any, arguments: Sequence[Any]) -> None:

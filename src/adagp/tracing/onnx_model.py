@@ -30,6 +30,10 @@ NOT_MODELLED = frozenset(
 )
 """Products that are not modelled, and control flow."""
 DOMAINS = ("", "ai.onnx")
+LARGEST_FILE = 1 << 31
+"""Bytes of a file at most: what ONNX itself can store in one."""
+MOST_NODES = 100_000
+"""Nodes of a graph at most, its functions in the place of their calls."""
 MOST_STEPS = 65_536
 """Steps of a recurrent layer."""
 DAMAGE = (
@@ -58,28 +62,64 @@ def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
         raise DataError(f"{path} is damaged: {type(error).__name__}: {reason}.") from None
 
 
-def _read(path: Path) -> Any:
+def prepare() -> None:
+    """Import what reads ONNX files."""
     if importlib.util.find_spec("onnx") is None:
         raise OptionError("ONNX files need onnx, which is not installed: pip install 'adagp[onnx]'.")
+    importlib.import_module("adagp.tracing.onnx_shapes")
+
+
+def _read(path: Path) -> Any:
+    prepare()
     if not path.is_file():
         raise DataError(f"there is no file {path}.")
+    if path.stat().st_size > LARGEST_FILE:
+        raise DataError(f"{path} has more than {LARGEST_FILE:,} bytes; keep its weights in a file of their own.")
     import onnx
     from google.protobuf.message import DecodeError
 
     try:
         model = onnx.load(path, load_external_data=False)
         if model.functions:
+            _check_functions(model)
             import onnx.inliner
 
             model = onnx.inliner.inline_local_functions(model)
     except (DecodeError, RuntimeError, ValueError, OSError) as error:
+        if isinstance(error, AdagpError):
+            raise DataError(f"{path}: {error}") from None
         raise DataError(f"{path} is no ONNX model: {error}.") from None
     if not model.ir_version or not model.graph.node:
         raise DataError(f"{path} is no ONNX model: it has no graph.")
     return model
 
 
+def _check_functions(model: Any) -> None:
+    """Raise on functions that call themselves, or that would become too many nodes in the place of their calls."""
+    bodies = {(function.domain, function.name): function.node for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    waiting = list(bodies)
+    begun: set[tuple[str, str]] = set()
+    while waiting:
+        key = waiting[-1]
+        called = [(node.domain, node.op_type) for node in bodies[key] if (node.domain, node.op_type) in bodies]
+        missing = [name for name in called if name not in sizes]
+        if key in sizes or not missing:
+            sizes[key] = min(len(bodies[key]) + sum(sizes[name] for name in called), MOST_NODES + 1)
+            waiting.pop()
+        elif key in begun:
+            raise DataError(f"its function '{key[1]}' calls itself.")
+        else:
+            begun.add(key)
+            waiting += missing
+    total = len(model.graph.node) + sum(sizes.get((node.domain, node.op_type), 0) for node in model.graph.node)
+    if total > MOST_NODES:
+        raise DataError(f"its functions would become more than {MOST_NODES:,} nodes.")
+
+
 def _check_operations(graph: Any) -> None:
+    if len(graph.node) > MOST_NODES:
+        raise DataError(f"it has {len(graph.node):,} nodes; at most {MOST_NODES:,} are allowed.")
     for number, node in enumerate(graph.node):
         if node.op_type in NOT_MODELLED or node.domain not in DOMAINS:
             operation = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -241,6 +281,8 @@ class _Reader:
         if dimensions > 2:
             raise DataError(f"node '{name}' is a convolution of {dimensions} dimensions.")
         ones, groups, transposed = [1] * dimensions, _attribute(node, "group", 1), node.op_type == "ConvTranspose"
+        if groups < 1 or int(source.shape[1]) % groups or (not transposed and int(weight.shape[0]) % groups):
+            raise DataError(f"node '{name}' has {groups} groups; they must divide its channels.")
         (result,) = self._results(node, [source, weight])
         owner, trainable, before = self.tracer.used(self.tracer.weights.find(weight))
         self.tracer.layers.append(

@@ -18,6 +18,42 @@ FEW = 4096
 """Constants of more values are no shapes; of floating-point ones only the size is kept."""
 MOST = 1 << 22
 """Values that a computed constant may have."""
+EVALUATED = frozenset(
+    (
+        *(
+            "Abs",
+            "Add",
+            "And",
+            "ArgMax",
+            "ArgMin",
+            "Cast",
+            "Ceil",
+            "Clip",
+            "Concat",
+            "ConstantOfShape",
+            "CumSum",
+            "Div",
+        ),
+        *("Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual"),
+        *("Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Range"),
+        *("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND"),
+        *(
+            "Shape",
+            "Sign",
+            "Size",
+            "Slice",
+            "Split",
+            "Sqrt",
+            "Squeeze",
+            "Sub",
+            "Tile",
+            "Transpose",
+            "Unsqueeze",
+            "Where",
+        ),
+    )
+)
+"""Operations by which models compute shapes and indices. No other is evaluated: some take for ever, or all memory."""
 Numbers = dict[str, "np.ndarray[Any, Any]"]
 Arrays = list["np.ndarray[Any, Any]"]
 
@@ -99,7 +135,7 @@ def _constant_numbers(node: Any) -> Arrays | None:
 
 def _evaluated(node: Any, arrays: Numbers) -> Arrays | None:
     has_subgraph = any(attribute.HasField("g") for attribute in node.attribute)
-    if has_subgraph or _result_size(node, arrays) > MOST:
+    if has_subgraph or node.op_type not in EVALUATED or _result_size(node, arrays) > MOST:
         return None
     try:
         results = [np.asarray(result) for result in ReferenceEvaluator(node).run(None, arrays)]
