@@ -170,7 +170,7 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
             ["--methods", "bp,zero", "--ratio", "sites=fc9"],
             "method 'zero': the schedule's pattern 'fc9' matches no site of the model. Its sites are: conv1, conv2, conv3, fc.",
         ),
-        (["--regimes", ""], "--regimes is empty; choose from: batches, seconds, accelerator, pipeline."),
+        (["--regimes", ""], "--regimes is empty; choose from: batches, seconds, accelerator, pipeline, cluster."),
         (
             ["--methods", "bp,feedback@adaptive", "--regimes", "seconds"],
             "method 'feedback@adaptive': the number of GP batches of an adaptive schedule is known only after a run; add the "

@@ -103,6 +103,7 @@ def test_a_source_of_the_truth_has_cosine_and_norm_ratio_1() -> None:
     assert [point["done"] for point in found["points"]] == [6, 9, 13]
     for point in found["points"]:
         assert list(point["sites"]) == ["0", "4", "7"]
+        assert point["noise"]["noise_scale"] > 0
         for figures in point["sites"].values():
             assert figures["cosine_true"] == pytest.approx(1, abs=1e-6)
             assert figures["norm_ratio_true"] == pytest.approx(1, abs=1e-6)

@@ -9,6 +9,7 @@ cluster.py         cycles of runs on data-parallel accelerators;  exchange.py: t
 costs.py           measured seconds of batches; the cost and the length of runs in each regime
 tuning.py          tunes options for each method on held-out training data
 alignment.py       compares a method's gradients with the true ones
+noise.py           how well single samples' gradients are predicted, and how noisy gradients are
 records.py         statistics over finished runs
 tables.py          tables for the terminal, Markdown and CSV;  plots.py: pictures
 worth.py           what a GP batch is worth in BP batches, and where that pays

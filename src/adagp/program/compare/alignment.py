@@ -9,12 +9,16 @@ cosine_large_batch, norm_ratio_large_batch    source and large batch
 ceiling_minibatch                             true gradients of two minibatches (cosine)
 ceiling_large_batch                           minibatch and large batch, both true (cosine)
 
+Of all these weights together, over the minibatches of the large batch: the correlation of one sample's predicted and true
+gradient, and the gradient noise scale (`noise.py`).
+
 The ceilings show how much of the true gradient sampling noise leaves: no source that sees one minibatch can be expected to
 exceed them. A method without GP batches is measured at BP batches.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,6 +33,7 @@ from adagp.engine.metrics import cosine
 from adagp.engine.trainer import Trainer
 from adagp.layers.sites import Site
 from adagp.layers.weights import gradient_norms
+from adagp.program.compare.noise import NoiseStatistics
 from adagp.program.jobs import Stop, Stopped, never
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import FIGURE, ListOf, TableOf, record_of
@@ -61,6 +66,7 @@ class AlignedLoop(Loop):
     def __init__(self, session: Session, large_batch: int, points: Sequence[int]) -> None:
         super().__init__(session.trainer, session.task, session.rate, _NoFolder(Path()), epochs=session.config.epochs)
         self.count = max(2, -(-large_batch // session.config.batch_size))
+        self.batch_size = session.config.batch_size
         self.due = list(points)
         self.any_phase = not self.trainer.schedule.sources
         self.measured: list[dict[str, Any]] = []
@@ -72,14 +78,17 @@ class AlignedLoop(Loop):
         sites = predicted_sites(self.trainer)
         step, number = self.trainer.at, self.trainer.done
         moved = to_device(inputs, self.device), to_device(targets, self.device)
-        truth, other, large = true_gradients(self.trainer, self.task, sites, moved, self.count)
+        noise = NoiseStatistics(self.batch_size)
+        truth, other, large = true_gradients(self.trainer, self.task, sites, moved, self.count, noise)
         with optimizer_gradients(self.trainer, sites) as gradients:
             super()._train(inputs, targets, before, observer)
         figures = {
             site.name: compare(gradients.get(site.index), *three)
             for site, three in zip(sites, zip(truth, other, large, strict=True), strict=True)
         }
-        self.measured.append({"done": number, "epoch": step.epoch, "batch": step.batch, "sites": figures})
+        self.measured.append(
+            {"done": number, "epoch": step.epoch, "batch": step.batch, "noise": noise.figures(), "sites": figures}
+        )
 
     def _is_point(self) -> bool:
         """Return whether a point is due and the next batch has the right phase."""
@@ -126,11 +135,17 @@ def optimizer_gradients(trainer: Trainer, sites: Sequence[Site]) -> Iterator[dic
 
 
 def true_gradients(
-    trainer: Trainer, task: Task, sites: Sequence[Site], batch: tuple[Any, Any], count: int
+    trainer: Trainer,
+    task: Task,
+    sites: Sequence[Site],
+    batch: tuple[Any, Any],
+    count: int,
+    noise: NoiseStatistics | None = None,
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Return the true gradients of `batch`, of another minibatch, and the mean of `count` others including that one.
 
-    Running statistics and the random state are restored, so that training then sees `batch` with the same random numbers.
+    Running statistics, the sources' state and the random state are restored, so that training then sees `batch` with the same
+    random numbers. `noise` gets the true gradients of the other minibatches, and in a GP batch also the predicted ones.
     """
     with restored_state(trainer):
         truth = gradients_of(trainer, task, sites, *batch)
@@ -138,8 +153,10 @@ def true_gradients(
         other: list[Tensor] = []
         batches = 0
         for inputs, targets in islice(_other_batches(task, trainer.at), count):
-            moved = (to_device(part, trainer.device) for part in (inputs, targets))
+            moved = to_device(inputs, trainer.device), to_device(targets, trainer.device)
             gradients = gradients_of(trainer, task, sites, *moved)
+            if noise is not None:
+                noise.add(gradients, predicted_gradients(trainer, task, sites, *moved))
             other = other or [gradient.clone() for gradient in gradients]
             total = [sum_ + gradient for sum_, gradient in zip(total, gradients, strict=True)] if total else gradients
             batches += 1
@@ -156,15 +173,40 @@ def gradients_of(trainer: Trainer, task: Task, sites: Sequence[Site], inputs: An
     return [torch.zeros_like(site.weight) if g is None else g for site, g in zip(sites, gradients, strict=True)]
 
 
+class _DiscardError(Exception):
+    """Ends a batch that is no part of training."""
+
+
+def predicted_gradients(
+    trainer: Trainer, task: Task, sites: Sequence[Site], inputs: Any, targets: Any
+) -> list[Tensor | None] | None:
+    """Return what the sources would produce for a batch, without training on it; None unless the next batch is a GP batch."""
+    if trainer.phase is not Phase.GP:
+        return None
+    gradients: list[Tensor | None] = []
+    with suppress(_DiscardError), trainer.batch(targets) as batch:
+        if not batch.skipped:
+            output = trainer.model(*inputs) if isinstance(inputs, tuple) else trainer.model(inputs)
+            batch.differentiate(task.loss(output, targets))
+            batch.complete()
+            gradients = [None if site.weight.grad is None else site.weight.grad.detach().clone() for site in sites]
+        raise _DiscardError
+    trainer.keep_gradients()
+    return gradients or None
+
+
 @contextmanager
 def restored_state(trainer: Trainer) -> Iterator[None]:
-    """Restore the model's buffers and the random state at the end."""
+    """Restore the model's buffers, the sources' state and the random state at the end."""
     buffers = [buffer.clone() for buffer in trainer.model.buffers()]
+    states = [(source, deepcopy(source.state_dict())) for source in trainer.sources.values()]
     with torch.random.fork_rng([trainer.device] if trainer.device.type == "cuda" else []):
         yield
     with torch.no_grad():
         for buffer, before in zip(trainer.model.buffers(), buffers, strict=True):
             buffer.copy_(before)
+    for source, state in states:
+        source.load_state_dict(state)
 
 
 def _other_batches(task: Task, at: Step) -> Iterator[tuple[Any, Any]]:

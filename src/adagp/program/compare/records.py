@@ -158,8 +158,23 @@ def aligned_record(measured: Sequence[Record]) -> Record:
         values = [_mean([site[figure] for site in sites.values()]) for sites in by_seed]
         fields = estimate_fields(figure, values, COSINE if figure in COSINES else NEVER_NEGATIVE)
         record |= {figure: fields.pop(f"{figure}_mean"), **fields}
+    for figure, values in _noise_by_seed(measured).items():
+        fields = estimate_fields(figure, values, NEVER_NEGATIVE)
+        record |= {figure: fields.pop(f"{figure}_mean"), **fields}
     record["sites"] = _means_by_site(by_seed)
     return record
+
+
+def _noise_by_seed(measured: Sequence[Record]) -> dict[str, list[float | None]]:
+    """Return by seed the mean squared correlation of samples' gradients and the mean noise scale.
+
+    Files of earlier versions contain neither.
+    """
+    noises = [[point.get("noise") or {} for point in run["points"]] for run in measured]
+    correlations = [[noise.get("correlation") for noise in points] for points in noises]
+    scales = [[noise.get("noise_scale") for noise in points] for points in noises]
+    squares = [[None if value is None else value**2 for value in values] for values in correlations]
+    return {"rho_squared": list(map(_mean, squares)), "noise_scale": list(map(_mean, scales))}
 
 
 def site_means(points: Sequence[Record]) -> SiteFigures:

@@ -264,12 +264,17 @@ def _gradients(document: Record, methods: Mapping[str, Record]) -> Sheet:
         head: lambda row, figure=figure: _interval(_named(row, figure), "value", "{:.3f}".format)  # type: ignore[misc]
         for head, figure in zip(heads, FIGURES, strict=True)
     }
+    if any(row.get("noise_scale") is not None for row in methods.values()):  # missing in reports of earlier versions
+        columns["rho^2"] = lambda row: _interval(_named(row, "rho_squared"), "value", "{:.2f}".format)
+        columns["noise scale"] = lambda row: _interval(_named(row, "noise_scale"), "value", "{:,.0f}".format)
     alignment = document["alignment"]
     note = (
         f"Means over sites and {alignment['points']} batches along a run of {document['batches']} batches, over "
         f"{alignment['seeds']} seed(s). cosine, norm (ratio): the method's gradient against the true one of the same "
         f"minibatch; large: against that of {alignment['samples']} samples. ceiling: the cosine of the true gradients of two "
-        "minibatches, and of a minibatch and the large batch. bp is measured at BP batches. "
+        "minibatches, and of a minibatch and the large batch. rho^2: squared correlation of one sample's predicted and true "
+        "gradient; noise scale: the batch size above which larger batches stop paying, in samples; both of all these weights "
+        "together. bp is measured at BP batches. "
         f"{NONE}: no gradient, or a zero gradient."
     )
     return _sheet("gradients of GP batches against true gradients", columns, methods, note)
