@@ -29,10 +29,10 @@ def read_optimizers(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
     members = tuple(optimizer) if isinstance(optimizer, Iterable) else (optimizer,)
     wrong = [member for member in members if not isinstance(member, torch.optim.Optimizer)]
     if not members or wrong:
-        given = f"has a {type(wrong[0]).__name__}" if wrong and isinstance(optimizer, Iterable) else "has none"
-        given = given if isinstance(optimizer, Iterable) else f"is of type {type(optimizer).__name__}"
+        received = f"has a {type(wrong[0]).__name__}" if wrong and isinstance(optimizer, Iterable) else "has none"
+        received = received if isinstance(optimizer, Iterable) else f"is of type {type(optimizer).__name__}"
         raise OptionError(
-            f"optimizer {given}; it must be a torch.optim.Optimizer or a list of these, for example "
+            f"optimizer {received}; it must be a torch.optim.Optimizer or a list of these, for example "
             "torch.optim.SGD(model.parameters(), lr=0.1)."
         )
     return members

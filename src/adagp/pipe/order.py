@@ -77,8 +77,8 @@ class Order:
             if done[device] < len(row):
                 action = row[done[device]]
                 missing = next(position for position in self.requirements(action) if done[position[0]] <= position[1])
-                wanted = self.program.devices[missing[0]][missing[1]]
-                yield f"device {device} stands before {action} and waits for {wanted} of device {missing[0]}"
+                awaited = self.program.devices[missing[0]][missing[1]]
+                yield f"device {device} stands before {action} and waits for {awaited} of device {missing[0]}"
 
 
 def validate(program: Program) -> None:
@@ -163,5 +163,5 @@ def _check_local_order(program: Program) -> None:
 def _weights(program: Program, device: int, action: Action, updates: int) -> str:
     had = f"after {action.stage}U{updates - 1}" if updates else "before any update"
     batch = program.batch_of(action)
-    wanted = f"after {action.stage}U{batch - 1}" if batch else "before any update"
-    return f"device {device} does {action} {had} of its copy; with strict synchronisation it must come {wanted}."
+    expected = f"after {action.stage}U{batch - 1}" if batch else "before any update"
+    return f"device {device} does {action} {had} of its copy; with strict synchronisation it must come {expected}."

@@ -172,8 +172,8 @@ def add(module: Module, left: Gates, right: Gates) -> Gates:
 
 def widen(module: Module, word: Gates, kind: FloatKind) -> Gates:
     """Return a word of `kind` as fp32, exactly."""
-    one = Const(kind.bias << kind.mantissa, kind.bits)
-    return multiply(module, word, one, kind)
+    unit = Const(kind.bias << kind.mantissa, kind.bits)
+    return multiply(module, word, unit, kind)
 
 
 def narrow(module: Module, word: Gates, kind: FloatKind) -> Gates:

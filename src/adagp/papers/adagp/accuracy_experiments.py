@@ -176,9 +176,9 @@ def _conclusion(
     return Conclusion([members.row(workspace) for members in runs.values()], verdicts, draw, _missing(wanted, runs))
 
 
-def _missing(wanted: Mapping[Key, RunGroup], runs: Mapping[Key, RunGroup]) -> str:
-    total = len({key[:2] for key in wanted})
-    missing = {f"{key[1]} on {wanted[key].options['dataset']}" for key in wanted.keys() - runs.keys()}
+def _missing(needed: Mapping[Key, RunGroup], runs: Mapping[Key, RunGroup]) -> str:
+    total = len({key[:2] for key in needed})
+    missing = {f"{key[1]} on {needed[key].options['dataset']}" for key in needed.keys() - runs.keys()}
     if not missing:
         return ""
     return f"{total - len(missing)} of {total} models are finished; not yet: {', '.join(sorted(missing))}"

@@ -173,8 +173,8 @@ def _experiment(task: TaskStudy, shows: str, standard: float) -> Experiment:
     )
 
 
-for _found in (
+for _declared in (
     _experiment(TRANSFORMER, "a Transformer on Multi30k: accuracy, BLEU, modelled cycles", 28.0),
     _experiment(YOLO, "YOLO-v3 on Pascal VOC: class accuracy, mAP, modelled cycles", 30.0),
 ):
-    add_experiment(_found)
+    add_experiment(_declared)

@@ -57,11 +57,11 @@ class TopKSource(LocalSource):
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input, and take the gradient as soon as the backward pass has reached the output."""
         self._check_positions(site, output.shape)
-        kept = Kept(site, inputs)
+        saved = Kept(site, inputs)
         factor = 1 / self._context.scale / (len(output) if self.scale == "published" else 1)
 
         def receive(gradient: Tensor) -> None:
-            self.add(site, topk_gradient(site, kept.get(), gradient, self.k).mul_(factor))
+            self.add(site, topk_gradient(site, saved.get(), gradient, self.k).mul_(factor))
 
         return on_gradient(output, receive)
 

@@ -185,14 +185,14 @@ class _Chain(torch.autograd.Function):
             d_second = read(d_second) + moved
             seen = chain.read(first).detach().requires_grad_()
             number = chain.block_taps[index]
-            wanted = [seen]
+            differentiable = [seen]
             if tap is not None:
                 tap = tap.detach().requires_grad_(needs[2 + number])
-                wanted += [tap] if tap.requires_grad else []
+                differentiable += [tap] if tap.requires_grad else []
             with torch.enable_grad():
                 change = chain.call_first(index, seen, tap)
             second = stream.subtract(second, change.detach())
-            of_first, moves = _products(change, read(d_second), wanted, block.first)
+            of_first, moves = _products(change, read(d_second), differentiable, block.first)
             d_first = d_first + moves[0]
             if len(moves) > 1:
                 before = d_taps[number]

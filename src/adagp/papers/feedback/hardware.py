@@ -158,5 +158,5 @@ def _feedback_moments(accelerator: Accelerator, sizes: FeedbackSizes) -> Cost:
         for sums, outputs in ((features + 1, sizes.outputs), (features, features))
     ]
     # The running moments are read before the batch's are added to them.
-    kept = 2 * features * (sizes.outputs + features) * accelerator.width("sums")
-    return accelerator.tiled_cost(*products).moving(kept, 0)
+    stored = 2 * features * (sizes.outputs + features) * accelerator.width("sums")
+    return accelerator.tiled_cost(*products).moving(stored, 0)

@@ -39,9 +39,9 @@ class QuantileEstimate:
     most 1e-3, so that one pass can correct a start that is too high by exp(10).
     """
 
-    def __init__(self, below: float, kept: int, *, start: float = 1e-2, rate: float | None = None) -> None:
+    def __init__(self, below: float, count: int, *, start: float = 1e-2, rate: float | None = None) -> None:
         self.below = below
-        self.rate = min(LARGEST_RATE, 10 / max(1, kept)) if rate is None else rate
+        self.rate = min(LARGEST_RATE, 10 / max(1, count)) if rate is None else rate
         self.value = start
         self.chunk = int(min(CHUNK, max(SMALLEST_CHUNK, 0.5 / self.rate)))
         self._raise = log1p(self.rate * below)

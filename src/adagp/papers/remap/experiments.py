@@ -217,7 +217,7 @@ def _experiment(
     return Experiment(name, shows, lengths, lambda budget: all_parts(groups(budget)), conclude)
 
 
-for _found in (
+for _declared in (
     _experiment(
         TABLE_1,
         "accuracy of VGG11, 13, 16 and MobileNet by backprop and re-mapping",
@@ -231,4 +231,4 @@ for _found in (
         OUTPUT_SIZE, "output sizes of the re-mapping predictor (Fig. 8), VGG11", (0.7, 40.0), _by_size, conclude_sizes
     ),
 ):
-    add_experiment(_found)
+    add_experiment(_declared)

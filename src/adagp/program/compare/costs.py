@@ -239,7 +239,7 @@ def run_lengths(work: ComparisonWork, regime: str) -> dict[str, int]:
     """Return the number of batches of each method's runs in a regime."""
     if regime == BATCHES:
         comparison = work.comparison
-        return {one.name: default_length(comparison.config(one, 0)) for one in comparison.candidates}
+        return {each.name: default_length(comparison.config(each, 0)) for each in comparison.candidates}
     costs = calibration(work) if regime == SECONDS else modelled_costs(work, regime)
     return {name: method["batches"] for name, method in costs["methods"].items()}
 

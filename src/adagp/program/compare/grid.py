@@ -37,11 +37,11 @@ class Tuning:
         """Check the values, and that no option is set elsewhere; a common batch size is the unit of lengths."""
         for option, values in self.options.items():
             self._check_values(option, values)
-            places = [f"--set {name}.{option}" for name, own in settings.items() if option in own]
+            flags = [f"--set {name}.{option}" for name, own in settings.items() if option in own]
             if option in options and option != BATCH_SIZE:
-                places.append(f"--{option.replace('_', '-')}")
-            if places:
-                raise OptionError(f"--tune chooses {option}, but {places[0]} sets it; remove one of them.")
+                flags.append(f"--{option.replace('_', '-')}")
+            if flags:
+                raise OptionError(f"--tune chooses {option}, but {flags[0]} sets it; remove one of them.")
         for name, number in (("batches", self.batches), ("seeds", self.seeds)):
             if number is not None and number < 1:
                 raise OptionError(f"--tune-{name} is {number}; it must be 1 or more.")

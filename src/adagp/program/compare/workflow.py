@@ -97,7 +97,7 @@ def _measured_jobs(work: ComparisonWork) -> int:
     """
     cores, free = usable_cores(), free_memory()
     comparison, candidate = work.comparison, work.comparison.reference
-    largest = max(size for one in comparison.candidates for size in comparison.batch_sizes(one))
+    largest = max(size for candidate in comparison.candidates for size in comparison.batch_sizes(candidate))
     config = replace(comparison.config(candidate, 0), batches=PROBE_BATCHES, batch_size=largest)
     if config.device != "cpu":
         return 1
@@ -172,7 +172,7 @@ def _settings(work: ComparisonWork, measured_costs: Record | None, target: float
         "batches": comparison.batches,
         "batches_per_epoch": work.epoch_length(comparison.base_config),
         "batch_size": comparison.base_batch_size,
-        "batch_sizes": {one.name: comparison.config(one, 0).batch_size for one in comparison.candidates},
+        "batch_sizes": {each.name: comparison.config(each, 0).batch_size for each in comparison.candidates},
         "backprop_batch_sizes": _tried_with_backprop(comparison),
         "budget_seconds": measured_costs and measured_costs["budget_seconds"],
         "target": target,
@@ -189,7 +189,7 @@ def _settings(work: ComparisonWork, measured_costs: Record | None, target: float
 
 def _tried_with_backprop(comparison: Comparison) -> list[int]:
     """Return the batch sizes with which backprop was a contestant."""
-    sizes = {comparison.config(one, 0).batch_size for one in comparison.candidates if one.method == BACKPROP}
+    sizes = {comparison.config(each, 0).batch_size for each in comparison.candidates if each.method == BACKPROP}
     tried = comparison.tuning.options.get(BATCH_SIZE, ()) if comparison.tuning else ()
     return sorted(sizes.union(map(int, tried)))
 

@@ -207,11 +207,11 @@ def compared_headline(chapter: Chapter) -> Headline | None:
         return None
     try:
         document = read_report(chapter.comparison)
-        found = regime_sentences(document)[:MOST_REGIMES]
+        sentences = regime_sentences(document)[:MOST_REGIMES]
         note = verdict_note(document)
     except (AttributeError, KeyError, RunError, TypeError):
         return None
-    return Headline(tuple(Finding(f"At {equal}", text) for equal, text in found), (note,)) if found else None
+    return Headline(tuple(Finding(f"At {equal}", text) for equal, text in sentences), (note,)) if sentences else None
 
 
 def judged(ranking: Sequence[Standing], metric: Metric) -> str:

@@ -185,10 +185,10 @@ def _distinction(run: RunRecord, rivals: Sequence[RunRecord]) -> str:
     """Return the option in which the group of `run` differs from those of the same name; its number if there are several."""
     options = differing_options([rival.config for rival in rivals])
     texts = [_option(options[0], rival.config.get(options[0])) for rival in rivals] if len(options) == 1 else []
-    place = next(place for place, rival in enumerate(rivals) if rival is run)
-    if len(set(texts)) == len(rivals) and len(texts[place]) <= LONGEST_DISTINCTION:
-        return texts[place]
-    return f"{place + 1}"
+    index = next(index for index, rival in enumerate(rivals) if rival is run)
+    if len(set(texts)) == len(rivals) and len(texts[index]) <= LONGEST_DISTINCTION:
+        return texts[index]
+    return f"{index + 1}"
 
 
 def differing_options(configs: Sequence[Mapping[str, Any]]) -> list[str]:
