@@ -6,6 +6,8 @@ import pytest
 
 from adagp.errors import OptionError
 from adagp.pipe import PIPELINES, generate, parse_phases, parse_program
+from adagp.program.compare.modelled_cost import parse_pipeline
+from adagp.program.run.parallel import parse_parallel
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 
@@ -61,3 +63,10 @@ def test_an_unknown_pipeline_is_answered_with_the_known() -> None:
         generate("chimaera", 4, 4, parse_phases("BP"))
     known = "chimera, dapple, gpipe, interleaved, zb-h1, zb-v"
     assert str(raised.value) == f"unknown pipeline 'chimaera'. Did you mean 'chimera'? Choose from: {known}."
+
+
+def test_the_usual_name_of_dapple_is_accepted() -> None:
+    phases = parse_phases("bp,gp")
+    assert generate("1f1b", 3, 4, phases) == generate("1F1B", 3, 4, phases) == generate("dapple", 3, 4, phases)
+    assert str(parse_parallel("pipeline:1f1b")) == "pipeline:dapple"
+    assert parse_pipeline("1f1b,devices=4").schedule == "dapple"

@@ -115,7 +115,7 @@ def test_a_warm_up_as_long_as_the_run_is_refused(
         parse_schedule(text, epochs, warmup)
     assert str(caught.value) == (
         f"warm-up of {kept} epochs does not fit a run of {epochs}: nothing would be predicted. "
-        f"Give --warmup 0 to {highest}, or more epochs."
+        f"Give a warm-up of 0 to {highest}, or more epochs."
     )
 
 
@@ -124,7 +124,7 @@ def test_a_run_of_one_epoch_is_told_of_a_warm_up_in_batches() -> None:
         parse_schedule("ladder", 1)
     assert str(caught.value) == (
         "warm-up of 1 epochs does not fit a run of 1: nothing would be predicted. "
-        "Give more epochs, --warmup 0, or a warm-up in batches: --warmup-batches."
+        "Give more epochs, a warm-up of 0, or one in batches."
     )
 
 

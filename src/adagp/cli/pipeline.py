@@ -67,7 +67,7 @@ def pipeline(
     schedule: Annotated[
         str,
         option(
-            "Pipeline schedule: gpipe, dapple, chimera, interleaved, zb-h1, zb-v, a plugin's, or a file of actions (.txt).",
+            "Pipeline schedule: gpipe, dapple (1f1b), chimera, interleaved, zb-h1, zb-v, a plugin's, or a file (.txt).",
             panel=_PIPELINE,
         ),
     ] = "gpipe",

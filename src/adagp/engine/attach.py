@@ -31,13 +31,13 @@ from adagp.engine.distributed import (
 )
 from adagp.engine.former_keywords import take_former_keywords
 from adagp.engine.guard import Guard
-from adagp.engine.hooks import OutputSelector, compile_model
+from adagp.engine.hooks import OutputSelector, compile_model, has_hooks
 from adagp.engine.method_choice import MethodChoice, MethodLike, read_method, read_schedule
 from adagp.engine.run_length import Epochs, RunLength, check_whole, read_length
 from adagp.engine.trainer import Trainer
 from adagp.engine.validate import registered_layout, trial_forward, validate
 from adagp.engine.weight_update import WeightUpdateHook, as_hooks
-from adagp.errors import OptionError
+from adagp.errors import AdagpWarning, OptionError
 from adagp.layers.sites import Survey
 from adagp.schedules import Schedule
 from adagp.sources.base import RunFacts, Source, default_source
@@ -228,6 +228,7 @@ def attach_run(
     needed.
     """
     optimizers = read_optimizers(optimizer)
+    warn_if_attached(model)
     check_patterns(exclude)
     check_selector(output)
     processes = _processes(model, synchronize, staged)
@@ -268,6 +269,17 @@ def attach_run(
         trainer.detach()
         raise
     return trainer
+
+
+def warn_if_attached(model: nn.Module) -> None:
+    """Warn if the model has the hooks of another trainer."""
+    if any(has_hooks(module) for module in model.modules()):
+        warnings.warn(
+            "the model, or a part of it, is attached to another trainer already. Two trainers of one model work, as long as "
+            "one batch is over before the next begins; call detach() of the one that is not used any more.",
+            AdagpWarning,
+            stacklevel=4,
+        )
 
 
 def _processes(model: nn.Module, synchronize: bool | None, staged: bool) -> Processes:

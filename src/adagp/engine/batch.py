@@ -69,8 +69,15 @@ class TrainingSetup:
 
     def drop_gradients(self) -> None:
         """Set all gradients to None."""
+        # Not by optimizer.zero_grad(), which wrappers of optimizers may skip while they accumulate gradients.
+        for parameter in self.optimized_parameters():
+            parameter.grad = None
+
+    def optimized_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of all optimizers."""
         for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+            for group in optimizer.param_groups:
+                yield from group["params"]
 
 
 class FrozenParameters:
@@ -199,6 +206,11 @@ class Batch:
         )
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether `backward` was not called yet."""
+        return self.loss is None and not self._has_gradients
+
+    @property
     def called(self) -> frozenset[str]:
         """The names of the sites that were called so far."""
         return frozenset(site.name for site in self._called)
@@ -319,11 +331,18 @@ class Batch:
     def check_finished(self) -> None:
         """Raise if the body of the batch left out one of its two calls."""
         if not self._stepped and not self.skipped and not self.abandoned:
+            if not self._has_gradients and self._has_foreign_gradients():
+                raise own_backward()
             missing = "step()" if self._has_gradients else "backward() and step()"
             raise UsageError(
                 f"the batch ended without {missing}. One batch() is one step of the optimizer; "
                 "to accumulate gradients, call backward(loss, more=True) several times inside it."
             )
+
+    def _has_foreign_gradients(self) -> bool:
+        """Return whether a backward pass of the user's own has reached the parameters, or the outputs of a GP batch."""
+        leaves = (leaf for _, _, leaf in self._errors.error_leaves if leaf.is_leaf)
+        return any(tensor.grad is not None for tensor in (*self._setup.optimized_parameters(), *leaves))
 
     def _call_weight_hooks(self) -> None:
         for hook in self._setup.weight_hooks:
@@ -452,6 +471,15 @@ class Batch:
                 f"no layer of the model was called in this {self.phase.upper()} batch, so that there is nothing to train on. "
                 "Was the model compiled and called before adagp.attach, or is another model in use?"
             )
+
+
+def own_backward() -> UsageError:
+    """Return the error for a batch whose loss was differentiated by other means than `Batch.backward`."""
+    return UsageError(
+        "the loss of this batch was differentiated by loss.backward() or accelerator.backward(loss). Call "
+        "batch.backward(loss) instead: it runs the backward pass where there is one, and lets sources learn and predict "
+        "(adagp.integrations.accelerate has a loop for accelerate)."
+    )
 
 
 def assign_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:

@@ -28,8 +28,11 @@ from adagp.sources.base import ModelCall, Source, missing_error, on_gradient
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
-    """Return what `model` makes of `inputs`: a tuple is passed as separate arguments, a mapping by name."""
-    if isinstance(inputs, tuple):
+    """Return what `model` makes of `inputs`: a tuple is passed as separate arguments, a mapping by name.
+
+    A named tuple is one argument, as a PackedSequence is.
+    """
+    if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
         return model(*inputs)
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
@@ -93,23 +96,29 @@ def selected(output: Any, selector: OutputSelector) -> list[Tensor]:
             f"output={what} finds no floating-point tensor in what the model returns ({type(output).__name__}). Give the "
             "name of a field of it, the name of a layer of the model, or a function of what it returns."
         )
+    unreachable = selector is not None and {*map(id, tensors)} - {*map(id, leaves(output, objects=True))}
+    if unreachable:
+        raise ModelError(
+            "output=... must select tensors that are part of what the model returns; this function computes a new one. Return "
+            "the tensor as it is."
+        )
     return list({id(tensor): tensor for tensor in tensors}.values())
 
 
-def leaves(tree: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested tuples, lists, mappings and dataclasses."""
+def leaves(tree: Any, *, objects: bool = False) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples, lists, mappings and dataclasses, and in attributes of other `objects`."""
     if isinstance(tree, Tensor):
         yield tree
     else:
-        for member in _members(tree).values():
-            yield from leaves(member)
+        for member in _members(tree, objects).values():
+            yield from leaves(member, objects=objects)
 
 
 def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
     """Return `tree` with tensors exchanged, by their identity; containers are copied, the user's own are not changed."""
     if isinstance(tree, Tensor):
         return new.get(id(tree), tree)
-    members = _members(tree)
+    members = _members(tree, objects=True)
     changed = {key: replaced(member, new) for key, member in members.items()}
     if all(changed[key] is members[key] for key in members):
         return tree
@@ -127,13 +136,15 @@ def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
     return result
 
 
-def _members(tree: Any) -> dict[Any, Any]:
+def _members(tree: Any, objects: bool) -> dict[Any, Any]:
     if isinstance(tree, Mapping):
         return dict(tree)
     if isinstance(tree, tuple | list):
         return dict(enumerate(tree))
     if is_dataclass(tree) and not isinstance(tree, type):
         return {field.name: getattr(tree, field.name) for field in fields(tree)}
+    if objects and not isinstance(tree, type | nn.Module) and not callable(tree):
+        return {name: value for name, value in getattr(tree, "__dict__", {}).items() if isinstance(value, Tensor)}
     return {}
 
 
@@ -261,6 +272,11 @@ class StateWithoutHooks:
         for name in (*_HOOKS, *_HOOK_FLAGS):
             state[name] = type(state[name])((key, value) for key, value in state[name].items() if key not in hooks)
         return state
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a trainer has put its hooks on `module`."""
+    return isinstance(vars(module).get("__getstate__"), StateWithoutHooks)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")

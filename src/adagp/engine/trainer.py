@@ -14,6 +14,7 @@ Within a batch each weight is used with one value, so collecting all gradients a
 forward pass gives the same weights as updating each layer as soon as its output is known, and works with any optimizer.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.core.precision import Precision
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
-from adagp.engine.batch import Batch, BatchResult, TrainingSetup
+from adagp.engine.batch import Batch, BatchResult, TrainingSetup, own_backward
 from adagp.engine.distributed import Processes
 from adagp.engine.guard import BackpropCoverage, Guard, RejectionCounts
 from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
@@ -33,13 +34,15 @@ from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.run_length import RunLength
 from adagp.engine.saved_state import check_state
 from adagp.engine.weight_update import WeightUpdateHook
-from adagp.errors import UsageError
+from adagp.errors import AdagpWarning, UsageError
 from adagp.layers.sites import Survey
 from adagp.schedules.base import Schedule
 from adagp.sources.base import RunningNorms, Source, gradient_hooks_off
 
 SITES_SHOWN = 6
 """So many sites are named where a trainer is printed."""
+SAMPLED_GRADIENTS = 4
+"""So many of the smallest gradients are remembered, to see whether they were changed."""
 GradientId = tuple[int, int]
 """The address of a gradient and its version: enough to recognise it."""
 
@@ -50,27 +53,54 @@ class PreviousGradients:
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
         self._recorded: list[GradientId | None] = []
+        self._samples: list[tuple[nn.Parameter, Tensor]] = []
 
     def record(self) -> None:
         """Take the present gradients as those of the last batch."""
         self._recorded = self._present()
+        dense = [one for one in self._parameters() if one.grad is not None and one.grad.layout is torch.strided]
+        smallest = sorted(dense, key=Tensor.numel)[:SAMPLED_GRADIENTS]
+        self._samples = [(one, one.grad.detach().clone()) for one in smallest if one.grad is not None]
+
+    def drop_recorded(self) -> None:
+        """Drop the gradients of the last batch, if they are still there."""
+        for parameter, present, recorded in zip(self._parameters(), self._present(), self._recorded, strict=False):
+            if present is not None and present == recorded:
+                parameter.grad = None
 
     def check_unchanged(self) -> None:
         """Raise if there are other gradients than those of the last batch."""
-        if not {None, *self._recorded}.issuperset(self._present()):
+        if not {None, *self._recorded}.issuperset(self._present()) and not self._were_only_clipped():
             raise UsageError(
                 "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
                 "batches, as a GP batch has none to add to: accumulate inside one batch with "
                 "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
             )
 
+    def _were_only_clipped(self) -> bool:
+        """Return whether all gradients were written once more and have their values still: clipped for their norm alone.
+
+        Accumulating adds to some gradients or to all, and changes them. Reading all of them would cost time in every batch, so
+        a few small ones stand for the others.
+        """
+        present = self._present()
+        if len(present) != len(self._recorded) or not any(sample.any() for _, sample in self._samples):
+            return False
+        moved = {
+            after[1] - before[1] if after is not None and before is not None and after[0] == before[0] else None
+            for before, after in zip(self._recorded, present, strict=True)
+            if (before, after) != (None, None)
+        }
+        same = all(one.grad is not None and torch.equal(one.grad, sample) for one, sample in self._samples)
+        return len(moved) == 1 and None not in moved and same
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
     def _present(self) -> list[GradientId | None]:
-        gradients = (
-            parameter.grad
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
+        gradients = (parameter.grad for parameter in self._parameters())
         return [None if gradient is None else (_address(gradient), gradient._version) for gradient in gradients]
 
 
@@ -299,6 +329,11 @@ class Trainer:
             if self._open is batch:
                 batch.check_finished()
                 batch.finish()
+        except RuntimeError as error:
+            # A GP batch builds no graph, so that torch has nothing to differentiate.
+            if "does not require grad" in str(error) and batch.is_untouched and not batch.needs_backward:
+                raise own_backward() from error
+            raise
         finally:
             if self._open is batch:
                 self._give_up()
@@ -311,6 +346,7 @@ class Trainer:
             raise UsageError("the last batch is not over: call its finish(), or abandon() to give it up.")
         if self.setup.processes.several:
             self.setup.processes.reshard()
+        self._check_length()
         batch = Batch(self.setup, self.plan, self.at, targets)
         self._previous_gradients.check_unchanged()
         self.setup.drop_gradients()
@@ -334,6 +370,14 @@ class Trainer:
             raise
         batch.on_end = lambda: self._end(batch)
         return batch
+
+    def _check_length(self) -> None:
+        if self.at.epoch * self.batches_per_epoch + self.at.batch == self.length.total:
+            warnings.warn(
+                f"the run was announced to attach as {self.length}, and goes on. The schedule continues as in its last epoch.",
+                AdagpWarning,
+                stacklevel=4,
+            )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -425,6 +469,7 @@ class Trainer:
 
     def detach(self) -> None:
         """Remove the hooks from the model. The trainer cannot be used after that."""
+        self._previous_gradients.drop_recorded()
         self.setup.hooks.remove()
         restore_forward(self.model)
         self._attached = False

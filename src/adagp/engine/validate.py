@@ -74,17 +74,27 @@ def validate(
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     optimized = [parameter for group in groups for parameter in group["params"]]
     surveyed = survey(model, optimized, exclude)
-    return Validation(surveyed, tuple(_problems(optimizers, surveyed)), tuple(_notes(model, optimized, surveyed)))
+    return Validation(
+        surveyed, tuple(_problems(model, optimizers, optimized, surveyed)), tuple(_notes(model, optimized, surveyed))
+    )
 
 
-def _problems(optimizers: Sequence[torch.optim.Optimizer], surveyed: Survey) -> list[str]:
+def _problems(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], optimized: Sequence[nn.Parameter], surveyed: Survey
+) -> list[str]:
+    own = {id(parameter) for parameter in model.parameters()}
     problems = [
         f"{type(optimizer).__name__} calls a closure several times per step, each with a loss and a backward pass; "
         "a GP batch has neither. Use an optimizer whose step() needs no closure."
         for optimizer in optimizers
         if _needs_closure(optimizer)
     ]
-    if not surveyed.sites:
+    if optimized and not any(id(parameter) in own for parameter in optimized):
+        problems.append(
+            f"none of the optimizer's {len(optimized)} parameters belongs to the model: it is the optimizer of another model, "
+            "or the model was copied or converted after the optimizer was made."
+        )
+    elif not surveyed.sites:
         problems.append(
             "the model has no layer whose gradient can be predicted: no trainable weight of a convolution, "
             "transposed convolution or linear layer in the optimizer, nor a layer with a rule of your own "

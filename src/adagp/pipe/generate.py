@@ -45,12 +45,19 @@ Generator = Callable[[int, int, Sequence[Phase]], Program]
 """From devices, micro-batches per batch and the batches' phases to a program."""
 
 PIPELINES: Registry[Generator] = Registry("pipeline")
+OTHER_NAMES = {"1f1b": "dapple"}
+"""Names that pipelines are known by as well; they are accepted wherever a pipeline is named."""
+
+
+def registered_name(name: str) -> str:
+    """Return the name in `PIPELINES` of the pipeline that is called `name`."""
+    return OTHER_NAMES.get(name.lower(), name)
 
 
 def generate(name: str, devices: int, micro_batches: int, phases: Sequence[Phase]) -> Program:
     """Return the program of the pipeline called `name`."""
     check_sizes(devices, micro_batches, phases)
-    return PIPELINES[name](devices, micro_batches, phases)
+    return PIPELINES[registered_name(name)](devices, micro_batches, phases)
 
 
 @PIPELINES.register("gpipe")

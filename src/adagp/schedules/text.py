@@ -81,9 +81,9 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
         raise OptionError(
             f"warm-up of {length} epochs does not fit a run of {epochs}: nothing would be predicted. "
             + (
-                "Give more epochs, --warmup 0, or a warm-up in batches: --warmup-batches."
+                "Give more epochs, a warm-up of 0, or one in batches."
                 if epochs == 1
-                else f"Give --warmup 0 to {epochs - 1}, or more epochs."
+                else f"Give a warm-up of 0 to {epochs - 1}, or more epochs."
             )
         )
     return WarmUp(schedule, epochs=length) if length else schedule

@@ -89,7 +89,7 @@ def test_the_source_follows_the_method() -> None:
         (
             {"method": "topk", "ratio": "sites=every conv from 2nd; source=zero"},
             "method 'topk' takes gradients from the source 'topk', but the schedule names 'zero'. "
-            "Leave out source=..., or choose the method that goes with it.",
+            "Give the schedule the same source, or choose the method that goes with it.",
         ),
         (
             {"ratio": "0:0"},
@@ -99,7 +99,7 @@ def test_the_source_follows_the_method() -> None:
         (
             {"epochs": 3, "warmup": 3},
             "warm-up of 3 epochs does not fit a run of 3: nothing would be predicted. "
-            "Give --warmup 0 to 2, or more epochs.",
+            "Give a warm-up of 0 to 2, or more epochs.",
         ),
     ],
 )

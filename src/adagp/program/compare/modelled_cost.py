@@ -22,7 +22,7 @@ from adagp.errors import OptionError, unknown_name
 from adagp.hw import DATAFLOWS, DESIGNS, Accelerator, Array, Workload, parse_array, simulate
 from adagp.hw.runs import PlanKey, Run, plan_key, workload_layout
 from adagp.hw.stages import SUPPLIED, source_work
-from adagp.pipe import PIPELINES, Costs, Timeline, generate, with_broadcast
+from adagp.pipe import PIPELINES, Costs, Timeline, generate, registered_name, with_broadcast
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import modelled_costs
 from adagp.program.compare.methods import planned_batches
@@ -221,6 +221,7 @@ def parse_pipeline(text: str) -> PipelinePlatform:
             raise OptionError(f"cannot read '{word}' in --pipeline '{text}'; {_PIPELINE_FORM}.")
         values[key] = _count(text, word, value) if key in ("devices", "micro_batches") else value
     platform = PipelinePlatform(**values)  # type: ignore[arg-type]  # each has the type of its name
+    platform = replace(platform, schedule=registered_name(platform.schedule))
     if platform.schedule != BEST and platform.schedule not in PIPELINES:
         raise unknown_name("pipeline", platform.schedule, [BEST, *PIPELINES])
     if platform.costs not in (MODELLED, BALANCED):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 
 from adagp.errors import OptionError, unknown_name
-from adagp.pipe import PIPELINES
+from adagp.pipe import PIPELINES, registered_name
 
 NONE, DATA, FSDP, PIPELINE = "none", "data", "fsdp", "pipeline"
 KINDS = (DATA, FSDP, PIPELINE)
@@ -105,7 +105,7 @@ def _dimension(text: str, part: str) -> Dimension:
     kind, name, size = match.groups() if match else ("", None, None)
     schedule = ""
     if kind == PIPELINE:
-        schedule = name or (DEFAULT_PIPELINE if size else "")
+        schedule = registered_name(name) if name else (DEFAULT_PIPELINE if size else "")
         is_known = schedule in PIPELINES
     else:
         is_known = kind in KINDS and name is None
