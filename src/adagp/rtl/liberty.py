@@ -48,8 +48,18 @@ class LibraryCell:
         return [truth_table(function, self.inputs) for function in self.functions.values()] == [0b10]
 
 
+MOST_INPUTS = 16
+"""Inputs of a function at most: its table of values has a bit for each of their combinations."""
+LONGEST_FUNCTION = 10_000
+DEEPEST = 128
+"""Characters and nested brackets of a function at most."""
+_LOGIC = re.compile(r"[A-Za-z_]\w*|[01]|[!'&*|+^()]")
+
+
 def parse_liberty(text: str) -> LibertyGroup:
     """Return the library as groups."""
+    if text.rfind("/*") > text.rfind("*/"):
+        raise OptionError("this is not a Liberty file: it has a comment that does not end.")
     tokens = [token for token in _TOKENS.findall(text) if not token.startswith(("/*", "\\"))]
     top = LibertyGroup("file", "")
     stack, position = [top], 0
@@ -78,7 +88,12 @@ def _read_attribute(tokens: list[str], position: int, group: LibertyGroup) -> in
 
 def _read_group(tokens: list[str], position: int, stack: list[LibertyGroup]) -> int:
     """Begin the group `kind(name) {`, or skip the complex attribute `kind(values);`; return the place behind it."""
-    end = tokens.index(")", position)
+    try:
+        end = tokens.index(")", position)
+    except ValueError:
+        raise OptionError(
+            f"this is not a Liberty file: the bracket behind '{tokens[position][:40]}' does not end."
+        ) from None
     if tokens[end + 1 : end + 2] != ["{"]:
         return end + 1
     name = " ".join(token.strip('"') for token in tokens[position + 2 : end] if token != ",")
@@ -102,23 +117,60 @@ def _read_cell(group: LibertyGroup) -> LibraryCell | None:
         group.name,
         inputs,
         functions={name: pin["function"] for name, pin in pins.items() if "function" in pin},
-        area=float(group.attributes.get("area", 0)),
-        loads={name: float(pins[name].get("capacitance", 0)) for name in inputs},
-        drives=max((float(pin.get("max_capacitance", 0)) for pin in pins.values()), default=0.0),
+        area=_amount(group, group.attributes, "area"),
+        loads={name: _amount(group, pins[name], "capacitance") for name in inputs},
+        drives=max((_amount(group, pin, "max_capacitance") for pin in pins.values()), default=0.0),
     )
     storage = group.inside("ff", "latch", "statetable")
-    return _flip_flop(gate, storage[0]) if storage else gate
+    cell = _flip_flop(gate, storage[0]) if storage else gate
+    return cell if cell is not None and _is_stated(cell) else None
+
+
+def _amount(group: LibertyGroup, attributes: Mapping[str, str], name: str) -> float:
+    """Return a number of a cell or a pin, 0 if there is none."""
+    text = attributes.get(name, "0")
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount <= 1e18:
+        raise OptionError(f"{name} of the cell '{group.name}' is '{text[:40]}'; it must be a number from 0 to 1e+18.")
+    return amount
+
+
+def _is_stated(cell: LibraryCell) -> bool:
+    """Return whether the logic of a cell is a function of its inputs and its state; raise on one that cannot be read."""
+    known = {*cell.inputs, *([cell.state] if cell.state else [])}
+    for function in (*cell.functions.values(), *([cell.next_state] if cell.state else [])):
+        if len(function) > LONGEST_FUNCTION or function.count("(") + function.count("!") > DEEPEST:
+            raise OptionError(f"a function of the cell '{cell.name}' is too long, or nested too deeply.")
+        names = support(function)
+        if len(names) > MOST_INPUTS:
+            raise OptionError(
+                f"a function of the cell '{cell.name}' has {len(names)} inputs; at most {MOST_INPUTS} are allowed."
+            )
+        if not known.issuperset(names):
+            return False
+        try:
+            truth_table(function, names)
+        except (KeyError, ValueError):
+            raise OptionError(
+                f"the function '{function[:40]}' of the cell '{cell.name}' cannot be read; it must be made of pins, 0, 1, "
+                "brackets and ! ' & * | + ^."
+            ) from None
+    return True
 
 
 def _flip_flop(gate: LibraryCell, storage: LibertyGroup) -> LibraryCell | None:
-    about = storage.attributes
-    if storage.kind != "ff" or "clear" in about or "preset" in about:
+    about, names = storage.attributes, storage.name.split()
+    stated = {"clocked_on", "next_state"} <= about.keys() and not {"clear", "preset"} & about.keys()
+    if storage.kind != "ff" or len(names) != 2 or not stated:
         return None
-    state, inverse = storage.name.split()
+    state, inverse = names
     clock = about["clocked_on"].strip("() ")
     return replace(
         gate,
-        functions={pin: re.sub(rf"\b{inverse}\b", f"!{state}", logic) for pin, logic in gate.functions.items()},
+        functions={pin: _with_state(logic, state, inverse) for pin, logic in gate.functions.items()},
         state=state,
         next_state=about["next_state"],
         clock=clock,
@@ -126,23 +178,33 @@ def _flip_flop(gate: LibraryCell, storage: LibertyGroup) -> LibraryCell | None:
     )
 
 
+def _with_state(function: str, state: str, inverse: str) -> str:
+    """Return a function with the inverse of the state written as `(!state)`."""
+    tokens = _LOGIC.findall(function)
+    return " ".join(f"(!{state})" if token == inverse else token for token in tokens) if inverse in tokens else function
+
+
 def truth_table(function: str, inputs: tuple[str, ...]) -> int:
     """Return the values of a function as bits: bit i for the inputs whose bits are i, the first input the lowest."""
     rows = 1 << len(inputs)
     columns = {name: sum(1 << row for row in range(rows) if row >> index & 1) for index, name in enumerate(inputs)}
-    return _Function(function, columns, (1 << rows) - 1).value()
+    logic = _Function(function, columns, (1 << rows) - 1)
+    table = logic.value()
+    if logic.position != len(logic.tokens):
+        raise ValueError(f"'{function}' is no function")
+    return table
 
 
 def support(function: str) -> tuple[str, ...]:
     """Return the names in a function, each once."""
-    return tuple(dict.fromkeys(re.findall(r"[A-Za-z_]\w*", function)))
+    return tuple(dict.fromkeys(token for token in _LOGIC.findall(function) if token[0].isalpha() or token[0] == "_"))
 
 
 class _Function:
     """Evaluates a function in Liberty's language for all inputs at once: ! and ' bind first, then ^, & (*, a blank), | (+)."""
 
     def __init__(self, text: str, columns: dict[str, int], ones: int) -> None:
-        self.tokens = re.findall(r"[A-Za-z_]\w*|[01]|[!'&*|+^()]", text)
+        self.tokens = _LOGIC.findall(text)
         self.columns, self.ones, self.position = columns, ones, 0
 
     def value(self) -> int:

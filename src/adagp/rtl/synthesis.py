@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adagp.core.files import LARGEST_TEXT
 from adagp.errors import OptionError, ToolError
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.gate_netlist import LOADS, PortLoads, best_buffer, port_loads, with_buffers
@@ -56,6 +57,8 @@ def parse_target(text: str) -> Target:
         path = Path(text.removeprefix("liberty:"))
         if not path.is_file():
             raise OptionError(f"there is no Liberty file '{path}'.")
+        if path.stat().st_size > LARGEST_TEXT:
+            raise OptionError(f"'{path}' has more than {LARGEST_TEXT:,} bytes, which no Liberty file has.")
         target = Target(path)
         try:
             read_cells(target.library)

@@ -9,13 +9,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from adagp.core.cache import VARIABLE, cache_root
 from adagp.core.files import read_text
+from adagp.core.limits import Limits, all_memory, end_in_words
 from adagp.errors import AdagpError, ToolError
 
+LIMITS = Limits(seconds=4 * 3600, memory=all_memory() + 2**33, file_size=2**34)
+"""Of a tool: it may read a foreign file, a Liberty library say."""
 INSTALL = "Install it with: pip install 'adagp[rtl]'."
 _RUN_YOSYS = (
     "import sys; from pyosys import libyosys as ys; design = ys.Design();"
@@ -118,19 +122,24 @@ def _file_digest(path: Path) -> str:
 
 def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
     """Run a program in `folder` and return what it printed; raise with the end of that if it fails."""
-    done = subprocess.run(
+    with subprocess.Popen(
         [str(word) for word in command],
         cwd=folder,
         env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-    )
-    if done.returncode:
-        output = "\n".join(done.stdout.strip().splitlines()[-8:])
-        raise ToolError(f"{Path(str(command[0])).name} ended with code {done.returncode}:\n{output}")
-    return done.stdout
+        errors="replace",
+    ) as process:
+        with suppress(ProcessLookupError):
+            LIMITS.apply(process.pid)
+        output, _ = process.communicate()
+    if process.returncode:
+        end = "\n".join(output.strip().splitlines()[-8:])
+        how = end_in_words(process.returncode).removeprefix("it ")
+        raise ToolError(f"{Path(str(command[0])).name} {how}:\n{end}")
+    return output
 
 
 def yosys(script: Sequence[str], folder: Path) -> str:
