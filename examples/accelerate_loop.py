@@ -1,4 +1,4 @@
-"""Predicted gradients in a loop with accelerate. Needs `pip install 'adagp[accelerate]'`.
+"""Predicted gradients in a loop with accelerate. Needs `pip install '.[accelerate]'`.
 
 python examples/accelerate_loop.py
 """

@@ -1,4 +1,4 @@
-"""Predicted gradients in Lightning: one callback. Needs `pip install 'adagp[lightning]'`.
+"""Predicted gradients in Lightning: one callback. Needs `pip install '.[lightning]'`.
 
 python examples/lightning_loop.py
 """

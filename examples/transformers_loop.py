@@ -1,4 +1,4 @@
-"""Predicted gradients in the Trainer of transformers: a small BERT reads a novel. Needs `pip install 'adagp[transformers]'`.
+"""Predicted gradients in the Trainer of transformers: a small BERT reads a novel. Needs `pip install '.[transformers]'`.
 
 python examples/transformers_loop.py
 """

@@ -31,20 +31,20 @@ INSIDE = (
     "adagp/rtl/harness.cpp",
 )
 TOLD = {
-    "plot {run}": "figures need matplotlib, which is not installed: pip install 'adagp[plot]'.",
-    "report {run}": "a report needs jinja2 and vl-convert-python; install them: pip install 'adagp[report]'.",
-    "train --model timm:resnet18": "torchvision is needed here and is not installed: pip install 'adagp[models]'.",
-    "train --model torchvision:resnet18": "torchvision is needed here and is not installed: pip install 'adagp[models]'.",
-    "train --model hf:config.json": "transformers is needed here and is not installed: pip install 'adagp[hf]'.",
-    "train --log tensorboard": "--log tensorboard needs tensorboard, which is not installed: pip install 'adagp[tensorboard]'.",
-    "train --log wandb": "--log wandb needs wandb, which is not installed: pip install 'adagp[wandb]'.",
-    "train --log mlflow": "--log mlflow needs mlflow, which is not installed: pip install 'adagp[mlflow]'.",
-    "simulate net.onnx": "ONNX files need onnx, which is not installed: pip install 'adagp[onnx]'.",
+    "plot {run}": "figures need matplotlib, which is not installed: pip install '.[plot]'.",
+    "report {run}": "a report needs jinja2 and vl-convert-python; install them: pip install '.[report]'.",
+    "train --model timm:resnet18": "torchvision is needed here and is not installed: pip install '.[models]'.",
+    "train --model torchvision:resnet18": "torchvision is needed here and is not installed: pip install '.[models]'.",
+    "train --model hf:config.json": "transformers is needed here and is not installed: pip install '.[hf]'.",
+    "train --log tensorboard": "--log tensorboard needs tensorboard, which is not installed: pip install '.[tensorboard]'.",
+    "train --log wandb": "--log wandb needs wandb, which is not installed: pip install '.[wandb]'.",
+    "train --log mlflow": "--log mlflow needs mlflow, which is not installed: pip install '.[mlflow]'.",
+    "simulate net.onnx": "ONNX files need onnx, which is not installed: pip install '.[onnx]'.",
     "rtl generate --out chip": (
-        "the hardware is written in Amaranth, which is not installed. Install it with: pip install 'adagp[rtl]'."
+        "the hardware is written in Amaranth, which is not installed. Install it with: pip install '.[rtl]'."
     ),
     "train --dataset imagenette --data-dir data --image-size 8": (
-        "pictures are read by Pillow, which is not installed: pip install 'adagp[detect]'."
+        "pictures are read by Pillow, which is not installed: pip install '.[detect]'."
     ),
 }
 """Commands that need an extra, and what each says without it."""
@@ -144,7 +144,10 @@ def test_it_works_without_extras_and_errors_name_them(clean: Path, tmp_path: Pat
     told = json.loads(run(clean / "python", "-c", ASK, json.dumps(asked), folder=tmp_path))
     expected = [[2, f"error: {text}\n"] for text in TOLD.values()]
     expected += [
-        ["UsageError", f"adagp.integrations.{name} needs {name}, which is not installed: pip install 'adagp[{name}]'."]
+        [
+            "UsageError",
+            f"adagp.integrations.{name} needs {name}, which is not installed: pip install '.[{name}]'.",
+        ]
         for name in ("lightning", "transformers", "accelerate")
     ]
     assert told == expected

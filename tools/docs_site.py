@@ -31,6 +31,8 @@ def included() -> dict[str, str]:
         "README.md": "overview.md",
         "CHANGELOG.md": "project/changelog.md",
         "CONTRIBUTING.md": "project/contributing.md",
+        "CODE_OF_CONDUCT.md": "project/conduct.md",
+        "CITATION.cff": "project/citation.md",
         "SECURITY.md": "project/security.md",
         "LICENSE": "project/licence.md",
         "src/adagp/data/DIGITS.md": "project/digits.md",

@@ -40,10 +40,10 @@ class ToolError(AdagpError, RuntimeError):
     """A program that is needed is not installed, or could not do its work."""
 
 
-def unknown_name(kind: str, name: str, options: Iterable[str]) -> OptionError:
-    """Return the error for a name that is not among `options`, with the nearest match if there is one."""
+def unknown_name(kind: str, name: str, options: Iterable[str], suggestion: str | None = None) -> OptionError:
+    """Return the error for a name that is not among `options`, with `suggestion` or the nearest match if there is one."""
     names = sorted(options)
-    near = get_close_matches(name.lower(), names, n=1)
+    near = [suggestion] if suggestion else get_close_matches(name.lower(), names, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return OptionError(f"unknown {kind} '{name}'.{hint} Choose from: {', '.join(names)}.")
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import adagp
 from adagp.cli import COMMANDS, app
+from adagp.cli.short_help import EXAMPLES, USUAL
 from adagp.program.run import TrainConfig
 
 PROGRAM: Any = typer.main.get_command(app)
@@ -36,9 +37,28 @@ def test_help_answers(arguments: list[str]) -> None:
 
 
 def test_every_option_of_a_run_can_be_given() -> None:
-    output = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", "--help"]).output
+    output = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", "--help-all"]).output
     for name in TrainConfig().as_dict():
         assert f"--{name.replace('_', '-')} " in output
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_short_help_has_the_usual_options_and_examples(name: str) -> None:
+    short, whole = (command_line(name, flag, columns=80) for flag in ("--help", "--help-all"))
+    assert len(short.splitlines()) < 80 < len(whole.splitlines())
+    assert f"adagp {EXAMPLES[name][0].split()[1]}" in short.partition("Examples:")[2]
+    known = {parameter.name: parameter for parameter in PROGRAM.commands[name].params}
+    assert 10 <= len(USUAL[name]) <= 12
+    for option in USUAL[name]:
+        assert known[option].hidden is False
+        assert known[option].opts[0] in short or known[option].param_type_name == "argument"
+    assert "--help-all" in short
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_examples_of_the_help_are_read(line: str) -> None:
+    _, name, *words = line.split()
+    PROGRAM.commands[name].make_context(name, words)
 
 
 def test_every_command_is_there() -> None:

@@ -18,6 +18,6 @@ def test_scalars_are_in_the_run_folder(program: Any, short: tuple[str, ...]) -> 
 def test_without_the_package_nothing_is_begun(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     ended = program("train", "--out", "run", "--log", "wandb")
-    expected = "error: --log wandb needs wandb, which is not installed: pip install 'adagp[wandb]'.\n"
+    expected = "error: --log wandb needs wandb, which is not installed: pip install '.[wandb]'.\n"
     assert (ended.code, ended.err) == (2, expected)
     assert not Path("run").exists()

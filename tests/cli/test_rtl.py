@@ -154,7 +154,7 @@ def test_without_amaranth(program: Program, monkeypatch: pytest.MonkeyPatch) -> 
     ended = program("rtl", "simulate")
     assert (ended.code, ended.err) == (
         2,
-        "error: the hardware is written in Amaranth, which is not installed. Install it with: pip install 'adagp[rtl]'.\n",
+        "error: the hardware is written in Amaranth, which is not installed. Install it with: pip install '.[rtl]'.\n",
     )
 
 

@@ -40,6 +40,16 @@ def test_json_with_stable_fields() -> None:
     assert len(found["layers"]) == 5
 
 
+@pytest.mark.parametrize("method", ["feedback", "skip", "replay"])
+def test_only_methods_with_the_predictor_are_warned_of_its_weights(method: str) -> None:
+    """VGG13's predictor is larger than the buffer; these methods have none."""
+    warned = report("vgg13", "--method", "adagp")["failure_signatures"]
+    assert any("the predictor's weights take" in text for text in warned)
+    assert not any(
+        "the predictor's weights" in text for text in report("vgg13", "--method", method)["failure_signatures"]
+    )
+
+
 def test_options_reach_the_model() -> None:
     base = report("two_layer_cnn", "--design", "max")["designs"]
     assert list(base) == ["baseline", "max"]

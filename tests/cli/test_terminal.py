@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from adagp.cli.terminal import Terminal, write_table
+from adagp.cli.terminal import Terminal, table_of, write_table
 
 COLUMNS = ("name", "size", "share", "what it is")
 ROWS = [
@@ -53,3 +53,11 @@ def test_other_columns_follow_named() -> None:
 
 def test_no_rows() -> None:
     assert "what it is" in printed(80, [])
+
+
+def test_numbers_stay_whole_in_eighty_columns() -> None:
+    rows = [("features.10", *["12,345,678"] * 6)]
+    console = Terminal(width=80, file=io.StringIO())
+    console.print(table_of(("layer", *["some long heading"] * 6), rows, box=None, padding=(0, 1, 0, 0)))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().count("12,345,678") == 6

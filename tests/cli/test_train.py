@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,21 @@ def test_without_json_standard_output_stays_empty(program: Program, short: tuple
     assert ended.out == ""
     assert "digits_cnn on digits, method feedback" in ended.err
     assert ended.err.endswith("Run folder: run\n")
+
+
+def test_a_run_that_diverged_says_so(program: Program) -> None:
+    ended = program("train", "--lr", "100", "--batches", "12", "--width", "0.25", "--out", "run")
+    assert ended.code == 0
+    assert re.search(r"Training diverged: the training loss .*\. Lower --lr, which was 100\.", ended.err)
+
+
+def test_one_epoch_is_enough(program: Program) -> None:
+    """Everybody's smoke test: the warm-up is a share of its batches."""
+    ended = program("train", "--epochs", "1", "--width", "0.25", "--batch-size", "128", "--out", "run", "--json")
+    assert ended.code == 0, ended.err
+    batches = strict(ended.out)["batches"]
+    assert (batches["warmup"], batches["gp"] + batches["guarded"] > 0) == (1, True)
+    assert "Training diverged" not in ended.err
 
 
 def test_the_run_folder_is_complete(finished: Path) -> None:

@@ -40,7 +40,12 @@ def reader_template(tmp_path_factory: pytest.TempPathFactory, run_writer: Any) -
     root = tmp_path_factory.mktemp("reader") / "template"
     data = root / "data"
     data.mkdir(parents=True)
-    for name, size, classes in (("cifar10", 32, 10), ("cifar100", 32, 100), ("imagenette", 64, 10)):
+    for name, size, classes in (
+        ("cifar10", 32, 10),
+        ("cifar100", 32, 100),
+        ("imagenette", 64, 10),
+        ("tinyimagenet100", 64, 100),
+    ):
         write_pictures(data / f"{name}.npz", size, classes)
     write_texts(data / "multi30k")
     write_onnx(root / "net.onnx")

@@ -68,6 +68,6 @@ def test_files_in_code_spans_exist() -> None:
 
 def test_links_and_headings_are_parsed() -> None:
     results = ROOT / "docs" / "results.md"
-    assert "the-main-comparison" in anchors(results)
+    assert "the-experiments" in anchors(results)
     assert "docs/images/report.png" in links(ROOT / "README.md") or len(links(ROOT / "README.md")) > 10
     assert "nowhere" not in anchors(results)

@@ -171,6 +171,11 @@ def test_the_smallest_image_works_and_a_smaller_one_is_refused(name: str) -> Non
             build_model(name, classes=3, image=(3, smallest - 1, smallest))
 
 
+def test_a_model_of_a_library_is_suggested() -> None:
+    with pytest.raises(OptionError, match=r"^unknown model 'resnet18'. Did you mean 'torchvision:resnet18'\? "):
+        MODELS["resnet18"]
+
+
 def test_unknown_model() -> None:
     expected = "unknown model 'resnet5O'. Did you mean 'resnet50'? Choose from: "
     assert message("resnet5O").startswith(expected)
@@ -446,6 +451,6 @@ def test_a_published_configuration_is_accepted(written: Any) -> None:
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    expected = "^transformers is needed here and is not installed: pip install 'adagp\\[hf\\]'.$"
+    expected = "^transformers is needed here and is not installed: pip install '.\\[hf\\]'.$"
     with pytest.raises(ModelError, match=expected):
         huggingface.load_transformers()

@@ -22,7 +22,7 @@ def test_without_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "torchvision")
     with pytest.raises(ModelError) as caught:
         vision._prepare.__wrapped__()  # past the cache, which must keep what it declared
-    expected = "torchvision is needed here and is not installed: pip install 'adagp[models]'."
+    expected = "torchvision is needed here and is not installed: pip install '.[models]'."
     assert str(caught.value) == expected
 
 
@@ -30,4 +30,4 @@ def test_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "timm")
     with pytest.raises(ModelError) as caught:
         vision.load_timm()
-    assert str(caught.value) == "timm is needed here and is not installed: pip install 'adagp[models]'."
+    assert str(caught.value) == "timm is needed here and is not installed: pip install '.[models]'."

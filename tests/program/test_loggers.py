@@ -212,7 +212,7 @@ def test_unknown_and_missing_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     require_loggers(["csv"])
     with pytest.raises(
-        OptionError, match="^--log mlflow needs mlflow, which is not installed: pip install 'adagp\\[mlflow\\]'.$"
+        OptionError, match="^--log mlflow needs mlflow, which is not installed: pip install '.\\[mlflow\\]'.$"
     ):
         require_loggers(["mlflow"])
 

@@ -20,6 +20,7 @@ from adagp.cli.pipeline import CONSTANTS, MODELLED, pipeline
 from adagp.cli.report import report
 from adagp.cli.reproduce import reproduce
 from adagp.cli.rtl import rtl
+from adagp.cli.short_help import epilog
 from adagp.cli.simulate import simulate
 from adagp.cli.train import train
 from adagp.core.memory import keep_freed_memory
@@ -57,7 +58,9 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
     )
     named = [command for command in COMMANDS if [command.__name__] == list(words[:1])]
     for command in named or COMMANDS:
-        app.command(epilog=EPILOG, cls=Command)(with_options(command, declared_elsewhere(command)))
+        app.command(epilog=epilog(command.__name__, EPILOG), cls=Command)(
+            with_options(command, declared_elsewhere(command))
+        )
     if not named:
         app.add_typer(rtl)
     app.callback()(root)

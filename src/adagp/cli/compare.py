@@ -267,16 +267,26 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from adagp.cli.terminal import Terminal
+    from adagp.cli.terminal import Terminal, longest_word
 
     console = Terminal()
     for sheet in sheets:
         table = Table(
-            title=sheet.title, caption=sheet.note, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+            title=sheet.title,
+            caption=sheet.note,
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+            show_edge=False,
         )
-        for head in sheet.heads:
+        widest = (max(map(len, column)) for column in zip(sheet.heads, *sheet.rows, strict=True))
+        tight = sum(widest) + 2 * len(sheet.heads) > console.width  # then cells are folded, but no number is split
+        for index, head in enumerate(sheet.heads):
             left = head in ("method", "platform", "verdict")
-            table.add_column(head, justify="left" if left else "right", overflow="fold")
+            column = [head, *(row[index] for row in sheet.rows)]
+            width = longest_word(column) if tight else None
+            table.add_column(head, justify="left" if left else "right", overflow="fold", width=width)
         for row in sheet.rows:
             table.add_row(*row)
         console.print(table)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from adagp.cli.short_help import USUAL, HelpAll, usual_options_only
 from adagp.core.methods import METHODS
 from adagp.core.options import Option, annotated_option, option, switch
 from adagp.hw.settings import PRESETS
@@ -122,12 +123,16 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
             parameters += map(_parameter, more.values())
         else:
             parameters.append(_parameter(own[parameter.name]) if parameter.name in own else parameter)
+    if command.__name__ in USUAL:
+        flag = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+        parameters.append(flag)
     parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
     annotations = {name: each.annotation for name, each in inspect.signature(command).parameters.items()}
     groups: dict[str, Any] = {name: kind for name, kind in annotations.items() if is_dataclass(kind)}
 
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:
+        values.pop("help_all", None)
         for declared in (*more.values(), *own.values()):
             declared.check(values[declared.name])
         others = {name: values.pop(name) for name in more}
@@ -183,6 +188,11 @@ def completed_help(parameters: list[Any]) -> list[Any]:
 
 class Command(TyperCommand):
     """A command of the program."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help: the usual options, or all after --help-all."""
+        with usual_options_only(self.name, ctx, self.params):
+            super().format_help(ctx, formatter)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return all parameters, that of help among them."""

@@ -43,8 +43,16 @@ def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) 
     if session.quiet:
         return summary
     console.print(summary_table(summary, session.task.all_metrics))
+    loss = loop.rows[-1]["train_loss"]
+    if loss is None or not loss <= DIVERGED:
+        ended = "is not a number" if loss is None or loss != loss else f"ended at {loss:.3g}"
+        console.print(f"Training diverged: the training loss {ended}. Lower --lr, which was {session.config.lr:g}.")
     console.print(f"Run folder: {escaped(loop.folder.path)}", highlight=False, soft_wrap=True)
     return summary
+
+
+DIVERGED = 1e6
+"""A training loss above this, or one that is not a number, is that of a run that diverged."""
 
 
 class Observers:

@@ -272,8 +272,13 @@ def print_tables(report: dict[str, Any]) -> None:
 
 def _cycles_row(row: dict[str, Any]) -> Sequence[str]:
     names = ("forward", "input_gradient", "weight_gradient", "predictor")
-    cycles = (f"{row[f'{name}_cycles']:,}" for name in names)
-    return (row["name"], f"{row['macs']:,}", *cycles, f"{row['utilisation']:.1%}")
+    cycles = (_thousands(row[f"{name}_cycles"]) for name in names)
+    return (row["name"], _thousands(row["macs"]), *cycles, f"{row['utilisation']:.1%}")
+
+
+def _thousands(number: int) -> str:
+    """Return a count in thousands, with a decimal where it is small."""
+    return f"{number / 1000:,.0f}" if number >= 100_000 else f"{number / 1000:.1f}"
 
 
 def _traffic_row(row: dict[str, Any]) -> Sequence[str]:
@@ -283,7 +288,7 @@ def _traffic_row(row: dict[str, Any]) -> Sequence[str]:
 
 LAYER_TABLES = (
     (
-        "One batch, layer by layer (cycles)",
+        "One batch, layer by layer (MACs and cycles in thousands)",
         ("layer", "MACs", "forward", "input gradient", "weight gradient", "predictor", "utilisation"),
         _cycles_row,
     ),

@@ -29,12 +29,19 @@ class Terminal(Console):
         return super().render_str(escaped(text, lines=True), **options)
 
 
+def longest_word(cells: Iterable[str]) -> int:
+    """Return the length of the longest word: a column that is as wide splits no number."""
+    return max((len(word) for cell in cells for word in cell.split()), default=0)
+
+
 def table_of(columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), **look: Any) -> Table:
     """Return a table; the first column and those in `left` hold names, the others figures."""
-    table = Table(**look)
+    table, cells = Table(**look), list(rows)
     for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index == 0 or name in left else "right", overflow="fold")
-    for row in rows:
+        side: Any = "left" if index == 0 or name in left else "right"
+        width = longest_word([name, *(row[index] for row in cells)])
+        table.add_column(name, justify=side, overflow="fold", min_width=width)
+    for row in cells:
         table.add_row(*row)
     return table
 

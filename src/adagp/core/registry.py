@@ -41,8 +41,12 @@ class Registry(Generic[T]):
     1
     """
 
-    def __init__(self, kind: str, *, extensible: bool = False) -> None:
+    def __init__(
+        self, kind: str, *, extensible: bool = False, suggest: Callable[[str], str | None] = lambda name: None
+    ) -> None:
+        """Create an empty table. `suggest` gives what an unknown name may stand for, if that is not in the table."""
         self.kind = kind
+        self._suggest = suggest
         self.extensible = extensible
         self._things: dict[str, T] = {}
         self._imported = 0
@@ -62,7 +66,7 @@ class Registry(Generic[T]):
         try:
             return self._all[name]
         except KeyError:
-            raise unknown_name(self.kind, name, self._things) from None
+            raise unknown_name(self.kind, name, self._things, self._suggest(name)) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._all

@@ -50,7 +50,7 @@ def open_picture(source: Path | BytesIO, name: object = None) -> "Image":
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise DataError("pictures are read by Pillow, which is not installed: pip install 'adagp[detect]'.") from None
+        raise DataError("pictures are read by Pillow, which is not installed: pip install '.[detect]'.") from None
 
     try:
         with Image.open(source) as picture:

@@ -166,7 +166,7 @@ class Vocabulary:
 def require(package: str) -> None:
     """Raise if a package of the extra `text` is missing."""
     if importlib.util.find_spec(package) is None:
-        raise DataError(f"{package} is needed here and is not installed: pip install 'adagp[text]'.")
+        raise DataError(f"{package} is needed here and is not installed: pip install '.[text]'.")
 
 
 Pieces = Sequence[Sequence[int]]

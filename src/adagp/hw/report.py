@@ -7,7 +7,7 @@ from adagp.core.html_tables import html_table
 from adagp.core.plan import BACKPROP_ALL
 from adagp.hw.product import Cost
 from adagp.hw.simulate import DESIGNS, DesignOutcome, Simulation, predictor_weights
-from adagp.hw.stages import Stage, duties
+from adagp.hw.stages import OWN_PREDICTOR, Stage, duties, source_work
 
 
 def simulation_report(simulation: Simulation, per_layer: bool = False) -> dict[str, Any]:
@@ -68,10 +68,13 @@ def design_row(name: str, row: dict[str, Any]) -> Sequence[str]:
     return (name, *figures, f"{row['energy_saving']:.1%}", f"{row['memory_energy_saving']:.1%}")
 
 
+COST_ONLY = "Cost only, not accuracy: what a method's batches are worth is measured by adagp compare."
+
+
 def design_notes(report: dict[str, Any]) -> list[str]:
     """Return the notes below the table of designs."""
     ratio = f"Backward takes {report['backward_to_forward']:.2f} times the forward pass."
-    return [ratio, *(f"Failure signature, {signature}." for signature in report["failure_signatures"])]
+    return [ratio, COST_ONLY, *(f"Failure signature, {signature}." for signature in report["failure_signatures"])]
 
 
 def simulation_html(simulation: Simulation) -> str:
@@ -96,6 +99,9 @@ def failure_signatures(simulation: Simulation) -> list[str]:
         for name in predicting
         if simulation.speedup(name) <= 1
     ]
+    run = simulation.run
+    if not (run.predictor_learns and source_work(run.learner or OWN_PREDICTOR).predictor):
+        return signatures  # no source of this run has the accelerator's predictor
     kilobytes = predictor_weights(simulation.workload, accelerator) * accelerator.width("weights") / 8192
     if predicting and kilobytes > accelerator.buffer_kilobytes:
         signatures.append(

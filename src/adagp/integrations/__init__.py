@@ -9,5 +9,5 @@ def require(framework: str) -> None:
     """Raise if a framework is missing; the extra that installs it has the same name."""
     if find_spec(framework) is None:
         raise UsageError(
-            f"adagp.integrations.{framework} needs {framework}, which is not installed: pip install 'adagp[{framework}]'."
+            f"adagp.integrations.{framework} needs {framework}, which is not installed: pip install '.[{framework}]'."
         )

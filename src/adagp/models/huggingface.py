@@ -25,7 +25,7 @@ CLASSES = {IMAGES: "AutoModelForImageClassification", LANGUAGE: "AutoModelForCau
 def load_transformers() -> ModuleType:
     """Import transformers, which imports torchvision where that is installed."""
     if importlib.util.find_spec("transformers") is None:
-        raise ModelError("transformers is needed here and is not installed: pip install 'adagp[hf]'.")
+        raise ModelError("transformers is needed here and is not installed: pip install '.[hf]'.")
     if importlib.util.find_spec("torchvision") is not None:
         load_torchvision()
     return importlib.import_module("transformers")

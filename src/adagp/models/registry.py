@@ -127,7 +127,35 @@ def _image_models() -> Iterator[ModelInfo]:
     )
 
 
-MODELS: Registry[ModelInfo] = Registry("model", extensible=True)
+TORCHVISION = (
+    *(
+        "alexnet",
+        "convnext_tiny",
+        "efficientnet_b0",
+        "googlenet",
+        "mnasnet1_0",
+        "mobilenet_v3_large",
+        "mobilenet_v3_small",
+    ),
+    *(
+        "regnet_y_400mf",
+        "resnet18",
+        "resnet34",
+        "resnext50_32x4d",
+        "shufflenet_v2_x1_0",
+        "squeezenet1_0",
+        "squeezenet1_1",
+    ),
+    *("swin_s", "swin_t", "vit_b_16", "vit_b_32", "wide_resnet50_2"),
+)
+"""Models of torchvision that people name without the library; see `torchvision.models.list_models()` for all."""
+
+
+def _of_a_library(name: str) -> str | None:
+    return f"torchvision:{name}" if name in TORCHVISION else None
+
+
+MODELS: Registry[ModelInfo] = Registry("model", extensible=True, suggest=_of_a_library)
 
 for _info in _image_models():
     MODELS.add(_info.name, _info)

@@ -38,7 +38,7 @@ def load_timm() -> ModuleType:
     """Import timm, which imports torchvision."""
     _prepare()
     if importlib.util.find_spec("timm") is None:
-        raise ModelError("timm is needed here and is not installed: pip install 'adagp[models]'.")
+        raise ModelError("timm is needed here and is not installed: pip install '.[models]'.")
     return importlib.import_module("timm")
 
 
@@ -115,7 +115,7 @@ def _prepare() -> Any:
     """Declare the missing operators once; the returned library must stay alive, and the cache keeps it."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
-        raise ModelError("torchvision is needed here and is not installed: pip install 'adagp[models]'.")
+        raise ModelError("torchvision is needed here and is not installed: pip install '.[models]'.")
     if _compiled_operators_load(Path(spec.origin).parent):
         return None
     library: Any = _torch.library.Library("torchvision", "DEF")

@@ -227,7 +227,7 @@ def require_loggers(names: Sequence[str]) -> None:
     for name in names:
         package = LOGGERS[name][1]
         if package != "csv" and importlib.util.find_spec(package) is None:
-            raise OptionError(f"--log {name} needs {package}, which is not installed: pip install 'adagp[{name}]'.")
+            raise OptionError(f"--log {name} needs {package}, which is not installed: pip install '.[{name}]'.")
 
 
 def build_loggers(names: Sequence[str], folder: Path, done: int = 0) -> list[Logger]:

@@ -1,1 +1,1 @@
-"""The accelerator as hardware: written in Amaranth, simulated cycle by cycle, synthesised. Needs `pip install 'adagp[rtl]'`."""
+"""The accelerator as hardware: written in Amaranth, simulated cycle by cycle, synthesised. Needs `pip install '.[rtl]'`."""

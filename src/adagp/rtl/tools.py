@@ -20,7 +20,7 @@ from adagp.errors import AdagpError, ToolError
 
 LIMITS = Limits(seconds=4 * 3600, memory=all_memory() + 2**33, file_size=2**34)
 """Of a tool: it may read a foreign file, a Liberty library say."""
-INSTALL = "Install it with: pip install 'adagp[rtl]'."
+INSTALL = "Install it with: pip install '.[rtl]'."
 _RUN_YOSYS = (
     "import sys; from pyosys import libyosys as ys; design = ys.Design();"
     "[ys.run_pass(line.strip(), design) for line in open(sys.argv[1]) if line.strip()]"

@@ -1,4 +1,4 @@
-"""An ONNX file as a workload. Needs `pip install 'adagp[onnx]'`.
+"""An ONNX file as a workload. Needs `pip install '.[onnx]'`.
 
 Shapes come from ONNX's own inference. Products (convolutions, matrix products, recurrent layers) become layers as in
 `adagp.tracing.tracer`; everything else reads its inputs and writes its outputs once. Files have no notion of training: every
@@ -65,7 +65,7 @@ def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
 def prepare() -> None:
     """Import what reads ONNX files."""
     if importlib.util.find_spec("onnx") is None:
-        raise OptionError("ONNX files need onnx, which is not installed: pip install 'adagp[onnx]'.")
+        raise OptionError("ONNX files need onnx, which is not installed: pip install '.[onnx]'.")
     importlib.import_module("adagp.tracing.onnx_shapes")
 
 

@@ -161,7 +161,7 @@ def test_wrong_input_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(OptionError, match="XP"):
         write_report([tmp_path], tmp_path / "a.html", "GP,XP")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = "^a report needs jinja2 and vl-convert-python; install them: pip install 'adagp\\[report\\]'.$"
+    message = "^a report needs jinja2 and vl-convert-python; install them: pip install '.\\[report\\]'.$"
     with pytest.raises(OptionError, match=message):
         write_report([tmp_path], tmp_path / "a.html")
 

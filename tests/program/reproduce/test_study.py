@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.marks import slow
-from tools.write_results import BEGIN, END, put_verdicts
+from tools.write_results import BEGIN, END, NOTHING, comparable, put_verdicts
 
 import adagp
 from adagp._version import source_digest
@@ -192,3 +192,12 @@ def test_verdicts_are_put_into_a_document_between_its_comments() -> None:
     assert put_verdicts(new, "new\n") == new
     with pytest.raises(DataError, match=r"^the document does not have the comments '<!-- verdicts: begin, written by"):
         put_verdicts("no comments", "new")
+
+
+def test_rows_that_are_not_comparable_are_left_out() -> None:
+    """A table without any other row is replaced by a sentence."""
+    head = "| quantity | verdict |\n| --- | --- |\n"
+    verdicts = (
+        f"### one\n\n{head}| a | within |\n| b | not comparable: digits |\n\n### two\n\n{head}| c | not comparable |\n"
+    )
+    assert comparable(verdicts) == f"## one\n\n{head}| a | within |\n\n## two\n\n{NOTHING}"

@@ -215,4 +215,4 @@ def test_missing_packages_show_before_training(data: Path, monkeypatch: pytest.M
     )
     with pytest.raises(DataError) as error:
         build_task(options(), data)
-    assert str(error.value) == f"{package} is needed here and is not installed: pip install 'adagp[text]'."
+    assert str(error.value) == f"{package} is needed here and is not installed: pip install '.[text]'."

@@ -388,4 +388,4 @@ def test_a_missing_library_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OptionError) as caught:
         require_pycocotools()
-    assert str(caught.value) == ("pycocotools is needed for mean average precision: pip install 'adagp[detect]'.")
+    assert str(caught.value) == ("pycocotools is needed for mean average precision: pip install '.[detect]'.")

@@ -1,4 +1,4 @@
-"""The common style of figures, how to create and save them, and label placement. Needs `pip install 'adagp[plot]'`.
+"""The common style of figures, how to create and save them, and label placement. Needs `pip install '.[plot]'`.
 
 The colours are those of Okabe and Ito, which colour-blind readers can distinguish, and further ones for more series that are
 distinct from them on white and on black.
@@ -48,7 +48,7 @@ _STYLE: dict[Any, Any] = {
 def require_matplotlib() -> None:
     """Raise with install instructions if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise OptionError("figures need matplotlib, which is not installed: pip install 'adagp[plot]'.")
+        raise OptionError("figures need matplotlib, which is not installed: pip install '.[plot]'.")
 
 
 def check_picture_path(path: Path) -> None:

@@ -51,7 +51,7 @@ def check(out: Path, phases: str | None = None) -> None:
 def require_library() -> None:
     """Raise with install instructions if a library for pages is missing."""
     if any(importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")):
-        raise OptionError("a report needs jinja2 and vl-convert-python; install them: pip install 'adagp[report]'.")
+        raise OptionError("a report needs jinja2 and vl-convert-python; install them: pip install '.[report]'.")
 
 
 def render(records: Sequence[RunRecord], command: str, phases: str | None = None) -> str:

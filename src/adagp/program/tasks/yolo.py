@@ -246,7 +246,7 @@ def detect(outputs: Sequence[Tensor]) -> list[Detections]:
 def require_pycocotools() -> None:
     """Raise if the library is missing, at the start of a run rather than at its end."""
     if importlib.util.find_spec("pycocotools") is None:
-        raise OptionError("pycocotools is needed for mean average precision: pip install 'adagp[detect]'.")
+        raise OptionError("pycocotools is needed for mean average precision: pip install '.[detect]'.")
 
 
 def average_precisions(detections: Sequence[Detections], truth: Sequence[Objects], classes: int) -> NDArray[np.float64]:
