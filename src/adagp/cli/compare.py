@@ -198,7 +198,7 @@ def _read(
     choices: dict[str, Any],
     data_dir: Path | None,
 ) -> "tuple[Comparison, dict[str, int]]":
-    """Return the comparison, its length yet unknown, and what was said of it: epochs or batches."""
+    """Return the comparison, its length yet unknown, and its options on length: epochs or batches."""
     from adagp.program.compare.comparison import Comparison
     from adagp.program.compare.methods import check_user_options, read_candidates, read_settings
 

@@ -101,7 +101,7 @@ def own_options(command: Callable[..., None]) -> dict[str, Option]:
 
 
 def _flat_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
-    """Yield the parameters of a command, with the fields of a dataclass in the place of its parameter."""
+    """Yield the parameters of a command, with the fields of a dataclass instead of its parameter."""
     for parameter in inspect.signature(command).parameters.values():
         if is_dataclass(parameter.annotation):
             hints = get_type_hints(parameter.annotation, include_extras=True)

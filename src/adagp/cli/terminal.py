@@ -90,7 +90,7 @@ def clock_time(seconds: float) -> str:
 
 
 def time_left(elapsed: float, done: float, total: float) -> float | None:
-    """Return the seconds that the rest takes if it goes on as before; None before anything is done."""
+    """Return the seconds that the rest takes at the present speed; None before anything is done."""
     return elapsed * (total - done) / done if done > 0 else None
 
 

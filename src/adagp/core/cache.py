@@ -29,7 +29,7 @@ T = TypeVar("T")
 VARIABLE = "ADAGP_CACHE"
 """The environment variable that names another folder than the user's cache."""
 LIBRARIES = ("torch", "torchvision", "timm")
-"""Whose versions decide what a model is, besides our own."""
+"""Libraries whose versions affect a model, besides our own."""
 MOST_ENTRIES = 500
 """Files of ours in the folder at most; the oldest give way."""
 BEGUN = ".adagp-"

@@ -176,7 +176,7 @@ def _check_claimed_size(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -
             read_header = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}[read_magic(file)]
             shape, _, dtype = read_header(file)
         except (ValueError, KeyError, EOFError):
-            return  # numpy says what is wrong with it
+            return  # numpy raises a clear error
     claimed = math.prod(shape) * dtype.itemsize
     if not dtype.hasobject and claimed > entry.file_size:
         raise DataError(

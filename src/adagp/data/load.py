@@ -123,7 +123,7 @@ class DatasetRow:
 
 
 def describe_datasets(data_dir: Path | str = DEFAULT_DATA_DIR) -> list[DatasetRow]:
-    """Return a row for every data set, with what is there of them in `data_dir`."""
+    """Return a row for every data set, with where it was found in `data_dir`."""
     rows = []
     for info in (DATASETS[name] for name in DATASETS):
         path = find(info, Path(data_dir))

@@ -1,4 +1,4 @@
-"""The data sets by name: where each is looked for, and how it is fetched if the user wants that. No torch here.
+"""The data sets by name: where each is looked for, and how to download it. No torch here.
 
 torchvision downloads and checks the files.
 """

@@ -159,7 +159,7 @@ class Tape:
         self._positions: dict[_BaseDataLoaderIter, int] = {}
 
     def rewind(self) -> None:
-        """Give out from the first one again."""
+        """Start again with the first batch."""
         self._positions.clear()
 
     def next(self, iterator: _BaseDataLoaderIter, draw: Callable[[_BaseDataLoaderIter], Any]) -> Any:
@@ -184,7 +184,7 @@ def _restored_batch(drawn: tuple[Any, RandomStates]) -> Any:
 
 
 def _begin_with(iterator: _BaseDataLoaderIter, drawn: Drawn) -> None:
-    """Make `iterator` give out `drawn` first; after that it is what it was."""
+    """Make `iterator` return `drawn` first, and then continue as before."""
     kind = type(iterator)
 
     class Rewound(kind):  # type: ignore[misc, valid-type]

@@ -40,7 +40,7 @@ from adagp.schedules.base import Schedule
 from adagp.sources.base import RunningNorms, Source, gradient_hooks_off
 
 SITES_SHOWN = 6
-"""So many sites are named where a trainer is printed."""
+"""How many sites are named when a trainer is printed."""
 SAMPLED_GRADIENTS = 4
 """So many of the smallest gradients are remembered, to see whether they were changed."""
 GradientId = tuple[int, int]

@@ -189,7 +189,7 @@ class _WorkerPool:
                 self._end(worker, message)
 
     def _end(self, worker: "_Worker", reason: str | None) -> None:
-        """Put a worker whose job is over back, and record a failure; a job that was asked to stop is not a failed one."""
+        """Put a worker whose job is over back, and record a failure; a job that was stopped has not failed."""
         self.busy.remove(worker)
         failure = worker.failure(reason)
         if self._reuse and worker.process.is_alive():

@@ -119,7 +119,7 @@ class ElementUnit(Block):
         ]
 
     def _walk(self, m: Module, name: str, job: Any, level: Any, running: Any) -> Position:
-        """Return the place of an operand, which moves with the loops; where each loop began is remembered."""
+        """Return the position of an operand, which moves with the loops; where each loop began is remembered."""
         here, inner, middle = (
             Position(
                 Signal(self.lane_bits, name=f"{name}_lane{n}"), Signal(self.sizes.address_bits, name=f"{name}_at{n}")

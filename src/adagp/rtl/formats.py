@@ -51,11 +51,11 @@ class NumberFormat(ArrayFormat):
 
     @abstractmethod
     def decode(self, values: Words) -> Reals:
-        """Return what values stand for."""
+        """Return the numbers that values encode."""
 
     @abstractmethod
     def decode_sums(self, sums: Words) -> Reals:
-        """Return what sums stand for."""
+        """Return the numbers that sums encode."""
 
     @abstractmethod
     def multiply_add(self, left: Words, right: Words, sums: Words) -> Words:
@@ -114,12 +114,12 @@ class Integers(NumberFormat):
         return _unsigned(np.clip(scaled, -limit, limit - 1).astype(np.int64), self.value_bits)
 
     def decode(self, values: Words) -> Reals:
-        """Return what values stand for."""
+        """Return the numbers that values encode."""
         result: Reals = _signed(values, self.value_bits) / (1 << self.fraction)
         return result
 
     def decode_sums(self, sums: Words) -> Reals:
-        """Return what sums stand for."""
+        """Return the numbers that sums encode."""
         result: Reals = _signed(sums, self.sum_bits) / (1 << 2 * self.fraction)
         return result
 
@@ -179,11 +179,11 @@ class Floats(NumberFormat):
             return self.convert(single_bits(np.asarray(reals, np.float64).astype(np.float32)))
 
     def decode(self, values: Words) -> Reals:
-        """Return what values stand for."""
+        """Return the numbers that values encode."""
         return self.decode_sums(self.promote(values))
 
     def decode_sums(self, sums: Words) -> Reals:
-        """Return what sums stand for."""
+        """Return the numbers that sums encode."""
         with np.errstate(invalid="ignore"):  # of NaNs that signal
             return single_reals(sums).astype(np.float64)
 
@@ -262,7 +262,7 @@ class GroupedFormat(ArrayFormat):
 
 
 def single_reals(words: Words) -> NDArray[np.float32]:
-    """Return what fp32 words stand for."""
+    """Return the numbers that fp32 words encode."""
     return np.array(words, np.uint32, order="C").view(np.float32)
 
 

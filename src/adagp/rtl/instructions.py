@@ -55,7 +55,7 @@ REMOTE = 4
 
 
 class Look(IntEnum):
-    """Which neighbour in its picture a product takes in the place of each pixel, down or across. Outside there are zeros."""
+    """Which neighbour in its picture a product takes instead of each pixel, down or across. Outside there are zeros."""
 
     HERE = 0
     """The pixel itself."""

@@ -80,14 +80,14 @@ def parse_liberty(text: str) -> LibertyGroup:
 
 
 def _read_attribute(tokens: list[str], position: int, group: LibertyGroup) -> int:
-    """Read `name : value;` into a group; return the place behind it."""
+    """Read `name : value;` into a group; return the position after it."""
     end = tokens.index(";", position) if ";" in tokens[position : position + 40] else position + 3
     group.attributes[tokens[position]] = " ".join(tokens[position + 2 : end]).strip('"')
     return end + 1
 
 
 def _read_group(tokens: list[str], position: int, stack: list[LibertyGroup]) -> int:
-    """Begin the group `kind(name) {`, or skip the complex attribute `kind(values);`; return the place behind it."""
+    """Begin the group `kind(name) {`, or skip the complex attribute `kind(values);`; return the position after it."""
     try:
         end = tokens.index(")", position)
     except ValueError:

@@ -52,7 +52,7 @@ def run_product(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words
 def run_mapped(
     chip: SimulatedChip, mapping: Mapping, contents: dict[str, Words], more: dict[str, int] | None = None
 ) -> tuple[Words, Counts]:
-    """Run a product whose factors are `contents`, by their places, as they lie in the banks; `more` are fields of it."""
+    """Run a product of `contents`, the factors by role in the layout of the banks; `more` are further fields of it."""
     sizes = chip.blueprint.core
     down, across, stream = mapping.sizes
     bases = {"row": 0, "stationary": 0, "column": 0}

@@ -110,7 +110,7 @@ class Schedule(ABC):
     """
 
     adapts: bool = False
-    """Whether it wants to observe batches, with the quality of predictions measured in each BP batch."""
+    """Whether it observes batches, with the quality of predictions measured in each BP batch."""
     needs_order: bool = False
     """Whether it needs the order in which layers run and their cost, from a trial forward pass."""
     partial: bool = False

@@ -124,7 +124,7 @@ class ModelCall:
         self.errors: list[Tensor | None] = []
 
     def open(self, outputs: Sequence[Tensor]) -> None:
-        """Take note of the outputs: of their shapes, and of their values if these are wanted."""
+        """Record the shapes of the outputs, and their values if these are needed."""
         self.shapes = [output.shape for output in outputs]
         self.outputs = [output.detach() for output in outputs] if self.keeps_outputs else []
         self.errors = [None] * len(outputs)
@@ -141,7 +141,7 @@ class ModelCall:
 
 
 def missing_error(source: str) -> UsageError:
-    """Return the refusal of a batch whose loss does not depend on the outputs that `source` looks at."""
+    """Return the error for a batch whose loss does not depend on the outputs that `source` looks at."""
     return UsageError(
         f"source '{source}' needs the error at the model's output, but none reached it: call the model itself (not parts of "
         "it, and not its forward()), and compute the loss from what it returns. If the model computes the loss itself, name "
@@ -185,14 +185,14 @@ class Source(ABC):
     """What a method of your own makes an accelerator do; None: it cannot be simulated."""
 
     learns: bool = False
-    """Whether it wants to watch and observe the sites of BP batches."""
+    """Whether it watches and observes the sites of BP batches."""
     needs_targets: bool = False
     """Whether it looks at the targets: `Trainer.batch(targets=...)` must be given them."""
     needs_error: bool = False
-    """Whether it wants the gradient of the loss at the model's output, in GP batches too. The model still runs without
+    """Whether it needs the gradient of the loss at the model's output, in GP batches too. The model still runs without
     autograd there; only the loss is differentiated."""
     needs_outputs: bool = False
-    """Whether it also wants the values of the model's outputs (`ModelCall.outputs`)."""
+    """Whether it also needs the values of the model's outputs (`ModelCall.outputs`)."""
     needs_backward: bool = False
     """Whether the sites that it serves need a backward pass through the layers above them."""
     needs_shapes: bool = False

@@ -211,7 +211,7 @@ def _experiment(
     groups: Callable[[str], Sequence[RunGroup] | Mapping[int, RunGroup]],
     conclude: Callable[[str, Workspace], Conclusion],
 ) -> Experiment:
-    """Return an experiment that takes so many minutes at the quick and the standard budget, and days at the full one."""
+    """Return an experiment with its minutes at the quick and the standard budget, and its days at the full one."""
     quick, standard = minutes
     lengths = {"quick": quick, "standard": standard, "full": None}
     return Experiment(name, shows, lengths, lambda budget: all_parts(groups(budget)), conclude)

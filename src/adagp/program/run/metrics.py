@@ -30,7 +30,7 @@ class Metric:
     unit: str = ""
     higher_is_better: bool = True
     title: str = ""
-    lowest: float | None = field(default=None, compare=False, repr=False)  # older runs do not say it
+    lowest: float | None = field(default=None, compare=False, repr=False)  # older runs lack it
     highest: float | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
