@@ -7,7 +7,7 @@ DEMO_READY := $(VENV)/.ready-demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-fast test-medium test-slow lint format docs notebooks bench results clean
+.PHONY: demo test test-fast test-medium test-slow lint format docs notebooks bench results release clean
 
 demo: $(DEMO_READY)
 	$(BIN)/adagp demo --out runs/demo --force
@@ -47,16 +47,26 @@ results: $(READY)
 	$(BIN)/adagp reproduce all --budget quick --out runs/reproduce-quick
 	$(BIN)/python -m tools.write_results runs/reproduce-quick/verdicts.md
 
-clean:
-	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+# The files of a release: wheel, source, and the list of components that it was tested with, by CycloneDX's own tool.
+release: $(READY)
+	$(BIN)/python -m hatchling build -d dist
+	$(PYTHON) -m venv $(VENV)-sbom
+	$(VENV)-sbom/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tools/sbom.lock
+	$(VENV)-sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/sbom.cdx.json $(BIN)/python
 
-$(READY): pyproject.toml constraints.txt requirements.lock
+clean:
+	rm -rf $(VENV) $(VENV)-sbom dist runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt requirements.lock requirements-build.lock
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) --require-hashes --no-deps -r requirements-build.lock
 	$(PIP) --require-hashes --no-deps -r requirements.lock
-	$(PIP) -c constraints.txt -e '.[all,dev,docs]'
+	$(PIP) --no-build-isolation -c constraints.txt -e '.[all,dev,docs]'
 	touch $@ $(DEMO_READY)
 
-$(DEMO_READY): pyproject.toml constraints.txt
+$(DEMO_READY): pyproject.toml constraints.txt requirements-build.lock
 	test -e $@ || $(PYTHON) -m venv $(VENV)
-	$(PIP) -c constraints.txt -e '.[plot,report]'
+	$(PIP) --require-hashes --no-deps -r requirements-build.lock
+	$(PIP) --no-build-isolation -c constraints.txt -e '.[plot,report]'
 	touch $@

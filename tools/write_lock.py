@@ -1,6 +1,10 @@
-"""Writes requirements.lock: the pins of constraints.txt with the sha256 of every file that the index has of them.
+"""Writes the locks: pins with the sha256 of every file that the index has of them.
 
 python -m tools.write_lock INDEX, where INDEX is the address of a package index with the simple API (PEP 503).
+
+requirements.lock        all pins of constraints.txt
+requirements-build.lock  those of them that install adagp from its source: pip itself, and what builds the package
+tools/sbom.lock          the pins of tools/sbom.txt: the tool that writes the list of components of a release
 """
 
 import re
@@ -12,8 +16,10 @@ from urllib.parse import unquote
 ROOT = Path(__file__).parents[1]
 NOT_LOCKED = ("torch", "torchvision")
 """Their wheels differ by machine (CPU, CUDA) and come from indices of their own: constraints.txt pins their versions."""
-HEAD = """# Written by tools/write_lock.py from constraints.txt; `make` installs it with --require-hashes.
-# torch and torchvision are not here: their wheels differ by machine. constraints.txt pins them.
+BUILD = ("editables", "hatchling", "packaging", "pathspec", "pip", "pluggy", "tomlkit", "trove-classifiers")
+"""What installs the source: `make` installs it first, and builds without downloading anything else."""
+HEAD = """# Written by tools/write_lock.py; `make` installs it with --require-hashes.
+# torch and torchvision are not locked: their wheels differ by machine. constraints.txt pins them.
 """
 
 
@@ -31,20 +37,26 @@ def hashes(index: str, name: str, version: str) -> list[str]:
     mark = re.compile(rf"-{re.escape(version)}(-[^/]*\.whl|\.tar\.gz|\.zip)$")
     links = re.findall(r"<a\s([^>]*)>", page)
     files = [re.search(r"/([^/#\"]+)#sha256=([0-9a-f]{64})", link) for link in links if "data-yanked" not in link]
-    return sorted({one[2] for one in files if one and mark.search(unquote(one[1]))})
+    return sorted({file[2] for file in files if file and mark.search(unquote(file[1]))})
+
+
+def entry(index: str, name: str, version: str) -> str:
+    """Return the lines of a lock for one package."""
+    digests = hashes(index, name, version)
+    if not digests:
+        raise SystemExit(f"the index has no files of {name} {version}.")
+    return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{digest}" for digest in digests)]) + "\n"
 
 
 def main(index: str) -> None:
-    """Write the lock."""
-    lines = [HEAD]
-    for name, version in sorted(pins((ROOT / "constraints.txt").read_text("utf-8")).items()):
-        if name in NOT_LOCKED:
-            continue
-        found = hashes(index, name, version)
-        if not found:
-            raise SystemExit(f"the index has no files of {name} {version}.")
-        lines.append(" \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{one}" for one in found)]) + "\n")
-    (ROOT / "requirements.lock").write_text("".join(lines), "utf-8")
+    """Write the locks."""
+    versions = pins((ROOT / "constraints.txt").read_text("utf-8"))
+    entries = {name: entry(index, name, versions[name]) for name in sorted(versions) if name not in NOT_LOCKED}
+    (ROOT / "requirements.lock").write_text(HEAD + "".join(entries.values()), "utf-8")
+    (ROOT / "requirements-build.lock").write_text(HEAD + "".join(entries[name] for name in BUILD), "utf-8")
+    others = pins((ROOT / "tools" / "sbom.txt").read_text("utf-8"))
+    text = "".join(entry(index, name, others[name]) for name in sorted(others))
+    (ROOT / "tools" / "sbom.lock").write_text(HEAD.splitlines(keepends=True)[0] + text, "utf-8")
 
 
 if __name__ == "__main__":
