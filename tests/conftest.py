@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from hypothesis import settings
+from tests.fuzzing import VARIABLE
 
 import adagp
 from adagp.program.run import RunFolder, TrainConfig
@@ -36,8 +37,17 @@ WHOLE_FILE_MARK = re.compile(r"^pytestmark = (?:\[[^]]*)?pytest\.mark\.(medium|s
 """The marker that a file gives to all of its tests."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for longer fuzzing."""
+    parser.addoption(
+        "--fuzz", type=int, default=0, metavar="N", help="Try N examples of every fuzzer, others each time."
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Try fewer examples in `make test-fast`."""
+    """Try fewer examples in `make test-fast`, more with `--fuzz`."""
+    if config.getoption("fuzz"):
+        os.environ[VARIABLE] = str(config.getoption("fuzz"))
     if config.getoption("markexpr") == "not slow and not medium":
         settings.load_profile("fast")
 

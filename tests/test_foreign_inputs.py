@@ -5,7 +5,6 @@ Never anything but an error of adagp's own, never a hang. Run folders have tests
 
 import gzip
 import json
-import os
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.damage import altered, damaged
+from tests.fuzzing import fuzzed
 from tests.time_limit import time_limit
 
 from adagp.core.plan import Phase
@@ -34,9 +34,7 @@ from adagp.tracing.onnx_model import load_onnx
 
 pytestmark = pytest.mark.medium
 
-some = settings(
-    max_examples=int(os.environ.get("MANY", "60")), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+some = fuzzed(60)
 
 
 @contextmanager

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.crash_points import run_here
 from tests.damage import altered, damaged
+from tests.fuzzing import fuzzed
 from tests.marks import slow
 from tests.time_limit import time_limit
 
@@ -28,7 +29,7 @@ from adagp.program.reproduce.verdict import Verdict
 
 pytestmark = pytest.mark.medium
 
-few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = fuzzed(25)
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()

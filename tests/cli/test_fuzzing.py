@@ -16,8 +16,9 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import fuzzed
 from tests.marks import slow
 
 from adagp.cli import COMMANDS, declared_elsewhere, main
@@ -124,7 +125,7 @@ def run(words: list[str]) -> tuple[Any, str]:
 @pytest.mark.skipif(not hasattr(signal, "alarm"), reason="a hang cannot be told here")
 @pytest.mark.parametrize("examples", [60, slow(300)])
 def test_any_command_line(examples: int) -> None:
-    @settings(max_examples=examples)
+    @fuzzed(examples)
     @given(command_lines())
     def check(words: list[str]) -> None:
         code, said = run(words)

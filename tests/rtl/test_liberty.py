@@ -1,10 +1,14 @@
 """Liberty files: the logic of cells is parsed, never substituted; whatever a file holds, the answer is a sentence."""
 
-import random
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from tests.damage import damaged
+from tests.fuzzing import fuzzed
+from tests.marks import slow
+from tests.time_limit import time_limit
 
 from adagp.errors import OptionError
 from adagp.rtl.liberty import LONGEST_FUNCTION, read_cells, truth_table
@@ -83,24 +87,15 @@ def test_what_is_no_liberty_file(text: str, reason: str) -> None:
     assert str(caught.value) == f"this is not a Liberty file: {reason}"
 
 
-@pytest.mark.slow
-def test_damaged_files_end_in_a_sentence() -> None:
-    """Seeded: bytes are changed, left out, repeated and inserted."""
-    generator = random.Random(32)
-    whole = library()
-    for _ in range(3000):
-        text = list(whole)
-        for _ in range(generator.randint(1, 8)):
-            at = generator.randrange(len(text))
-            kind = generator.randrange(3)
-            if kind == 0:
-                text[at] = generator.choice("(){}:;,\"!&|'*\\ \nA1x")
-            elif kind == 1:
-                del text[at : at + generator.randint(1, 30)]
-            else:
-                text[at:at] = text[at : at + generator.randint(1, 60)]
-        with suppress(OptionError):
-            read_cells("".join(text))
+@pytest.mark.parametrize("examples", [100, slow(2000)])
+def test_damaged_files_end_in_a_sentence(examples: int) -> None:
+    @fuzzed(examples)
+    @given(damaged(library().encode()))
+    def check(content: bytes) -> None:
+        with time_limit(), suppress(OptionError):
+            read_cells(content.decode("latin-1"))
+
+    check()
 
 
 def test_tools_are_limited(tmp_path: Path) -> None:

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from tests.damage import damaged
+from tests.fuzzing import fuzzed
+from tests.marks import slow
 
 from adagp.errors import ToolError
 from adagp.rtl.tools import CONTENTS, cached_folder
@@ -113,3 +117,19 @@ def test_a_cache_of_another_user_is_not_used(cache: Path) -> None:
     os.chown(cache, 12345, 12345)
     with pytest.raises(ToolError, match="is a link or belongs to another user, and is not used"):
         entry([])
+
+
+@pytest.mark.parametrize("examples", [20, slow(300)])
+@pytest.mark.parametrize("name", ["chip.so", CONTENTS])
+def test_no_damage_to_an_entry_passes(cache: Path, name: str, examples: int) -> None:
+    whole = (entry([]) / name).read_bytes()
+
+    @fuzzed(examples)
+    @given(damaged(whole))
+    def check(content: bytes) -> None:
+        calls: list[str] = []
+        (cache / "simulator-1" / name).write_bytes(content)
+        assert (entry(calls) / "chip.so").read_text() == "library"
+        assert bool(calls) == (content != whole) or name == CONTENTS
+
+    check()

@@ -5,13 +5,19 @@ import os
 import pickle
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
 from tests.core.test_pickle_screen import nested_key
+from tests.damage import damaged
+from tests.fuzzing import fuzzed
+from tests.marks import slow
 from tests.program.distributed.conftest import free_port, introduce, run_forks
+from tests.time_limit import time_limit
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -261,3 +267,26 @@ def test_metadata_that_would_take_for_ever(world: World, tmp_path: Path) -> None
     digests = json.loads((tmp_path / "1" / DIGESTS).read_text("utf-8"))
     (tmp_path / "1" / DIGESTS).write_text(json.dumps(digests | {".metadata": checkpoint._digest(path)}), "utf-8")
     assert "(its keys are nested in a way that would take too long to read)" in refusal(tmp_path, world)
+
+
+@pytest.mark.parametrize("examples", [15, slow(300)])
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
+def test_damage_with_the_right_digests_ends_in_a_sentence(
+    world: World, tmp_path: Path, name: str, examples: int
+) -> None:
+    """As somebody would write it who knows the format: other weights may pass, nothing else."""
+    saved = Checkpoints(tmp_path, world)
+    saved.save(state(1), {})
+    saved.settle()
+    path = tmp_path / "1" / name
+    whole, digests = path.read_bytes(), json.loads((tmp_path / "1" / DIGESTS).read_text("utf-8"))
+
+    @fuzzed(examples)
+    @given(damaged(whole))
+    def check(content: bytes) -> None:
+        path.write_bytes(content)
+        (tmp_path / "1" / DIGESTS).write_text(json.dumps(digests | {name: checkpoint._digest(path)}), "utf-8")
+        with time_limit(), suppress(RunError):
+            saved.load()
+
+    check()
