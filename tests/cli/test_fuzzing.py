@@ -27,7 +27,7 @@ from adagp.cli.options import own_options
 HANG_SECONDS = 30
 LONG_WORK = (
     "adagp.cli.compare._run_with_progress",
-    "adagp.cli.demo._train",
+    "adagp.cli.demo._compare",
     "adagp.cli.report._serve",
     "adagp.cli.reproduce._run",
     "adagp.cli.explore._grid_rows",
