@@ -82,6 +82,7 @@ def test_learning_without_autograd_equals_learning_with_it(last: bool) -> None:
     source = slow.sources["predicted"]
     assert isinstance(source, PredictedSource)
     source.learn = lambda sites, truths, scales: LearnedSource.learn(source, sites, truths, scales)  # type: ignore[method-assign]
+    source.forecast = lambda sites: LearnedSource.forecast(source, sites)  # type: ignore[method-assign]
     for inputs, targets in batches():
         for trainer in (fast, slow):
             trainer.step(inputs, targets, F.cross_entropy)

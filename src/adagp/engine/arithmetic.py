@@ -37,7 +37,7 @@ class Arithmetic(ABC):
     def paused(self) -> AbstractContextManager[None]:
         """Use torch's own products inside the context, also within `batch`."""
 
-    def check_called(self, called: Mapping[Site, bool]) -> None:  # noqa: B027  # not every arithmetic can miss a product
+    def check_called(self, called: Mapping[Site, int]) -> None:  # noqa: B027  # not every arithmetic can miss a product
         """Raise if a site was called whose product was not computed in this arithmetic."""
 
     def read_metrics(self) -> dict[str, dict[str, float]]:

@@ -1,8 +1,9 @@
 """One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,15 +12,18 @@ from torch import Tensor, nn
 from adagp.core.plan import BACKPROP, Phase, Plan, Step
 from adagp.engine.arithmetic import Arithmetic
 from adagp.engine.distributed import Processes
-from adagp.engine.guard import BackpropCoverage, Guard, RejectionCounts
+from adagp.engine.frozen import FrozenParameters
+from adagp.engine.guard import ActingSources, BackpropCoverage, Guard, RejectionCounts, source_does_nothing
 from adagp.engine.hooks import Listeners, ModelHooks, OutputErrors
 from adagp.engine.metrics import DensityMeter, QualityMeter, agreement
+from adagp.engine.structure import LossGraphCheck
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import UsageError
 from adagp.layers.sites import Site, Survey
 from adagp.layers.weights import gradient_norms, norms, sharded_like, whole
 from adagp.schedules.base import Report
 from adagp.sources.base import BatchContext, Rounds, RunningNorms, Source, gradient_hooks_on
+from adagp.sources.local import recomputed
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class TrainingSetup:
     guard: Guard
     refusals: RejectionCounts
     coverage: BackpropCoverage
+    acting: ActingSources
+    graph: LossGraphCheck
     norms: RunningNorms
     quality: QualityMeter
     processes: Processes
@@ -80,46 +86,6 @@ class TrainingSetup:
                 yield from group["params"]
 
 
-class FrozenParameters:
-    """Parameters whose `requires_grad` is off while a batch runs, so that autograd computes nothing for them.
-
-    Autograd builds no graph below the lowest parameter that needs a gradient: none at all, where all are frozen. Whether it is
-    enabled is left to the user: gradients of inputs, or of another model, are computed as always. Parameters that the user has
-    frozen stay so.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._is_frozen = False
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def freeze(self) -> None:
-        """Switch `requires_grad` off."""
-        for parameter in self._parameters:
-            parameter.requires_grad_(False)
-        self._is_frozen = True
-
-    def unfreeze(self) -> None:
-        """Switch `requires_grad` on again, if it is off."""
-        if self._is_frozen:
-            for parameter in self._parameters:
-                parameter.requires_grad_(True)
-        self._is_frozen = False
-
-    @contextmanager
-    def unfrozen(self) -> Iterator[None]:
-        """Unfreeze them inside the context."""
-        was_frozen = self._is_frozen
-        self.unfreeze()
-        try:
-            yield
-        finally:
-            if was_frozen:
-                self.freeze()
-
-
 @dataclass(frozen=True)
 class BatchResult:
     """What `Trainer.step` did: the phase, the loss before the update, the model's output, and whether the guard rejected all.
@@ -154,7 +120,11 @@ class Batch:
         self.loss: Tensor | None = None
         self.abandoned = False
         self.on_end: Callable[[], None] = lambda: None
-        self._called: dict[Site, bool] = dict.fromkeys(sites or (), True)
+        self._called: dict[Site, int] = dict.fromkeys(sites or (), 1)
+        self._ignored: set[Site] = set()
+        self._without_autograd: set[Site] = set()
+        self._updates: list[Callable[[], None]] = []  # what is learned when the batch counts
+        self._rollbacks: list[Callable[[], None]] = []  # what is undone when it does not
         self._scaled: list[torch.optim.Optimizer] = []
         self._has_gradients = False
         self._stepped = False
@@ -199,6 +169,8 @@ class Batch:
         return Listeners(
             served | dict.fromkeys(self._by_backprop, self._learners),
             called=self._called,
+            ignored=self._ignored,
+            without_autograd=self._without_autograd,
             on_call=self._errors.enter if needed and self.needs_loss else None,
             on_return=self._errors.leave if needed and self.needs_backward else None,
             error_leaves=None if self.needs_backward else self._errors.error_leaves,
@@ -247,12 +219,16 @@ class Batch:
         """Run autograd, if this batch needs it: down to the parameters that need it, or to the model's outputs alone."""
         if loss is not None:
             self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+            if not self.needs_backward:
+                self._setup.graph.check_other_models(loss)
         if self.skipped or not self.needs_loss:
             return
         if loss is None:
             raise UsageError(f"a {self.phase.upper()} batch needs the loss: call backward(loss).")
+        self._check_recorded()
         if self._setup.arithmetic is not None:
             self._setup.arithmetic.check_called(self._called)
+        self._setup.graph.check(loss, self._called, self._by_backprop)
         scaled = self._setup.scaler.scale(loss)
         with self._setup.hooks.suspended(), gradient_hooks_on():
             if self.needs_backward:
@@ -291,6 +267,7 @@ class Batch:
         if self._stepped:
             raise UsageError("step() was called twice in one batch.")
         self._stepped = True
+        self._learn_now()
         if self.skipped or self.guarded:
             return
         for optimizer in self._setup.optimizers:
@@ -309,6 +286,7 @@ class Batch:
         """
         if not (self._has_gradients or self.skipped or self.abandoned):
             raise UsageError("finish() was called before backward().")
+        self._learn_now()
         if stepped and not (self._stepped or self.skipped or self.guarded or self.abandoned):
             self._call_weight_hooks()
         self._stepped = self._stepped or stepped
@@ -318,9 +296,18 @@ class Batch:
         """Discard the batch, as after a loss that is not finite: gradients are dropped, no source learns from it, and the
         trainer moves on to the next one."""
         self.abandoned = True
-        self.frozen.unfreeze()
-        self._setup.drop_gradients()
+        self.discard()
         self.on_end()
+
+    def discard(self) -> None:
+        """Undo what this batch has done, except for steps of the optimizer."""
+        self.frozen.unfreeze()
+        self._updates.clear()
+        for rollback in self._rollbacks:
+            rollback()
+        for source in self._setup.sources.values():
+            source.discard()
+        self._setup.drop_gradients()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -343,6 +330,16 @@ class Batch:
         """Return whether a backward pass of the user's own has reached the parameters, or the outputs of a GP batch."""
         leaves = (leaf for _, _, leaf in self._errors.error_leaves if leaf.is_leaf)
         return any(tensor.grad is not None for tensor in (*self._setup.optimized_parameters(), *leaves))
+
+    def _learn_now(self) -> None:
+        """Let the sources learn, and the metrics count: the batch counts."""
+        updates, self._updates = self._updates, []
+        self._rollbacks = []
+        with self._setup.outside_training(), torch.autocast(self._setup.device.type, enabled=False):
+            for update in updates:
+                update()
+            for source in self._setup.sources.values():
+                source.accept()
 
     def _call_weight_hooks(self) -> None:
         for hook in self._setup.weight_hooks:
@@ -415,10 +412,10 @@ class Batch:
             self.loss = losses[0] / size
 
     def _learn(self, agree: Callable[[bool], bool]) -> None:
-        """Pass the true gradients to the running norms, the metrics and the sources that learn."""
+        """Pass the true gradients to the running norms, the metrics and the sources that learn: when the optimizer steps."""
         setup = self._setup
         if self._by_backprop and setup.sources:
-            setup.coverage.record(self._by_backprop, self._called)
+            self._updates.append(setup.coverage.prepare_record(self._by_backprop, self._called))
         sites = [site for site in self._by_backprop if site.weight.grad is not None]
         truths = [site.weight.grad for site in sites if site.weight.grad is not None]
         if not sites or not self._learners:
@@ -426,25 +423,29 @@ class Batch:
         sizes = norms(truths)
         if not agree(bool(sizes.isfinite().all())):
             return  # nothing to be learned from an overflow
+        self._rollbacks.append(setup.norms.rollback())
         setup.norms.update(sites, sizes)
         predictions = [source.produce(sites) for source in self._learners] if self.context.measured else []
         if setup.adapts:
             self._agreement = agreement(truths, predictions[0])  # a schedule that adapts has one source
-        setup.quality.record(sites, truths, predictions)
+        self._updates.append(setup.quality.prepare_record(sites, truths, predictions))
         for source in self._learners:
-            source.observe(sites, truths if source.takes_sharded else [whole(truth) for truth in truths])
+            visible = truths if source.takes_sharded else [whole(truth) for truth in truths]
+            self._updates.append(source.prepare_learning(sites, visible))
 
     def _take(self) -> None:
         """Let the sources produce the other gradients, and put those that pass the guard into `.grad`."""
         setup = self._setup
-        produced = [self._produce(setup.sources[name], sites) for name, sites in self._served.items()]
-        pairs = [pair for served, _ in produced for pair in served]
+        produced = {name: self._produce(setup.sources[name], sites) for name, sites in self._served.items()}
+        pairs = [pair for served, _ in produced.values() for pair in served]
         if not pairs:
             self._check_called()
             return
         sites = [site for site, _ in pairs]
-        allowed = setup.guard.allowed(sites, torch.cat([sizes for served, sizes in produced if served]), setup.norms)
-        setup.refusals.note(sites, allowed)
+        norms = torch.cat([sizes for served, sizes in produced.values() if served])
+        allowed, empty = setup.guard.judge(sites, norms, setup.norms)
+        self._check_acting({name: len(served) for name, (served, _) in produced.items()}, empty)
+        self._updates.append(partial(setup.refusals.note, sites, allowed))
         self.refused = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
         self.guarded = not any(allowed) and not self.needs_backward
         for (site, gradient), may in zip(pairs, allowed, strict=True):
@@ -455,6 +456,9 @@ class Batch:
         setup = self._setup
         servable = setup.coverage.servable(sites, self._called)
         gradients = source.produce(servable)
+        for site, gradient in zip(servable, gradients, strict=True) if source.needs_backward else ():
+            if gradient is None and site in self._without_autograd:
+                raise recomputed(site)
         averaged = setup.processes.several and not source.joins
         if averaged:
             gradients = setup.processes.average([site.weight for site in servable], gradients)
@@ -465,12 +469,37 @@ class Batch:
         # A source may know the norms of what it produced, but not of the mean over processes.
         return pairs, gradient_norms(present) if averaged else source.sizes(present)
 
+    def _check_acting(self, counts: Mapping[str, int], empty: Sequence[bool]) -> None:
+        """Check the gradients of each source that learns; there are so many of each, in this order."""
+        first = 0
+        for name, count in counts.items():
+            if self._setup.sources[name].learns:
+                self._setup.acting.check(name, empty[first : first + count])
+            first += count
+
+    def _check_recorded(self) -> None:
+        if self._ignored and not self._called:
+            raise UsageError(
+                f"in this {self.phase.upper()} batch the model ran without autograd (torch.no_grad, inference_mode) or inside "
+                "vmap, which counts as an evaluation. Leave that out: a GP batch builds no graph anyway."
+            )
+
     def _check_called(self) -> None:
-        if any(self._served.values()) and not self._called:
+        """Raise if a batch whose sources should serve some sites serves none."""
+        if not any(self._served.values()):
+            return
+        self._check_recorded()
+        if not self._called:
             raise UsageError(
                 f"no layer of the model was called in this {self.phase.upper()} batch, so that there is nothing to train on. "
                 "Was the model compiled and called before adagp.attach, or is another model in use?"
             )
+        for name, sites in self._served.items():
+            servable = set(self._setup.coverage.servable(sites, self._called)) - self._ignored
+            if servable:
+                raise source_does_nothing(
+                    name, f"produced no gradient for any of the {len(servable)} layers that it serves"
+                )
 
 
 def own_backward() -> UsageError:

@@ -5,14 +5,14 @@ update them either.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from adagp.errors import AdagpWarning, OptionError, UsageError
+from adagp.errors import AdagpWarning, ModelError, OptionError, UsageError
 from adagp.layers.sites import Site
 from adagp.sources.base import RunningNorms
 
@@ -34,11 +34,39 @@ class Guard:
             )
 
     def allowed(self, sites: Sequence[Site], sizes: Tensor, norms: RunningNorms) -> list[bool]:
-        """Return which gradients pass, by their norms in `sizes`, with one transfer from the device for all."""
+        """Return which gradients pass, by their norms in `sizes`."""
+        return self.judge(sites, sizes, norms)[0]
+
+    def judge(self, sites: Sequence[Site], sizes: Tensor, norms: RunningNorms) -> tuple[list[bool], list[bool]]:
+        """Return which gradients pass, by their norms in `sizes`, and which are 0 though a true one was not: with one transfer
+        from the device for all."""
         usual = norms.of(sites)
         bound = torch.where(usual > 0, self.limit * usual, torch.inf)
-        passed: list[bool] = (sizes.isfinite() & (sizes <= bound)).tolist()
-        return passed
+        passed, empty = torch.stack([sizes.isfinite() & (sizes <= bound), (sizes == 0) & (usual > 0)]).tolist()
+        return passed, empty
+
+
+class ActingSources:
+    """Checks that each source that has learned produces gradients other than 0, until it has done so once."""
+
+    def __init__(self) -> None:
+        self._acted: set[str] = set()
+
+    def check(self, source: str, empty: Sequence[bool]) -> None:
+        """Raise if the first gradients of `source` are all 0 (`empty`), though true ones were not."""
+        if source in self._acted or not empty:
+            return
+        if all(empty):
+            raise source_does_nothing(source, "has seen true gradients, but all that it produces are 0")
+        self._acted.add(source)
+
+
+def source_does_nothing(source: str, finding: str) -> ModelError:
+    """Return the error for a batch in which `source` trains nothing."""
+    return ModelError(
+        f"source '{source}' {finding}: the batch would train nothing. Was a part of the model compiled and called before "
+        "adagp.attach, or do its layers run in a way that hooks do not see? trainer.rehearse(step) names the layers."
+    )
 
 
 class RejectionCounts:
@@ -108,15 +136,20 @@ class BackpropCoverage:
         self._missed: set[int] = set()
         self._warned_of: set[int] = set()
 
-    def record(self, sites: Iterable[Site], called: Mapping[Site, bool]) -> None:
+    def record(self, sites: Iterable[Site], called: Mapping[Site, int]) -> None:
         """Record the gradients of a BP batch; raise if there are gradients, but no layer was called."""
-        unseen = []
+        self.prepare_record(sites, called)()
+
+    def prepare_record(self, sites: Iterable[Site], called: Mapping[Site, int]) -> Callable[[], None]:
+        """Look at the gradients of a BP batch, and raise as `record` does; return a function that records them."""
+        missed, reached, unseen = set(), set(), []
         for site in sites:
             if site.weight.grad is None:
                 if site in called:
-                    self._missed.add(site.index)
+                    _check_not_stepped(site)
+                    missed.add(site.index)
                 continue
-            self._missed.discard(site.index)
+            reached.add(site.index)
             if site not in called:
                 unseen.append(site)
         if unseen and not called:
@@ -126,9 +159,17 @@ class BackpropCoverage:
             )
         self._warn([site for site in unseen if site.index not in self._warned_of])
 
-    def servable(self, sites: Iterable[Site], called: Mapping[Site, bool]) -> list[Site]:
-        """Return those of `sites` that a source may serve: called in this batch, and not missed by backprop."""
-        return [site for site in sites if site in called and site.index not in self._missed]
+        def add() -> None:
+            self._missed = (self._missed | missed) - reached
+
+        return add
+
+    def servable(self, sites: Iterable[Site], called: Mapping[Site, int]) -> list[Site]:
+        """Return those of `sites` that a source may serve: called in this batch, not missed by backprop, and not frozen by the
+        user since the batch began."""
+        return [
+            site for site in sites if site in called and site.index not in self._missed and site.weight.requires_grad
+        ]
 
     def state_dict(self) -> dict[str, list[int]]:
         """Return the sites that backprop missed."""
@@ -148,4 +189,14 @@ class BackpropCoverage:
             "used directly, or its forward() is). What is not called cannot be predicted: the weight is frozen in GP batches.",
             AdagpWarning,
             stacklevel=2,
+        )
+
+
+def _check_not_stepped(site: Site) -> None:
+    """Raise if a hook of the user's has taken the gradient of `site` away in the backward pass."""
+    if getattr(site.weight, "_post_accumulate_grad_hooks", None):
+        raise UsageError(
+            f"the gradient of layer '{site.name}' was gone after the backward pass, and its weight has a hook "
+            "(register_post_accumulate_grad_hook): an optimizer that steps in the backward pass leaves no true gradient to "
+            "learn from. Remove the hook, give the optimizers to adagp.attach, and call batch.step()."
         )

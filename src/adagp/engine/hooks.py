@@ -148,6 +148,24 @@ def _members(tree: Any, objects: bool) -> dict[Any, Any]:
     return {}
 
 
+def main_output(site: Site, returned: Any) -> Tensor:
+    """Return the output of a layer that returns several things: the first floating-point tensor among them."""
+    for tensor in leaves(returned):
+        if tensor.is_floating_point():
+            return tensor
+    raise ModelError(
+        f"layer '{site.name}' returned a {type(returned).__name__} without a floating-point tensor. Exclude it "
+        f"(exclude=['{site.name}'])."
+    )
+
+
+def _is_training_call() -> bool:
+    """Return whether a forward call can be one of training: not without autograd, and not inside vmap or torch.func.grad."""
+    if torch.compiler.is_compiling():
+        return torch.is_grad_enabled()
+    return torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None
+
+
 class OutputErrors:
     """The model's forward calls in a batch, until the loss is differentiated at their outputs.
 
@@ -216,15 +234,18 @@ class SiteWatcher(Protocol):
 class Listeners:
     """What the hooks call in a batch.
 
-    `sites` are the sources that see each site's forward calls, and `called` records which sites had any. If a source needs
+    `sites` are the sources that see each site's forward calls, and `called` counts these calls. If a source needs
     the error at the model's outputs, `on_call` gets each forward call of the model, before the first site in it, and
     `on_return` at its end, unless autograd computes nothing. With `error_leaves` that error is all that is differentiated: the
     leaves of the loss's graph are put there. Calls in which the user has switched autograd off do not count as training,
-    unless `everywhere`. `on_inputs` gets the inputs of every site.
+    unless `everywhere`, nor do those with an empty output: their sites are `ignored`. `without_autograd` are the
+    sites that ran without it inside such a call, as in reentrant checkpointing. `on_inputs` gets the inputs of every site.
     """
 
     sites: Mapping[Site, Sequence[SiteWatcher]] = field(default_factory=dict)
-    called: dict[Site, bool] = field(default_factory=dict)
+    called: dict[Site, int] = field(default_factory=dict)
+    ignored: set[Site] = field(default_factory=set)
+    without_autograd: set[Site] = field(default_factory=set)
     on_call: Callable[[ModelCall], None] | None = None
     on_return: Callable[[ModelCall, Sequence[Tensor]], None] | None = None
     error_leaves: list[tuple[ModelCall, int, Tensor]] | None = None
@@ -288,10 +309,16 @@ class ModelHooks:
 
     `output` selects these outputs (see the module): of what the model returns, or of what a layer of that name returns.
     What is watched between two such outputs belongs to one call.
+
+    If they are not `traceable`, hooks run uncompiled in a compiled model, between the compiled parts: torch's compiler would
+    trace a hook on a gradient into the backward pass as it was during the trace, where it does nothing.
     """
 
-    def __init__(self, model: nn.Module, sites: Sequence[Site], output: OutputSelector = None) -> None:
+    def __init__(
+        self, model: nn.Module, sites: Sequence[Site], output: OutputSelector = None, *, traceable: bool = True
+    ) -> None:
         self._listeners = NO_LISTENERS
+        self._traceable = traceable
         self._recorded: bool | None = None  # whether the present call of the model is one of training
         self._call: ModelCall | None = None
         self.source_context: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -306,14 +333,19 @@ class ModelHooks:
         self._handles.append(model.register_forward_pre_hook(Hook(self._before)))
         self._leave_out_of_copies(layer or model)
         self._handles.append(
-            (layer or model).register_forward_hook(Hook(self._hook_outputs))
+            (layer or model).register_forward_hook(Hook(self._uncompiled(self._hook_outputs)))
         )  # last: it may be a site itself
         self._handles.append(model.register_forward_hook(Hook(self._after)))
 
     def also_watch(self, module: nn.Module, site: Site) -> None:
         """Treat a call of `module` as one of `site`, whose work it does."""
         self._leave_out_of_copies(module)
-        self._handles.append(module.register_forward_hook(Hook(self._watch, site), with_kwargs=True))
+        # First: sources must see what the layer computes, not what a hook of the user's makes of it.
+        hook = Hook(self._uncompiled(self._watch), site)
+        self._handles.append(module.register_forward_hook(hook, with_kwargs=True, prepend=True))
+
+    def _uncompiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function if self._traceable else torch.compiler.disable(function, reason="adagp's hooks on gradients")
 
     @contextmanager
     def active(self, listeners: Listeners) -> Iterator[None]:
@@ -342,7 +374,7 @@ class ModelHooks:
 
     def _before(self, inputs: tuple[Any, ...]) -> None:
         if self._listeners is not NO_LISTENERS:
-            self._recorded = self._listeners.everywhere or torch.is_grad_enabled()
+            self._recorded = self._listeners.everywhere or _is_training_call()
             self._call = None
 
     def _after(self, inputs: tuple[Any, ...], output: Any) -> None:
@@ -351,18 +383,25 @@ class ModelHooks:
     def records(self) -> bool:
         """Return whether the present call of the model, or of a part of it, is one of training."""
         if self._recorded is None:  # a part of the model was called by itself
-            return self._listeners.everywhere or torch.is_grad_enabled()
+            return self._listeners.everywhere or _is_training_call()
         return self._recorded
 
-    def _watch(self, site: Site, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor | None:
+    def _watch(self, site: Site, inputs: tuple[Any, ...], named: dict[str, Any], returned: Any) -> Any:
         listeners = self._listeners
-        if site not in listeners.sites or not self.records():
+        if site not in listeners.sites:
             return None
-        listeners.called[site] = True
+        if not self.records():
+            listeners.ignored.add(site)
+            return None
+        output = returned if isinstance(returned, Tensor) else main_output(site, returned)
+        listeners.called[site] = listeners.called.get(site, 0) + 1
+        if not torch.is_grad_enabled():
+            listeners.without_autograd.add(site)
         if listeners.on_call is not None and self._call is None:
             self._call = ModelCall()
             listeners.on_call(self._call)
         if output.numel() == 0:  # an empty batch teaches nothing
+            listeners.ignored.add(site)
             return None
         changed = None
         positional = inputs or tuple(named.values())[:1]
@@ -372,7 +411,7 @@ class ModelHooks:
             with self.source_context():
                 replacement = source.watch(site, positional, output if changed is None else changed)
             changed = changed if replacement is None else replacement
-        return changed
+        return changed if changed is None or returned is output else replaced(returned, {id(output): changed})
 
     def _hook_outputs(self, inputs: tuple[Any, ...], output: Any) -> Any:
         call, self._call = self._call, None

@@ -14,7 +14,7 @@ costs nothing to produce. Compare runs, not cosines: a prediction with the small
 Densities are the shares of non-zero weights and inputs: an accelerator for sparse training can leave out the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isnan
 from typing import Any
 
@@ -51,25 +51,40 @@ class QualityMeter:
         """Return whether the coming BP batch is one to be sampled."""
         return self.interval > 0 and self._batches % self.interval == 0
 
-    @torch.no_grad()
     def record(
         self, sites: Sequence[Site], truths: Sequence[Tensor], predictions: Sequence[Sequence[Tensor | None]]
     ) -> None:
         """Add the figures of one BP batch. `predictions` has those of each learner, or is empty in a batch not sampled."""
-        if self.due():
-            chosen = indices(sites, self._sums.device)
-            previous = self._against_previous(sites, truths)[:, None]
-            figures = torch.stack(
-                [torch.cat([_compare(truths, predicted), previous], dim=1) for predicted in predictions], dim=1
-            )
-            known = figures.isfinite()
-            self._sums[chosen] += figures.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-            self._counts[chosen] += known
-        self._batches += 1
+        self.prepare_record(sites, truths, predictions)()
+
+    @torch.no_grad()
+    def prepare_record(
+        self, sites: Sequence[Site], truths: Sequence[Tensor], predictions: Sequence[Sequence[Tensor | None]]
+    ) -> Callable[[], None]:
+        """Compute the figures of one BP batch; return a function that adds them."""
+        figures = self._figures(sites, truths, predictions) if self.due() else None
         # The previous-gradient baseline needs only the gradient before a sampled one: no copy on the other batches.
-        self._previous = {}
-        if self.due():
-            self._previous = {site.index: truth.detach().clone() for site, truth in zip(sites, truths, strict=True)}
+        before_sample = self.interval > 0 and (self._batches + 1) % self.interval == 0
+        copied = zip(sites, truths, strict=True) if before_sample else ()
+        previous = {site.index: truth.detach().clone() for site, truth in copied}
+
+        def add() -> None:
+            if figures is not None:
+                chosen = indices(sites, self._sums.device)
+                self._sums[chosen] += figures.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+                self._counts[chosen] += figures.isfinite()
+            self._batches += 1
+            self._previous = previous
+
+        return add
+
+    def _figures(
+        self, sites: Sequence[Site], truths: Sequence[Tensor], predictions: Sequence[Sequence[Tensor | None]]
+    ) -> Tensor:
+        previous = self._against_previous(sites, truths)[:, None]
+        return torch.stack(
+            [torch.cat([_compare(truths, predicted), previous], dim=1) for predicted in predictions], dim=1
+        )
 
     def read(self) -> dict[str, dict[str, float | None]]:
         """Return the mean figures of each site since the last call, None where nothing was sampled, and start again.

@@ -28,11 +28,12 @@ from adagp.core.precision import Precision
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.engine.batch import Batch, BatchResult, TrainingSetup, own_backward
 from adagp.engine.distributed import Processes
-from adagp.engine.guard import BackpropCoverage, Guard, RejectionCounts
+from adagp.engine.guard import ActingSources, BackpropCoverage, Guard, RejectionCounts
 from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
 from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.run_length import RunLength
 from adagp.engine.saved_state import check_state
+from adagp.engine.structure import AttachedModel, LossGraphCheck
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import AdagpWarning, UsageError
 from adagp.layers.sites import Survey
@@ -189,7 +190,8 @@ class Trainer:
         self.quality = QualityMeter(survey.sites, metrics_every, learners)
         for source in self.sources.values():
             source.bind(survey.sites, self.norms)
-        hooks = ModelHooks(model, survey.sites, output)
+        traceable = all(source.traceable for source in self.sources.values())
+        hooks = ModelHooks(model, survey.sites, output, traceable=traceable)
         self.arithmetic: Arithmetic | None = None
         if precision is not None and facts is not None:
             self.arithmetic = precision.arithmetic(facts, hooks.records)
@@ -208,6 +210,10 @@ class Trainer:
             guard,
             RejectionCounts(survey.sites),
             BackpropCoverage(),
+            ActingSources(),
+            LossGraphCheck(
+                model, survey.sites, [name for name, one in self.sources.items() if one.local], self.optimizers
+            ),
             self.norms,
             self.quality,
             processes or Processes(model, several=False),
@@ -217,6 +223,7 @@ class Trainer:
             self.weight_hooks,
             self.densities,
         )
+        self._structure = AttachedModel(model, survey, self.optimizers)
         self._at = Step(0, 0)
         self._broken_off = False
         self._forced: Plan | None = None
@@ -320,8 +327,8 @@ class Trainer:
     def batch(self, targets: Any = None) -> Iterator[Batch]:
         """Prepare model and autograd for the coming batch; put all back and move on to the next one at the end.
 
-        `targets` are for sources that need them. If the body raises, model and trainer are as before the batch, except for
-        weights that `Batch.step` changed.
+        `targets` are for sources that need them. If the body raises, model and trainer are as before the batch, and no source
+        has learned from it, unless `Batch.step` was called before.
         """
         batch = self.begin(targets)
         try:
@@ -336,7 +343,7 @@ class Trainer:
             raise
         finally:
             if self._open is batch:
-                self._give_up()
+                self.discard_batch()
 
     def begin(self, targets: Any = None) -> Batch:
         """Begin the coming batch, as `batch` does, where a `with` does not fit: end it by `Batch.finish` or `abandon`."""
@@ -346,6 +353,7 @@ class Trainer:
             raise UsageError("the last batch is not over: call its finish(), or abandon() to give it up.")
         if self.setup.processes.several:
             self.setup.processes.reshard()
+        self._structure.check()
         self._check_length()
         batch = Batch(self.setup, self.plan, self.at, targets)
         self._previous_gradients.check_unchanged()
@@ -366,7 +374,7 @@ class Trainer:
             self._exits.callback(batch.frozen.unfreeze)
             batch.frozen.freeze()
         except BaseException:
-            self._give_up()
+            self.discard_batch()
             raise
         batch.on_end = lambda: self._end(batch)
         return batch
@@ -443,9 +451,14 @@ class Trainer:
         self._open = None
         self._exits.close()
 
-    def _give_up(self) -> None:
-        self._close()
-        self.setup.drop_gradients()
+    def discard_batch(self) -> None:
+        """Discard the batch that is open, if there is one: after an exception, or before the trainer is detached.
+
+        Model and trainer are as before the batch, except for weights that an optimizer has changed.
+        """
+        if self._open is not None:
+            self._open.discard()
+            self._close()
 
     def _forget(self) -> None:
         for source in self.sources.values():
@@ -468,7 +481,8 @@ class Trainer:
         return next(self.model.parameters()).device
 
     def detach(self) -> None:
-        """Remove the hooks from the model. The trainer cannot be used after that."""
+        """Remove the hooks from the model. The trainer cannot be used after that; a batch that is open is discarded."""
+        self.discard_batch()
         self._previous_gradients.drop_recorded()
         self.setup.hooks.remove()
         restore_forward(self.model)

@@ -11,7 +11,7 @@ import torch
 from torch import Size, Tensor, nn
 
 from adagp.core.html_tables import html_table
-from adagp.engine.hooks import call
+from adagp.engine.hooks import call, main_output
 from adagp.errors import ModelError
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.layers.sites import Site, Survey, survey
@@ -155,7 +155,8 @@ def trial_forward(model: nn.Module, survey: Survey, sample: Any) -> TrialForward
         return hook
 
     def look(site: Site) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        def hook(module: nn.Module, inputs: tuple[Any, ...], returned: Any) -> None:
+            output = returned if isinstance(returned, Tensor) else main_output(site, returned)
             macs[site] = macs.get(site, 0) + site.macs(inputs, output)
             shapes[site] = output.shape
 

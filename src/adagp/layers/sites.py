@@ -134,7 +134,8 @@ def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude:
     """Sort the trainable parameters of `model` into sites and the rest.
 
     `optimized` are the optimizer's parameters; a weight that is not among them never moves and is no site. `exclude` are
-    name patterns (`head`, `blocks.0.*`) of layers that must not be sites; a pattern that matches no layer is an error.
+    name patterns (`head`, `blocks.0.*`) of layers that must not be sites, nor any layer inside them; a pattern that matches no
+    layer is an error.
     """
     _check_initialized(model)
     _check_patterns(model, exclude)
@@ -188,11 +189,17 @@ def _why_no_site(owner: list[_Owner], model: nn.Module, moving: set[int] | None,
         return f"not the weight of its {kind}"
     if isinstance(_parent(model, path), nn.MultiheadAttention):
         return "used by nn.MultiheadAttention without calling the layer"
-    if any(fnmatchcase(path, pattern) for pattern in exclude):
+    if any(fnmatchcase(name, pattern) for name in _names_around(path) for pattern in exclude):
         return "excluded"
     if not parameter.is_floating_point():  # type: ignore[union-attr]  # named_parameters gave it, so it is not None
         return "not a real floating-point tensor"
     return None
+
+
+def _names_around(path: str) -> list[str]:
+    """Return the name of a layer, and those of the layers around it."""
+    parts = path.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def _full_name(path: str, leaf: str) -> str:

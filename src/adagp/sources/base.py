@@ -14,7 +14,10 @@ The engine calls a source in this order, and never checks which one it has::
         join(sites)                     several processes train on shares of the batch: exchange what was seen of them
         produce(sites)                  sites whose plan names it: give their weight gradients
         sizes(gradients)                the norms of these, for the guard
-        observe(sites, gradients)       sites trained by backprop: learn from the truth, if it learns
+        prepare_learning(sites, ...)    sites trained by backprop: see the truth, if it learns; what is returned is called in
+                                        the end, unless the batch is discarded. By default: observe(sites, gradients)
+        accept()                        the optimizer steps: the batch counts; or
+        discard()                       the batch is discarded: it failed, or the user abandoned it
         forget()                        the batch is over
     end_epoch()                         after the last batch of an epoch
 
@@ -63,9 +66,19 @@ class RunningNorms:
         counts = self.counts[chosen] + 1
         share = (1 / counts).clamp(min=1 - self.decay)
         norms = norms.to(self.values)
-        self.values[chosen] += share * (norms - self.values[chosen])
-        self.counts[chosen] = counts
-        self._newest[chosen] = norms
+        # New tensors, so that the present ones can be put back.
+        self.values = self.values.index_add(0, chosen, share * (norms - self.values[chosen]))
+        self.counts = self.counts.index_copy(0, chosen, counts)
+        self._newest = self._newest.index_copy(0, chosen, norms)
+
+    def rollback(self) -> Callable[[], None]:
+        """Return a function that puts the present norms back."""
+        before = self.values, self.counts, self._newest
+
+        def restore() -> None:
+            self.values, self.counts, self._newest = before
+
+        return restore
 
     def of(self, sites: Sequence[Site]) -> Tensor:
         """Return the running norms of `sites`, in their order."""
@@ -202,6 +215,11 @@ class Source(ABC):
     joins: bool = False
     """Whether processes that train on shares of a batch produce the same gradients after `join`: those of the whole batch. If
     not, what they produce is averaged."""
+    local: bool = False
+    """Whether it takes each weight's gradient at the calls of its own layer: other uses of the weight are not part of it."""
+    traceable: bool = False
+    """Whether torch's compiler may take `watch` into the compiled code of a model. If not, the compiled model is interrupted
+    at each site: a hook on a gradient (`on_gradient`) works only there."""
     takes_sharded: bool = False
     """Whether `observe` takes sharded gradients as they are (see `adagp.layers.weights`). If not, they are gathered."""
 
@@ -272,6 +290,22 @@ class Source(ABC):
 
         The running norms have taken these gradients in before.
         """
+
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """See the true gradients of a batch that was watched; return a function that learns from them.
+
+        It is called when the optimizer steps, and not at all if the batch is discarded before. Until then the user may change
+        the gradients in place (clipping). So copies of them are passed to `observe`. A source that can do without copies
+        overrides this.
+        """
+        copies = [gradient.detach().clone() for gradient in gradients]
+        return lambda: self.observe(sites, copies)
+
+    def accept(self) -> None:  # noqa: B027
+        """Take note that the batch counts: its optimizer steps."""
+
+    def discard(self) -> None:  # noqa: B027
+        """Undo what was noted in this batch, which does not count. `forget` follows."""
 
     def forget(self) -> None:  # noqa: B027
         """Drop what was watched in this batch."""

@@ -1,6 +1,7 @@
 """Controls that every predictor must beat: no gradient at all, the last true gradients, noise; and skipping the batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -21,6 +22,7 @@ class ZeroSource(PipelineSource):
     """
 
     joins = True
+    traceable = True  # it watches nothing
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return zeros."""
@@ -32,6 +34,7 @@ class SkipSource(Source):
 
     skips = True
     joins = True
+    traceable = True  # it watches nothing
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return no gradient for any site."""
@@ -47,6 +50,7 @@ class AverageSource(Source):
 
     learns = True
     joins = True
+    traceable = True  # it watches nothing
     takes_sharded = True
 
     def __init__(self, last: int = 4, decay: float | None = None) -> None:
@@ -63,18 +67,25 @@ class AverageSource(Source):
         """Remember the weights, for the memory layout of stored gradients."""
         self._weights = {site.index: site.weight for site in sites}
 
-    @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Take in the true gradients of one batch."""
+        self.prepare_learning(sites, gradients)()
+
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """Copy the true gradients of one batch, once."""
+        return partial(self._store, sites, [gradient.detach().clone() for gradient in gradients])
+
+    @torch.no_grad()
+    def _store(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         for site, gradient in zip(sites, gradients, strict=True):
             history = self._history.setdefault(site.index, [])
             seen = self._seen[site.index] = self._seen.get(site.index, 0) + 1
             if self.decay is not None and history:
                 history[0].lerp_(gradient, max(1 / seen, 1 - self.decay))
             elif len(history) < self.last:
-                history.append(gradient.detach().clone())
+                history.append(gradient)
             else:
-                history[(seen - 1) % self.last].copy_(gradient)
+                history[(seen - 1) % self.last] = gradient
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
@@ -121,6 +132,7 @@ class NormalSource(Source):
     """
 
     joins = True
+    traceable = True  # it watches nothing
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -154,6 +166,10 @@ class NoiseSource(NormalSource):
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Keep the running norms."""
         self._norms = norms
+
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """Do nothing: the engine keeps the norms."""
+        return lambda: None
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return noise for every site."""

@@ -170,6 +170,10 @@ class TrainedSource(Source):
         source: Self = make(LearningOptions.of_run(run, **learning), **options)
         return source
 
+    def discard(self) -> None:
+        """Drop the gradients of the predictor."""
+        self.learner.optimizer.zero_grad(set_to_none=True)
+
     def end_epoch(self) -> None:
         """Let the learning rate follow its schedule, once the predictor has begun to learn."""
         self.learner.end_epoch()
@@ -202,6 +206,7 @@ class LearnedSource(TrainedSource, PipelineSource):
 
     joins = True
     takes_sharded = True
+    traceable = True
 
     def __init__(self, options: LearningOptions) -> None:
         self.options = options
@@ -209,6 +214,7 @@ class LearnedSource(TrainedSource, PipelineSource):
         self._waiting: dict[Site, tuple[Tensor, int]] = {}
         self._summaries: dict[Site, Tensor] = {}
         self._weights: dict[Site, int] = {}
+        self._buffers: list[tuple[Tensor, Tensor]] = []
 
     @abstractmethod
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
@@ -273,14 +279,21 @@ class LearnedSource(TrainedSource, PipelineSource):
         exact = all(gradient.dtype == torch.float32 for gradient in gradients)
         return self._sizes if exact else super().sizes(gradients)
 
-    @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Take one step of Adam on the sum of the sites' mean squared errors."""
+        self.prepare_learning(sites, gradients)()
+
+    @torch.no_grad()
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """Differentiate the sum of the sites' mean squared errors; the step of Adam follows."""
         truths = {site: site.share_of(truth.detach()).float() for site, truth in zip(sites, gradients, strict=True)}
         seen = self._called(sites)
-        if seen:
-            scales = self._scales(seen).clamp(min=1e-30) if self.options.normalize else None
-            self.learner.step(self.learn(seen, [truths[site] for site in seen], scales))
+        if not seen:
+            return lambda: None
+        scales = self._scales(seen).clamp(min=1e-30) if self.options.normalize else None
+        # Its normalization layers, if it has any, follow what they see.
+        self._buffers = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
+        return partial(self.learner.step, self.learn(seen, [truths[site] for site in seen], scales))
 
     def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
         """Return the predictions for sites that were called, in the shape and memory order of the weights; and their norms.
@@ -356,8 +369,15 @@ class LearnedSource(TrainedSource, PipelineSource):
             self._summaries.pop(site, None)
             self._weights.pop(site, None)
 
+    def discard(self) -> None:
+        """Drop the gradients of the predictor, and put its buffers back."""
+        super().discard()
+        for buffer, value in self._buffers:
+            buffer.copy_(value)
+
     def forget(self) -> None:
         """Drop the summaries of this batch."""
+        self._buffers = []
         self.drop([*self._waiting, *self._summaries])
 
     def _pool_waiting(self) -> None:

@@ -1,6 +1,7 @@
 """The weight gradient of a single layer, from its input and the gradient at its output: no chain through other layers."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Size, Tensor
 
-from adagp.errors import ModelError
+from adagp.errors import AdagpWarning, ModelError
 from adagp.layers.rules import computes_as_built_in
 from adagp.layers.sites import Site
 from adagp.layers.weights import blank
@@ -26,13 +27,12 @@ def check_layer_types(source: str, sites: Sequence[Site]) -> None:
             )
 
 
-def check_not_recomputed(site: Site, *, blind: bool, seen: bool) -> None:
-    """Raise for a site with a true gradient that ran without autograd in the forward pass (`blind`), if none was seen later."""
-    if blind and not seen:
-        raise ModelError(
-            f"site '{site.name}' has a gradient, but none was seen at its output: it is computed again in the backward "
-            "pass. Give checkpoint(..., use_reentrant=False), or exclude the site."
-        )
+def recomputed(site: Site) -> ModelError:
+    """Return the error for a site that reentrant checkpointing computes again in the backward pass."""
+    return ModelError(
+        f"site '{site.name}' has a gradient, but none was seen at its output: it is computed again in the backward "
+        "pass. Give checkpoint(..., use_reentrant=False), or exclude the site."
+    )
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,12 @@ def _output_padding(geometry: Geometry, inputs: Size, outputs: Size, weight: Siz
 class LocalSource(Source):
     """A source that adds up local weight gradients, forward call by forward call. Other layers are an error."""
 
+    local = True
+
     def __init__(self, name: str) -> None:
         self._name = name
         self._sums: dict[Site, Tensor] = {}
+        self._warned_of: set[Site] = set()
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Raise on layers whose gradient cannot be taken locally."""
@@ -126,6 +129,31 @@ class LocalSource(Source):
     def add(self, site: Site, gradient: Tensor) -> None:
         """Add the weight gradient of one forward call."""
         self._sums[site] = self._sums[site] + gradient if site in self._sums else gradient
+
+    def check_gradients_seen(self, sites: Sequence[Site], watched: Mapping[Site, bool], seen: Collection[Site]) -> None:
+        """Check that a gradient was `seen` at the output of each of `sites`, which have a true one, if it was `watched`.
+
+        The values of `watched` are whether autograd was on. A layer that reentrant checkpointing runs again is an error, and so
+        is a batch without any gradient at an output; a single layer is warned of once, as it may not matter for the loss.
+        """
+        unseen = [site for site in sites if site in watched and site not in seen]
+        for site in unseen:
+            if not watched[site]:
+                raise recomputed(site)
+        if unseen and not seen:
+            raise ModelError(
+                f"source '{self._name}' saw no gradient at the output of any layer, but '{unseen[0].name}' has a true weight "
+                "gradient. Was a part of the model compiled and called before adagp.attach?"
+            )
+        new = [site for site in unseen if site not in self._warned_of]
+        if new:
+            self._warned_of.update(new)
+            warnings.warn(
+                f"site '{new[0].name}' has a weight gradient, but none at its output: the loss uses the weight without the "
+                f"layer. Source '{self._name}' cannot predict it; exclude it (exclude=['{new[0].name}']).",
+                AdagpWarning,
+                stacklevel=2,
+            )
 
     def _sums_of(self, sites: Sequence[Site]) -> list[Tensor]:
         return [self._sums[site] for site in sites if site in self._sums]

@@ -1,6 +1,6 @@
 """A weighted sum of several sources."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ class MixedSource(Source):
         self.needs_outputs = any(source.needs_outputs for source, _ in self.parts)
         self.needs_backward = any(source.needs_backward for source, _ in self.parts)
         self.needs_shapes = any(source.needs_shapes for source, _ in self.parts)
+        self.local = any(source.local for source, _ in self.parts)
+        self.traceable = all(source.traceable for source, _ in self.parts)
         self.joins = all(source.joins for source, _ in self.parts)
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
@@ -88,11 +90,33 @@ class MixedSource(Source):
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Pass the true gradients to the parts that learn."""
+        self.prepare_learning(sites, gradients)()
+
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """Pass the true gradients to the parts that learn."""
+        learners = [source for source, _ in self.parts if source.learns]
+        updates = [
+            source.prepare_learning(
+                sites, gradients if source.takes_sharded else [whole(gradient) for gradient in gradients]
+            )
+            for source in learners
+        ]
+
+        def learn() -> None:
+            for update in updates:
+                update()
+
+        return learn
+
+    def accept(self) -> None:
+        """Accept the batch for each part."""
         for source, _ in self.parts:
-            if source.learns:
-                source.observe(
-                    sites, gradients if source.takes_sharded else [whole(gradient) for gradient in gradients]
-                )
+            source.accept()
+
+    def discard(self) -> None:
+        """Discard the batch for each part."""
+        for source, _ in self.parts:
+            source.discard()
 
     def forget(self) -> None:
         """End the batch for each part."""

@@ -1,5 +1,7 @@
 """Synthetic gradients: the networks' answers, the local gradients, and learning, each by hand."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -154,13 +156,13 @@ def test_decoupled_layers_learn_from_the_prediction_above(monkeypatch: pytest.Mo
         network.scale.fill_(0.5)
         network.count.fill_(1e6)
     arrived: list[Tensor] = []
-    rescale = SyntheticNetwork.rescale
+    rescaled = SyntheticNetwork.rescaled
 
-    def noted(network: SyntheticNetwork, gradient: Tensor) -> None:
-        arrived.append(gradient)
-        rescale(network, gradient)
+    def noted(network: SyntheticNetwork, gradients: Sequence[Tensor]) -> list[Tensor]:
+        arrived.extend(gradients)
+        return rescaled(network, gradients)
 
-    monkeypatch.setattr(SyntheticNetwork, "rescale", noted)
+    monkeypatch.setattr(SyntheticNetwork, "rescaled", noted)
     weights = dict(model.named_parameters())
     with torch.no_grad():
         outputs = [model[:count](inputs) for count in (1, 3, 5)]

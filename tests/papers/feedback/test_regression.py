@@ -314,7 +314,7 @@ def noted(fit: SiteRegression, correction: BiasCorrection, seed: int, weight: fl
     inputs, errors, gradients = drawn_calls(seed)
     rows = FeatureRows(errors)
     correction.sums.add(rows, as_rows(fit.site, inputs, False))
-    correction.commit(torch.full_like(fit.site.weight, float(seed)), weight)
+    correction.commit(correction.mean_with(torch.full_like(fit.site.weight, float(seed)), weight), weight)
     return fit.weight_gradient(inputs, rows, gradients.shape)
 
 

@@ -11,7 +11,7 @@ from adagp.errors import DataError, ModelError, OptionError
 from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
 from adagp.sources.base import BatchContext, RunningNorms, on_gradient
 from adagp.sources.learned import Learner, LearningOptions, TrainedSource, class_count, class_shares
-from adagp.sources.local import Kept, LocalSource, check_not_recomputed, weight_gradient
+from adagp.sources.local import Kept, LocalSource, weight_gradient
 
 _CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
     3: nn.Conv1d,
@@ -62,11 +62,14 @@ class SyntheticNetwork(nn.Module):
         return self.last(F.relu(hidden))  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def rescale(self, gradient: Tensor, decay: float = 0.95) -> None:
-        """Update the running root mean square of the true gradients: a plain mean at first, then an EMA."""
-        self.count += 1
-        share = (1 / self.count).clamp(min=1 - decay)
-        self.scale.lerp_(gradient.float().square().mean().sqrt(), share)
+    def rescaled(self, gradients: Sequence[Tensor], decay: float = 0.95) -> list[Tensor]:
+        """Return the running root mean square after each of these true gradients: a plain mean at first, then an EMA."""
+        scales, scale = [], self.scale
+        for number, gradient in enumerate(gradients, 1):
+            share = (1 / (self.count + number)).clamp(min=1 - decay)
+            scale = torch.lerp(scale, gradient.float().square().mean().sqrt(), share)
+            scales.append(scale)
+        return scales
 
 
 class SyntheticSource(LocalSource, TrainedSource):
@@ -90,7 +93,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         self.classes = classes
         self._seen: dict[Site, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
         self._samples: dict[Site, int] = {}
-        self._without_autograd: set[Site] = set()
+        self._watched: dict[Site, bool] = {}  # whether autograd was on
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Build the networks, without touching the global random state."""
@@ -122,8 +125,8 @@ class SyntheticSource(LocalSource, TrainedSource):
             self.add(site, weight_gradient(site, inputs[0], self._predict(site, output, shares)))
         if served:
             return None
+        self._watched[site] = torch.is_grad_enabled()
         if not output.requires_grad:
-            self._without_autograd |= set() if torch.is_grad_enabled() else {site}
             return None
         copy = output.detach().clone()  # the next layer may change it in place
 
@@ -132,26 +135,41 @@ class SyntheticSource(LocalSource, TrainedSource):
 
         return on_gradient(output, receive)
 
-    @torch.enable_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Take one step on the sum of the sites' mean squared errors."""
-        losses = []
+        self.prepare_learning(sites, gradients)()
+
+    @torch.enable_grad()
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """Differentiate the sum of the sites' mean squared errors; a step follows."""
+        self.check_gradients_seen(sites, self._watched, self._seen)
+        losses: list[Tensor] = []
+        scales: dict[SyntheticNetwork, list[Tensor]] = {}
         for site in sites:
-            check_not_recomputed(site, seen=site in self._seen, blind=site in self._without_autograd)
+            calls = self._seen.get(site, [])
             network = self._network(site)
-            for output, truth, shares in self._seen.get(site, []):
-                network.rescale(truth)
-                target = truth.float() / network.scale.clamp(min=1e-30)
-                losses.append(F.mse_loss(network(output, shares), target))
-        if losses:
-            self.learner.step(self.learner.differentiate(torch.stack(losses).sum()))
+            scales[network] = network.rescaled([truth for _, truth, _ in calls])
+            for (output, truth, shares), scale in zip(calls, scales[network], strict=True):
+                losses.append(F.mse_loss(network(output, shares), truth.float() / scale.clamp(min=1e-30)))
+        if not losses:
+            return lambda: None
+        loss = self.learner.differentiate(torch.stack(losses).sum())
+
+        def learn() -> None:
+            for network, after in scales.items():
+                network.count += len(after)
+                for scale in after[-1:]:
+                    network.scale.copy_(scale)
+            self.learner.step(loss)
+
+        return learn
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""
         super().forget()
         self._seen.clear()
         self._samples.clear()
-        self._without_autograd.clear()
+        self._watched.clear()
 
     def _network(self, site: Site) -> SyntheticNetwork:
         network = self.networks[site.index]
@@ -238,6 +256,7 @@ class DecoupledSource(SyntheticSource):
     ) -> None:
         super().__init__(options, hidden, labels, classes)
         self._is_last = True
+        self._learn: Callable[[], None] = lambda: None
 
     def begin(self, context: BatchContext) -> None:
         """Expect the gradient of the last layer first."""
@@ -263,7 +282,17 @@ class DecoupledSource(SyntheticSource):
         return result
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
-        """Return the gradients of the sites that were called, and let their networks learn from what arrived there."""
+        """Return the gradients of the sites that were called; their networks learn from what arrived there."""
         gradients = super().produce(sites)
-        self.observe([site for site in sites if site in self._seen and site in self._context.replaced], [])
+        served = [site for site in sites if site in self._seen and site in self._context.replaced]
+        self._learn = self.prepare_learning(served, [])
         return gradients
+
+    def accept(self) -> None:
+        """Let the networks learn."""
+        self._learn()
+
+    def forget(self) -> None:
+        """Drop what was kept of this batch."""
+        super().forget()
+        self._learn = lambda: None

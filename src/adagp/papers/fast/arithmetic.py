@@ -72,7 +72,7 @@ class BlockArithmetic(Arithmetic):
         finally:
             self._mode.resting = before
 
-    def check_called(self, called: Mapping[Site, bool]) -> None:
+    def check_called(self, called: Mapping[Site, int]) -> None:
         """Raise if a site was called whose product was not recognised: it would silently be in single precision."""
         seen = {site for site, _ in self._calls}
         for site in called:

@@ -322,17 +322,24 @@ class BiasCorrection:
         self.sums = CrossSums()
 
     @torch.no_grad()
-    def commit(self, gradient: Tensor, rate: float) -> None:
-        """Move the means by `rate` towards the batch that was added to `sums`, with its true gradient."""
+    def mean_with(self, gradient: Tensor, rate: float) -> Tensor:
+        """Return T, moved by `rate` towards the true gradient of a batch, for `commit`: a tensor of its own."""
+        if self.gradient is None:
+            return gradient.detach().clone()
+        return torch.lerp(self.gradient, gradient.to(self.gradient.dtype), rate)
+
+    @torch.no_grad()
+    def commit(self, mean: Tensor, rate: float) -> None:
+        """Move the means by `rate` towards the batch that was added to `sums`; that of the gradients is given."""
         if not self.sums.rows:
             return
         inputs, error = self.sums.total(), torch.stack([rows.mean for rows in self.sums.rows]).mean(0)
-        if self.gradient is None:
-            self.gradient, self.inputs, self.error = gradient.detach().clone(), inputs, error
+        first, self.gradient = self.gradient is None, mean
+        if first:
+            self.inputs, self.error = inputs, error
         else:
             if self.inputs is None or self.error is None:  # from an older checkpoint, with nothing to subtract
                 self.inputs, self.error = torch.zeros_like(inputs), torch.zeros_like(error)
-            self.gradient.lerp_(gradient.to(self.gradient.dtype), rate)
             self.inputs.lerp_(inputs, rate)
             self.error.lerp_(error, rate)
         self.drop()

@@ -3,7 +3,7 @@
 The mathematics is in `regression.py`. This file connects it to the engine: what is kept of a batch, and when it is used.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ from adagp.papers.feedback.regression import (
 )
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, RunningNorms, missing_error, on_gradient
 from adagp.sources.controls import ReplaySource
-from adagp.sources.local import Kept, LocalSource, check_not_recomputed
+from adagp.sources.local import Kept, LocalSource
 from adagp.sources.mixed import MixedSource
 from adagp.sources.pipeline import ErrorSource, SiteCall
 
@@ -95,8 +95,10 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._features: dict[ModelCall, Tensor] = {}
         self._whole: dict[ModelCall, Tensor] = {}
         self._rows: dict[tuple[Any, ...], FeatureRows] = {}
-        self._without_autograd: set[int] = set()
-        self._learned: set[int] = set()
+        self._watched: dict[Site, bool] = {}  # the sites to learn from, and whether autograd was on
+        self._learned: set[Site] = set()
+        self._new_fits: set[int] = set()
+        self._before: tuple[list[int], dict[int, int]] = ([], {})
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
@@ -124,6 +126,7 @@ class FeedbackSource(LocalSource, ErrorSource):
     def begin(self, context: BatchContext) -> None:
         """Keep the context of the batch."""
         self._context = context
+        self._before = list(self._errors.outputs), self._axes.state_dict()
 
     def enter(self, call: ModelCall) -> None:
         """Keep the call: each has errors of its own."""
@@ -140,8 +143,7 @@ class FeedbackSource(LocalSource, ErrorSource):
             self._pending.setdefault(call, []).append(replace(kept, observe=corrects and not waits))
         if learns:
             self._axes.keep(site, output)
-        if learns and not waits and not torch.is_grad_enabled():
-            self._without_autograd.add(site.index)
+            self._watched[site] = torch.is_grad_enabled()
         if not waits:
             return None
 
@@ -185,7 +187,8 @@ class FeedbackSource(LocalSource, ErrorSource):
         rows = self._rows_of(call, site, gradient.shape)
         if site.index not in self._fits:
             self._fits[site.index] = SiteRegression.fresh(site, self._initial_moments(rows), gradient)
-        self._learned.add(site.index)
+            self._new_fits.add(site.index)
+        self._learned.add(site)
         self._fits[site.index].learn(rows, gradient, self._context.scale)
 
     def _add_inputs(self, call: ModelCall, site_call: SiteCall) -> None:
@@ -254,21 +257,44 @@ class FeedbackSource(LocalSource, ErrorSource):
             for gradient, correction in zip(super().produce(sites), corrections, strict=True)
         ]
 
-    @torch.no_grad()
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Update the fits by the output gradients of the backward pass, and the bias corrections by the true gradients."""
-        learned, corrected = self._learning.advance(), self._correcting.advance()
-        if not learned and not corrected:
-            return
-        for site, truth in zip(sites, gradients, strict=True):
+        self.prepare_learning(sites, gradients)()
+
+    @torch.no_grad()
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """Take in the true gradients; the updates of fits and bias corrections follow."""
+        learned, corrected = self._learning.batches, self._correcting.batches
+        rate, decay = 1 - (1 - self.correction) ** corrected, self.decay**learned
+        means: dict[int, Tensor] = {}
+        if learned:
+            self.check_gradients_seen(sites, self._watched, self._learned)
+        for site, truth in zip(sites, gradients, strict=True) if learned or corrected else ():
             index = site.index
-            check_not_recomputed(site, blind=index in self._without_autograd, seen=index in self._learned)
-            fit = self._fits.get(index)
-            if fit is None:
-                continue
-            if corrected and index in self._corrections:
-                self._corrections[index].commit(truth, 1 - (1 - self.correction) ** corrected)
-            fit.regression.commit(self.decay**learned)
+            if corrected and index in self._corrections and index in self._fits:
+                means[index] = self._corrections[index].mean_with(truth, rate)
+
+        def learn() -> None:
+            self._learning.advance()
+            self._correcting.advance()
+            self._new_fits.clear()
+            for index, mean in means.items():
+                self._corrections[index].commit(mean, rate)
+            for site in sites if learned or corrected else ():
+                if site.index in self._fits:
+                    self._fits[site.index].regression.commit(decay)
+
+        return learn
+
+    def discard(self) -> None:
+        """Undo what was found out in this batch."""
+        self._errors.outputs = self._before[0]
+        self._axes.load_state_dict(self._before[1])
+        for index in self._new_fits:
+            del self._fits[index]
+        self._new_fits.clear()
+        for index in [index for index, correction in self._corrections.items() if correction.gradient is None]:
+            del self._corrections[index]
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""
@@ -278,7 +304,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._features.clear()
         self._whole.clear()
         self._rows.clear()
-        self._without_autograd.clear()
+        self._watched.clear()
         self._learned.clear()
         for fit in self._fits.values():
             fit.regression.drop()
@@ -387,11 +413,16 @@ class EveryN:
         """Whether the running batch is due."""
         return self.since_last is None or self.since_last + 1 >= self.n
 
+    @property
+    def batches(self) -> int:
+        """The number of batches since the last due one if this is due, else 0."""
+        return (self.since_last or 0) + 1 if self.due else 0
+
     def advance(self) -> int:
-        """Go on to the next batch. Return the number of batches since the last due one if this is due, else 0."""
-        batches = (self.since_last or 0) + 1
-        due, self.since_last = self.due, 0 if self.due else batches
-        return batches if due else 0
+        """Go on to the next batch. Return what `batches` was."""
+        batches = self.batches
+        self.since_last = 0 if self.due else (self.since_last or 0) + 1
+        return batches
 
 
 class FeedbackReplaySource(MixedSource):
