@@ -146,7 +146,7 @@ def test_decoupled_layers_learn_from_the_prediction_above(monkeypatch: pytest.Mo
     trainer = adagp.attach(
         model,
         torch.optim.SGD(model.parameters(), lr=0.0),
-        method="dni_decoupled",
+        schedule="sites=all; first=allowed; source=dni_decoupled",
         steps=2,
         sources={"dni_decoupled": source},
     )
