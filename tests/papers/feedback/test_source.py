@@ -427,3 +427,100 @@ def test_feedback_and_replay() -> None:
     ]
     with pytest.raises(OptionError, match=r"^feedback's share in the mixture is 1\.5; it must be 0 to 1\.$"):
         FeedbackReplaySource(share=1.5)
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder of sequences that differ in length, with positions first in memory or samples."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.batch_first = batch_first
+        self.embed = nn.Linear(4, 8)
+        self.transform = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=batch_first)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the scores `(samples, positions, 5)`, or with positions first."""
+        if not self.batch_first:
+            source, target = source.transpose(0, 1), target.transpose(0, 1)
+        return self.head(self.transform(self.embed(source), self.embed(target)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_an_encoder_of_other_length_is_predicted_with_positions_first_as_with_samples_first() -> None:
+    batches_drawn = [(torch.randn(3, 6, 4), torch.randn(3, 4, 4), torch.randint(5, (3, 4))) for _ in range(4)]
+    weights = []
+    for batch_first in (True, False):
+        model = Translator(batch_first)
+        trainer = adagp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "feedback", steps=8, schedule="1:1")
+
+        def loss(scores: Tensor, labels: Tensor, first: bool = batch_first) -> Tensor:
+            return F.cross_entropy((scores if first else scores.transpose(0, 1)).flatten(0, 1), labels.flatten())
+
+        for source, target, labels in batches_drawn:
+            trainer.step((source, target), labels, loss)
+        weights.append([parameter.detach() for parameter in model.parameters()])
+    for first, second in zip(*weights, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-5)
+
+
+class Flattened(Translator):
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return one row for each position of each sample."""
+        return super().forward(source, target).flatten(0, 1)
+
+
+def test_joined_samples_and_positions_are_named() -> None:
+    model = Flattened(True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = adagp.attach(model, optimizer, "feedback", steps=8, schedule="1:1", warmup="1 batches")
+    inputs, labels = (torch.randn(3, 4, 4), torch.randn(3, 4, 4)), torch.randint(5, (12,))
+    with pytest.raises(ModelError) as caught:
+        trainer.step(inputs, labels, F.cross_entropy)
+    assert str(caught.value) == (
+        "the output of site 'head' has the sizes (3, 4, 5), the model's (12,): samples and positions were joined. Name the "
+        "layer that computes the model's output, before that is reshaped: adagp.attach(output='head')."
+    )
+    trainer.detach()
+    trainer = adagp.attach(model, optimizer, "feedback", steps=8, schedule="1:1", output="head")
+    for _ in range(3):
+        trainer.step(inputs, labels, F.cross_entropy)
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.body(inputs).tanh()
+        return self.first(hidden), self.second(hidden)
+
+
+def test_a_loss_at_another_output_later_begins_a_new_fit() -> None:
+    model = TwoHeads()
+    trainer = adagp.attach(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), "feedback", steps=40, schedule="1:1", warmup="2 batches"
+    )
+    inputs = torch.randn(6, 5)
+
+    def first(outputs: Any, _: Any) -> Tensor:
+        return outputs[0].square().mean()  # type: ignore[no-any-return]
+
+    def both(outputs: Any, _: Any) -> Tensor:
+        return outputs[0].square().mean() + outputs[1].square().mean()  # type: ignore[no-any-return]
+
+    phases = [trainer.step(inputs, None, first).phase for _ in range(4)]
+    while trainer.phase == "gp":
+        trainer.step(inputs, None, both)  # the new output is left out until a BP batch
+    with pytest.warns(adagp.errors.AdagpWarning) as caught:
+        trainer.step(inputs, None, both)
+    assert str(caught[0].message) == (
+        "the loss depends on output number 2 of the model now, and did not before: feedback begins to learn again. A longer "
+        "warm-up until then avoids predictions from few batches."
+    )
+    assert "gp" in phases
+    for _ in range(4):
+        trainer.step(inputs, None, both)

@@ -18,7 +18,7 @@ class ErrorFeatures:
     """Turns output errors into at most `most` features per row; larger errors are projected at random.
 
     A random projection keeps inner products in expectation. An error `(N, T, V)` is one of sequences: V is projected.
-    Other errors are flattened, samples first. Of several outputs, those count that the loss depends on in the first batch.
+    Other errors are flattened, samples first. Of several outputs, those count that the loss has depended on in a BP batch.
 
     With `classes` there are as many features again: the softmax of the outputs (`class_features`), projected alike.
     """
@@ -30,16 +30,17 @@ class ErrorFeatures:
         self.outputs: list[int] = []
         self._projection: Tensor | None = None
 
+    def note_outputs(self, call: ModelCall) -> int | None:
+        """Count the outputs that the loss of a BP batch depends on; return the first new one if others counted before."""
+        present = [index for index, error in enumerate(call.errors) if error is not None]
+        new = [index for index in present if index not in self.outputs]
+        known, self.outputs = bool(self.outputs), sorted({*self.outputs, *new})
+        return new[0] if known and new else None
+
     def of_call(self, call: ModelCall) -> Tensor:
-        """Return the features of the errors at the outputs of `call`, as `of` does."""
+        """Return the features of the errors at those outputs of `call` that count, as `of_several` does."""
         present = [index for index, error in enumerate(call.errors) if error is not None]
         self.outputs = self.outputs or present
-        new = [index for index in present if index not in self.outputs]
-        if new:
-            raise ModelError(
-                f"the loss depends on output number {new[0] + 1} of the model now, and did not in the first batch. Say which "
-                "outputs count: adagp.attach(output=...)."
-            )
         first = call.errors[present[0]]
         assert first is not None, "a call without an error has no features"
         errors = []
@@ -116,6 +117,13 @@ def rows_for(site: Site, shape: Size, features: Tensor, axis: int = 0) -> Tensor
     return samples.view(*broadcast, width).expand(*shape[:-1], width).reshape(-1, width)
 
 
+def is_other_sequence(site: Site, shape: Size, features: Size) -> bool:
+    """Return whether a site has positions of its own, with positions first, as has the model's output: an encoder's."""
+    if site.sequence_first is False or site.rule.kind != "linear" or len(shape) != 3 or len(features) != 3:
+        return False
+    return shape[0] != features[0] and shape[1] == features[1]
+
+
 PROBED_SAMPLES = (1, 0, 2)
 """Samples whose gradient is taken until one decides. If the first (or last) position stands for the whole sequence, sample 0
 is in the first row and in the first column alike."""
@@ -157,6 +165,12 @@ class SampleAxes:
         """
         axes = candidates(site, shape, output[0])
         known = self._axes.get(site.index)
+        if not axes and site.rule.kind == "linear" and len(shape) > 2 and shape[:-1].numel() == output[0]:
+            raise ModelError(
+                f"the output of site '{site.name}' has the sizes {tuple(shape)}, the model's {tuple(output[:1])}: samples and "
+                "positions were joined. Name the layer that computes the model's output, before that is reshaped: "
+                "adagp.attach(output='head')."
+            )
         if not axes or known not in (None, *axes):
             raise ModelError(
                 f"site '{site.name}' was called with {shape[0]} samples, but the model's output has {output[0]}: "

@@ -3,6 +3,7 @@
 The mathematics is in `regression.py`. This file connects it to the engine: what is kept of a batch, and when it is used.
 """
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -10,11 +11,11 @@ from typing import Any, Self
 import torch
 from torch import Size, Tensor
 
-from adagp.errors import OptionError
+from adagp.errors import AdagpWarning, OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import blank, sharded_like
 from adagp.papers.feedback.data_parallel import LocalCall, join_calls
-from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, rows_for
+from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, is_other_sequence, rows_for
 from adagp.papers.feedback.regression import (
     BiasCorrection,
     FeatureRows,
@@ -97,8 +98,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._rows: dict[tuple[Any, ...], FeatureRows] = {}
         self._watched: dict[Site, bool] = {}  # the sites to learn from, and whether autograd was on
         self._learned: set[Site] = set()
-        self._new_fits: set[int] = set()
-        self._before: tuple[list[int], dict[int, int]] = ([], {})
+        self._before: tuple[Any, ...] = ()
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
@@ -126,7 +126,7 @@ class FeedbackSource(LocalSource, ErrorSource):
     def begin(self, context: BatchContext) -> None:
         """Keep the context of the batch."""
         self._context = context
-        self._before = list(self._errors.outputs), self._axes.state_dict()
+        self._before = self._errors.outputs, self._axes.state_dict(), dict(self._fits), dict(self._corrections)
 
     def enter(self, call: ModelCall) -> None:
         """Keep the call: each has errors of its own."""
@@ -170,8 +170,21 @@ class FeedbackSource(LocalSource, ErrorSource):
         """Take the weight gradients of the sites in a call, once its errors are there."""
         if call in self._features:
             return
+        new_output = self._errors.note_outputs(call) if self._watched else None
+        if new_output is not None:
+            self._start_again(new_output)
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             self._use_features(call, self._errors.of_call(call))
+
+    def _start_again(self, output: int) -> None:
+        """Forget the fits: they are of fewer features than there are now."""
+        self._fits, self._corrections = {}, {}
+        warnings.warn(
+            f"the loss depends on output number {output + 1} of the model now, and did not before: feedback begins to learn "
+            "again. A longer warm-up until then avoids predictions from few batches.",
+            AdagpWarning,
+            stacklevel=2,
+        )
 
     def _use_features(self, call: ModelCall, features: Tensor) -> None:
         self._features[call] = features
@@ -187,7 +200,6 @@ class FeedbackSource(LocalSource, ErrorSource):
         rows = self._rows_of(call, site, gradient.shape)
         if site.index not in self._fits:
             self._fits[site.index] = SiteRegression.fresh(site, self._initial_moments(rows), gradient)
-            self._new_fits.add(site.index)
         self._learned.add(site)
         self._fits[site.index].learn(rows, gradient, self._context.scale)
 
@@ -210,11 +222,13 @@ class FeedbackSource(LocalSource, ErrorSource):
     def _rows_of(self, call: ModelCall, site: Site, shape: Size) -> FeatureRows:
         """Return the features of a call's errors for the rows of a site; sites with the same rows share them."""
         by_position = site.rule.kind == "linear" and len(shape) > 2
-        features = self._features[call]
-        axis = self._axes.of(site, shape, features.shape)
+        features, whole = self._features[call], self._whole.get(call)
+        other_sequence = is_other_sequence(site, shape, features.shape)
+        axis = 1 if other_sequence else self._axes.of(site, shape, features.shape)
         key = (call, by_position, axis, shape[:-1] if by_position else shape[:1])
         if key not in self._rows:
-            whole = self._whole.get(call)
+            if other_sequence:  # samples first
+                features, whole = features.transpose(0, 1), None if whole is None else whole.transpose(0, 1)
             if whole is not None:
                 whole_shape = Size((*shape[:axis], len(whole), *shape[axis + 1 :]))
                 whole = rows_for(site, whole_shape, whole, axis)
@@ -277,7 +291,6 @@ class FeedbackSource(LocalSource, ErrorSource):
         def learn() -> None:
             self._learning.advance()
             self._correcting.advance()
-            self._new_fits.clear()
             for index, mean in means.items():
                 self._corrections[index].commit(mean, rate)
             for site in sites if learned or corrected else ():
@@ -288,13 +301,8 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     def discard(self) -> None:
         """Undo what was found out in this batch."""
-        self._errors.outputs = self._before[0]
-        self._axes.load_state_dict(self._before[1])
-        for index in self._new_fits:
-            del self._fits[index]
-        self._new_fits.clear()
-        for index in [index for index, correction in self._corrections.items() if correction.gradient is None]:
-            del self._corrections[index]
+        self._errors.outputs, axes, self._fits, self._corrections = self._before
+        self._axes.load_state_dict(axes)
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""
