@@ -81,3 +81,18 @@ def test_a_report_of_another_shape_is_named(program: Any, comparison: Path) -> N
         "error: cannot read 'compared/report.json': 'worth.methods.feedback.interval' is \"x\"; it must be a list.\n"
         in answers
     )
+
+
+def test_a_map_of_several_comparisons(program: Any, comparison: Path) -> None:
+    content = json.loads((comparison / "report.json").read_text())
+    more = {"model": "net", "dataset": "digits", "methods": ["bp", "feedback"], "regimes": {"batches": {"methods": {}}}}
+    (comparison / "report.json").write_text(json.dumps(content | more))
+    ended = program("worth", "--map", comparison, "nowhere", "--plot", "map.png")
+    assert ended.code == 0
+    assert ended.err == "left out: 'nowhere' holds no finished comparison: it has no report.json.\n"
+    assert "net on digits: feedback" in ended.out
+    assert Path("map.png").stat().st_size > 1000
+    (point,) = json.loads(program("worth", "--map", comparison, "--json").out)["points"]
+    assert (point["platform"], point["step_limited"], point["noise_limited"]) == ("accelerator", "pays", None)
+    ended = program("worth", comparison, comparison)
+    assert (ended.code, ended.err) == (2, "error: 2 folders were given; several can be shown with --map only.\n")

@@ -162,7 +162,13 @@ def leave_a_comparison(words: Words) -> None:
         found = worth_record(
             worth_document(), ACCURACY, {"feedback": {"accelerator": Price(0.3, 0.02, None, "max,ws,12x15")}}
         )
-        (folder / "report.json").write_text(json.dumps({"worth": found}))
+        named = {
+            "model": "net",
+            "dataset": "digits",
+            "methods": ["bp", "feedback"],
+            "regimes": {"batches": {"methods": {}}},
+        }
+        (folder / "report.json").write_text(json.dumps({"worth": found, **named}))
 
 
 def parse(words: Words) -> None:

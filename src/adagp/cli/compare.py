@@ -10,7 +10,7 @@ import typer
 from adagp.cli.options import DataFolder, Download, Json
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_folder
-from adagp.core.options import option
+from adagp.core.options import option, switch
 from adagp.errors import OptionError
 from adagp.program.compare.methods import COMPARED_EPOCHS, COMPARED_METHODS
 from adagp.program.run.config import TrainConfig, read_toml
@@ -294,12 +294,23 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
 
 
 def worth(
-    comparison: Annotated[Path, typer.Argument(help="Folder of a finished adagp compare --curve ...")],
+    comparisons: Annotated[
+        list[Path], typer.Argument(metavar="COMPARISON...", help="Folder of a finished adagp compare --curve ...")
+    ],
+    as_map: Annotated[
+        bool,
+        switch("--map", "Show where the methods of one or several comparisons pay, on which networks and platforms."),
+    ] = False,
     as_json: Json = False,
     plot: Picture = None,
 ) -> None:
     """Report from a comparison how many BP batches a GP batch replaces, what it costs on each platform, and where it pays."""
-    report = read_worth(comparison)
+    if as_map:
+        _show_map(comparisons, as_json, plot)
+        return
+    if len(comparisons) > 1:
+        raise OptionError(f"{len(comparisons)} folders were given; several can be shown with --map only.")
+    report = read_worth(comparisons[0])
     if plot is not None:
         from adagp.program.compare.plots import draw_worth
 
@@ -311,6 +322,23 @@ def worth(
     from adagp.program.compare.tables import worth_sheets
 
     print_sheets(worth_sheets(report))
+
+
+def _show_map(folders: list[Path], as_json: bool, plot: Path | None) -> None:
+    from adagp.program.compare.tables import map_sheets
+    from adagp.program.compare.worth_map import read_map
+
+    points, left_out = read_map(folders)
+    if plot is not None:
+        from adagp.program.compare.plots import draw_map
+
+        draw_map(points, plot)
+    for reason in left_out:
+        typer.echo(f"left out: {reason}", err=True)
+    if as_json:
+        typer.echo(to_json({"points": [point.as_dict() for point in points], "left_out": left_out}, indent=2))
+    else:
+        print_sheets(map_sheets(points))
 
 
 def read_worth(folder: Path) -> dict[str, Any]:

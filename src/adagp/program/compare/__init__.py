@@ -13,5 +13,6 @@ noise.py           how well single samples' gradients are predicted, and how noi
 records.py         statistics over finished runs
 tables.py          tables for the terminal, Markdown and CSV;  plots.py: pictures
 worth.py           what a GP batch is worth in BP batches, and where that pays
+theory.py          whether predicted gradients can pay;  worth_map.py: what comparisons have measured, in its plane
 workflow.py        all of it in order
 """

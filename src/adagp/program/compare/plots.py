@@ -1,11 +1,13 @@
-"""Plots of a comparison: the metric against seconds, and the worth of a GP batch against its break-even."""
+"""Plots of comparisons: the metric against seconds, the worth of a GP batch against its break-even, and the map of all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagp.program.compare.comparison import BATCHES, SECONDS
+from adagp.program.compare.theory import break_even_rho_squared
 from adagp.program.compare.worth import PAYS, PAYS_NOT, UNCLEAR
+from adagp.program.compare.worth_map import MapPoint
 from adagp.program.figures.style import (
     COLOURS,
     FAINT,
@@ -20,6 +22,7 @@ from adagp.program.run.metrics import Metric, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Record = dict[str, Any]
 Point = tuple[float, float]
@@ -137,3 +140,109 @@ def _mark_platforms(axis: "Axes", platforms: Mapping[str, Record]) -> None:
             va="center",
             arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.4},
         )
+
+
+PLATFORM_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+MAP_SHARES = (0.5, 0.25)
+"""Shares of true gradients whose break-even is drawn in the noise-limited panel, in addition to the best share."""
+STEP_LIMITED = "large batches, many devices: steps are what counts"
+NOISE_LIMITED = "small batches: noise is what counts"
+
+
+def draw_map(points: Sequence[MapPoint], path: Path) -> Path:
+    """Draw into `path` the plane of quality and price, with a panel for each regime in which something was measured."""
+    series = list(dict.fromkeys(point.series for point in points))
+    points = _drawn_points(points)
+    panels = [
+        (title, known)
+        for title, known in (
+            (STEP_LIMITED, [point for point in points if point.worth is not None]),
+            (NOISE_LIMITED, [point for point in points if point.rho_squared is not None]),
+        )
+        if known
+    ]
+    platforms = list(dict.fromkeys(point.platform for point in points))
+    rows = (len(series) + len(platforms) + 3) / len(panels)
+    with style():
+        figure, (axes,) = subplots(1, len(panels), (1.0 + 5.0 * len(panels), 4.2 + 0.17 * rows))
+        for axis, (title, known) in zip(axes, panels, strict=True):
+            _map_panel(axis, title, known, series, platforms)
+        _map_legend(figure, series, platforms)
+        return save(figure, path)
+
+
+def _drawn_points(points: Sequence[MapPoint]) -> list[MapPoint]:
+    """Return the points without the balanced pipelines between the smallest and the largest: their prices are close."""
+    sizes = {point.platform: int(size) for point in points if (size := point.platform.partition("-")[2]).isdecimal()}
+    shown = {min(sizes.values()), max(sizes.values())} if sizes else set()
+    return [point for point in points if point.platform not in sizes or sizes[point.platform] in shown]
+
+
+def _map_panel(
+    axis: "Axes", title: str, points: Sequence[MapPoint], series: Sequence[str], platforms: Sequence[str]
+) -> None:
+    steps = title == STEP_LIMITED
+    right = max(1.0, *(1.08 * _map_position(point, steps)[0] for point in points))
+    top = max(1.0, *(1.08 * end for point in points for end in _map_ends(point, steps)))
+    bottom = min(0.0, *(1.08 * end for point in points for end in _map_ends(point, steps)))
+    axis.set(xlim=(0, right), ylim=(bottom, top), title=title)
+    edge = max(right, top)
+    axis.fill_between([0, edge], [0, edge], [edge, edge], color=COLOURS[2], alpha=0.10, linewidth=0)
+    axis.plot([0, edge], [0, edge], color=FAINT, linewidth=1.4)
+    axis.text(0.03 * right, top - 0.05 * (top - bottom), "pays", color=COLOURS[2], weight="bold", va="top")
+    axis.text(0.97 * right, 0.04 * top, "does not pay", color=COLOURS[1], weight="bold", ha="right", va="bottom")
+    if steps:
+        axis.set(xlabel="price of a GP batch and overhead of learning", ylabel="worth of a GP batch")
+    else:
+        axis.set(xlabel="price of a GP batch", ylabel="rho², of single samples' gradients")
+        _draw_shares(axis, right)
+    for point in points:
+        position = _map_position(point, steps)
+        low, high = point.worth_interval if steps else point.rho_squared_interval
+        axis.errorbar(
+            *position,
+            yerr=[[0.0 if low is None else position[1] - low], [0.0 if high is None else high - position[1]]],
+            fmt=PLATFORM_MARKERS[platforms.index(point.platform) % len(PLATFORM_MARKERS)],
+            color=series_colour(series.index(point.series)),
+            markersize=6,
+            elinewidth=0.8,
+            capsize=2,
+            clip_on=False,
+        )
+
+
+def _map_position(point: MapPoint, steps: bool) -> Point:
+    """Return price and quality."""
+    if steps:
+        assert point.worth is not None
+        return (point.price if point.break_even is None else point.break_even), point.worth
+    assert point.rho_squared is not None
+    return point.price, point.rho_squared
+
+
+def _map_ends(point: MapPoint, steps: bool) -> list[float]:
+    interval = point.worth_interval if steps else point.rho_squared_interval
+    return [_map_position(point, steps)[1], *(end for end in interval if end is not None)]
+
+
+def _draw_shares(axis: "Axes", right: float) -> None:
+    """Draw the break-even with fixed shares of true gradients; the diagonal is that of the best share."""
+    prices = [right * step / 200 for step in range(201)]
+    for share, dashes in zip(MAP_SHARES, ((4, 2), (1, 1.5)), strict=True):
+        needed = [break_even_rho_squared(price, share) for price in prices]
+        axis.plot(prices, needed, color=FAINT, linewidth=1.0, dashes=dashes, label=f"{share:.0%} true gradients")
+
+
+def _map_legend(figure: "Figure", series: Sequence[str], platforms: Sequence[str]) -> None:
+    """List the methods by colour and the platforms by marker below the panels."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=series_colour(index), linewidth=4, label=name) for index, name in enumerate(series)]
+    lines += [
+        Line2D([], [], color=FAINT, linestyle="", marker=PLATFORM_MARKERS[index % len(PLATFORM_MARKERS)], label=name)
+        for index, name in enumerate(platforms)
+    ]
+    dashed = [line for axis in figure.axes for line in axis.get_lines() if "true gradients" in str(line.get_label())]
+    details = " (noise: with the best share of true gradients)" if dashed else ""
+    lines.append(Line2D([], [], color=FAINT, linewidth=1.4, label=f"break-even{details}"))
+    figure.legend(handles=[*lines, *dashed], loc="outside lower center", ncols=len(figure.axes), fontsize=8)

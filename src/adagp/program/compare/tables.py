@@ -22,6 +22,7 @@ from adagp.program.compare.verdict import (
     total_samples,
     verdict_lines,
 )
+from adagp.program.compare.worth_map import MapPoint
 from adagp.program.run.metrics import Metric, read_metrics
 
 Record = dict[str, Any]
@@ -86,6 +87,51 @@ def worth_sheets(worth: Record) -> list[Sheet]:
         )
         tables.append(Sheet(f"where {name} pays", ("platform", *columns), rows, note))
     return tables
+
+
+def map_sheets(points: Sequence[MapPoint]) -> list[Sheet]:
+    """Return the tables of the map: for each network, batch size and method the platforms, and on which side each is."""
+    columns: dict[str, Callable[[MapPoint], str]] = {
+        "platform": lambda point: point.platform,
+        "price": lambda point: _number(point.price, 3),
+        "break-even": lambda point: _number(point.break_even, 3),
+        "step-limited": lambda point: point.step_limited or NONE,
+        "cost at equal noise": lambda point: _number(point.noise_limited_cost, 2),
+        "noise-limited": lambda point: point.noise_limited or NONE,
+    }
+    series: dict[str, list[MapPoint]] = {}
+    for point in points:
+        series.setdefault(point.series, []).append(point)
+    return [
+        Sheet(
+            title,
+            tuple(columns),
+            tuple(tuple(column(point) for column in columns.values()) for point in own),
+            f"{_measured(own[0])}{MAP_NOTE if own is list(series.values())[-1] else ''}",
+        )
+        for title, own in series.items()
+    ]
+
+
+MAP_NOTE = (
+    " In batches of plain backprop. Step-limited (large batches, many devices): a GP batch pays where its worth is above the "
+    "break-even, which is its price and the overhead of learning. Noise-limited (small batches): prediction pays where rho^2, "
+    "the squared correlation of single samples' predicted and true gradients, is above the price; else backprop with a smaller "
+    "batch is better. cost at equal noise: with the best share of true gradients; 1.00 is backprop."
+)
+
+
+def _measured(point: MapPoint) -> str:
+    """Return what was measured of a method, whatever the platform."""
+    parts = []
+    if point.worth is not None:
+        ends = " to ".join(_number(end, 2) for end in point.worth_interval)
+        parts.append(f"a GP batch is worth {point.worth:.2f} ({ends})")
+    if point.rho_squared is not None:
+        parts.append(f"rho^2 {point.rho_squared:.2f}")
+    if point.noise_scale is not None:
+        parts.append(f"gradient noise scale {point.noise_scale:,.0f} samples")
+    return f"Measured: {', '.join(parts)}."
 
 
 def _worth_sizes(worth: Record) -> str:
