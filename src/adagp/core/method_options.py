@@ -24,6 +24,7 @@ MethodName = Literal[
     "shuffled",
     "predicted_labels",
     "remap",
+    "remap_program",
     "zero",
     "random",
     "topk",

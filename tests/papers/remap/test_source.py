@@ -1,14 +1,16 @@
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
+import adagp
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
-from adagp.papers.remap.source import RemapNetwork, RemappedSource, remap
+from adagp.papers.remap.source import ProgramSource, RemapNetwork, RemappedSource, remap
 from adagp.sources import LearnedSource, LearningOptions, default_source
 
 
@@ -118,3 +120,39 @@ def test_outputs_are_checked() -> None:
     with pytest.raises(OptionError) as caught:
         RemappedSource(outputs=0)
     assert str(caught.value) == "the re-mapping predictor has 0 outputs; it must have 1 or more."
+
+
+def test_the_published_program_trains_by_backprop_in_its_gp_epochs() -> None:
+    """Its predictions reach only weighted children of the model itself; a VGG's layers are inside containers."""
+    torch.manual_seed(0)
+    inside = nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Sequential(nn.Linear(5, 3)))
+    direct = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    inputs, targets = torch.randn(8, 6), torch.randint(3, (8,))
+    for model, predicted in ((inside, False), (direct, True)):
+        oracle = copy.deepcopy(model)
+        source = ProgramSource(outputs=10)
+        trainer = adagp.attach(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.0),
+            method="remap_program",
+            epochs=9,
+            batches_per_epoch=1,
+            sources={"remap_program": source},
+        )
+        nn.init.normal_(source.network.readout.bias)  # type: ignore[union-attr, arg-type]  # it predicts something
+        torch.nn.functional.cross_entropy(oracle(inputs), targets).backward()
+        taught: list[bool] = []
+        for _ in range(9):
+            before = [parameter.clone() for parameter in source.network.parameters()]
+            with trainer.batch() as batch:
+                batch.backward(torch.nn.functional.cross_entropy(model(inputs), targets))
+                for (name, exact), given in zip(oracle.named_parameters(), model.parameters(), strict=True):
+                    assert given.grad is not None
+                    assert exact.grad is not None
+                    is_exact = torch.allclose(given.grad, exact.grad, atol=1e-6)
+                    learning = len(taught) in (4, 8)
+                    assert is_exact == (not predicted or learning or name.endswith("bias")), (name, len(taught))
+                batch.step()
+            after = source.network.parameters()
+            taught.append(any(not torch.equal(one, other) for one, other in zip(before, after, strict=True)))
+        assert [epoch for epoch, learns in enumerate(taught) if learns] == [4, 8]

@@ -38,6 +38,7 @@ def result(part: Part) -> dict[str, Any]:
             "float_test_accuracy": accuracy,
             "test_loss": 1.0,
             "cosine": 0.1,
+            "curves": {"loss": [2.0, 1.0], "accuracy": [0.4, accuracy], "mse": [0.1, None]},
             "test_bleu": 30.0,
             "test_map50": 0.4,
             "seconds_by_phase": {"data": 1.0, "bp": 2.0, "gp": 1.0},

@@ -45,6 +45,7 @@ def test_every_table_and_figure_is_there() -> None:
         "ratio-sweep",
         "dni-comparison",
         *(f"remap-table{number}" for number in range(1, 4)),
+        "remap-losses",
         "remap-output-size",
         *(f"approximation-table{number}" for number in range(1, 6)),
         "feedback-platforms",

@@ -102,4 +102,5 @@ def test_a_run_that_ended_before_its_part_was_noted_is_not_trained_again(tmp_pat
     (workspace.run_folder(part) / "config.json").write_text("{}")
     rows = [{"epoch": epoch, "sites": {"a": {"cosine": 0.5 * epoch}, "b": {"cosine": None}}} for epoch in range(2)]
     (workspace.run_folder(part) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert train_run(part, workspace) == {"test_accuracy": 0.25, "cosine": 0.25}
+    curves: dict[str, list[float | None]] = {name: [None, None] for name in ("loss", "accuracy", "mse")}
+    assert train_run(part, workspace) == {"test_accuracy": 0.25, "cosine": 0.25, "curves": curves}

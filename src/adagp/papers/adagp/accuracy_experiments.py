@@ -194,7 +194,7 @@ def _published_gain(
         round(adagp.value - bp.value, 6),
         "points",
         bp.source,
-        section.number("set_up", "difference_tolerance").value,
+        section.set_up("difference_tolerance"),
         path=bp.path,
     )
     quantity = f"{model}, {dataset}: ADA-GP less backprop"

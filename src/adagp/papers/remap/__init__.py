@@ -19,6 +19,11 @@ class Remap(PredictorOptions, method="remap"):
     ] = 10_000
 
 
+@dataclass(frozen=True, kw_only=True)
+class RemapProgram(Remap, method="remap_program"):
+    """Tensor re-mapping as its published program does it: true gradients in all batches."""
+
+
 add_method(
     Method(
         "remap",
@@ -27,8 +32,22 @@ add_method(
         source="remapped",
         schedule="epochs:3:1",
         typed=Remap,
-        accelerator=AcceleratorWork(predictor=True),
+        accelerator=AcceleratorWork(
+            predictions="adagp.papers.remap.hardware:remapped_gradient",
+            variation="adagp.papers.remap.hardware:output_size",
+        ),
         parallel=("data",),
+        plateau=(0.5, 3),
+    )
+)
+add_method(
+    Method(
+        "remap_program",
+        "tensor re-mapping as its published program does it: with true gradients in all batches",
+        "adagp.papers.remap.source:ProgramSource",
+        schedule="sites=all; first=allowed",
+        typed=RemapProgram,
+        accelerator=AcceleratorWork("exact", input_gradients=True),
         plateau=(0.5, 3),
     )
 )

@@ -1,14 +1,19 @@
 """Tensor re-mapping: a predictor of fixed size, whose one vector is repeated over each weight tensor."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.rules import pool_maximum
 from adagp.layers.sites import Site
+from adagp.layers.weights import norms
+from adagp.sources.base import BatchContext, on_gradient
 from adagp.sources.learned import LearnedSource, LearningOptions
+from adagp.sources.local import Kept, weight_gradient
 
 
 def remap(vector: Tensor, count: int) -> Tensor:
@@ -71,3 +76,83 @@ class RemappedSource(LearnedSource):
     def pool(self, samples: Tensor) -> Tensor:
         """Keep the largest value of each cell of the grid."""
         return pool_maximum(samples, self.options.grid)
+
+
+class ProgramSource(RemappedSource):
+    """What the published program does, not what the text says. It serves every batch after the warm-up.
+
+    Its GP phase still calls `loss.backward()`: all parameters get their true gradients, and only weights of the model's direct
+    children get a prediction added (of VGG and MobileNet none, as these are inside containers). The predictor does not learn
+    there. Four such epochs come first, then one that teaches the predictor and three more that do not, over and over. The
+    predictor sees the outputs of linear layers as one picture of the whole batch, not averaged over it.
+    """
+
+    needs_backward = True
+    first_epochs, period = 4, 4
+
+    def __init__(self, options: LearningOptions | None = None, outputs: int = 10_000, channels: int = 64) -> None:
+        super().__init__(options, outputs, channels)
+        self._exact: dict[Site, Tensor] = {}
+        self._context = BatchContext(Step(0, 0))
+        self._first_epoch: int | None = None
+
+    def begin(self, context: BatchContext) -> None:
+        """Keep the batch's place, from the first epoch on that it serves."""
+        self._context = context
+        if context.replaced and self._first_epoch is None:
+            self._first_epoch = context.step.epoch
+
+    def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:  # type: ignore[override]
+        """Keep the picture of the output, and take the exact weight gradient in the backward pass."""
+        if site.rule.kind == "linear":
+            self._add(site, output.detach().float().reshape(1, -1, output.shape[-1]), output.shape[0])
+        else:
+            super().watch(site, inputs, output)
+        if site not in self._context.replaced:
+            return None
+        stored, scale = Kept(site, inputs), self._context.scale
+
+        def receive(gradient: Tensor) -> None:
+            exact = weight_gradient(site, stored.get(), gradient) / scale
+            self._exact[site] = self._exact[site] + exact if site in self._exact else exact
+
+        return on_gradient(output, receive)
+
+    @property
+    def _teaches(self) -> bool:
+        """Whether the epoch is one of the published program's that train the predictor."""
+        after = self._context.step.epoch - (self._first_epoch or 0) - self.first_epochs
+        return after >= 0 and after % self.period == 0
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return the true gradients; those of direct children of the model with the prediction added."""
+        if not self._exact:  # a batch by backprop, whose predictions are measured
+            return super().produce(sites)
+        if self._teaches:
+            seen = [site for site in sites if site in self._exact]
+            self.observe(seen, [self._exact[site] for site in seen])
+            return [self._exact.get(site) for site in sites]
+        children = [site for site in sites if "." not in site.name and site in self._exact]
+        predicted = dict(zip(children, super().produce(children) if children else [], strict=True))
+        for site, gradient in predicted.items():
+            if gradient is not None:
+                self._exact[site] = self._exact[site] + gradient
+        return [self._exact.get(site) for site in sites]
+
+    def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the norms of the gradients that were given."""
+        return norms(gradients)
+
+    def forget(self) -> None:
+        """Drop what was kept of this batch."""
+        super().forget()
+        self._exact.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the predictor and the first epoch that was served."""
+        return super().state_dict() | {"first_epoch": self._first_epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._first_epoch = state["first_epoch"]
+        super().load_state_dict({name: value for name, value in state.items() if name != "first_epoch"})

@@ -104,6 +104,10 @@ class Section:
             return []
         return [self.claim(path[1]) if path[0] == "claims" else self.number(*path) for path in _paths(self.content, ())]
 
+    def set_up(self, name: str) -> float:
+        """Return a setting of our experiment on the section."""
+        return float(self.content["set_up"][name])
+
     @property
     def slack(self) -> float:
         """By how much a claim of being similar may be missed, as the paper's own figures miss it."""

@@ -10,7 +10,7 @@ from adagp.errors import RunError
 from adagp.program.figures.style import COLOURS
 from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
 from adagp.program.run.config import TrainConfig
-from adagp.program.run.documents import AMOUNT, COUNT, MODERATE, Both, Fields, Plain, TableOf, record_of
+from adagp.program.run.documents import AMOUNT, COUNT, MODERATE, Both, Fields, ListOf, Plain, TableOf, record_of
 from adagp.program.run.folder import RunFolder
 from adagp.program.run.record import read_whole_run
 
@@ -35,8 +35,10 @@ KEPT = (
     "parameters",
 )
 """What a part keeps of a run's summary; all else is in its run folder."""
+_NUMBER_OR_NONE = Plain("a number or null", lambda value: value is None or MODERATE.accepted(value))
 TRAINED = Fields(
     {
+        "curves": TableOf(ListOf(_NUMBER_OR_NONE)),
         "batches": record_of(dict.fromkeys(("bp", "gp", "guarded"), COUNT), others=COUNT),
         "seconds_by_phase": Both(
             TableOf(AMOUNT),
@@ -46,7 +48,7 @@ TRAINED = Fields(
             ),
         ),
     },
-    others=Plain("a number or null", lambda value: value is None or MODERATE.accepted(value)),
+    others=_NUMBER_OR_NONE,
     required=("batches", "seconds_by_phase"),
 )
 
@@ -58,13 +60,26 @@ def train_run(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     if summary is None:
         return None
     folder.checkpoint.unlink(missing_ok=True)  # a predictor's is large, and the run is over
-    return {name: summary[name] for name in KEPT if name in summary} | {"cosine": _mean_cosine(folder)}
+    return {name: summary[name] for name in KEPT if name in summary} | _kept_of_epochs(folder)
 
 
-def _mean_cosine(folder: RunFolder) -> float | None:
-    """Return the mean cosine of predicted and true gradients over epochs and sites; None if none was measured."""
-    epochs = read_whole_run(folder.path, "look at").epochs
-    values = [value for epoch in epochs for value in epoch.over_sites("cosine")]
+def _kept_of_epochs(folder: RunFolder) -> dict[str, Any]:
+    """Return the mean cosine of predicted and true gradients over epochs and sites, and curves over the epochs.
+
+    The curves are those of the training loss, the test accuracy and the predictor's mean squared error over the sites; None
+    where there was nothing to measure.
+    """
+    rows = read_whole_run(folder.path, "look at").epochs
+    cosines = [value for row in rows for value in row.over_sites("cosine")]
+    curves = {
+        "loss": [row.train_loss for row in rows],
+        "accuracy": [row.test_value for row in rows],
+        "mse": [_mean_or_none(row.over_sites("mse")) for row in rows],
+    }
+    return {"cosine": _mean_or_none(cosines), "curves": curves}
+
+
+def _mean_or_none(values: Sequence[float]) -> float | None:
     return mean(values) if values else None
 
 

@@ -1,7 +1,7 @@
 """Verdicts: a published number or claim, ours, and whether they agree; or why they cannot be compared."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from adagp.program.reproduce.published import Claim, Number
@@ -118,6 +118,11 @@ def judge(quantity: str, claim: Claim, holds: bool | None, figures: str, kind: K
     """Return the verdict on a claim in words; `figures` has the numbers behind it. None: not measured."""
     verdict = NOT_MEASURED if holds is None else HOLDS if holds else FAILS
     return Verdict(quantity, kind, verdict, figures, claim=claim.text, source=claim.source, covers=claim.path)
+
+
+def covering(verdict: Verdict, *numbers: Number) -> Verdict:
+    """Return a verdict that is about further published numbers, too: a ratio about both of its numbers."""
+    return replace(verdict, covers=" ".join(filter(None, (verdict.covers, *(number.path for number in numbers)))))
 
 
 def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:

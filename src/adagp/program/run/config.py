@@ -36,7 +36,7 @@ from adagp.schedules.text import schedule_forms, usual_warmup
 
 TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
 OPTIMIZERS = ("sgd", "adam", "adamw")
-LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "none")
+LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "exponential", "none")
 HIGHEST_SEED = 2**63 - 1
 """What every generator of random numbers takes."""
 
@@ -51,8 +51,8 @@ class RunSettings:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
     `batches` is the length of the run where it is not whole epochs. Learning-rate milestones are at a half and three quarters
-    of the run; `cosine` and `linear` fall to 0 from batch to batch. `lr_warmup` is a share of the run, so that runs of other
-    batch sizes or lengths warm up alike. `own_options` are those of the method, the model and hooks.
+    of the run; `cosine` and `linear` fall to 0 from batch to batch, `exponential` to 1%. `lr_warmup` is a share of the run, so
+    that runs of other batch sizes or lengths warm up alike. `own_options` are those of the method, the model and hooks.
     """
 
     dataset: Annotated[str, _training("Data set (digits is built in); adagp datasets lists them.")] = "digits"
@@ -88,7 +88,8 @@ class RunSettings:
     lr_scheduler: Annotated[
         str,
         _training(
-            "Learning rate scheduler of the model: plateau, multistep, cosine, linear or none.", choices=LR_SCHEDULERS
+            "Learning rate scheduler of the model: plateau, multistep, cosine, linear, exponential or none.",
+            choices=LR_SCHEDULERS,
         ),
     ] = "plateau"
     lr_warmup: Annotated[
@@ -133,6 +134,9 @@ class RunSettings:
             unset="the data set's",
         ),
     ] = None
+    augment: Annotated[
+        bool, _training("Crop and mirror the training images at random, where the set's images are in colour.")
+    ] = True
     validation: Annotated[
         float,
         _training(

@@ -31,6 +31,7 @@ class Classification(Task):
             size=config.image_size,
             validation=config.validation,
             test_samples=config.test_samples,
+            augment=None if config.augment else False,
         )
 
     @property

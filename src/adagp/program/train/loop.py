@@ -146,7 +146,12 @@ def linear_curve(share: float) -> float:
     return 1 - share
 
 
-CURVES = {"cosine": cosine_curve, "linear": linear_curve}
+def exponential_curve(share: float) -> float:
+    """Return a decay by the same factor in every batch, down to a hundredth."""
+    return float(0.01**share)
+
+
+CURVES = {"cosine": cosine_curve, "linear": linear_curve, "exponential": exponential_curve}
 """The share of the highest rate, given the share of the run that is done."""
 
 
