@@ -16,7 +16,7 @@ Begin
     AdagpError, AdagpWarning the base class of all errors; training goes on, but not as expected
 
 Methods, with their options: attach(..., method=adagp.Feedback(features=32)); all by name: list(adagp.METHODS)
-    Feedback, FeedbackReplay, AdaGP, PredictedLabels, Remap, DNI, DNILabels, DNIDecoupled, TopK, Random, Zero,
+    Feedback, FeedbackReplay, AdaGP, PredictedLabels, Remap, RemapProgram, DNI, DNILabels, DNIDecoupled, TopK, Random, Zero,
     FeedbackAlignment, DirectFeedbackAlignment
     Backprop, Skip, Momentum, Replay, Average, Noise, Shuffled: plain backprop and controls
     NamedMethod              one of a plug-in or of your own; MethodName, MethodOptions are the types of the others
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from adagp.papers.feedback.source import FeedbackSource
     from adagp.papers.feedback_alignment import DirectFeedbackAlignment, FeedbackAlignment
     from adagp.papers.procrustes.dropback import DropBack
-    from adagp.papers.remap import Remap
+    from adagp.papers.remap import Remap, RemapProgram
     from adagp.papers.remap.source import RemappedSource
     from adagp.schedules import (
         Adaptive,
@@ -134,6 +134,7 @@ if TYPE_CHECKING:
         "PredictedSource",
         "Random",
         "Remap",
+        "RemapProgram",
         "RemappedSource",
         "Replay",
         "Rung",
@@ -183,7 +184,7 @@ _HOMES = {
         "adagp.papers.feedback.source": "FeedbackSource",
         "adagp.papers.feedback_alignment": "DirectFeedbackAlignment FeedbackAlignment",
         "adagp.papers.procrustes.dropback": "DropBack",
-        "adagp.papers.remap": "Remap",
+        "adagp.papers.remap": "Remap RemapProgram",
         "adagp.papers.remap.source": "RemappedSource",
         "adagp.schedules": "Adaptive BackpropOnly EpochAlternation Ladder Pattern Rung Schedule WarmUp parse_schedule",
         "adagp.sources": "BatchContext LearningOptions Source",

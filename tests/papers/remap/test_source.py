@@ -134,9 +134,8 @@ def test_the_published_program_trains_by_backprop_in_its_gp_epochs() -> None:
         trainer = adagp.attach(
             model,
             torch.optim.SGD(model.parameters(), lr=0.0),
-            method="remap_program",
-            epochs=9,
-            batches_per_epoch=1,
+            length=adagp.Epochs(9, 1),
+            schedule="sites=all; first=allowed; source=remap_program",
             sources={"remap_program": source},
         )
         nn.init.normal_(source.network.readout.bias)  # type: ignore[union-attr, arg-type]  # it predicts something

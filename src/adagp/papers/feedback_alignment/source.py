@@ -10,7 +10,7 @@ the gradient at the output. The last layer's gradient is exact.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod, sqrt
 from typing import Any
 
@@ -20,7 +20,8 @@ from torch import Size, Tensor
 from adagp.core.plan import Step
 from adagp.errors import ModelError
 from adagp.layers.sites import Site
-from adagp.sources.base import BatchContext, ModelCall, RunFacts, step_generator
+from adagp.layers.weights import whole
+from adagp.sources.base import BatchContext, ModelCall, RunFacts, RunningNorms, step_generator
 from adagp.sources.local import Kept, LocalSource, batched, padded, weight_gradient
 
 MOST_ERROR_WORDS = 4096
@@ -99,11 +100,32 @@ class RandomFeedbackSource(LocalSource):
 
 
 class FeedbackAlignmentSource(RandomFeedbackSource):
-    """Each layer passes the gradient on by a fixed random tensor of its weight's shape and usual initial size."""
+    """Each layer passes the gradient on by a fixed random tensor of its weight's shape and initial standard deviation.
+
+    Larger ones would let the gradient grow from layer to layer in a deep network.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__("fa", seed)
         self.matrices: dict[Site, Tensor] = {}
+        self._deviations: list[float] = []
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Keep the weights' standard deviations before training."""
+        super().bind(sites, norms)
+        deviations = [float(whole(site.weight.detach()).float().std(correction=0)) for site in sites]
+        self._deviations = [
+            deviation or 1 / sqrt(site.width) for deviation, site in zip(deviations, sites, strict=True)
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the standard deviations of the initial weights, by which the random tensors are drawn again."""
+        return {"deviations": list(self._deviations)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._deviations = list(state["deviations"])
+        self.matrices.clear()
 
     @classmethod
     def build(cls, run: RunFacts) -> "FeedbackAlignmentSource":  # type: ignore[override]  # it has no options
@@ -114,7 +136,7 @@ class FeedbackAlignmentSource(RandomFeedbackSource):
     def passed_down(self, site: Site, gradient: Tensor, inputs: Tensor, call: ModelCall) -> Tensor:
         """Return the input gradient of the layer with the random tensor as its weight."""
         if site not in self.matrices:
-            self.matrices[site] = self.draw(site, site.weight.shape, 1 / sqrt(site.width))
+            self.matrices[site] = self.draw(site, site.weight.shape, self._deviations[site.index])
         matrix = self.matrices[site]
         gradient, inputs = batched(site, gradient.to(matrix.dtype)), batched(site, inputs)
         if site.rule.kind == "linear":
