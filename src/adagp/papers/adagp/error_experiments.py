@@ -5,6 +5,7 @@ with. Next to each error is that of predicting zero.
 """
 
 from collections.abc import Mapping
+from math import log
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -151,14 +152,15 @@ def _sizes(section: Section, errors: Mapping[str, Any], terms: Terms) -> list[Ve
 def _size(section: Section, errors: Mapping[str, Any]) -> Verdict:
     bound = section.number("mape", "other_layers_at_most").value
     printed = _other_layers(errors[PRINTED])
-    within = [
-        f"{name} (at most {max(_other_layers(error)):.2g} %; predicting zero {error['zero']:.2g} %)"
-        for name, error in errors.items()
-        if max(_other_layers(error)) <= bound
-    ]
+    largest = {name: max(_other_layers(error)) for name, error in errors.items()}
+    within = [f"{name} ({value:.2g} %)" for name, value in largest.items() if value <= bound]
+    nearest = min(largest, key=lambda name: abs(log(max(largest[name], 1e-30) / bound)))
+    first = next(iter(errors[nearest]["sites"].values()))
     text = (
         f"{PRINTED}: {min(printed):.4g} to {max(printed):.4g} %; "
-        f"definitions that stay below {bound:g} %: {'; '.join(within) or 'none of those tried'}"
+        f"definitions that stay below {bound:g} %: {'; '.join(within) or 'none of those tried'}; nearest: {nearest}, "
+        f"at most {largest[nearest]:.2g} % (first layer {first[0]:.2g} to {first[-1]:.2g} %), "
+        f"where predicting zero has at most {errors[nearest]['zero']:.2g} %"
     )
     return judge("size of the error", section.claim("small"), max(printed) < bound, text)
 
