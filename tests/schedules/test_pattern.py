@@ -1,6 +1,6 @@
 import pytest
 
-from adagp.core.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step
+from adagp.core.plan import BACKPROP, BACKPROP_ALL, WARM_UP, Phase, Plan, Step
 from adagp.errors import OptionError, UsageError
 from adagp.schedules import Layer, Layout, Pattern, WarmUp, parse_schedule
 from adagp.schedules.pattern import read_batches, read_sites, select
@@ -245,3 +245,28 @@ def test_a_model_without_sites_has_nothing_to_choose_from(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         select(read_sites(text)[0], Layout((), measured=True))
     assert str(caught.value) == "the schedule chooses among the model's sites, but it has none."
+
+
+def test_a_mixture_reproduces_figure_3_of_gradient_approximation() -> None:
+    """Five layers over four batches: each cell has its own method; the first pattern that names a site decides."""
+    layout = Layout(tuple(Layer(f"conv{number}", "conv", True) for number in range(1, 6)))
+    text = (
+        "sites=2nd conv; batches=every 2nd; source=zero + sites=4th conv; source=topk + sites=2nd conv; source=random"
+    )
+    schedule = parse_schedule(text, 1).resolve(layout)
+    assert schedule.sources == {"zero", "topk", "random"}
+    assert schedule.text == text.replace("; source=topk", "; batches=all; source=topk").replace(
+        "sites=2nd conv; source=random", "sites=2nd conv; batches=all; source=random"
+    )
+    plans = [schedule.plan(Step(0, batch)) for batch in range(4)]
+    assert [plan.source_of("conv2") for plan in plans] == ["random", "zero"] * 2
+    assert [plan.source_of("conv4") for plan in plans] == ["topk"] * 4
+    assert {plan.source_of("conv1") for plan in plans} == {BACKPROP}
+    assert schedule.serves("conv4")
+    assert not schedule.serves("conv5")
+
+
+def test_a_mixture_has_no_cut() -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_schedule("sites=cut 40% + sites=2nd conv", 1)
+    assert str(caught.value) == "a mixture of patterns has no cut and no rest=hold: give these alone."

@@ -156,7 +156,10 @@ APPROXIMATIONS = {
     "approx:3": ("every conv from 2nd", "every 4th"),
     "approx:2-layer": ("2nd conv", "every 2nd"),
 }
-"""The schedules of Wang and Nelaturu: which sites, on which batches. About a quarter of all cells each."""
+"""The schedules of Wang and Nelaturu: which sites, on which batches. About a quarter of all cells each.
+
+The text of the third says every layer: `sites=every conv; batches=every 4th; first=allowed` has the first one, too.
+"""
 
 RESTS = ("train", "hold")
 FIRSTS = ("keep", "allowed")
@@ -167,8 +170,9 @@ class Pattern(Schedule):
     """The sites that match `sites` come from `source` on the batches that match `batches`.
 
     Everything else is trained by backprop; with `rest="hold"` parameters that belong to no site are held on those batches.
-    `first="keep"` rejects patterns that take the model's first site, which the paper never approximates. A cut takes the
-    early sites, the first among them, and holds all other parameters below it, so that the backward pass stops there.
+    `first="keep"` rejects patterns that take the model's first site, where approximations cost most accuracy: the paper begins
+    with the second convolution, but for its schedule of every layer on every fourth batch. A cut takes the early sites, the
+    first among them, and holds all other parameters below it, so that the backward pass stops there.
     """
 
     sites: str
@@ -237,8 +241,11 @@ class Pattern(Schedule):
     @property
     def text(self) -> str:
         """The clauses as `parse_schedule` reads them, or the name of the published schedule."""
-        if self.name is not None:
-            return self.name
+        return self.name or self.clauses
+
+    @property
+    def clauses(self) -> str:
+        """All clauses, also those of a published schedule, whose name leaves the source out."""
         clauses = [f"sites={self.sites}", f"batches={self.batches}", f"source={self.source}"]
         clauses += [f"rest={self.rest}"] if self.rest != "train" else []
         clauses += [f"first={self.first}"] if self.first != "keep" else []
@@ -250,8 +257,60 @@ class Pattern(Schedule):
         return frozenset({self.source})
 
 
-def read_clauses(text: str, epochs: int, source: str) -> Pattern:
-    """Return the schedule of clauses `sites=...; batches=...; source=...; rest=...; first=...`, whatever the epochs."""
+@dataclass(frozen=True)
+class Mixture(Schedule):
+    """Several patterns at once, each with its own source. Of patterns that take the same site on a batch, the first decides."""
+
+    patterns: tuple[Pattern, ...]
+
+    def __post_init__(self) -> None:
+        if any(pattern.stops or pattern.rest != "train" for pattern in self.patterns):
+            raise OptionError("a mixture of patterns has no cut and no rest=hold: give these alone.")
+        vars(self).update(partial=True)
+
+    def resolve(self, layout: Layout) -> "Mixture":
+        """Return the schedule with all sites found in `layout`."""
+        return Mixture(tuple(pattern.resolve(layout) for pattern in self.patterns))
+
+    def serves(self, site: str) -> bool:
+        """Return whether `site` is among those of any pattern."""
+        return any(pattern.serves(site) for pattern in self.patterns)
+
+    def phase(self, step: Step) -> Phase:
+        """Return GP for every batch in which some site comes from a source."""
+        return Phase.GP if any(pattern.phase(step) is Phase.GP for pattern in self.patterns) else Phase.BP
+
+    def plan(self, step: Step) -> Plan:
+        """Return the plan of the batch at `step`."""
+        if self.phase(step) is Phase.BP:
+            return BACKPROP_ALL
+        by_site: dict[str, str] = {}
+        for pattern in self.patterns:
+            by_site = dict(pattern.plan(step).by_site) | by_site
+        return Plan(Phase.GP, by_site=by_site)
+
+    def label(self, epoch: int) -> str:
+        """Return `mixture`."""
+        return "mixture"
+
+    @property
+    def text(self) -> str:
+        """The patterns as `parse_schedule` reads them."""
+        return " + ".join(pattern.clauses for pattern in self.patterns)
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """The sources of all patterns."""
+        return frozenset(pattern.source for pattern in self.patterns)
+
+
+def read_clauses(text: str, epochs: int, source: str) -> Pattern | Mixture:
+    """Return the schedule of clauses `sites=...; batches=...; source=...`, or of several such, separated by ` + `."""
+    patterns = tuple(_read_pattern(part, source) for part in text.split(" + "))
+    return patterns[0] if len(patterns) == 1 else Mixture(patterns)
+
+
+def _read_pattern(text: str, source: str) -> Pattern:
     allowed = ("sites", "batches", "source", "rest", "first")
     clauses: dict[str, str] = {}
     for clause in text.split(";"):

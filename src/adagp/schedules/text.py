@@ -25,6 +25,8 @@ batches=every 4th from 2nd        the 2nd, 6th, 10th, ... of each epoch; every 4
 batches=2:1                       two batches from the source, one by backprop
 source=topk                       where those sites' gradients come from
 rest=hold                         on those batches hold what belongs to no site (default: train it by backprop)
+sites=2nd conv; source=zero + sites=3rd conv; source=topk
+                                  several patterns at once, each with its own source
 first=allowed                     lets a pattern take the model's first site, otherwise an error (a cut may)
 
 A form of your own, entered under the way in which help and errors show it:

@@ -48,6 +48,7 @@ def test_every_table_and_figure_is_there() -> None:
         "remap-losses",
         "remap-output-size",
         *(f"approximation-table{number}" for number in range(1, 6)),
+        "approximation-curves",
         "feedback-platforms",
         "long-run",
         "feedback-alignment",

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR, ReduceLROnPlateau
 
 from adagp._version import __version__
-from adagp.core.methods import UNRECORDED_METHOD
+from adagp.core.methods import UNRECORDED_METHOD, find_source
 from adagp.core.plan import Phase
 from adagp.core.plugins import loaded_plugins
 from adagp.core.precision import parse_precision
@@ -229,7 +229,10 @@ def build_trainer(
     schedule = config.schedule(task.batches_per_epoch)
     facts = RunFacts(config.seed, config.epochs)
     sources = {
-        name: build_source(config.declaration, facts, config.method_options) for name in sorted(schedule.sources)
+        name: build_source(config.declaration, facts, config.method_options)
+        if name == config.declaration.source
+        else build_source(find_source(name), facts)
+        for name in sorted(schedule.sources)
     }
     sample = None
     precision = parse_precision(config.precision)
