@@ -40,6 +40,7 @@ def test_every_table_and_figure_is_there() -> None:
         "adagp-table1",
         "adagp-seeds",
         *(f"adagp-table{number}" for number in range(2, 6)),
+        "adagp-figures7to9",
         *(f"adagp-figure{number}" for number in range(15, 22)),
         "adagp-hypotheses",
         "ratio-sweep",
