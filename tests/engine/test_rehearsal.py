@@ -114,6 +114,15 @@ def test_a_rehearsal_wants_one_batch_and_a_plan_with_a_source() -> None:
         trainer.rehearse(lambda: None)
 
 
+class Log:
+    """What a loop has seen: hidden from a rehearsal, which would put a list back."""
+
+    __slots__ = ("samples",)
+
+    def __init__(self) -> None:
+        self.samples: list[Tensor] = []
+
+
 class Loop:
     """A loop with everything in it: a loader that shuffles, augmentation by three kinds of random numbers, a scheduler, an
     average of the weights, a teacher, a generator of its own."""
@@ -125,7 +134,7 @@ class Loop:
         self.average: Any = AveragedModel(self.model)
         self.generators: list[Any] = [torch.Generator().manual_seed(1), np.random.default_rng(2), random.Random(3)]
         self.trainer = attached(self.model, optimizer=self.optimizer)
-        self.seen: list[Tensor] = []
+        self.log = Log()
         torch.manual_seed(5)
         random.seed(5)
         np.random.seed(5)
@@ -137,7 +146,7 @@ class Loop:
         own, numpys, pythons = self.generators
         noise = torch.randn(inputs.shape, generator=own) * numpys.random() + pythons.random() + random.random()
         inputs += noise + np.random.rand()
-        self.seen.append(inputs.clone())
+        self.log.samples.append(inputs.clone())
         with self.trainer.batch() as batch:
             guide = self.teacher(inputs).detach()
             loss = F.cross_entropy(self.model(inputs) + guide, targets)
@@ -161,16 +170,16 @@ def test_training_after_a_rehearsal_is_training_without_one(after: int, workers:
             before = copy.deepcopy(rehearsed.everything())
             found = rehearsed.trainer.rehearse(rehearsed.step)
             assert_same(before, rehearsed.everything())
-            first, second = rehearsed.seen[-2:]
+            first, second = rehearsed.log.samples[-2:]
             assert torch.equal(first, second), "both kinds of batches get the same samples"
             assert found.moved_wrongly == ()
-            del rehearsed.seen[-2:]
+            del rehearsed.log.samples[-2:]
         rehearsed.step()
     assert type(rehearsed.batches) is kind
     plain = Loop(workers)
     for _ in range(6):
         plain.step()
-    assert_same(rehearsed.seen, plain.seen)
+    assert_same(rehearsed.log.samples, plain.log.samples)
     assert_same(rehearsed.everything(), plain.everything())
 
 
@@ -226,7 +235,7 @@ def test_a_step_that_fails_puts_everything_back_too() -> None:
 
     def fails() -> None:
         loop.step()
-        if len(loop.seen) == 2:
+        if len(loop.log.samples) == 2:
             raise RuntimeError("in the GP batch")
 
     with pytest.raises(RuntimeError):
@@ -270,3 +279,40 @@ def test_a_partial_plan_may_move_what_it_trains_by_backprop() -> None:
         assert {"0.weight", "3.weight"} <= set(found.moved)
         assert ("3.bias" in found.moved) == (not rest)
         trainer.detach()
+
+
+COUNTED = 0
+
+
+def test_lists_counters_and_parameter_groups_are_put_back() -> None:
+    model = net()
+    optimizer = adam(model)
+    trainer = attached(model, optimizer=optimizer)
+    group = optimizer.param_groups[0]
+    losses: list[float] = []
+    best, names = {"loss": 9.0}, {"a"}
+    calls = 0
+
+    class Progress:
+        def __init__(self) -> None:
+            self.done = 3
+
+    progress = Progress()
+
+    def step() -> None:
+        nonlocal calls
+        global COUNTED
+        calls += 1
+        COUNTED += 1
+        progress.done += 1
+        optimizer.param_groups[0]["lr"] *= 0.5
+        losses.append(1.0)
+        best["loss"] = 0.0
+        names.add("b")
+        train(trainer, draws(1)[0])
+
+    rate = group["lr"]
+    trainer.rehearse(step)
+    assert (calls, COUNTED, progress.done, losses, best, names) == (0, 0, 3, [], {"loss": 9.0}, {"a"})
+    assert optimizer.param_groups[0] is group
+    assert group["lr"] == rate

@@ -3,7 +3,8 @@
 A user's own step changes more than the model: random numbers, loaders, schedulers, averages. What there is to save is found
 in the variables that the step's code names: those of its closure, globals, bound arguments and attributes of its object, and
 of the functions it calls. Objects with `state_dict` and `load_state_dict` (schedulers, other models and optimizers, averages of
-weights) are saved by these; random generators by their state. Batches that were drawn from a torch `DataLoader` are given out
+weights) are saved by these; random generators by their state; lists, dictionaries and sets by their members; numbers and
+strings (counters) by the variables that hold them. Batches that were drawn from a torch `DataLoader` are given out
 again. A Python generator cannot be rewound, so a step that uses one is rejected.
 """
 
@@ -12,11 +13,12 @@ import inspect
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
-from types import FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -60,7 +62,7 @@ class UserState:
         self._random = RandomStates()
         self._restorers: list[Callable[[], object]] = []
         seen = {id(value) for value in known}
-        for name, value in variables(step):
+        for name, value in (("step", step), *variables(step)):
             if id(value) not in seen:
                 seen.add(id(value))
                 self._save(name, value)
@@ -81,6 +83,12 @@ class UserState:
             self._restorers.append(partial(setattr, generator, "state", copy.deepcopy(generator.state)))
         elif isinstance(value, nn.Module):
             self._restorers.append(saved_module(value))
+        elif isinstance(value, torch.optim.Optimizer):
+            self._restorers.append(saved_optimizer(value))
+        elif isinstance(value, FunctionType):
+            self._restorers.append(saved_names(value))
+        elif isinstance(value, list | dict | set | deque):
+            self._restorers.append(saved_container(value))
         elif callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             # A copy each time: some objects keep what they are given.
             saved = copy.deepcopy(value.state_dict())
@@ -90,6 +98,73 @@ class UserState:
                 f"rehearse() was given a step that draws from '{name}', a {type(value).__name__}, which cannot be put back. "
                 "Draw a batch before, and let the step train on that one."
             )
+        elif hasattr(value, "__dict__") and not _of_library(type(value)):
+            self._restorers.append(saved_numbers(vars(value)))
+
+
+PLAIN = (int, float, complex, str, bytes, bool, type(None))
+"""Values that a step replaces rather than changes: counters, for instance."""
+
+
+def saved_numbers(names: dict[str, Any], *, chosen: Collection[str] | None = None) -> Callable[[], None]:
+    """Return a function that gives the `chosen` names (None: all) their present values again, where these are plain ones."""
+    values = {
+        name: value for name, value in names.items() if isinstance(value, PLAIN) and (chosen is None or name in chosen)
+    }
+    return lambda: names.update(values)
+
+
+def saved_names(function: FunctionType) -> Callable[[], None]:
+    """Return a function that gives the variables of a closure, and the globals that it names, their plain values again."""
+    filled = [cell for cell in function.__closure__ or () if _is_filled(cell)]
+    cells = [(cell, cell.cell_contents) for cell in filled if isinstance(cell.cell_contents, PLAIN)]
+    numbers = saved_numbers(function.__globals__, chosen=function.__code__.co_names)
+
+    def restore() -> None:
+        numbers()
+        for cell, value in cells:
+            cell.cell_contents = value
+
+    return restore
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # the variable has no value yet
+        return False
+
+
+def saved_container(container: Any) -> Callable[[], None]:
+    """Return a function that gives a list, dictionary, set or deque its present members again."""
+    members = copy.copy(container)
+
+    def restore() -> None:
+        container.clear()
+        (container.extend if isinstance(container, list | deque) else container.update)(members)
+
+    return restore
+
+
+def saved_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Return a function that puts the parameter groups and the state of an optimizer back, in the same dictionaries."""
+    groups = [(group, _copied(group)) for group in optimizer.param_groups]
+    state = {parameter: copy.deepcopy(entry) for parameter, entry in optimizer.state.items()}
+
+    def restore() -> None:
+        optimizer.param_groups[:] = [group for group, _ in groups]
+        for group, values in groups:
+            group.clear()
+            group.update(_copied(values))
+        optimizer.state.clear()
+        optimizer.state.update({parameter: copy.deepcopy(entry) for parameter, entry in state.items()})
+
+    return restore
+
+
+def _copied(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a parameter group, with the parameters themselves."""
+    return {name: list(value) if name == "params" else copy.deepcopy(value) for name, value in group.items()}
 
 
 def saved_module(module: nn.Module) -> Callable[[], None]:
@@ -280,7 +355,7 @@ def restored(trainer: Trainer, step: Callable[[], object]) -> Iterator[Callable[
     parameters = list(all_parameters(trainer).values())
     values = [item.detach().clone() for item in parameters]
     gradients = [None if item.grad is None else item.grad.clone() for item in parameters]
-    optimizers = [copy.deepcopy(item.state_dict()) for item in trainer.optimizers]
+    optimizers = [saved_optimizer(item) for item in trainer.optimizers]
     scaler, state = copy.deepcopy(trainer.setup.scaler.state_dict()), copy.deepcopy(trainer.state_dict())
     ended = trainer.last, trainer.ended
     trainer.setup.drop_gradients()
@@ -298,8 +373,8 @@ def restored(trainer: Trainer, step: Callable[[], object]) -> Iterator[Callable[
                 for parameter, value, gradient in zip(parameters, values, gradients, strict=True):
                     parameter.copy_(value)
                     parameter.grad = gradient
-            for optimizer, saved in zip(trainer.optimizers, optimizers, strict=True):
-                optimizer.load_state_dict(saved)
+            for restore_optimizer in optimizers:
+                restore_optimizer()
             if scaler:
                 trainer.setup.scaler.load_state_dict(scaler)
             trainer.load_state_dict(state)
